@@ -1,4 +1,4 @@
-"""What a report must say about where it was measured."""
+"""The facts about the machine that every report states."""
 
 import os
 import platform

@@ -100,7 +100,7 @@ def cost_row(result: dict) -> str:
 
 
 def cost_notes(results: list[dict]) -> str:
-    """What else must be known about the rows."""
+    """Remarks on the rows."""
     notes = []
     for result in results:
         for name in ("memcached", "lookaside"):
@@ -128,7 +128,7 @@ def proxy_row(result: dict) -> str:
 
 
 def added_latency(result: dict) -> str:
-    """What a proxy adds to the latency."""
+    """The latency that a proxy adds."""
     added, aim = result["added_p50_us"], result["aim_us"]
     words = ", ".join(f"{name} {late:.0f} us" for name, late in added.items())
     judged = "met" if added["lookaside"] < aim else f"missed by {added['lookaside'] / aim - 1:.0%}"

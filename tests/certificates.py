@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def openssl(*arguments: str) -> None:
-    """Runs openssl; fails with what it said."""
+    """Runs openssl; fails with its output."""
     ended = subprocess.run(["openssl", *arguments], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
 
@@ -39,7 +39,7 @@ class Authority:
         return certificate, key
 
     def context(self, *own: Path) -> ssl.SSLContext:
-        """What a client that believes this authority connects with, and shows if it has a certificate of its own."""
+        """The TLS context of a client that trusts this authority, with a certificate if given."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         if own:
             context.load_cert_chain(*(str(path) for path in own))

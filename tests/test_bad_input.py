@@ -43,7 +43,7 @@ def test_a_value_over_the_limit(port):
     size = 3 << 20
     answer = talk(port, b"set large 0 0 %d\r\n" % size + b"x" * size + b"\r\n")
     assert answer.startswith(b"SERVER_ERROR object too large for cache\r\n"), answer[:200]
-    assert b"VERSION" in answer, "the connection goes on behind the value"
+    assert b"VERSION" in answer, "the connection continues after the value"
     assert connect(port).get("large") is None
 
 
@@ -100,7 +100,7 @@ def test_a_client_that_never_reads_does_not_affect_others(port):
     for _ in range(20):
         assert client.get("large") == value
     greedy.close()
-    eventually(lambda: int(stats(port)["curr_connections"]) < 50, "the greedy client is forgotten")
+    eventually(lambda: int(stats(port)["curr_connections"]) < 50, "the greedy client is disconnected")
 
 
 def test_a_taken_port_is_named_with_the_option_to_change_it(server):

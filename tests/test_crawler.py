@@ -102,7 +102,7 @@ def test_an_unread_crawl_does_not_block_other_clients(server):
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         slow.sendall(b"lru_crawler metadump all\r\n" * 3 + b"version\r\n")
-        # The only worker serves others, and the index grows under the walk.
+        # The only worker serves others, and the index grows during the crawl.
         other = connect(server.port)
         for number in range(200):
             other.set(f"meanwhile:{number}", "x")
@@ -129,10 +129,8 @@ def test_too_many_concurrent_crawls_are_refused(server):
     finally:
         for connection in connections:
             connection.close()
-    # Walks end with their connections.
-    eventually(
-        lambda: ask(server.port, b"lru_crawler metadump 99\r\n", b"\r\n").startswith(b"OK"), "there is room for a walk"
-    )
+    # Crawls end with their connections.
+    eventually(lambda: ask(server.port, b"lru_crawler metadump 99\r\n", b"\r\n").startswith(b"OK"), "a crawl can start")
 
 
 def test_the_working_set_by_key_prefix(server):

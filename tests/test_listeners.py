@@ -126,7 +126,7 @@ class UdpClient:
         self.socket.connect(("127.0.0.1", port))
 
     def ask(self, commands: bytes) -> bytes:
-        """What comes back for one datagram, its first datagram's header cut off."""
+        """The reply to one datagram, without the header of its first datagram."""
         self.socket.send(struct.pack("!HHHH", 7, 0, 1, 0) + commands)
         return self.socket.recv(65536)[8:]
 

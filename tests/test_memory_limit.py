@@ -50,7 +50,7 @@ def test_a_lowered_limit_gives_memory_back(tmp_path):
         eventually(lambda: int(stats(server.port)["bytes"]) <= 16 * MEGABYTE, "pages are cleared")
         assert resident_bytes(server) < full_bytes - 40 * MEGABYTE
         assert 1_000 < int(stats(server.port)["curr_items"]) < 2_000
-        # What is emptied at once goes back too, and the room is there again when the limit is raised.
+        # Memory freed by a flush is returned too, and can be used again when the limit is raised.
         assert ask(server.port, b"cache_memlimit 64\r\n") == b"OK\r\n"
         fill(server.port, b"after")
         assert int(stats(server.port)["bytes"]) > 50 * MEGABYTE
@@ -102,7 +102,7 @@ def test_ten_times_the_limit_in_distinct_keys(tmp_path, megabytes, sizes, exptim
         values = stats(server.port)
         assert most <= empty + limit * (1 + OVER_LIMIT), f"{(most - empty) / limit:.3f} of the limit"
         assert int(values["bytes"]) <= limit
-        # It is full, and what is in it is what was stored last.
+        # Memory is full, and holds the items that were stored last.
         assert most > empty + limit * 0.9, f"{(most - empty) / limit:.3f} of the limit"
         assert int(values["evictions"]) > 0 and int(values["curr_items"]) > 0
         assert probe.waited_at_most(0.5) < WAIT_S_P50 and probe.waited_at_most(1) < WAIT_S_MAX

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a router: read with its own parser, held to its conventions, and true."""
+"""A router's Prometheus metrics: valid for Prometheus's own parser and conventions, and correct."""
 
 import http.client
 import json
@@ -128,7 +128,7 @@ def test_metrics_of_a_dead_server_and_its_backlog(cluster):
     assert metrics["spool_pending_deletes",] == kept == metrics["spool_deletes_total",]
     assert metrics["pool_failures_total", "wildcard", "delete_spooled"] == kept
     reasons = ("tko", "connect_failed", "connection_lost")
-    # What comes later is kept without asking the server.
+    # Later deletes are spooled without a request to the server.
     assert 1 <= sum(metrics["server_failures_total", address, reason] for reason in reasons) <= kept
     assert metrics["requests_total", "delete", "unavailable"] == 0
     cluster.servers[0].restart()

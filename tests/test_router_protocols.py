@@ -118,7 +118,7 @@ class Bench:
 
 @pytest.fixture(params=["ascii", "meta"])
 def bench(request, tmp_path):
-    """One that asks in text, and one in meta."""
+    """A bench with text servers, and one with meta servers."""
     bench = Bench(tmp_path / "bench", request.param)
     bench.protocol = request.param
     yield bench
@@ -126,7 +126,7 @@ def bench(request, tmp_path):
 
 
 def replies(port: int, commands: bytes, end: bytes) -> bytes:
-    """All that is answered before `end` is; without uniques and tokens, which differ by server."""
+    """The reply up to `end`, without uniques and tokens, which differ by server."""
     client = LeaseClient(port)
     client.socket.sendall(commands + end + b"\r\n")
     answer = b""
@@ -178,7 +178,7 @@ class BinaryClient:
         self.client = LeaseClient(port)
 
     def ask(self, opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"", cas: int = 0) -> list[tuple]:
-        """What is answered to the request, if anything, without uniques; and the unique of the last answer."""
+        """The reply without uniques, if any, and the unique of the last reply."""
         body = extras + key + value
         head = struct.pack("!BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0, len(body), 7, cas)
         self.client.socket.sendall(head + body + struct.pack("!BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 8, 0))
@@ -195,7 +195,7 @@ class BinaryClient:
 
 
 def binary_replies(port: int) -> list:
-    """What is answered to all that the binary protocol has for keys, but for the uniques."""
+    """The replies to all key commands of the binary protocol, without uniques."""
     client = BinaryClient(port)
     flags, number = struct.pack("!II", 5, 0), struct.pack("!QQI", 3, 40, 0)
     results = []

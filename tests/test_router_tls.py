@@ -81,7 +81,7 @@ def test_many_records_and_a_client_that_reads_late(router):
 def test_both_ends_of_a_connection_are_shown(router):
     with router.connect() as connection:
         connection.sendall(b"quit\r\n")
-        assert connection.recv(100) == b"", "closed by TLS's own word: a cut would be an error"
+        assert connection.recv(100) == b"", "closed with close_notify; a truncation would be an error"
     with router.connect() as connection:
         connection.sendall(b"set a 0 0 1\r\nx\r\n")
         plain = connection.unwrap() if connection.recv(100) == b"STORED\r\n" else None

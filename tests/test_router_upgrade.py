@@ -127,7 +127,7 @@ class Deleter(threading.Thread):
                 assert self.may_be_cut_off, answer
 
     def look(self, reader: Connection) -> None:
-        """At one that was acknowledged."""
+        """Reads a key whose delete was acknowledged."""
         key = random.choice(self.acknowledged or [b"cut:none"])
         reader.send(b"get %b\r\n" % key)
         answer = reader.line()
@@ -135,7 +135,7 @@ class Deleter(threading.Thread):
 
 
 def fill(server: Server) -> None:
-    """What is to be deleted, and what is not, put there past all routers."""
+    """Stores the keys to delete and the keys to keep, directly at the server."""
     with Connection(("127.0.0.1", server.port)) as client:
         for number in range(KEYS):
             for key in (b"cut:%d" % number, b"cut:kept:%d" % number):
@@ -153,7 +153,7 @@ def deletes(chain: RouterChain, may_be_cut_off: bool = False):
             deleter.start()
             eventually(lambda: deleter.wrong or len(deleter.acknowledged) > 20, "deletes are kept")
             yield deleter
-        # It looks on: the server answers again, and has not carried everything out yet.
+        # The deleter goes on reading: the server replies again but has not executed all deletes yet.
         eventually(lambda: deleter.wrong or chain.behind() == 0, "all deletes are done")
     finally:
         deleter.is_over.set()

@@ -27,17 +27,17 @@ from processes import Server, connect, eventually, stats
 
 CLIENTS = 10_000
 
-# What one idle connection may cost the server, in bytes.
+# Memory limit of one idle connection, in bytes.
 IDLE_BYTES_MAX = 200
 
-# What a connection may cost that has sent a part of a short command.
+# Memory limit of a connection that has sent a part of a short command, in bytes.
 PARTIAL_BYTES_MAX = 600
 
 # Latency bounds of the probe under any load: median, 90th percentile and maximum. On a quiet
 # machine it takes a hundredth of that.
 WAIT_S_P50, WAIT_S_P90, WAIT_S_MAX = 0.05, 0.5, 5.0
 
-# What one round of a worker may render for a connection, and has read of it (`REPLY_BYTES_MAX`, `READ_BYTES_MAX`).
+# Limits of one round of a worker: bytes rendered for a connection and bytes read from it (`REPLY_BYTES_MAX`, `READ_BYTES_MAX`).
 REPLY_BYTES, READ_BYTES = 256 * KILOBYTE, 16 * KILOBYTE
 
 
@@ -57,7 +57,7 @@ def assert_waits(probe: LatencyProbe) -> None:
 
 
 def slow_request(number: int) -> tuple[bytes, bytes, bytes]:
-    """What a slow client has sent, what it sends byte by byte, and what it is to be answered."""
+    """The bytes that a slow client has sent, the bytes that follow one by one, and the expected reply."""
     binary_get = struct.pack(">BBHBBHIIQ", 0x80, 0, 6, 0, 0, 0, 6, number, 0)
     binary_answer = struct.pack(">BBHBBHIIQ", 0x81, 0, 0, 4, 0, 0, 10, number, 3) + struct.pack(">I", 7) + b"steady"
     requests = (

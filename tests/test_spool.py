@@ -154,7 +154,7 @@ def test_a_server_with_too_large_a_backlog_is_flushed(cluster, tmp_path):
             router.kill()
         client.close()
         router.restart()
-        eventually(lambda: router.pending() == 0, "the server has forgotten")
+        eventually(lambda: router.pending() == 0, "the server is flushed")
         assert router.get(key) is None
         assert "will be flushed" in router.log()
     finally:

@@ -126,7 +126,7 @@ def test_connections_over_the_limit_get_an_error(tmp_path):
         ask_all(within)
         assert probe.waited_at_most(1) < WAIT_S_MAX
         close(within)
-        eventually(lambda: answered(server.port), "there is room again")
+        eventually(lambda: answered(server.port), "connections are accepted again")
         assert int(stats(server.port)["rejected_connections"]) >= refused
     finally:
         server.stop()
@@ -174,7 +174,7 @@ def test_without_descriptors_connections_wait_and_the_log_is_not_flooded(tmp_pat
         begin, processor = time.monotonic(), processor_s(server)
         eventually(lambda: probe.ask() or time.monotonic() > begin + 1, "a second passes")
         # The probe makes about 200 requests meanwhile.
-        assert processor_s(server) - processor < 0.5, "it must not look all the time"
+        assert processor_s(server) - processor < 0.5, "the server must not poll"
         for connection in queue:
             connection.sendall(b"mn\r\n")
         for connection in queue:

@@ -116,7 +116,7 @@ def test_a_client_that_never_reads_does_not_affect_others_and_gets_everything_la
 def test_both_ends_of_a_connection_are_shown(server):
     with server.connect() as connection:
         connection.sendall(b"quit\r\n")
-        assert connection.recv(100) == b"", "closed by TLS's own word: a cut would be an error"
+        assert connection.recv(100) == b"", "closed with close_notify; a truncation would be an error"
     with server.connect() as connection:
         connection.sendall(b"set a 0 0 1\r\nx\r\n")
         plain = connection.unwrap() if connection.recv(100) == b"STORED\r\n" else None

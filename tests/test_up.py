@@ -134,7 +134,7 @@ def test_a_slow_start_is_explained_and_can_be_ended(tmp_path):
         closed.bind(("127.0.0.1", 0))
         url = f"mariadb://app:secret@127.0.0.1:{closed.getsockname()[1]}/app"
         up = Process("up", [PROGRAMS / "lookaside", "up", "--port", free_base(), "--database", url], tmp_path)
-        eventually(lambda: "waiting for the invalidator to read the commit log" in up.log(), "said")
+        eventually(lambda: "waiting for the invalidator to read the commit log" in up.log(), "logged")
         up.running.send_signal(signal.SIGINT)
         assert up.running.wait(10) == 0, up.log()
         assert "no commit would reach" not in up.log(), "it waited on for the database"

@@ -195,7 +195,7 @@ def test_take_over_without_a_predecessor_starts_normally(chain):
     server = chain.spawn([*chain.arguments, "--take-over"])
     server.wait_ready(lambda: answers(chain.port))
     assert "no process to take over from" in server.log()
-    # What a dead server leaves behind is no server either.
+    # The socket file of a dead server is not a predecessor either.
     server.kill()
     server = chain.spawn([*chain.arguments, "--take-over"])
     server.wait_ready(lambda: answers(chain.port))
@@ -253,7 +253,7 @@ def test_one_successor_at_a_time_and_a_silent_one_times_out(chain):
     silent, preparing = FakeSuccessor(chain.gate), FakeSuccessor(chain.gate)
     assert preparing.receive()[0] == REFUSED, "another successor is connected"
     with load(chain.port, clients=1):
-        assert silent.receive()[0] == REFUSED, "it has said nothing for too long"
+        assert silent.receive()[0] == REFUSED, "it sent nothing until the timeout"
         assert "has timed out" in server.log()
         chain.upgrade()
     silent.close()
@@ -354,11 +354,11 @@ def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
             slow.sendall(b"get key\r\n" * 9 + b"delete key\r\n")
             eventually(lambda: conn_states(chain.port)["conn_mwrite"] == 1, "a reader is too slow")
             chain.spawn([*chain.arguments, "--take-over"])
-            assert old.recv(100) == b"", "told that nothing more comes, not reset"
+            assert old.recv(100) == b"", "closed in order, not reset"
             got = b""
             while piece := slow.recv(1 << 20):
                 got += piece
-            # What it was being sent is complete; what it asked for behind that was not carried out.
+            # The reply in flight is complete; the requests behind it were not executed.
             assert got.startswith(b"VALUE key 0 900000\r\n") and b"DELETED" not in got
             chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
             with connect_tls(authority, secured) as new:

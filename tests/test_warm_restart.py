@@ -193,7 +193,7 @@ def test_a_different_memory_size_starts_empty_with_a_reason(region):
     fill(server.port, 10)
     end(server)
     server = region.serve("-I", "2m", "--stale-seconds", "1", memory="128")
-    assert stats(server.port)["curr_items"] == "10", "what says nothing of the layout may change"
+    assert stats(server.port)["curr_items"] == "10", "options that do not affect the layout may change"
     end(server)
     server = region.serve("-f", "1.25", memory="128")
     assert "starts empty: it was laid out by other slab options" in server.log()

@@ -63,7 +63,7 @@ def test_the_hold_off_of_a_delete_keeps_the_warm_cluster_s_old_value_out(cluster
         assert ask(port, HERE, b"delete k\r\n") == b"DELETED\r\n"
         assert ask(port, HERE, b"get k\r\n") == b"END\r\n", "the client reads the database"
         assert ask(cold.port, HERE, b"get k\r\n") == b"END\r\n"
-        # Now it has. What is in the warm cluster then is taken again, once the hold-off is over.
+        # Now it has: once the hold-off is over, its values are copied again.
         ask(warm.port, HERE, b"set k 0 0 3\r\nnew\r\n")
         eventually(lambda: ask(port, HERE, b"get k\r\n") == value(b"new"), "the hold-off ends", seconds=20)
 

@@ -27,7 +27,7 @@ class Watcher:
         return self.lines()
 
     def lines(self) -> list[tuple[str, dict[str, str]]]:
-        """What has come so far."""
+        """The lines received so far."""
         whole = self.received.split("\n")[:-1]
         matches = [LINE.fullmatch(line) for line in whole if not line.startswith("skipped=")]
         assert all(matches), whole

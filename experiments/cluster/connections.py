@@ -81,7 +81,7 @@ def server_connections(server: CacheServer) -> int:
 
 
 def when_steady(look: Callable[[], object], what: str):
-    """What `look` sees, once it has seen the same three times in a row."""
+    """The result of `look`, once it was the same three times in a row."""
     seen: list = []
     deadline = time.monotonic() + PATIENCE_S
     while len(seen) < 3 or any(one != seen[-1] for one in seen[-3:]):

@@ -63,7 +63,7 @@ def key(number: int) -> bytes:
 
 @dataclass
 class Seconds:
-    """What happened in each second of a run: counts that all processes add to."""
+    """Counts for each second of a run; all processes add to them."""
 
     hits: list[int]
     misses: list[int]
@@ -239,7 +239,7 @@ def outage(counts: list[int]) -> int:
 
 
 def figures(runs: dict[str, tuple[Seconds, list[tuple[int, int]]]]) -> dict:
-    """What is reported."""
+    """The reported figures."""
     shown = {}
     for name, (seconds, gutter) in runs.items():
         gets = sum(outage(counts) for counts in (seconds.hits, seconds.misses, seconds.failures))

@@ -1,4 +1,4 @@
-"""What the window over outstanding requests does to a page's time (paper, section 3.1 and Figure 4).
+"""The effect of the window over outstanding requests on the time of a page (paper, section 3.1 and Figure 4).
 
 What: a router asks SERVERS servers for the keys of a page at once, and all of them answer through one link with a short
 queue, as the ports of a rack's switch have. With a small window a page is asked for in many turns, each a round trip

@@ -177,7 +177,7 @@ def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) 
 
 
 def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
-    """What the rounds of a scenario say."""
+    """The medians of the rounds of a scenario."""
 
     def median(name: str, figure: str) -> float:
         return statistics.median(runs[name][figure] for runs in rounds)

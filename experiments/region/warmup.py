@@ -82,7 +82,7 @@ RUNS = (
 
 
 class Counts:
-    """What the applications of one cluster did in each second; and the version of each key that is deleted there."""
+    """Counts of one cluster's applications for each second, and the deleted version of each key."""
 
     def __init__(self, seconds: int, versions: list[int]) -> None:
         self.reads, self.database, self.stale = (multiprocessing.Array("q", seconds) for _ in range(3))
@@ -199,7 +199,7 @@ def configuration(run: Run, cold: list[Server], warm: list[Server]) -> dict:
 
 @dataclass
 class Clusters:
-    """What runs during a run."""
+    """The processes of a run."""
 
     cold: list[Server]
     warm: list[Server]
@@ -332,7 +332,7 @@ def within_a_point_s(rates: list[float], steady: float) -> int | None:
 
 
 def figures(runs: dict[str, dict]) -> dict:
-    """What is reported."""
+    """The reported figures."""
     steady = sum(hit_rates(runs[WITH])[-STEADY_S:]) / STEADY_S
     shown = {}
     for name, run in runs.items():

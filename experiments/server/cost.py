@@ -106,7 +106,7 @@ def fill(server: CacheServer, scenario: Scenario) -> None:
 
 
 def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
-    """What the rounds of a scenario say."""
+    """The medians of the rounds of a scenario."""
 
     def saturated(*names: str) -> list[dict[str, dict]]:
         return [runs for runs in rounds if all(runs[name]["server_cpu_share"] >= SATURATED_SHARE for name in names)]

@@ -57,7 +57,7 @@ class Refused(Unusable):
 
 @dataclass(frozen=True)
 class Workload:
-    """What is replayed, in how much memory; the first `warmup` requests are not counted."""
+    """A workload and its memory; the first `warmup` requests are not counted."""
 
     name: str
     source: str
@@ -121,7 +121,7 @@ def resident(pid: int) -> int:
 
 
 def empty(name: str) -> int:
-    """What an empty server takes."""
+    """The memory of an empty server."""
     with server(name, MEMORY_MIB_MIN) as (pid, _):
         return resident(pid)
 
@@ -139,7 +139,7 @@ def replay(port: int, workload: Workload, *words: str) -> str:
 
 
 def full(name: str, workload: Workload, memory_mib: int, base: int) -> int:
-    """What a full server takes for its cache, in bytes. It may refuse values under such a load, and is full anyway."""
+    """The memory that a full server uses for its cache, in bytes. It may refuse values under such a load."""
     with server(name, memory_mib) as (pid, port):
         with contextlib.suppress(Refused):
             replay(port, workload, "--fill", str(2 * workload.memory_mib))

@@ -74,7 +74,7 @@ class Search:
         self._windows = 0
 
     def note(self, meets_target: bool) -> None:
-        """What came of `rate`, which then is the next to try; or None."""
+        """The answer about `rate`; None if there is none yet, so that `rate` is tried next."""
         assert self.rate is not None, "the search was over"
         self._windows += 1
         if not meets_target and not self._failed_once:
@@ -106,7 +106,7 @@ def meets_target(figures: dict, rate: float) -> bool:
 
 @dataclass
 class Found:
-    """What a search has found on one server: the last window that held, and where the next search begins."""
+    """The result of a search on one server: the last window that met the target, and the first rate of the next search."""
 
     rate: float = 0.0
     server_share: float = 0.0
@@ -176,7 +176,7 @@ def both(is_realtime: bool) -> Iterator[list[CacheServer]]:
 
 
 def summary(connections: int, rounds: list[dict]) -> dict:
-    """What the rounds for one number of connections say."""
+    """The medians of the rounds for one number of connections."""
 
     def open_side(name: str) -> dict:
         found = [one["open"][name] for one in rounds]

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# What is built stays in the checkout, out of git.
+# Build results stay in the checkout, ignored by git.
 BUILT = HERE.parent.parent / "target" / "clients"
 # Toolchains of hundreds of megabytes are asked for by `make clients` alone.
 HEAVY = "LOOKASIDE_CLIENTS" in os.environ

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
 
 @pytest.fixture(scope="module", autouse=True)
 def packages():
-    """What package-lock.json names."""
+    """The packages of package-lock.json."""
     build("node", "npm", "ci", "--no-audit", "--no-fund")
 
 

@@ -31,7 +31,7 @@ class JsonSerde:
         return (value, 1) if isinstance(value, str) else (json.dumps(value), 2)
 
     def deserialize(self, key, value, flags):
-        """What was serialised."""
+        """The deserialised value."""
         return json.loads(value) if flags == 2 else value.decode()
 
 
@@ -93,7 +93,7 @@ def exchange_text(server, client_class, **how) -> None:
 
 
 def expires(client, store) -> None:
-    """What `store` puts under `brief` for a second is there, and then is not."""
+    """A value that `store` puts under `brief` for a second is there, and then is not."""
     stored_at = time.monotonic()
     assert store()
     found = client.get("brief")

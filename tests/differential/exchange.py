@@ -15,7 +15,7 @@ from streams import CAS_MARK, filled
 TIMEOUT_S = 10
 CUT_PIECES_MAX = 4
 
-# What a command behind whose line no block came may take for its block: memcached tells a refusal only behind that.
+# Bytes that a command without a block may take as its block: memcached refuses only after it.
 FILLER = (b" " * 98 + b"\r\n") * 60
 
 COUNTING = re.compile(rb"incr|decr|ma ")
