@@ -37,7 +37,7 @@ PARTIAL_BYTES_MAX = 600
 # machine it takes a hundredth of that.
 WAIT_S_P50, WAIT_S_P90, WAIT_S_MAX = 0.05, 0.5, 5.0
 
-# Limits of one round of a worker: bytes rendered for a connection and bytes read from it (`REPLY_BYTES_MAX`, `READ_BYTES_MAX`).
+# Limits of one round of a worker for a connection: bytes rendered and bytes read (`REPLY_BYTES_MAX`, `READ_BYTES_MAX`).
 REPLY_BYTES, READ_BYTES = 256 * KILOBYTE, 16 * KILOBYTE
 
 

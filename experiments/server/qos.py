@@ -106,7 +106,7 @@ def meets_target(figures: dict, rate: float) -> bool:
 
 @dataclass
 class Found:
-    """The result of a search on one server: the last window that met the target, and the first rate of the next search."""
+    """A search's result on one server: the last window that met the target, and the first rate of the next search."""
 
     rate: float = 0.0
     server_share: float = 0.0

@@ -1,4 +1,4 @@
-"""The effect of memcached's options, compared with memcached started the same way: passwords, TLS, prefixes, watchers."""
+"""The effect of options, compared with memcached started the same way: passwords, TLS, prefixes, watchers."""
 
 import os
 import re
