@@ -24,7 +24,7 @@ fn check_requests(mut rest: &[u8]) {
     loop {
         let (consumed, swallow) = match parse_request(rest, &LIMITS) {
             BinaryParsed::Incomplete { needed_bytes } => return assert!(needed_bytes > rest.len()),
-            BinaryParsed::Foreign | BinaryParsed::Bad { close: true, .. } => return,
+            BinaryParsed::NotBinary | BinaryParsed::Bad { close: true, .. } => return,
             BinaryParsed::Bad { consumed, swallow, .. } => (consumed, swallow),
             BinaryParsed::Request { request, consumed } => {
                 let mut composed = Vec::new();
