@@ -345,7 +345,7 @@ class FakePredecessor:
 
 
 def check_ports_of_a_dead_predecessor(chain: Chain, fake: FakePredecessor) -> None:
-    """A successor takes over the port and the connection of a process that dies in the middle of a hand-over."""
+    """A successor takes over the port and the connection of a process that dies in the middle of a handover."""
     ours = socket.create_connection(("127.0.0.1", fake.port))
     theirs, _ = fake.listener.accept()
     try:

@@ -225,9 +225,8 @@ HEAD = """# Throughput with p99 under a millisecond
 `make qos` measures this and writes this page; it needs a folder `TOOLS` with memcached 1.6.45 and the load generator,
 which are not part of this repository (see `experiments/run`). Gets and sets ten to one, one million keys of 24 bytes,
 values of 32 bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and
-memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the
-machine and its load.
-"Times" is the median of the rounds' ratios, in which both sides share the same disturbance.
+memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and its load. "Times" is the
+median of the rounds' ratios, in which both sides share the same disturbance.
 """
 
 OPEN = """
