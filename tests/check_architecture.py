@@ -7,8 +7,8 @@
   `lib` and `main` are not in it: they declare and export.
 
 Both are transitive. An arrow that is drawn and that nothing uses is reported, too; `everything` and `all of these` are
-not arrows. So is a cycle of folders, and a cycle of files that crosses folders or has more than `CYCLE_FILES_MAX` files.
-Imports are read from `use` declarations and from paths in the code; test modules are left out.
+not arrows. So is a cycle of folders, and a cycle of files that crosses folders or has more than `CYCLE_FILES_MAX`
+files. Imports are read from `use` declarations and from paths in the code; test modules are left out.
 
 A type name may be defined in `NAME_CRATES_MAX` crates at most, but for `SHARED_NAMES`: one name, one concept.
 
@@ -136,7 +136,9 @@ def check_crates(text: str) -> Iterator[str]:
             other = ours.get(dependency["name"])
             if other and other not in allowed[crate]:
                 yield f"crate {crate} depends on {other}, which the picture does not allow"
-    used = {(ours.get(other["name"]), ours[package["name"]]) for package in packages for other in package["dependencies"]}
+    used = {
+        (ours.get(other["name"]), ours[package["name"]]) for package in packages for other in package["dependencies"]
+    }
     for left, right in drawn(found.group(1), "<-"):
         if (left, right) not in used:
             yield f"crate {right} does not depend on {left}, which the picture draws"

@@ -270,7 +270,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
+def background_load(port: int, clients: int = 4, may_be_cut_off: bool = False):
     """Clients that send requests without end. None may be refused, disconnected, or get a wrong reply."""
     pools = [Pool(port, number) for number in range(clients)]
     for pool in pools:

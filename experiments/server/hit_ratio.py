@@ -282,9 +282,9 @@ analysis of hundreds of in-memory cache clusters at Twitter", OSDI 2020. {speed}
 POOL = """
 ## The paper's pools
 
-The four pools of Tables 2 and 3 in {mib} MiB: rates of gets, sets and deletes and sizes of values as the paper gives them;
-popularity and churn are assumptions ([pool.rs](../../crates/workload/src/pool.rs) says how), from one seed. The first
-quarter of the requests is not counted. {speed}
+The four pools of Tables 2 and 3 in {mib} MiB: rates of gets, sets and deletes and sizes of values as the paper gives
+them; popularity and churn are assumptions ([pool.rs](../../crates/workload/src/pool.rs) says how), from one seed. The
+first quarter of the requests is not counted. {speed}
 """
 
 
