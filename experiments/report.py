@@ -7,14 +7,13 @@ What is below the line `KEPT` in that file is written by people, and stays: why 
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.cluster import proxy
-from experiments.programs import ROOT, Unusable
+from experiments.programs import ROOT
 from experiments.region import invalidation_latency
 from experiments.server import cost
 
@@ -183,27 +182,25 @@ def mode(options: argparse.Namespace) -> str:
 
 def main() -> int:
     """Measures and reports; fails when something could not be measured, not when a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--full", action="store_true", help="more and longer rounds, more rates of commits")
     parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of cache servers and load: -10")
     parser.add_argument("--realtime", action="store_true", help="cache servers and load before all others (as root)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    command_line.add_json_path(parser)
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help=f"default: {REPORT.name}")
     options = parser.parse_args()
     started = time.monotonic()
-    try:
+
+    def measure() -> None:
         results = {"machine": {**machine_facts.facts(), "mode": mode(options)}}
         results["cost"] = cost.run(options.full, options.nice, is_realtime=options.realtime)
         results["proxy"] = proxy.run(options.full, options.nice, options.realtime)
         results["invalidation_latency"] = invalidation_latency.run(options.full)
-    except Unusable as unusable:
-        print(f"make bench: {unusable}", file=sys.stderr)
-        return 1
-    write(results, options.report)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(f"{options.report} written in {time.monotonic() - started:.0f} s", file=sys.stderr)
-    return 0
+        write(results, options.report)
+        command_line.write_results(results, options.json)
+        print(f"{options.report} written in {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+    return command_line.run_measurement("make bench", measure)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,11 @@
   `a -> b, c -> d` says that a may use b, c and d, and b and c may use d. `everything` stands for all other folders.
   `lib` and `main` are not in it: they declare and export.
 
-Both are transitive. A cycle of files is reported if it crosses folders, or if it has more than `CYCLE_FILES_MAX` files.
-Imports are read from `use` declarations and from paths in the code; test modules are left out.
+Both are transitive. An arrow that is drawn and that nothing uses is reported, too; `everything` and `all of these` are
+not arrows. So is a cycle of folders, and a cycle of files that crosses folders or has more than `CYCLE_FILES_MAX`
+files. Imports are read from `use` declarations and from paths in the code; test modules are left out.
+
+A type name may be defined in `NAME_CRATES_MAX` crates at most, but for `SHARED_NAMES`: one name, one concept.
 
     check_architecture.py                  check
     check_architecture.py --show CRATE     every arrow between the folders of a crate, with the files that make it
@@ -24,6 +27,29 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CYCLE_FILES_MAX = 4
+
+# Type names that more crates than these may define.
+NAME_CRATES_MAX = 2
+SHARED_NAMES = {"Error", "Options"}
+# Names that still stand for several concepts. A name that no longer does is reported, so that it leaves the list.
+AMBIGUOUS_NAMES = {
+    "Clock",
+    "Connection",
+    "Counters",
+    "Database",
+    "Entry",
+    "Event",
+    "Header",
+    "Kind",
+    "Log",
+    "Memory",
+    "Progress",
+    "Region",
+    "Shared",
+    "Source",
+    "Statistics",
+    "Value",
+}
 
 Module = tuple[str, ...]
 
@@ -45,6 +71,14 @@ def chains(picture: str, arrow: str) -> Iterator[list[set[str]]]:
     """The lines of a picture, each as groups of names in the order in which they are written."""
     for line in filter(None, map(str.strip, picture.splitlines())):
         yield [{name.strip() for name in group.split(",")} for group in line.split(arrow)]
+
+
+def drawn(picture: str, arrow: str) -> Iterator[tuple[str, str]]:
+    """The arrows of a picture, each as it is written; without those from or to all."""
+    for groups in chains(picture, arrow):
+        for left, right in zip(groups, groups[1:], strict=False):
+            if not {"everything", "all of these"} & (left | right):
+                yield from ((one, other) for one in sorted(left) for other in sorted(right))
 
 
 def allowed_crates(picture: str) -> dict[str, set[str]]:
@@ -102,6 +136,12 @@ def check_crates(text: str) -> Iterator[str]:
             other = ours.get(dependency["name"])
             if other and other not in allowed[crate]:
                 yield f"crate {crate} depends on {other}, which the picture does not allow"
+    used = {
+        (ours.get(other["name"]), ours[package["name"]]) for package in packages for other in package["dependencies"]
+    }
+    for left, right in drawn(found.group(1), "<-"):
+        if (left, right) not in used:
+            yield f"crate {right} does not depend on {left}, which the picture draws"
 
 
 NOISE = re.compile(
@@ -112,6 +152,7 @@ TEST_MODULE = re.compile(
     r"#\[cfg\((?:all\()?test\b[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+\w+\s*(;|\{)"
 )
 USE = re.compile(r"\b(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
+TYPE = re.compile(r"\b(?:struct|enum|trait)\s+([A-Z]\w*)")
 PATH = re.compile(r"\b(?:crate|self|super)(?:::\w+)+|\b[a-z_]\w*(?:::\w+)+")
 CHILD = re.compile(r"\bmod\s+(\w+)\s*;")
 
@@ -268,8 +309,16 @@ def arrows(crate: Crate) -> dict[tuple[str, str], list[str]]:
 def check_folders(name: str, crate: Crate, picture: str | None) -> Iterator[str]:
     """Compares the picture of a crate's folders with its modules, and looks for cycles."""
     if picture is not None:
-        allowed = allowed_folders(picture)
-        for (left, right), files in sorted(arrows(crate).items()):
+        allowed, used = allowed_folders(picture), arrows(crate)
+        for left, right in drawn(picture, "->"):
+            if (left, right) not in used:
+                yield f"{name}: no file of {left} uses {right}, which the picture draws"
+        folder_uses: dict[Module, set[Module]] = defaultdict(set)
+        for left, right in used:
+            folder_uses[(left,)].add((right,))
+        for component in cycles(folder_uses):
+            yield f"{name}: a cycle of folders: {', '.join(sorted(folder for (folder,) in component))}"
+        for (left, right), files in sorted(used.items()):
             missing = [folder for folder in (left, right) if folder not in allowed]
             for folder in missing:
                 yield f"{name}: {folder} is not in the picture of its folders ({files[0]})"
@@ -282,6 +331,20 @@ def check_folders(name: str, crate: Crate, picture: str | None) -> Iterator[str]
         if len(component) > CYCLE_FILES_MAX or len({crate.folder(module) for module in component}) > 1:
             files = ", ".join(sorted(str(crate.files[module]) for module in component))
             yield f"{name}: a cycle of {len(component)} files in {len(folders)} folders: {files}"
+
+
+def check_type_names(crates: dict[str, Crate]) -> Iterator[str]:
+    """Looks for type names that too many crates define."""
+    defining: dict[str, set[str]] = defaultdict(set)
+    for name, crate in crates.items():
+        for code in crate.code.values():
+            for type_name in TYPE.findall(code):
+                defining[type_name].add(name)
+    shared = {name for name, folders in defining.items() if len(folders) > NAME_CRATES_MAX} - SHARED_NAMES
+    for name in sorted(shared - AMBIGUOUS_NAMES):
+        yield f"type {name} is defined in {', '.join(sorted(defining[name]))}: one name, one concept"
+    for name in sorted(AMBIGUOUS_NAMES - shared):
+        yield f"type {name} is not ambiguous any more: delete it from AMBIGUOUS_NAMES"
 
 
 def pictures(text: str) -> dict[str, str]:
@@ -312,9 +375,11 @@ def main() -> int:
         return 0
     text = (ROOT / "ARCHITECTURE.md").read_text()
     wrong = list(check_crates(text))
-    drawn = pictures(text)
-    for name, crate in sources():
-        wrong += check_folders(name, crate, drawn.get(name))
+    folders = pictures(text)
+    crates = dict(sources())
+    for name, crate in crates.items():
+        wrong += check_folders(name, crate, folders.get(name))
+    wrong += check_type_names(crates)
     for line in wrong:
         print(f"architecture: {line}", file=sys.stderr)
     return 1 if wrong else 0

@@ -17,6 +17,15 @@ def server(tmp_path):
 
 
 @pytest.fixture
+def servers(tmp_path):
+    """Three servers."""
+    servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
 def cluster(tmp_path):
     """One cluster."""
     cluster = Cluster("one", tmp_path)

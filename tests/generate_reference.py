@@ -17,6 +17,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import textwrap
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -40,6 +41,23 @@ COMMANDS = (
     ("lookaside", "route"),
 )
 
+# memcached's settings that `stats settings` prints and that have no effect here.
+WITHOUT_EFFECT = (
+    "reqs_per_event", "hashpower_init", "slab_automove_ratio", "slab_automove_window", "slab_automove_freeratio",
+    "lru_crawler_sleep", "lru_crawler_tocrawl", "tail_repair_time", "lru_maintainer_thread",
+    "lru_segmented", "hot_lru_pct", "warm_lru_pct", "hot_max_factor", "warm_max_factor", "temp_lru", "temporary_ttl",
+    "inline_ascii_response", "ext_item_size", "ext_item_age", "ext_low_ttl", "ext_recache_rate", "ext_wbuf_size",
+    "ext_compact_under", "ext_drop_under", "ext_max_sleep", "ext_max_frag", "ext_drop_unread", "ssl_wbuf_size",
+    "ssl_kernel_tls", "proxy_enabled", "proxy_uring_enabled", "num_napi_ids",
+)  # fmt: skip
+
+# Counters of LRU lists and of their crawler, in `stats items`.
+OF_LRU_LISTS = (
+    "tailrepairs", "evicted_active", "crawler_reclaimed", "crawler_items_checked", "lrutail_reflocked",
+    "moves_to_cold", "moves_to_warm", "moves_within_lru", "direct_reclaims", "hits_to_hot", "hits_to_warm",
+    "hits_to_cold", "hits_to_temp",
+)  # fmt: skip
+
 # Group of statistics -> regular expression of a name -> meaning. Groups of the same program are tried in order.
 MEANINGS: dict[str, dict[str, str]] = {
     "lookaside-server: stats": {
@@ -55,32 +73,51 @@ MEANINGS: dict[str, dict[str, str]] = {
     "lookaside-server: stats settings": {
         "maxbytes": "Memory limit in bytes (`-m`).",
         "maxconns": "Maximum number of connections (`-c`).",
-        "tcpport|udpport": "Port; 0 is off.",
+        "tcpport": "TCP port (`-p`); 0 is off.",
+        "udpport": "UDP port (`-U`); 0 is off.",
         "udp_worker_ports": "UDP ports of single worker threads (`--udp-worker-ports`).",
         "inter": "Addresses listened on (`-l`).",
         "verbosity": "Log level (`-v`, `verbosity`).",
         "oldest": "Age of the oldest item; always 0 here.",
         "evictions": "Always `on`: a full store evicts.",
-        "domain_socket|umask": "Unix socket and its access mode (`-s`, `-a`).",
+        "domain_socket": "Path of the Unix socket (`-s`).",
+        "umask": "Access mode of the Unix socket, in octal (`-a`).",
         "shutdown_command": "Whether `shutdown` is allowed (`-A`).",
-        "growth_factor|chunk_size": "Slab class growth factor and smallest chunk (`-f`, `-n`).",
+        "growth_factor": "Growth factor of chunk sizes from one slab class to the next (`-f`).",
+        "chunk_size": "Bytes for key, value and flags in the smallest chunk (`-n`).",
         "num_threads": "Worker threads (`-t`).",
         "num_threads_per_udp": "Worker threads that serve the UDP port.",
-        "stat_key_prefix|detail_enabled": "Separator of `stats detail`, and whether it counts (`-D`).",
+        "stat_key_prefix": "Character that ends the prefix of a key, for `stats detail` (`-D`).",
+        "detail_enabled": "Whether `stats detail` counts (`-D`, `stats detail on`).",
         "tcp_backlog": "Backlog of the listeners (`-b`).",
         "binding_protocol": "Protocol that clients may use (`-B`).",
-        "auth_enabled_.*": "Whether passwords are required (`-S`, `-Y`).",
+        "auth_enabled_sasl": "Whether SASL authentication is required (`-S`).",
+        "auth_enabled_ascii": "Whether the text protocol requires a password (`-Y`).",
         "item_size_max": "Largest item (`-I`).",
         "maxconns_fast": "Whether connections over `-c` are closed; `no` if they wait.",
-        "slab_automove|slab_reassign": "Whether pages move between slab classes (`-o slab_automove`).",
+        "slab_reassign": "Always `yes`: pages can move between slab classes.",
+        "slab_automove": "Whether pages move between slab classes by themselves (`-o slab_automove`).",
+        "lru_crawler": "Whether `lru_crawler metadump` and `mgdump` are allowed (`lru_crawler enable`, `disable`).",
         "slab_chunk_max": "Largest chunk; larger items are chained.",
-        "flush_enabled|dump_enabled": "Whether `flush_all` and listings are allowed (`-F`, `-X`).",
+        "flush_enabled": "Whether `flush_all` is allowed (`-F`).",
+        "dump_enabled": "Whether keys may be listed (`-X`).",
         "idle_timeout": "Seconds after which idle connections are closed; 0 is never.",
-        "watcher_logbuf_size|worker_logbuf_size": "Buffer of a watcher, and of a thread for watchers.",
-        "read_buf_mem_limit|resp_obj_mem_limit": "Limits of partial commands and of unread replies; 0 is none.",
+        "watcher_logbuf_size": "Buffer of a watcher.",
+        "worker_logbuf_size": "Buffer of a thread for lines to watchers.",
+        "read_buf_mem_limit": "Limit on partial commands (`-o read_buf_mem_limit`); 0 is none.",
+        "resp_obj_mem_limit": "Limit on unread replies (`-o resp_obj_mem_limit`); 0 is none.",
         "track_sizes": "Whether `stats sizes` counts (`-o track_sizes`).",
-        "ssl_.*": "TLS settings (`-Z`, `-o ssl_...`).",
-        "memory_file|warm_restart": "Name of the shared memory (`--warm-restart`, `-e`).",
+        "ssl_enabled": "Whether TLS is on (`-Z`).",
+        "ssl_chain_cert": "File of the server's certificate chain.",
+        "ssl_key": "File of its private key.",
+        "ssl_verify_mode": "Whether clients must have a certificate.",
+        "ssl_keyformat": "Format of the private key: 1 is PEM, 2 is DER.",
+        "ssl_ciphers": "Cipher suites that are allowed; `NULL` is the default list.",
+        "ssl_ca_cert": "File of the CAs that sign clients' certificates.",
+        "ssl_session_cache": "Whether TLS sessions can be resumed.",
+        "ssl_min_version": "Lowest version of TLS that is accepted.",
+        "memory_file": "File whose path names the shared memory (`-e`).",
+        "warm_restart": "Name of the shared memory (`--warm-restart`).",
         "client_flags_size": "Bytes of client flags.",
         "lease_interval_ms": "Least time between two lease tokens of a key (`--lease-interval`).",
         "lease_interval_outlasts_delete": "Whether a delete leaves that time running.",
@@ -89,11 +126,14 @@ MEANINGS: dict[str, dict[str, str]] = {
         "transient_seconds": "Longest exptime of items that leave when they expire (`--transient-seconds`).",
         "hash_algorithm": "The hash of the index; a constant.",
         "cas_enabled": "Always `yes`.",
-        ".*": "memcached's setting; without effect here.",
+        **dict.fromkeys(WITHOUT_EFFECT, "memcached's setting; without effect here."),
     },
     "lookaside-server: stats items": {
         "items:CLASS:number": "Items of the class; an estimate in large classes.",
-        "items:CLASS:(number|age)_.*": "memcached's LRU segments: all items are cold.",
+        "items:CLASS:number_(hot|warm)": "Always 0: all items are cold.",
+        "items:CLASS:number_cold": "As `number`: all items are cold.",
+        "items:CLASS:number_temp": "Always 0: all items are cold.",
+        "items:CLASS:age_(hot|warm)": "Always 0: all items are cold.",
         "items:CLASS:age": "Seconds since the next victim was last requested.",
         "items:CLASS:mem_requested": "Bytes of key, value and header; an estimate in large classes.",
         "items:CLASS:evicted": "Items evicted.",
@@ -103,7 +143,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "items:CLASS:reclaimed": "Items whose memory was taken back after they had expired.",
         "items:CLASS:expired_unfetched": "Items that expired and were never fetched.",
         "items:CLASS:evicted_unfetched": "Items that were evicted and never fetched.",
-        ".*": "Always 0: there is no LRU list, and no crawler of one.",
+        **{f"items:CLASS:{name}": "Always 0: there is no LRU list, and no crawler of one." for name in OF_LRU_LISTS},
     },
     "lookaside-server: stats slabs": {
         "CLASS:chunk_size": "Bytes of a chunk.",
@@ -116,7 +156,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "CLASS:cmd_set": "Stores into the class.",
         "CLASS:pages_gained": "Pages that came from other classes.",
         "CLASS:pages_given": "Pages that went to other classes.",
-        "CLASS:.*": "Always 0: hits are not counted by class.",
+        "CLASS:(get|delete|incr|decr|cas|touch)_hits": "Always 0: hits are not counted by class.",
+        "CLASS:cas_badval": "Always 0: it is not counted by class.",
         "active_slabs": "Slab classes that have pages.",
         "total_malloced": "Bytes of the pages in use.",
     },
@@ -131,7 +172,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "FD:secs_since_last_cmd": "Seconds since its last command.",
     },
     "lookaside-server: stats workingset": {
-        "seconds|one_in": "The arguments: how far back, and which share of the keys is sampled.",
+        "seconds": "The first argument: how many seconds back an item counts as in use.",
+        "one_in": "The second argument: one key of this number is sampled.",
         "sampled": "Items that were sampled.",
         "items": "Items in use within that time: the sample multiplied.",
         "bytes": "Their bytes: the sample multiplied.",
@@ -256,8 +298,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "save_failures": "Failures to save a position.",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",
         "commits_untracked": "Commits not followed any more because too many were.",
-        "latency_us_(p50|p99|max)": "Microseconds from a commit, as its log dates it, to the last acknowledgement.",
-        "cluster:NAME:latency_us_.*": "The same to this cluster's acknowledgement.",
+        "latency_us_(p50|p99|max)": "Microseconds from a commit's logged time to the last cluster's acknowledgement.",
+        "cluster:NAME:latency_us_.*": "Microseconds from a commit's logged time to this cluster's acknowledgement.",
         "cluster:NAME:state": "`starting`, `running`, `retrying`, `blocked`, `source_failing` or `stopped`.",
         "cluster:NAME:why": "Why it is not `running`.",
         "cluster:NAME:position": "The position that a restart resumes from.",
@@ -294,7 +336,8 @@ class Page:
 
     def markdown(self) -> str:
         """The page as it is committed."""
-        parts = [f"# {self.title}", f"{self.head} Written by `make reference`; do not edit."]
+        head = textwrap.fill(self.head, 120, break_long_words=False, break_on_hyphens=False)
+        parts = [f"# {self.title}", head, "Written by `make reference`; do not edit."]
         for table in self.tables:
             lines = [f"| {' | '.join(table.columns)} |", f"|{'---|' * len(table.columns)}"]
             lines += ["| " + " | ".join([f"`{escaped(row[0])}`", *map(prose, row[1:])]) + " |" for row in table.rows]
@@ -336,10 +379,10 @@ def names_on(page: Path) -> dict[str, list[str]]:
 
 
 def flags_in(text: str) -> Iterator[tuple[str, str]]:
-    """Each flag of a `--help` text and its meaning."""
+    """Each positional argument and each flag of a `--help` text and its meaning."""
     flag, words = "", []
     for line in text.partition("\nExamples:")[0].splitlines():
-        if started := re.match(r" {2,6}(-\S.*?)(?: {2,}(\S.*))?$", line):
+        if started := re.match(r" {2,6}([-<[]\S.*?)(?: {2,}(\S.*))?$", line):
             if flag:
                 yield flag, " ".join(words)
             flag, words = started.group(1), [started.group(2)] if started.group(2) else []
@@ -352,15 +395,25 @@ def flags_in(text: str) -> Iterator[tuple[str, str]]:
         yield flag, " ".join(words)
 
 
+def without_line_breaks(meaning: str) -> str:
+    """A meaning in one line; the possible values of a flag are joined by semicolons."""
+    meaning = " ".join(meaning.split())
+    text, found, values = meaning.partition(" Possible values: - ")
+    if not found:
+        return meaning
+    values, default, rest = values.partition(" [default:")
+    return f"{text}. Possible values: {values.replace(' - ', '; ')}{default}{rest}"
+
+
 def flags() -> Page:
     """The page of flags."""
     tables = []
     for program, *subcommand in COMMANDS:
         command = [str(PROGRAMS / program), *subcommand, "--help"]
         text = subprocess.run(command, check=True, capture_output=True, text=True, env={"COLUMNS": "100"}).stdout
-        rows = [(flag, " ".join(meaning.split())) for flag, meaning in flags_in(text)]
+        rows = [(flag, without_line_breaks(meaning)) for flag, meaning in flags_in(text)]
         tables.append(Table(" ".join((program, *subcommand)), ("flag", "meaning"), rows))
-    return Page("flags", "Flags", "The flags of every program, as `--help` prints them.", tables)
+    return Page("flags", "Flags", "The arguments and flags of every program, as `--help` prints them.", tables)
 
 
 # What running programs print.

@@ -98,6 +98,15 @@ def answers(port: int) -> bool:
         client.close()
 
 
+def accepts(port: int) -> bool:
+    """Whether the port accepts connections."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
 def connect(port: int, timeout: float = 5) -> Client:
     """A pymemcache client."""
     return Client(("127.0.0.1", port), connect_timeout=timeout, timeout=timeout, default_noreply=False)

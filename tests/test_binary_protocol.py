@@ -13,7 +13,7 @@ import subprocess
 import bmemcached
 import pytest
 from bmemcached.exceptions import MemcachedException
-from processes import PROGRAMS, Process, Server, connect, eventually, free_port, stats
+from processes import PROGRAMS, Process, Server, accepts, connect, eventually, free_port, stats
 
 NOOP = struct.pack(">BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
 HEADER_BYTES = 24
@@ -125,18 +125,9 @@ def guarded(tmp_path):
     command = [PROGRAMS / "lookaside-server", "-p", port, "-t", "2", "-S"]
     server = Process("guarded", command, tmp_path, env={**os.environ, "MEMCACHED_SASL_PWDB": str(users)})
     server.port, server.users = port, users
-    server.wait_ready(lambda: sends_hello(port))
+    server.wait_ready(lambda: accepts(port))
     yield server
     assert server.stop() == 0
-
-
-def sends_hello(port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False
 
 
 def client_of(port: int, *user_and_password: str) -> bmemcached.Client:
@@ -245,7 +236,7 @@ def test_a_port_with_one_protocol(tmp_path, name, request_bytes):
         port = free_port()
         server = Process("server", [PROGRAMS / "lookaside-server", "-p", port, "-B", name], tmp_path)
         server.port = port
-        server.wait_ready(lambda: sends_hello(port))
+        server.wait_ready(lambda: accepts(port))
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
             connection.sendall(request_bytes)

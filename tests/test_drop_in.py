@@ -45,7 +45,7 @@ def test_in_the_background_with_a_pid_file_until_shutdown(tmp_path):
     port, pid_path = free_port(), tmp_path / "m.pid"
     command = [PROGRAMS / "lookaside-server", "-d", "-P", pid_path, "-p", str(port), "-t", "1", "-A"]
     assert subprocess.run(command, timeout=20).returncode == 0
-    assert answers(port), "who has started it goes on when the ports are open"
+    assert answers(port), "the parent exits only when the ports are open"
     pid = int(pid_path.read_text())
     assert pid != os.getpid() and os.getsid(pid) != os.getsid(0)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:

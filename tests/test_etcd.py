@@ -91,15 +91,6 @@ def etcd(tmp_path):
 
 
 @pytest.fixture
-def servers(tmp_path):
-    """Three servers."""
-    servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
-    yield servers
-    for server in servers:
-        server.stop()
-
-
-@pytest.fixture
 def start(etcd, tmp_path):
     """Starts routers, and stops them."""
     routers = []

@@ -5,7 +5,7 @@ import struct
 import subprocess
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, free_port, stats
+from processes import PROGRAMS, Process, accepts, answers, connect, free_port, stats
 
 
 def start(tmp_path, *arguments: str) -> Process:
@@ -75,15 +75,6 @@ def test_an_address_may_have_a_protocol_of_its_own(tmp_path, general):
         assert UdpClient("127.0.0.1", binary).ask(BINARY_NOOP).startswith(b"\x81")
     finally:
         assert server.stop() == 0
-
-
-def accepts(port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def test_no_protocol_of_an_address_bypasses_passwords(tmp_path):

@@ -5,15 +5,6 @@ from processes import Server, eventually, stats
 from routers import ask, router
 
 
-@pytest.fixture
-def servers(tmp_path):
-    """Three servers."""
-    servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
-    yield servers
-    for server in servers:
-        server.stop()
-
-
 def holders(servers, key: str) -> list[int]:
     """The servers that have a value under `key`."""
     get = f"get {key}\r\n".encode()

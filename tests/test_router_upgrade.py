@@ -26,9 +26,9 @@ from upgrade import (
     Connection,
     FakePredecessor,
     FakeSuccessor,
+    background_load,
     check_ports_of_a_dead_predecessor,
     check_predecessor_that_disconnects_but_lives,
-    load,
     wait_for_requests,
 )
 
@@ -169,7 +169,7 @@ def deletes(chain: RouterChain, may_be_cut_off: bool = False):
 
 def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(chain):
     chain.begin()
-    with load(chain.port) as pools, deletes(chain) as deleter:
+    with background_load(chain.port) as pools, deletes(chain) as deleter:
         for _ in range(5):
             before = len(deleter.acknowledged)
             chain.upgrade()
@@ -222,7 +222,7 @@ def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
 @pytest.mark.parametrize("until", [HELLO, LISTENERS, READY, CONNECTION, QUIESCED])
 def test_a_successor_that_dies_before_it_serves_changes_nothing(chain, until):
     router = chain.begin()
-    with load(chain.port) as pools, deletes(chain) as deleter:
+    with background_load(chain.port) as pools, deletes(chain) as deleter:
         for count in (1, 2):
             successor = FakeSuccessor(chain.gate, "lookaside-router")
             successor.go(until)
@@ -239,7 +239,7 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(chain, until):
 def test_a_successor_killed_at_any_moment_changes_nothing(chain):
     rng, times_back = random.Random(3), 0
     router = chain.begin()
-    with load(chain.port, may_be_cut_off=True), deletes(chain, may_be_cut_off=True):
+    with background_load(chain.port, may_be_cut_off=True), deletes(chain, may_be_cut_off=True):
         for number in range(12):
             if number % 3 == 0:
                 # Surely before it takes over, however fast it is: it does not listen yet.
@@ -316,7 +316,7 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
     try:
         chain.begin()
         chain.upgrade(*measured)
-        with load(kept) as pools:
+        with background_load(kept) as pools:
             chain.arguments[-1] = f"127.0.0.1:{kept},127.0.0.1:{opened}"
             chain.arguments[chain.arguments.index("--num-proxies") + 1] = "4"
             router = chain.upgrade(*measured)

@@ -26,9 +26,9 @@ from upgrade import (
     FakePredecessor,
     FakeSuccessor,
     ServerChain,
+    background_load,
     check_ports_of_a_dead_predecessor,
     check_predecessor_that_disconnects_but_lives,
-    load,
     wait_for_requests,
 )
 
@@ -43,7 +43,7 @@ def chain(tmp_path):
 
 def test_clients_under_load_see_nothing_of_upgrades(chain):
     chain.begin()
-    with load(chain.port) as pools:
+    with background_load(chain.port) as pools:
         for _ in range(8):
             chain.upgrade()
             wait_for_requests(pools, 20)
@@ -115,7 +115,7 @@ def test_a_successor_that_dies_before_it_serves_changes_nothing(tmp_path, until,
     chain = ServerChain(tmp_path, is_warm=is_warm)
     try:
         server = chain.begin()
-        with load(chain.port) as pools:
+        with background_load(chain.port) as pools:
             for count in (1, 2):
                 successor = FakeSuccessor(chain.gate)
                 successor.go(until)
@@ -136,7 +136,7 @@ def test_a_successor_killed_before_it_serves_changes_nothing(chain):
     times_back = times_taken = 0
     while times_back < 12 and times_taken < 12:
         server = chain.begin()
-        with load(chain.port, may_be_cut_off=True) as pools:
+        with background_load(chain.port, may_be_cut_off=True) as pools:
             while server.running.poll() is None and times_back < 12:
                 given_up = sum(map(server.log().count, ends))
                 successor = chain.spawn([*chain.arguments, "--take-over"])
@@ -236,7 +236,7 @@ def test_without_take_over_a_server_is_not_replaced(chain):
 )
 def test_an_invalid_successor_is_refused_with_the_reason(chain, garbage):
     server = chain.begin()
-    with load(chain.port, clients=1):
+    with background_load(chain.port, clients=1):
         stranger = FakeSuccessor(chain.gate)
         stranger.connection.sendall(garbage)
         kinds = []
@@ -252,7 +252,7 @@ def test_one_successor_at_a_time_and_a_silent_one_times_out(chain):
     server = chain.begin()
     silent, preparing = FakeSuccessor(chain.gate), FakeSuccessor(chain.gate)
     assert preparing.receive()[0] == REFUSED, "another successor is connected"
-    with load(chain.port, clients=1):
+    with background_load(chain.port, clients=1):
         assert silent.receive()[0] == REFUSED, "it sent nothing until the timeout"
         assert "has timed out" in server.log()
         chain.upgrade()
@@ -302,7 +302,7 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
     chain.port = kept
     try:
         chain.begin()
-        with load(kept) as pools:
+        with background_load(kept) as pools:
             arguments = [*chain.arguments[:-4], "-l", f"127.0.0.1:{kept},127.0.0.1:{opened}", "-t", "5"]
             server = chain.upgrade("--metrics-address", str(metrics), arguments=arguments)
             wait_for_requests(pools)
@@ -321,7 +321,7 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
 
 def test_a_port_that_cannot_be_had_leaves_the_running_server_alone(chain):
     server = chain.begin()
-    with load(chain.port), socket.create_server(("127.0.0.1", 0)) as other:
+    with background_load(chain.port), socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         new = chain.spawn([*chain.arguments, "-l", f"127.0.0.1,127.0.0.1:{taken}", "--take-over"])
         assert new.running.wait(STOP_S) == 1
@@ -348,7 +348,11 @@ def test_tls_connections_close_cleanly_after_their_last_reply(tmp_path):
     chain = ServerChain(tmp_path, *tls, "-l", f"127.0.0.1:{secured},notls:127.0.0.1")
     try:
         chain.begin()
-        with load(chain.port), connect_tls(authority, secured) as old, connect_tls(authority, secured, 4096) as slow:
+        with (
+            background_load(chain.port),
+            connect_tls(authority, secured) as old,
+            connect_tls(authority, secured, 4096) as slow,
+        ):
             old.sendall(b"set key 0 0 900000\r\n" + b"x" * 900_000 + b"\r\n")
             assert old.recv(100) == b"STORED\r\n"
             slow.sendall(b"get key\r\n" * 9 + b"delete key\r\n")
@@ -500,7 +504,7 @@ def test_systemd_sockets_are_served_and_handed_over(tmp_path):
         chain.processes.append(first)
         try:
             first.wait_ready(lambda: answers(chain.port))
-            with load(chain.port):
+            with background_load(chain.port):
                 chain.upgrade()
             assert chain.current.stop() == 0
             socket.create_connection(("127.0.0.1", chain.port)).close()
@@ -516,7 +520,7 @@ def test_a_server_that_dropped_root_is_replaced_by_one_that_drops_it_too(tmp_pat
     chain = ServerChain(tmp_path, "-u", "nobody", "-P", tmp_path / "pid")
     try:
         chain.begin()
-        with load(chain.port):
+        with background_load(chain.port):
             for _ in range(2):
                 new = chain.upgrade()
                 assert (tmp_path / "pid").read_text() == f"{new.running.pid}\n"

@@ -270,7 +270,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def load(port: int, clients: int = 4, may_be_cut_off: bool = False):
+def background_load(port: int, clients: int = 4, may_be_cut_off: bool = False):
     """Clients that send requests without end. None may be refused, disconnected, or get a wrong reply."""
     pools = [Pool(port, number) for number in range(clients)]
     for pool in pools:
@@ -345,7 +345,7 @@ class FakePredecessor:
 
 
 def check_ports_of_a_dead_predecessor(chain: Chain, fake: FakePredecessor) -> None:
-    """A successor takes over the port and the connection of a process that dies in the middle of a hand-over."""
+    """A successor takes over the port and the connection of a process that dies in the middle of a handover."""
     ours = socket.create_connection(("127.0.0.1", fake.port))
     theirs, _ = fake.listener.accept()
     try:

@@ -14,7 +14,6 @@ medians of ROUNDS rounds.
     experiments/run connections       some five minutes; writes docs/measurements/connections.md
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -28,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.cluster.proxy import answers_gets, command
 from experiments.programs import (
     LOADGEN,
@@ -291,22 +290,21 @@ def report(results: list[dict], facts: dict[str, str]) -> str:
 
 def main() -> int:
     """Measures, writes the page, and prints the results as JSON if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of proxies, servers and load")
     parser.add_argument("--only", default="", metavar="TEXT", help="proxies whose name contains TEXT; writes nothing")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
     facts = machine_facts.facts()
-    try:
+
+    def measure() -> None:
         results = run(options.nice, options.only)
-    except Unusable as unusable:
-        print(f"connections: {unusable}", file=sys.stderr)
-        return 1
-    if not options.only:
-        REPORT.write_text(report(results, facts))
-    if options.json:
-        print(json.dumps(results))
-    return 0
+        if not options.only:
+            REPORT.write_text(report(results, facts))
+        if options.json:
+            command_line.print_results(results)
+
+    return command_line.run_measurement("connections", measure)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ what a gutter can answer: with a higher rate a larger share is asked for again w
     make gutter       some four minutes; writes docs/measurements/gutter.md and its pictures
 """
 
-import argparse
 import bisect
 import contextlib
 import itertools
@@ -37,7 +36,7 @@ import pymysql
 from mariadb import PASSWORD, USER, MariaDb
 from processes import PROGRAMS, ROOT, Process, Server, answers, free_port, stats
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.plots import lines
 
 SERVERS = 4
@@ -324,8 +323,7 @@ def report(shown: dict, facts: dict[str, str]) -> str:
 
 def main() -> int:
     """Runs both, draws, writes the page, and prints the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    command_line.parser(__doc__).parse_args()
     facts = machine_facts.facts()
     with tempfile.TemporaryDirectory(prefix="lookaside-gutter-") as folder:
         database = MariaDb(Path(folder))
@@ -340,7 +338,7 @@ def main() -> int:
     shown = figures(runs)
     draw(runs)
     REPORT.write_text(report(shown, facts))
-    print(json.dumps(shown, indent=2))
+    command_line.print_results(shown)
     return 0
 
 

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from processes import PROGRAMS, ROOT, Process, answers, eventually, free_port
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.plots import lines
 
 SERVERS = 10
@@ -277,7 +277,7 @@ def report(results: list[dict], facts: dict[str, str]) -> str:
 
 def main() -> int:
     """Makes the networks, measures inside, draws, and writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--inside", metavar="NAMESPACE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:

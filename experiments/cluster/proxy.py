@@ -16,7 +16,6 @@ share a core, as the load generator needs the other for itself.
     python3 -m experiments.cluster.proxy --full     more and longer rounds
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from experiments import command_line
 from experiments.programs import (
     LOADGEN,
     CacheServer,
@@ -251,18 +251,12 @@ def show(result: dict) -> None:
 
 def main() -> int:
     """Prints the results as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
-    parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of proxies, servers and load")
-    parser.add_argument("--realtime", action="store_true", help="proxies, servers and load before all others (as root)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name contains TEXT")
-    options = parser.parse_args()
-    try:
-        print(json.dumps(run(options.full, options.nice, options.realtime, options.only), indent=2))
-    except Unusable as unusable:
-        print(f"proxy: {unusable}", file=sys.stderr)
-        return 1
-    return 0
+    options = command_line.load_parser(__doc__, "proxies, servers").parse_args()
+
+    def measure() -> None:
+        command_line.print_results(run(options.full, options.nice, options.realtime, options.only))
+
+    return command_line.run_measurement("proxy", measure)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,7 @@ A value that is gone before its COMMIT was sent was not emptied by it: the run f
     python3 -m experiments.region.invalidation_latency
 """
 
-import argparse
 import contextlib
-import json
 import math
 import multiprocessing
 import random
@@ -32,6 +30,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from experiments import command_line
 from experiments.plots import cdf
 from experiments.programs import ROOT, Unusable, answers, free_ports, lookaside, stop
 
@@ -229,15 +228,14 @@ def picture(measured: dict[str, list[float]], rate: float) -> str:
 
 def main() -> int:
     """Prints the results as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--full", action="store_true", help="at 20 and at 1,000 commits a second, too")
     options = parser.parse_args()
-    try:
-        print(json.dumps(run(options.full), indent=2))
-    except Unusable as unusable:
-        print(f"invalidation_latency: {unusable}", file=sys.stderr)
-        return 1
-    return 0
+
+    def measure() -> None:
+        command_line.print_results(run(options.full))
+
+    return command_line.run_measurement("invalidation_latency", measure)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ and both are small. What is comparable is the shape, and how many times sooner.
     make warmup       some five minutes; writes docs/measurements/warmup.md and its pictures
 """
 
-import argparse
 import bisect
 import collections
 import contextlib
@@ -40,7 +39,7 @@ from leases import HOT_MISS, LeaseClient
 from mariadb import MariaDb
 from processes import PROGRAMS, ROOT, Process, Server, answers, connect, free_port
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.plots import lines
 
 SERVERS = 2
@@ -479,7 +478,7 @@ def report(shown: dict, facts: dict[str, str]) -> str:
 
 def main() -> int:
     """Runs all, draws, writes the page, and prints the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--json", action="store_true", help="print every second of every run, too")
     parser.add_argument("--only", default="", metavar="TEXT", help="runs whose name contains TEXT; writes nothing")
     options = parser.parse_args()

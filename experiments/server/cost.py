@@ -23,7 +23,6 @@ On a machine that others use as well, `--nice -10` (as root) gives server and lo
     python3 -m experiments.server.cost --full     more and longer rounds
 """
 
-import argparse
 import contextlib
 import json
 import os
@@ -32,6 +31,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
+from experiments import command_line
 from experiments.programs import (
     LOADGEN,
     CacheServer,
@@ -190,18 +190,12 @@ def show(result: dict) -> None:
 
 def main() -> int:
     """Prints the results as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
-    parser.add_argument("--nice", type=int, default=0, metavar="N", help="niceness of servers and load")
-    parser.add_argument("--realtime", action="store_true", help="servers and load before all others (as root)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name contains TEXT")
-    options = parser.parse_args()
-    try:
-        print(json.dumps(run(options.full, options.nice, options.only, options.realtime), indent=2))
-    except Unusable as unusable:
-        print(f"cost: {unusable}", file=sys.stderr)
-        return 1
-    return 0
+    options = command_line.load_parser(__doc__, "servers").parse_args()
+
+    def measure() -> None:
+        command_line.print_results(run(options.full, options.nice, options.only, options.realtime))
+
+    return command_line.run_measurement("cost", measure)
 
 
 if __name__ == "__main__":

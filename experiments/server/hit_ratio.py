@@ -21,7 +21,6 @@ The floor is what a cache without bound would miss: first requests, and those af
 TRACES names the folder with the trace, TOOLS the one with `peers`.
 """
 
-import argparse
 import concurrent.futures
 import contextlib
 import getpass
@@ -35,7 +34,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.plots import bars
 from experiments.programs import READY_S, ROOT, Unusable, answers, free_ports, lookaside, memcached, stop
 
@@ -339,30 +338,27 @@ def write(results: list[dict]) -> None:
 
 def main() -> int:
     """Compares, prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--full", action="store_true", help="in the trace's own time")
     parser.add_argument("--speed", type=float, metavar="TIMES", help=f"seconds of the trace in one; {QUICK_SPEED:g}")
     parser.add_argument("--only", default="", metavar="TEXT", help="workloads whose name contains TEXT")
     parser.add_argument("--jobs", type=int, default=0, metavar="N", help="replays at a time; default: all")
     parser.add_argument("--report", action="store_true", help="write docs/measurements/hit_ratio.md and its pictures")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="write the page from figures measured before")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    command_line.add_json_path(parser)
     options = parser.parse_args()
     speed = options.speed or (1.0 if options.full else QUICK_SPEED)
-    try:
+
+    def measure() -> None:
         if options.from_json:
             results = json.loads(options.from_json.read_text())
         else:
             results = run(speed, options.only, options.jobs)
-    except Unusable as unusable:
-        print(f"hit_ratio: {unusable}", file=sys.stderr)
-        return 1
-    if options.report:
-        write(results)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(json.dumps(results, indent=2))
-    return 0
+        if options.report:
+            write(results)
+        command_line.print_results(results, options.json)
+
+    return command_line.run_measurement("hit_ratio", measure)
 
 
 if __name__ == "__main__":

@@ -26,17 +26,14 @@ Real-time threads of one core take turns of 100 ms, and so a window may be a fif
     experiments/run qos --realtime  the same, on a machine that others use as well
 """
 
-import argparse
 import contextlib
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from experiments import machine_facts
+from experiments import command_line, machine_facts
 from experiments.plots import lines
 from experiments.programs import LOADGEN, ROOT, CacheServer, Unusable, cache_server, lookaside, memcached
 from experiments.server.cost import MEMORY_MIB, SERVER_CORE, Scenario, fill, load
@@ -225,9 +222,8 @@ HEAD = """# Throughput with p99 under a millisecond
 `make qos` measures this and writes this page; it needs a folder `TOOLS` with memcached 1.6.45 and the load generator,
 which are not part of this repository (see `experiments/run`). Gets and sets ten to one, one million keys of 24 bytes,
 values of 32 bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and
-memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the
-machine and its load.
-"Times" is the median of the rounds' ratios, in which both sides share the same disturbance.
+memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and its load. "Times" is the
+median of the rounds' ratios, in which both sides share the same disturbance.
 """
 
 OPEN = """
@@ -328,26 +324,23 @@ def write(results: list[dict], facts: dict[str, str]) -> None:
 
 def main() -> int:
     """Measures, writes the page, prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--full", action="store_true", help=f"{ROUNDS_FULL} rounds instead of {ROUNDS}")
     parser.add_argument("--realtime", action="store_true", help="servers and load before all others (as root)")
     parser.add_argument("--connections", metavar="N,N", help="these numbers alone, and do not write the page")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    command_line.add_json_path(parser)
     options = parser.parse_args()
     counts = tuple(int(word) for word in options.connections.split(",")) if options.connections else CONNECTIONS
     facts = machine_facts.facts()
     facts["mode"] = ("full" if options.full else "quick") + (", real-time priority" if options.realtime else "")
-    try:
+
+    def measure() -> None:
         results = run(options.full, options.realtime, counts)
-    except Unusable as unusable:
-        print(f"qos: {unusable}", file=sys.stderr)
-        return 1
-    if not options.connections:
-        write(results, facts)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(json.dumps(results, indent=2))
-    return 0
+        if not options.connections:
+            write(results, facts)
+        command_line.print_results(results, options.json)
+
+    return command_line.run_measurement("qos", measure)
 
 
 if __name__ == "__main__":

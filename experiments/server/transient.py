@@ -10,7 +10,6 @@ outside: `stats` says how many items there are, `lru_crawler metadump all` which
     python3 -m experiments.server.transient           four minutes; draws docs/measurements/pictures/transient_items.svg
 """
 
-import argparse
 import concurrent.futures
 import json
 import re
@@ -18,8 +17,8 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 
+from experiments import command_line
 from experiments.plots import lines
 from experiments.programs import ROOT, Unusable
 from experiments.server.hit_ratio import Workload, replay, server
@@ -108,27 +107,24 @@ def run(seconds: int = SECONDS) -> dict:
 
 def main() -> int:
     """Measures, draws, prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line.parser(__doc__)
     parser.add_argument("--seconds", type=int, default=SECONDS, metavar="N", help=f"how long; {SECONDS}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    command_line.add_json_path(parser)
     options = parser.parse_args()
-    try:
+
+    def measure() -> None:
         results = run(options.seconds)
-    except Unusable as unusable:
-        print(f"transient: {unusable}", file=sys.stderr)
-        return 1
-    for name in TRANSIENT_S:
-        result = results[name]
-        print(
-            f"{name:3}: share {result['share']:.4%}; hit ratio of the family {result['family_hit_ratio']:.4f}, of the"
-            f" others {result['others_hit_ratio']:.4f}",
-            file=sys.stderr,
-        )
-    print(f"{results['reduction']:.1f} times less; the bar is {REDUCTION_BAR:g}", file=sys.stderr)
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
-    print(json.dumps(results, indent=2))
-    return 0
+        for name in TRANSIENT_S:
+            result = results[name]
+            print(
+                f"{name:3}: share {result['share']:.4%}; hit ratio of the family {result['family_hit_ratio']:.4f}, of"
+                f" the others {result['others_hit_ratio']:.4f}",
+                file=sys.stderr,
+            )
+        print(f"{results['reduction']:.1f} times less; the bar is {REDUCTION_BAR:g}", file=sys.stderr)
+        command_line.print_results(results, options.json)
+
+    return command_line.run_measurement("transient", measure)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ build memcached without the file of users that MEMCACHED_SASL_PWDB names.
 """
 
 import os
-import socket
 
 from certificates import Authority
-from processes import PROGRAMS, Process, free_port
+from processes import PROGRAMS, Process, accepts, free_port
 
 MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
 KINDS = ["lookaside", "memcached"] if MEMCACHED else ["lookaside"]
@@ -38,12 +37,3 @@ class Endpoint(Process):
             command += ["-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}"]
         super().__init__(kind, command, folder, env=environment)
         self.wait_ready(lambda: accepts(self.port))
-
-
-def accepts(port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False

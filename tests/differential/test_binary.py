@@ -7,13 +7,12 @@ docs/deviations/005-memcached.md.
 
 import os
 import random
-import socket
 import struct
 
 import pytest
 from binary_streams import COUNTS, GETS, NOOP, STORES, TOUCHES, Packet, random_packets
 from exchange import exchange
-from processes import PROGRAMS, Process, free_port
+from processes import PROGRAMS, Process, accepts, free_port
 from test_differential import MEMCACHED, SEED_FIRST, SEEDS_COUNT, SEEDS_PER_TEST, pair  # noqa: F401 - a fixture
 
 HEADER = struct.Struct(">BBHBBHIIQ")
@@ -131,7 +130,7 @@ WITHOUT_PASSWORD = (
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def sasl_ports(tmp_path_factory):
     """The ports of both with `-S`."""
     if not MEMCACHED:
         pytest.skip("NOT COMPARED WITH memcached: set LOOKASIDE_MEMCACHED to the path of memcached 1.6.45")
@@ -149,25 +148,16 @@ def guarded(tmp_path_factory):
         servers.append(server)
     try:
         for server in servers:
-            server.wait_ready(lambda server=server: is_listening(server.port))
+            server.wait_ready(lambda server=server: accepts(server.port))
         yield [server.port for server in servers]
     finally:
         for server in servers:
             server.stop()
 
 
-def is_listening(port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("packets", WITHOUT_PASSWORD)
-def test_missing_password_gets_same_error(guarded, packets):
-    theirs, ours = (comparable(held(port, list(packets), b"", 1)) for port in guarded)
+def test_missing_password_gets_same_error(sasl_ports, packets):
+    theirs, ours = (comparable(held(port, list(packets), b"", 1)) for port in sasl_ports)
     assert ours == theirs
 
 

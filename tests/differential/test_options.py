@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from certificates import Authority  # noqa: E402
-from processes import PROGRAMS, Process, free_port  # noqa: E402
+from processes import PROGRAMS, Process, accepts, free_port  # noqa: E402
 
 MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
 
@@ -36,22 +36,13 @@ def started(tmp_path):
                 command += ["-l", "127.0.0.1"]
             process = Process(name, command, tmp_path)
             processes.append(process)
-            process.wait_ready(lambda port=port: listens(port))
+            process.wait_ready(lambda port=port: accepts(port))
             ports.append(port)
         return ports
 
     yield start
     for process in processes:
         process.stop()
-
-
-def listens(port: int) -> bool:
-    """Whether the port accepts connections."""
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def request_reply(port: int, requests: list[bytes], context: ssl.SSLContext | None = None) -> list[bytes]:
@@ -137,7 +128,7 @@ def watched(port: int, kinds: str, commands: bytes, kept: bytes) -> list[bytes]:
     seen = b""
     watcher.settimeout(0.1)
     for _ in range(100):
-        listens(port)
+        accepts(port)
         try:
             seen += watcher.recv(65536)
             break

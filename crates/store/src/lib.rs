@@ -45,7 +45,6 @@
 
 mod crawl;
 mod item;
-mod key;
 mod memory;
 mod meta_conditions;
 mod meta_state;
@@ -63,7 +62,7 @@ mod warm_restart;
 
 pub use crawl::{Crawl, CrawlItem};
 pub use item::{ItemView, NewItem, Value};
-pub use key::HashedKey;
+pub use memory::key::HashedKey;
 pub use memory::slab_stats::ClassStatistics;
 pub use meta_conditions::{
     MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome, MetaSet, Recache,

@@ -24,19 +24,19 @@ pub struct CompatibleOptions {
     /// Errors instead of evictions when memory is full: not supported, a full store evicts
     #[arg(short = 'M', long, help_heading = IGNORED_HEADING)]
     disable_evictions: bool,
-    /// Large memory pages
+    /// No effect here (memcached: large memory pages)
     #[arg(short = 'L', long, help_heading = IGNORED_HEADING)]
     enable_largepages: bool,
-    /// Requests per event
+    /// No effect here (memcached: requests per event)
     #[arg(short = 'R', long, value_name = "COUNT", help_heading = IGNORED_HEADING)]
     max_reqs_per_event: Option<u32>,
-    /// No CAS values
+    /// No effect here (memcached: no CAS values)
     #[arg(short = 'C', long, help_heading = IGNORED_HEADING)]
     disable_cas: bool,
     /// Refuse to list keys: no stats cachedump, no metadump, no mgdump
     #[arg(short = 'X', long)]
     pub(crate) disable_dumping: bool,
-    /// NAPI ids
+    /// No effect here (memcached: NAPI ids)
     #[arg(short = 'N', long, value_name = "COUNT", help_heading = IGNORED_HEADING)]
     napi_ids: Option<u32>,
     /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats sizes`),

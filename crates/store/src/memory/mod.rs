@@ -27,6 +27,7 @@ pub(crate) mod crawl_registry;
 pub(crate) mod geometry;
 pub(crate) mod handle;
 pub(crate) mod index;
+pub(crate) mod key;
 pub(crate) mod pages;
 pub(crate) mod region;
 pub(crate) mod slab;

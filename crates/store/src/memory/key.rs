@@ -5,7 +5,7 @@
 //! but get no more memory than others (`Index::may_grow`). Two keys with the same hash share a lease and a hold-off,
 //! which errs towards refusal.
 
-use crate::memory::handle::SlotAt;
+use super::handle::SlotAt;
 
 /// The slot in which a prefetch saw a key's tag. It may be out of date, and is ignored by other stores.
 #[derive(Clone, Copy, Debug)]
