@@ -179,7 +179,8 @@ fn build_delivery(cluster: &Cluster, options: &Options, network: &Arc<dyn Networ
 /// Locks the directory: two invalidators in it would overwrite each other's positions.
 fn lock_directory(directory: &Path) -> Result<File, String> {
     let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
-    fs::create_dir_all(directory).map_err(failed)?;
+    fs::create_dir_all(directory)
+        .map_err(|why| format!("--state-dir {} cannot be created: {why}", directory.display()))?;
     let file = File::create(directory.join("lock")).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -1,6 +1,6 @@
 //! Reads the `stats` of any of our daemons, in memcached's text protocol.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use lookaside_client::{CommandConnection, TcpNetwork};
 use lookaside_protocol::text::{Limits, ReplyPart};
 use lookaside_routing::Address;
@@ -26,7 +26,8 @@ impl Statistics {
             let (mut statistics, mut reply_bytes) = (Statistics::default(), 0);
             loop {
                 match connection.read_part().await? {
-                    ReplyPart::Stat { name, value } if reply_bytes <= REPLY_BYTES_MAX => {
+                    ReplyPart::Stat { name, value } => {
+                        ensure!(reply_bytes <= REPLY_BYTES_MAX, "the reply to `stats` is over {REPLY_BYTES_MAX} bytes");
                         reply_bytes += name.len() + value.len();
                         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                         statistics.0.insert(text(name), text(value));
@@ -43,8 +44,12 @@ impl Statistics {
     pub fn unhealthy(&self) -> String {
         let mut unhealthy = Vec::new();
         for (name, state) in self.0.iter().filter(|(name, state)| name.ends_with(":state") && *state != "running") {
-            let why = self.0.get(&name.replace(":state", ":why")).map_or("", String::as_str);
-            unhealthy.push(format!("{} is {state} {why}", name.trim_end_matches(":state").replace(':', " ")));
+            let cluster = name.trim_end_matches(":state").replace(':', " ");
+            let why = self.0.get(&name.replace(":state", ":why")).filter(|why| !why.is_empty());
+            unhealthy.push(match why {
+                Some(why) => format!("{cluster} is {state}: {why}"),
+                None => format!("{cluster} is {state}"),
+            });
         }
         unhealthy.join("; ")
     }

@@ -21,7 +21,7 @@ pub enum Violation {
     StaleRead {
         /// Where it was read.
         cluster: String,
-        /// What was read.
+        /// The key that was read.
         key: String,
         /// The version that the cache returned.
         read: u64,
@@ -90,7 +90,7 @@ struct CheckerState {
     tally: Tally,
 }
 
-/// What a run has exercised: a run without reads and faults would prove nothing.
+/// Counts of what a run has exercised: a run without reads and faults would prove nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Reads that were checked.

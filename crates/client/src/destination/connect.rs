@@ -31,7 +31,7 @@ pub(super) async fn connect(
             Err(Failure::ConnectFailed)
         }
         Err(_) => {
-            tracing::debug!(server = %address, ?limit, "connection timed out");
+            tracing::debug!(server = %address, limit_ms = limit.as_millis(), "connection timed out");
             shared.counters.connect_failures.add(1);
             Err(Failure::ConnectTimedOut)
         }

@@ -221,7 +221,8 @@ impl Driver {
         }
         self.health.delay_probe(self.random.f64());
         self.shared.counters.tko_marks.add(1);
-        tracing::warn!(server = %self.address, ?change, "server marked TKO: it is probed until it answers");
+        let state = if change == HealthChange::HardTko { "hard_tko" } else { "soft_tko" };
+        tracing::warn!(server = %self.address, %state, "server marked TKO: it is probed until it answers");
     }
 
     fn fail_waiting(&mut self, failure: &Failure) {

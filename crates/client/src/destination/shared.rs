@@ -1,4 +1,4 @@
-//! What a destination's handle and its task share: TKO state, counters, and the number of outstanding requests.
+//! State shared by a destination's handle and its task: TKO, counters, and the number of outstanding requests.
 
 use crate::tko::TkoTracker;
 use lookaside_sync::{SharedCounter, counters};
@@ -22,7 +22,7 @@ counters! {
     /// One field for each of [`DestinationStatistics`]; `outstanding` is not counted here.
     pub(super) struct DestinationCounters(SharedCounter);
 
-    /// Events at a destination since it was made.
+    /// Events at a destination since it was made. `outstanding` is a present value.
     pub struct DestinationStatistics;
 
     /// Requests that were sent to the destination and not refused.

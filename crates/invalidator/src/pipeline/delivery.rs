@@ -111,8 +111,7 @@ impl RouterDelivery {
     async fn flush_through(&self, router: &Arc<dyn Destination>) -> Result<(), CommandError> {
         let mut connection =
             CommandConnection::connect(&*self.network, router.address(), FLUSH_LIMITS, FLUSH_TIMEOUT).await?;
-        connection.send(b"flush_all\r\n").await?;
-        connection.read_ok().await
+        connection.flush_all(None).await
     }
 }
 

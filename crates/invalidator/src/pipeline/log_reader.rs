@@ -36,7 +36,7 @@ const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 /// The longest delay between attempts. The daemon may notice this late that the database is back.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// What to do when the log no longer reaches back to the saved position.
+/// The reaction to a log that no longer reaches back to the saved position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnPositionLost {
     /// Stop the pipeline with an error that says what to do.
@@ -61,7 +61,7 @@ pub enum PipelineError {
     Position(#[from] PositionError),
 }
 
-/// What a [`LogReader`] sends to the pipeline.
+/// A message of a [`LogReader`] to the pipeline.
 #[derive(Debug)]
 pub(crate) enum GatedCommits {
     /// Where reading starts. Sent first, and again for every new source.

@@ -57,7 +57,7 @@ pub struct Options {
     pub save_every: Duration,
     /// Where to start when no position has been saved.
     pub start: Start,
-    /// What to do when the log no longer reaches back to the position.
+    /// The reaction to a log that no longer reaches back to the position.
     pub on_position_lost: OnPositionLost,
 }
 

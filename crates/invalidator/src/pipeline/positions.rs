@@ -59,7 +59,7 @@ pub enum PositionError {
     Malformed {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// The saved position belongs to another log.

@@ -88,7 +88,7 @@ enum TaskResult {
     Save(SavedPosition, Result<(), PositionError>),
 }
 
-/// What has been logged of failures.
+/// The throttles of the failure logs.
 struct LogState {
     health: HealthLogger,
     /// Why the last refused delete was refused.

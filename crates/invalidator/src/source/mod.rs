@@ -39,7 +39,7 @@ pub enum SourceError {
     },
     /// The database is not set up for this (a format, a privilege, a table). An operator must change it.
     Unusable {
-        /// What is wrong, and which setting corrects it.
+        /// The problem, and the setting that corrects it.
         why: String,
     },
 }

@@ -36,11 +36,11 @@ pub struct Options {
     /// Run a small application that reads through the caches and writes to the database
     #[arg(long)]
     demo: bool,
-    /// Frontend clusters
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
+    /// Frontend clusters, 1 to 9
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
     clusters: u16,
-    /// Servers in each cluster, besides its gutter server
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
+    /// Servers in each cluster, 1 to 9, besides its gutter server
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
     servers: u16,
     /// Memory of each server, in mebibytes
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]

@@ -100,7 +100,7 @@ pub struct Outcome {
     pub seed: u64,
     /// The first violation; `None` if all guarantees held.
     pub violation: Option<Violation>,
-    /// What was exercised.
+    /// The reads and faults that were exercised.
     pub tally: Tally,
 }
 

@@ -107,7 +107,7 @@ impl Assembler {
         self.transactions_read
     }
 
-    /// What readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
+    /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
     pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
         &mut self.visibility_target
     }

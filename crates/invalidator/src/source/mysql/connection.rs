@@ -236,7 +236,8 @@ impl ServerError {
             1045 | 1044 | 1142 | 1143 | 1227 | 1370 => SourceError::Unusable {
                 why: format!(
                     "user '{user}' lacks a privilege: {message} (error {code}); \
-                     GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'"
+                     GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}' \
+                     (MariaDB: REPLICATION SLAVE, BINLOG MONITOR, SLAVE MONITOR)"
                 ),
             },
             _ => SourceError::Unreachable { why: format!("error of the server: {message} (error {code})") },

@@ -117,7 +117,7 @@ pub struct MysqlSource {
     returned: Position,
     /// [`Assembler::transactions_read`] at that time.
     transactions_returned: u64,
-    /// What the gate must still wait for, read from earlier connections.
+    /// The commits that the gate must still wait for, read from earlier connections.
     visibility_target: VisibilityTarget,
     /// An error that came after commits, which are returned first.
     deferred_error: Option<SourceError>,
