@@ -6,7 +6,7 @@
 //! 2. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
 
-use crate::database::Database;
+use crate::database::SimulatedDatabase;
 use lookaside_client::Origin;
 use std::{
     collections::BTreeMap,
@@ -81,7 +81,7 @@ impl fmt::Display for Violation {
 pub struct Checker(Arc<Mutex<CheckerState>>);
 
 struct CheckerState {
-    database: Database,
+    database: SimulatedDatabase,
     /// The saved position of each cluster.
     acknowledged: BTreeMap<String, u64>,
     /// The position that the last acknowledged delete of each cluster's key covers.
@@ -128,7 +128,7 @@ pub struct ReadInProgress {
 
 impl Checker {
     /// Checks a run on `database`.
-    pub fn new(database: Database) -> Self {
+    pub fn new(database: SimulatedDatabase) -> Self {
         Checker(Arc::new(Mutex::new(CheckerState {
             database,
             acknowledged: BTreeMap::new(),

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// State of one destination.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DestinationShared {
     outstanding: AtomicUsize,
     /// Whether the first attempt to connect is over, or none is made before the first batch.
     pub(super) is_ready: watch::Sender<bool>,
@@ -57,9 +57,9 @@ counters! {
     relocations,
 }
 
-impl Shared {
-    pub(super) fn new(tracker: Arc<TkoTracker>, is_ready: bool) -> Arc<Shared> {
-        Arc::new(Shared {
+impl DestinationShared {
+    pub(super) fn new(tracker: Arc<TkoTracker>, is_ready: bool) -> Arc<DestinationShared> {
+        Arc::new(DestinationShared {
             outstanding: AtomicUsize::new(0),
             is_ready: watch::Sender::new(is_ready),
             tracker,
@@ -81,7 +81,7 @@ impl Shared {
 /// Counts some requests as outstanding until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    shared: Arc<Shared>,
+    shared: Arc<DestinationShared>,
     requests: usize,
 }
 
