@@ -276,7 +276,8 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) ->
     writeln!(out, "A region is up. Memcached endpoints:")?;
     for cluster in &plan.clusters {
         let (name, endpoint, servers) = (cluster.name, local(cluster.router_port), cluster.server_ports.len());
-        writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} servers and a gutter server behind it)")?;
+        let plural = if servers == 1 { "" } else { "s" };
+        writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} server{plural} and a gutter server behind it)")?;
     }
     writeln!(out, "Database   {}", view::without_password(database))?;
     writeln!(out, "Statistics {}   (of the invalidator; the endpoints serve their own)", local(plan.invalidator_port))?;
