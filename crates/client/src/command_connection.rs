@@ -3,9 +3,9 @@
 //! Destinations carry operations on keys, over a connection that all callers share. Other commands, and maintenance
 //! that must not wait behind clients' requests, use a `CommandConnection`.
 //!
-//! Every connection has one deadline, which [`CommandConnection::connect`] sets and which holds for all that follows,
-//! until [`CommandConnection::set_timeout`] sets another. [`Limits`] bound each part of a reply, and with it the
-//! memory that a connection uses.
+//! Every connection has one deadline, which [`CommandConnection::connect`] or [`CommandConnection::from_stream`] sets
+//! and which holds for all that follows, until [`CommandConnection::set_timeout`] sets another. [`Limits`] bound each
+//! part of a reply, and with it the memory that a connection uses.
 //!
 //! ```
 //! # use lookaside_client::{CommandConnection, CommandError, Network};
@@ -15,8 +15,7 @@
 //! async fn flush(network: &dyn Network, server: &Address) -> Result<(), CommandError> {
 //!     let limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
 //!     let mut connection = CommandConnection::connect(network, server, limits, Duration::from_secs(2)).await?;
-//!     connection.send(b"flush_all\r\n").await?;
-//!     connection.read_ok().await
+//!     connection.flush_all(None).await
 //! }
 //! ```
 
@@ -147,17 +146,33 @@ impl CommandConnection {
         }
     }
 
-    /// Reads the reply of a command that succeeds with `OK`.
-    pub async fn read_ok(&mut self) -> Result<(), CommandError> {
+    /// Sends `flush_all`, with a delay if there is one, and waits for the reply. No other reply may be outstanding.
+    ///
+    /// Only `OK` alone is success: whether a server that sends more has flushed is unknown.
+    pub async fn flush_all(&mut self, delay_s: Option<i64>) -> Result<(), CommandError> {
+        let command = match delay_s {
+            Some(delay_s) => format!("flush_all {delay_s}\r\n"),
+            None => "flush_all\r\n".to_owned(),
+        };
+        self.send(command.as_bytes()).await?;
         match self.read_part().await? {
-            ReplyPart::Reply(Reply::Ok) => Ok(()),
-            other => Err(unexpected(&other)),
+            ReplyPart::Reply(Reply::Ok) => {}
+            other => return Err(unexpected(&other)),
+        }
+        match self.has_unparsed() {
+            true => Err(CommandError::Malformed("more bytes after OK")),
+            false => Ok(()),
         }
     }
 
     /// The stream, for other uses; `None` if bytes have arrived that are no reply to any command sent here.
     pub fn into_stream(self) -> Option<Box<dyn Stream>> {
-        (self.parsed_bytes == self.received.len()).then_some(self.stream)
+        (!self.has_unparsed()).then_some(self.stream)
+    }
+
+    /// Whether bytes have arrived that no call has returned.
+    fn has_unparsed(&self) -> bool {
+        self.parsed_bytes < self.received.len()
     }
 
     async fn receive(&mut self) -> Result<(), CommandError> {

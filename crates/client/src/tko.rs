@@ -170,7 +170,7 @@ impl ReadabilityObserver {
     }
 }
 
-/// The word of a server that was up: proof that it had been TKO so often, and was not at that moment.
+/// The word of a server that was up: proof of how often it had been TKO, and that it was not TKO then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TkoEpoch(u64);
 

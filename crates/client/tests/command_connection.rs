@@ -41,7 +41,7 @@ async fn replies_are_read_in_order_however_their_bytes_are_cut() {
     };
     connection.read_until_end(on_part).await.expect("a reply");
     assert_eq!(items, [(b"a".to_vec(), b"1".to_vec()), (b"b".to_vec(), b"22".to_vec())]);
-    connection.read_ok().await.expect("OK");
+    assert_eq!(connection.read_part().await.expect("a reply"), ReplyPart::Reply(Reply::Ok));
     assert_eq!(connection.read_part().await.expect("a reply"), ReplyPart::Version(b"1"));
     let _peer = server.await.expect("all was sent");
     assert!(connection.into_stream().is_some(), "every byte was part of a reply");
@@ -54,13 +54,14 @@ async fn errors_and_other_replies_are_no_success() {
         ("CLIENT_ERROR flush_all not allowed\r\n", "flush_all not allowed"),
         ("STORED\r\n", "unexpected reply: Reply(Stored)"),
         ("what?\r\n", "malformed reply: "),
+        ("OK but later\r\n", "malformed reply: "),
+        ("OK\r\nERROR\r\n", "malformed reply: more bytes after OK"),
     ] {
         let (network, mut accepted) = FakeNetwork::new();
         let mut connection = connect(&network).await.expect("connected");
         let mut peer = accepted.next().await;
-        connection.send(b"flush_all\r\n").await.expect("sent");
         peer.send(reply).await;
-        let error = connection.read_ok().await.expect_err(reply).to_string();
+        let error = connection.flush_all(None).await.expect_err(reply).to_string();
         assert!(error.starts_with(text), "{reply:?}: {error}");
     }
 }

@@ -4,10 +4,10 @@
 //! threads.
 
 use crate::{
-    Log,
+    CommitLog, WallClock,
     observe::{stats::Statistics, stats_endpoint},
     options::{Cluster, Options},
-    pipeline::{Pipeline, WallClock, delivery::RouterDelivery, positions::PositionFile},
+    pipeline::{Pipeline, delivery::RouterDelivery, positions::PositionFile},
     source::{
         mysql::{MysqlLog, MysqlOptions},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
@@ -39,7 +39,7 @@ const PROBE_MS_MAX: u64 = 1_000;
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
-    let source = match options.check().and_then(|()| Database::from_options(&options)) {
+    let source = match options.check().and_then(|()| DatabaseUrl::from_options(&options)) {
         Ok(source) => source,
         Err(why) => return fail(&why, EXIT_USAGE),
     };
@@ -59,20 +59,20 @@ fn fail(why: &str, code: u8) -> ExitCode {
 }
 
 /// The database that `--source` names.
-enum Database {
+enum DatabaseUrl {
     Sqlite(SqliteLog),
     Mysql(MysqlOptions),
 }
 
-impl Database {
-    fn from_options(options: &Options) -> Result<Database, String> {
+impl DatabaseUrl {
+    fn from_options(options: &Options) -> Result<DatabaseUrl, String> {
         let url = &options.source;
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
-            return Ok(Database::Sqlite(SqliteLog::new(path)));
+            return Ok(DatabaseUrl::Sqlite(SqliteLog::new(path)));
         }
         if url.starts_with("mysql://") || url.starts_with("mariadb://") {
             let server = MysqlOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
-            return Ok(Database::Mysql(MysqlOptions {
+            return Ok(DatabaseUrl::Mysql(MysqlOptions {
                 outbox_table: options.outbox_table.clone(),
                 outbox_only: options.outbox_only,
                 ..server
@@ -83,17 +83,17 @@ impl Database {
             .into())
     }
 
-    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn Log> {
+    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
         match self {
-            Database::Sqlite(log) => Arc::new(log.clone()),
-            Database::Mysql(server) => {
+            DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
+            DatabaseUrl::Mysql(server) => {
                 Arc::new(MysqlLog::new(server.clone(), network.clone(), Arc::new(SystemTime::now)))
             }
         }
     }
 }
 
-async fn serve(options: &Options, database: Database) -> Result<(), String> {
+async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
     let cannot_receive = |error: io::Error| format!("cannot receive signals: {error}");
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_receive)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_receive)?;
@@ -113,7 +113,7 @@ async fn serve(options: &Options, database: Database) -> Result<(), String> {
     let mut background = JoinSet::new();
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     // MariaDB and MySQL prune their logs themselves.
-    if let Database::Sqlite(log) = &database {
+    if let DatabaseUrl::Sqlite(log) = &database {
         let history = Duration::from_secs(options.journal_history_s.into());
         background.spawn(prune_loop(log.path().to_path_buf(), statistics, history));
     }
@@ -141,7 +141,7 @@ async fn join_all<T: 'static>(pipelines: &mut JoinSet<T>) {
 fn build_pipeline(
     options: &Options,
     index: usize,
-    log: Arc<dyn Log>,
+    log: Arc<dyn CommitLog>,
     network: &Arc<dyn Network>,
     statistics: &Arc<Statistics>,
 ) -> Pipeline {
@@ -179,7 +179,8 @@ fn build_delivery(cluster: &Cluster, options: &Options, network: &Arc<dyn Networ
 /// Locks the directory: two invalidators in it would overwrite each other's positions.
 fn lock_directory(directory: &Path) -> Result<File, String> {
     let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
-    fs::create_dir_all(directory).map_err(failed)?;
+    fs::create_dir_all(directory)
+        .map_err(|why| format!("--state-dir {} cannot be created: {why}", directory.display()))?;
     let file = File::create(directory.join("lock")).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),

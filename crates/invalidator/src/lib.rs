@@ -31,4 +31,4 @@ pub mod options;
 pub mod pipeline;
 pub mod source;
 
-pub use source::{Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start};
+pub use source::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};

@@ -15,21 +15,23 @@ const NAME_BYTES_MAX: usize = 64;
 
 const EXAMPLES: &str = "Examples:
   Two clusters, the journal of a SQLite database:
-    lookaside-invalidator --source sqlite:///srv/app.db --state-dir /var/lib/lookaside \\
+    lookaside-invalidator --source sqlite:///srv/app.db \\
+        --state-dir /var/lib/lookaside \\
         --cluster front-1=10.0.1.1:5000,10.0.1.2:5000 --cluster front-2=10.0.2.1:5000
 
   One cluster, the binlog of MariaDB or MySQL:
-    lookaside-invalidator --source mysql://lookaside:secret@db.example:3306 --state-dir /var/lib/lookaside \\
+    lookaside-invalidator --source mysql://lookaside:secret@db.example:3306 \\
+        --state-dir /var/lib/lookaside \\
         --cluster front-1=127.0.0.1:5000
 
   Show its statistics:
     printf 'stats\\r\\nquit\\r\\n' | nc 127.0.0.1 11250
 
-Keys are named in comments (/* lookaside: user:42 */) or in the table lookaside_outbox (MariaDB, MySQL), or in the
-table lookaside_journal (SQLite).
+Keys are named in comments (/* lookaside: user:42 */) or in the table lookaside_outbox
+(MariaDB, MySQL), or in the table lookaside_journal (SQLite).
 
-Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines have stopped; 2 for an invalid
-command line.";
+Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines have stopped;
+2 for an invalid command line.";
 
 /// Reads a database's commit log, finds the keys that each change makes stale, and deletes them in every cluster.
 #[derive(Clone, Debug, Parser)]
@@ -53,10 +55,10 @@ pub struct Options {
     /// To replay, stop, move the cluster's position file away, and start from an older position
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
-    /// What to do when the log no longer reaches back to a cluster's position, so that deletes are lost: stop that
+    /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that
     /// cluster's pipeline, or flush the whole cluster (its routers need --enable-flush-cmd) and continue from the
     /// present
-    #[arg(long, value_enum, default_value = "stop")]
+    #[arg(long, value_name = "ACTION", value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
     /// Maximum keys in one batch, 1 to 100,000. Small batches cost packets; large ones delay the keys behind them

@@ -4,7 +4,7 @@ mod mysql_server;
 
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{KEYS_OF_COMMIT_MAX, MysqlLog, MysqlOptions};
-use lookaside_invalidator::{Log, Position, Source, SourceError, Start};
+use lookaside_invalidator::{CommitLog, Position, Source, SourceError, Start};
 use mysql_server::{DEADLINE, Server, keys_of, last_position, read_until};
 use std::{
     process::Command,

@@ -2,7 +2,7 @@
 
 mod fakes;
 
-use fakes::{Region, ms, until};
+use fakes::{Fixture, ms, until};
 use lookaside_invalidator::pipeline::{OnPositionLost, Options, pending::Limits};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
 async fn commit_is_deleted_and_its_position_saved() {
-    let region = Region::new(1);
-    let run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    region.database.commit(&["a", "b"], ms(0));
-    region.database.commit(&[], ms(0));
-    let (cluster, disk) = &region.clusters[0];
+    let fixture = Fixture::new(1);
+    let run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a", "b"], ms(0));
+    fixture.database.commit(&[], ms(0));
+    let (cluster, disk) = &fixture.clusters[0];
     until("the position is behind both", || disk.position() == Some(2)).await;
     assert_eq!((cluster.deletes_of("a"), cluster.deletes_of("b")), (1, 1));
-    assert_eq!(region.stat("invalidations_total"), "2");
-    region.shutdown.send_replace(true);
+    assert_eq!(fixture.stat("invalidations_total"), "2");
+    fixture.shutdown.send_replace(true);
     run.await.expect("no panic").expect("asked to stop");
-    assert_eq!(region.stat("cluster:a:state"), "stopped");
+    assert_eq!(fixture.stat("cluster:a:state"), "stopped");
 }
 
 #[tokio::test(start_paused = true)]
 async fn gate_runs_once_per_read_before_any_delete() {
-    let region = Region::new(1);
+    let fixture = Fixture::new(1);
     for key in ["a", "b", "c"] {
-        region.database.commit(&[key], ms(50));
+        fixture.database.commit(&[key], ms(50));
     }
     let start = Instant::now();
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    until("all are deleted", || region.clusters[0].0.state().deleted.len() == 3).await;
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("all are deleted", || fixture.clusters[0].0.state().deleted.len() == 3).await;
     assert!(start.elapsed() >= ms(50), "it waited until readers see the commits");
-    let events = region.database.state().events.clone();
+    let events = fixture.database.state().events.clone();
     let of = |what: &str| events.iter().position(|event| event.starts_with(what));
     assert!(of("visible 3") < of("delete"), "{events:?}");
     assert_eq!(events.iter().filter(|event| event.starts_with("visible")).count(), 1, "{events:?}");
@@ -42,21 +42,21 @@ async fn gate_runs_once_per_read_before_any_delete() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_key_is_retried_and_holds_back_only_the_position() {
-    let region = Region::new(1);
-    let (cluster, disk) = &region.clusters[0];
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().refused.push("bad".into());
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    region.database.commit(&["first"], ms(0));
-    region.database.commit(&["bad"], ms(0));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["first"], ms(0));
+    fixture.database.commit(&["bad"], ms(0));
     for number in 0..100 {
-        region.database.commit(&[&format!("other{number}")], ms(0));
+        fixture.database.commit(&[&format!("other{number}")], ms(0));
     }
     until("the others are deleted", || cluster.state().deleted.len() == 101).await;
     sleep(Duration::from_secs(10)).await;
     assert_eq!(disk.position(), Some(1), "the position stays before the refused key");
     let tries = cluster.state().batches.iter().filter(|batch| batch.contains(&"bad".to_string())).count();
     assert!((10..30).contains(&tries), "with growing delays, but at least every second: {tries}");
-    assert_eq!(region.stat("invalidations_retried"), tries.to_string());
+    assert_eq!(fixture.stat("invalidations_retried"), tries.to_string());
     cluster.state().refused.clear();
     until("the position moves on", || disk.position() == Some(102)).await;
     assert_eq!(cluster.deletes_of("bad"), 1);
@@ -64,22 +64,22 @@ async fn refused_key_is_retried_and_holds_back_only_the_position() {
 
 #[tokio::test(start_paused = true)]
 async fn reading_waits_at_the_limit_of_pending_keys() {
-    let mut region = Region::new(1);
-    region.options = Options {
-        limits: Limits { keys_max: 10, batch_keys_max: 4, ..region.options.limits },
+    let mut fixture = Fixture::new(1);
+    fixture.options = Options {
+        limits: Limits { keys_max: 10, batch_keys_max: 4, ..fixture.options.limits },
         read_keys_max: 3,
         batches_in_flight_max: 100,
-        ..region.options
+        ..fixture.options
     };
-    let (cluster, disk) = &region.clusters[0];
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().hangs = true;
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
     for number in 0..1000 {
-        region.database.commit(&[&format!("k{number}")], ms(0));
+        fixture.database.commit(&[&format!("k{number}")], ms(0));
     }
     sleep(Duration::from_secs(60)).await;
     assert!(cluster.state().in_flight_max <= 10, "{}", cluster.state().in_flight_max);
-    let last_read = region.database.state().events.iter().rfind(|event| event.starts_with("next")).cloned();
+    let last_read = fixture.database.state().events.iter().rfind(|event| event.starts_with("next")).cloned();
     assert_eq!(
         last_read.as_deref(),
         Some("next 18"),
@@ -91,137 +91,137 @@ async fn reading_waits_at_the_limit_of_pending_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn transaction_over_the_limit_of_pending_keys_is_admitted_alone() {
-    let mut region = Region::new(1);
-    region.options.limits.keys_max = 10;
+    let mut fixture = Fixture::new(1);
+    fixture.options.limits.keys_max = 10;
     let keys: Vec<String> = (0..50).map(|number| format!("k{number}")).collect();
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    region.database.commit(&["small"], ms(0));
-    region.database.commit(&keys, ms(0));
-    until("both are applied", || region.clusters[0].1.position() == Some(2)).await;
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["small"], ms(0));
+    fixture.database.commit(&keys, ms(0));
+    until("both are applied", || fixture.clusters[0].1.position() == Some(2)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn dead_cluster_delays_no_other() {
-    let mut region = Region::new(2);
-    region.options.limits.keys_max = 16;
-    region.clusters[0].0.state().hangs = true;
-    let _dead = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    let _alive = tokio::spawn(region.pipeline(1).run(region.shutdown.subscribe()));
+    let mut fixture = Fixture::new(2);
+    fixture.options.limits.keys_max = 16;
+    fixture.clusters[0].0.state().hangs = true;
+    let _dead = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    let _alive = tokio::spawn(fixture.pipeline(1).run(fixture.shutdown.subscribe()));
     let start = Instant::now();
     for number in 0..1000 {
-        region.database.commit(&[&format!("k{number}")], ms(0));
+        fixture.database.commit(&[&format!("k{number}")], ms(0));
     }
-    until("the healthy cluster has all", || region.clusters[1].1.position() == Some(1000)).await;
+    until("the healthy cluster has all", || fixture.clusters[1].1.position() == Some(1000)).await;
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
-    assert_eq!(region.clusters[0].1.position(), Some(0));
-    assert_eq!(region.stat("commits_in_all_clusters"), "0");
+    assert_eq!(fixture.clusters[0].1.position(), Some(0));
+    assert_eq!(fixture.stat("commits_in_all_clusters"), "0");
 }
 
 #[tokio::test(start_paused = true)]
 async fn repeated_keys_share_a_delete_that_is_unsent() {
-    let region = Region::new(1);
-    let (cluster, disk) = &region.clusters[0];
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().delay = ms(100);
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
     for _ in 0..10 {
-        region.database.commit(&["hot"], ms(0));
+        fixture.database.commit(&["hot"], ms(0));
     }
     until("it is in flight", || cluster.state().in_flight == 1).await;
-    region.database.commit(&["hot"], ms(0));
+    fixture.database.commit(&["hot"], ms(0));
     until("all are applied", || disk.position() == Some(11)).await;
     assert_eq!(cluster.state().batches, [["hot"], ["hot"]]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failing_database_is_retried() {
-    let region = Region::new(1);
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    region.database.commit(&["a"], ms(0));
-    until("it runs", || region.clusters[0].1.position() == Some(1)).await;
-    region.database.state().failures = 20;
-    region.database.commit(&["b"], ms(0));
-    until("the state is source_failing", || region.stat("cluster:a:state") == "source_failing").await;
-    until("it has resumed", || region.clusters[0].1.position() == Some(2)).await;
-    assert_eq!(region.stat("cluster:a:state"), "running");
-    assert!(region.stat("source_failures").parse::<u32>().expect("a number") >= 10);
-    assert_eq!(region.clusters[0].0.deletes_of("a"), 1, "acknowledged commits are not read again");
+    let fixture = Fixture::new(1);
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a"], ms(0));
+    until("it runs", || fixture.clusters[0].1.position() == Some(1)).await;
+    fixture.database.state().failures = 20;
+    fixture.database.commit(&["b"], ms(0));
+    until("the state is source_failing", || fixture.stat("cluster:a:state") == "source_failing").await;
+    until("it has resumed", || fixture.clusters[0].1.position() == Some(2)).await;
+    assert_eq!(fixture.stat("cluster:a:state"), "running");
+    assert!(fixture.stat("source_failures").parse::<u32>().expect("a number") >= 10);
+    assert_eq!(fixture.clusters[0].0.deletes_of("a"), 1, "acknowledged commits are not read again");
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_position_stops_the_pipeline_with_advice() {
-    let region = Region::new(1);
-    region.database.commit(&["a"], ms(0));
-    region.database.commit(&["b"], ms(0));
-    region.database.state().purged = 2;
-    region.clusters[0].1.put("database-1", 1);
-    let error = region.pipeline(0).run(region.shutdown.subscribe()).await.expect_err("deletes are lost");
+    let fixture = Fixture::new(1);
+    fixture.database.commit(&["a"], ms(0));
+    fixture.database.commit(&["b"], ms(0));
+    fixture.database.state().purged = 2;
+    fixture.clusters[0].1.put("database-1", 1);
+    let error = fixture.pipeline(0).run(fixture.shutdown.subscribe()).await.expect_err("deletes are lost");
     assert!(error.to_string().contains("flush_all"), "{error}");
-    assert_eq!(region.stat("positions_lost"), "1");
-    assert_eq!(region.clusters[0].1.position(), Some(1), "the position stays for the operator to see");
+    assert_eq!(fixture.stat("positions_lost"), "1");
+    assert_eq!(fixture.clusters[0].1.position(), Some(1), "the position stays for the operator to see");
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_position_flushes_the_cluster_with_that_option() {
-    let mut region = Region::new(1);
-    region.options.on_position_lost = OnPositionLost::Flush;
-    region.database.commit(&["a"], ms(0));
-    region.database.commit(&["b"], ms(80));
-    region.database.state().purged = 2;
-    region.clusters[0].1.put("database-1", 1);
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    until("the present is reached", || region.clusters[0].1.position() == Some(2)).await;
-    region.database.commit(&["c"], ms(0));
-    until("it continues", || region.clusters[0].1.position() == Some(3)).await;
-    let events = region.database.state().events.clone();
+    let mut fixture = Fixture::new(1);
+    fixture.options.on_position_lost = OnPositionLost::Flush;
+    fixture.database.commit(&["a"], ms(0));
+    fixture.database.commit(&["b"], ms(80));
+    fixture.database.state().purged = 2;
+    fixture.clusters[0].1.put("database-1", 1);
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("the present is reached", || fixture.clusters[0].1.position() == Some(2)).await;
+    fixture.database.commit(&["c"], ms(0));
+    until("it continues", || fixture.clusters[0].1.position() == Some(3)).await;
+    let events = fixture.database.state().events.clone();
     let of =
         |what: &str| events.iter().position(|event| event == what).unwrap_or_else(|| panic!("no {what}: {events:?}"));
     assert!(of("open 2") < of("visible 2") && of("visible 2") < of("flush") && of("flush") < of("delete c"));
-    assert_eq!(region.stat("positions_lost"), "1");
+    assert_eq!(fixture.stat("positions_lost"), "1");
 }
 
 #[tokio::test(start_paused = true)]
 async fn position_of_another_database_is_refused() {
-    let region = Region::new(1);
-    region.clusters[0].1.put("database-2", 1);
-    let error = region.pipeline(0).run(region.shutdown.subscribe()).await.expect_err("another database");
+    let fixture = Fixture::new(1);
+    fixture.clusters[0].1.put("database-2", 1);
+    let error = fixture.pipeline(0).run(fixture.shutdown.subscribe()).await.expect_err("another database");
     assert!(error.to_string().contains("database-2"), "{error}");
-    assert!(!region.database.state().events.iter().any(|event| event.starts_with("open")));
+    assert!(!fixture.database.state().events.iter().any(|event| event.starts_with("open")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn first_start_saves_its_position_at_once() {
-    let mut region = Region::new(1);
-    region.options.start = lookaside_invalidator::Start::Now;
-    region.clusters[0].1 = fakes::Disk::new(&region.database, &region.clusters[0].0, 1);
-    region.database.commit(&["old"], ms(0));
-    let run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    until("it is saved before anything happens", || region.clusters[0].1.position() == Some(1)).await;
+    let mut fixture = Fixture::new(1);
+    fixture.options.start = lookaside_invalidator::Start::Now;
+    fixture.clusters[0].1 = fakes::Disk::new(&fixture.database, &fixture.clusters[0].0, 1);
+    fixture.database.commit(&["old"], ms(0));
+    let run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("it is saved before anything happens", || fixture.clusters[0].1.position() == Some(1)).await;
     run.abort();
     let _ = run.await;
-    region.database.commit(&["while down"], ms(0));
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    until("it has caught up", || region.clusters[0].1.position() == Some(2)).await;
-    assert_eq!((region.clusters[0].0.deletes_of("old"), region.clusters[0].0.deletes_of("while down")), (0, 1));
+    fixture.database.commit(&["while down"], ms(0));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("it has caught up", || fixture.clusters[0].1.position() == Some(2)).await;
+    assert_eq!((fixture.clusters[0].0.deletes_of("old"), fixture.clusters[0].0.deletes_of("while down")), (0, 1));
 }
 
 /// Random commits, slow visibility, failing deletes, dead servers, lost replies, a failing database, and crashes at any
 /// moment. The fake disk checks at every save that the position passes no commit with a pending delete.
 async fn run_scenario(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let mut region = Region::new(1);
-    region.options.limits.keys_max = rng.usize(1..40);
-    region.options.limits.retry_queue_keys_max = rng.usize(1..12);
-    region.options.limits.batch_keys_max = rng.usize(1..8);
-    region.options.read_keys_max = rng.usize(1..8);
-    region.options.batches_in_flight_max = rng.usize(1..4);
-    region.options.save_every = ms(rng.u64(0..50));
-    let (cluster, disk) = &region.clusters[0];
+    let mut fixture = Fixture::new(1);
+    fixture.options.limits.keys_max = rng.usize(1..40);
+    fixture.options.limits.retry_queue_keys_max = rng.usize(1..12);
+    fixture.options.limits.batch_keys_max = rng.usize(1..8);
+    fixture.options.read_keys_max = rng.usize(1..8);
+    fixture.options.batches_in_flight_max = rng.usize(1..4);
+    fixture.options.save_every = ms(rng.u64(0..50));
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().failing_percent = rng.u32(0..60);
     cluster.state().rng = rng.fork();
-    region.database.state().failing_percent = rng.u32(0..10);
-    region.database.state().rng = rng.fork();
-    let mut run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
+    fixture.database.state().failing_percent = rng.u32(0..10);
+    fixture.database.state().rng = rng.fork();
+    let mut run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
     for _ in 0..rng.usize(1..150) {
         match rng.u32(0..21) {
             20 => {
@@ -231,23 +231,23 @@ async fn run_scenario(seed: u64) {
             0 => {
                 run.abort();
                 assert!(run.await.is_err_and(|why| why.is_cancelled()), "seed {seed}: it panicked or ended");
-                run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
+                run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
             }
             1 => sleep(ms(rng.u64(0..400))).await,
             2..10 => sleep(Duration::from_micros(rng.u64(0..5_000))).await,
             _ => {
                 let keys: Vec<String> = (0..rng.usize(0..4)).map(|n| format!("k{n}{}", rng.u32(0..4))).collect();
                 let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-                region.database.commit(&keys, Duration::from_micros(rng.u64(0..60_000)));
+                fixture.database.commit(&keys, Duration::from_micros(rng.u64(0..60_000)));
             }
         }
     }
     cluster.state().failing_percent = 0;
     cluster.state().dead_prefix = None;
-    region.database.state().failing_percent = 0;
-    let last = region.database.state().commits.len();
+    fixture.database.state().failing_percent = 0;
+    let last = fixture.database.state().commits.len();
     until(&format!("seed {seed}: all is applied"), || run.is_finished() || disk.position() == Some(last)).await;
-    region.shutdown.send_replace(true);
+    fixture.shutdown.send_replace(true);
     run.await.expect("the checks at every save hold").expect("asked to stop");
     assert_eq!(disk.position(), Some(last), "seed {seed}");
 }

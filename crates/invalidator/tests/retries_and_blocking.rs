@@ -2,7 +2,7 @@
 
 mod fakes;
 
-use fakes::{Region, ms, until};
+use fakes::{Fixture, ms, until};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -10,97 +10,97 @@ use tokio::time::sleep;
 /// healthy servers stayed stale until the server was back.
 #[tokio::test(start_paused = true)]
 async fn dead_server_delays_no_key_of_another() {
-    let mut region = Region::new(1);
-    region.options.limits.keys_max = 10;
-    region.options.read_keys_max = 3;
-    let (cluster, disk) = &region.clusters[0];
+    let mut fixture = Fixture::new(1);
+    fixture.options.limits.keys_max = 10;
+    fixture.options.read_keys_max = 3;
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().dead_prefix = Some("dead".into());
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
     for number in 0..100 {
-        region.database.commit(&[&format!("dead{number}")], ms(0));
-        region.database.commit(&[&format!("alive{number}"), "alive and hot", "dead and hot"], ms(0));
+        fixture.database.commit(&[&format!("dead{number}")], ms(0));
+        fixture.database.commit(&[&format!("alive{number}"), "alive and hot", "dead and hot"], ms(0));
     }
     until("keys of living servers are deleted", || cluster.deletes_of("alive99") == 1).await;
     assert_eq!(disk.position(), Some(0), "the position stays before the pending deletes");
-    assert_eq!(region.stat("cluster:a:retry_queue_keys"), "101", "each once");
-    assert_eq!(region.stat("cluster:a:pending_keys"), "101");
+    assert_eq!(fixture.stat("cluster:a:retry_queue_keys"), "101", "each once");
+    assert_eq!(fixture.stat("cluster:a:pending_keys"), "101");
     cluster.state().dead_prefix = None;
     until("the server is back, and all is applied", || disk.position() == Some(200)).await;
-    assert_eq!(region.stat("cluster:a:retry_queue_keys"), "0");
+    assert_eq!(fixture.stat("cluster:a:retry_queue_keys"), "0");
 }
 
 /// The state was `running` even if all deletes failed.
 #[tokio::test(start_paused = true)]
 async fn state_shows_that_deletes_fail_and_why() {
-    let region = Region::new(1);
-    let (cluster, disk) = &region.clusters[0];
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    until("it runs", || region.stat("cluster:a:state") == "running").await;
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("it runs", || fixture.stat("cluster:a:state") == "running").await;
     cluster.state().dead_prefix = Some("dead".into());
-    region.database.commit(&["dead"], ms(0));
-    until("it is retrying", || region.stat("cluster:a:state") == "retrying").await;
-    assert_eq!(region.stat("cluster:a:why"), "SERVER_ERROR scripted failure");
-    region.database.commit(&["alive"], ms(0));
+    fixture.database.commit(&["dead"], ms(0));
+    until("it is retrying", || fixture.stat("cluster:a:state") == "retrying").await;
+    assert_eq!(fixture.stat("cluster:a:why"), "SERVER_ERROR scripted failure");
+    fixture.database.commit(&["alive"], ms(0));
     until("another key is deleted", || cluster.deletes_of("alive") == 1).await;
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(region.stat("cluster:a:state"), "retrying", "the success of another key is no recovery");
+    assert_eq!(fixture.stat("cluster:a:state"), "retrying", "the success of another key is no recovery");
     cluster.state().dead_prefix = None;
     until("it has recovered", || disk.position() == Some(2)).await;
-    assert_eq!(region.stat("cluster:a:state"), "running");
+    assert_eq!(fixture.stat("cluster:a:state"), "running");
 }
 
 /// The state was `running`, and commits were accepted, before the first position was on disk. A daemon that was killed
 /// then started again at a later present, and the deletes of those commits were lost.
 #[tokio::test(start_paused = true)]
 async fn no_commit_is_accepted_before_the_first_position_is_on_disk() {
-    let region = Region::new(1);
-    let (cluster, disk) = &region.clusters[0];
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
     disk.hangs.store(true, std::sync::atomic::Ordering::Relaxed);
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    region.database.commit(&["a"], ms(0));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a"], ms(0));
     sleep(Duration::from_secs(10)).await;
-    assert_eq!(region.stat("cluster:a:state"), "starting");
+    assert_eq!(fixture.stat("cluster:a:state"), "starting");
     assert!(cluster.state().batches.is_empty(), "nothing is sent");
     disk.hangs.store(false, std::sync::atomic::Ordering::Relaxed);
-    until("it runs", || region.stat("cluster:a:state") == "running").await;
+    until("it runs", || fixture.stat("cluster:a:state") == "running").await;
     until("and accepts commits", || disk.position() == Some(1)).await;
 }
 
 /// A key without a route was retried forever, and held back the position permanently.
 #[tokio::test(start_paused = true)]
 async fn key_without_a_route_is_counted_and_not_retried() {
-    let mut region = Region::new(1);
+    let mut fixture = Fixture::new(1);
     // The fake disk would expect its delete.
-    region.clusters[0].1 = fakes::Disk::new(&region.database, &region.clusters[0].0, 1);
-    let (cluster, disk) = &region.clusters[0];
+    fixture.clusters[0].1 = fakes::Disk::new(&fixture.database, &fixture.clusters[0].0, 1);
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().unroutable.push("/api/v1/users".into());
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
-    region.database.commit(&["/api/v1/users"], ms(0));
-    region.database.commit(&["a"], ms(0));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["/api/v1/users"], ms(0));
+    fixture.database.commit(&["a"], ms(0));
     until("the position is behind both", || disk.position() == Some(2)).await;
-    assert_eq!((region.stat("unroutable"), region.stat("invalidations_total")), ("1".into(), "1".into()));
-    assert_eq!(region.stat("cluster:a:state"), "running");
+    assert_eq!((fixture.stat("unroutable"), fixture.stat("invalidations_total")), ("1".into(), "1".into()));
+    assert_eq!(fixture.stat("cluster:a:state"), "running");
 }
 
 #[tokio::test(start_paused = true)]
 async fn full_retry_queue_blocks_reading_and_the_state_shows_it() {
-    let mut region = Region::new(1);
-    region.options.limits.keys_max = 10;
-    region.options.limits.retry_queue_keys_max = 20;
-    region.options.read_keys_max = 3;
-    let (cluster, disk) = &region.clusters[0];
+    let mut fixture = Fixture::new(1);
+    fixture.options.limits.keys_max = 10;
+    fixture.options.limits.retry_queue_keys_max = 20;
+    fixture.options.read_keys_max = 3;
+    let (cluster, disk) = &fixture.clusters[0];
     cluster.state().dead_prefix = Some("dead".into());
-    let _run = tokio::spawn(region.pipeline(0).run(region.shutdown.subscribe()));
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
     for number in 0..100 {
-        region.database.commit(&[&format!("dead{number}")], ms(0));
+        fixture.database.commit(&[&format!("dead{number}")], ms(0));
     }
-    until("it is blocked", || region.stat("cluster:a:state") == "blocked").await;
+    until("it is blocked", || fixture.stat("cluster:a:state") == "blocked").await;
     sleep(Duration::from_secs(60)).await;
-    let queued: usize = region.stat("cluster:a:retry_queue_keys").parse().expect("a number");
+    let queued: usize = fixture.stat("cluster:a:retry_queue_keys").parse().expect("a number");
     assert!((20..=30).contains(&queued), "the bound, and at most the limit of pending keys more: {queued}");
-    let why = region.stat("cluster:a:why");
+    let why = fixture.stat("cluster:a:why");
     assert!(why.contains(&queued.to_string()) && why.ends_with("SERVER_ERROR scripted failure"), "{why}");
     cluster.state().dead_prefix = None;
     until("all is applied", || disk.position() == Some(100)).await;
-    assert_eq!(region.stat("cluster:a:state"), "running");
+    assert_eq!(fixture.stat("cluster:a:state"), "running");
 }

@@ -1,7 +1,7 @@
 //! The SQLite source on real files: commits are read in order, and removed rows are detected.
 
 use lookaside_invalidator::{
-    Log, OpenedSource, Position, Source, SourceError, Start,
+    CommitLog, OpenedSource, Position, Source, SourceError, Start,
     source::sqlite::{SqliteLog, create_journal, prune, triggers_sql},
 };
 use rusqlite::Connection;

@@ -21,7 +21,7 @@ const EXAMPLES: &str = "Examples:
   lookaside check-config router.json                      is the configuration valid?
   lookaside route get user:42 -f router.json              the route of a key
 
-Exit codes: 0 success; 1 failure, with the reason on standard error; 2 usage error.";
+Exit status: 0 success; 1 failure, with the reason on standard error; 2 usage error.";
 
 /// Runs, measures and simulates Lookaside: a memcached-compatible cache that stays consistent with the database.
 #[derive(Parser)]

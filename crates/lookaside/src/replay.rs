@@ -21,9 +21,9 @@ const FAMILY_S_MAX: usize = 3_600;
 /// Options of `lookaside replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or pool:NAME, one of the pools of the
-    /// paper's Tables 2 and 3: wildcard, app, replicated, regional; or family:SECONDS, short-lived keys among
-    /// long-lived ones
+    /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or, with --plain, pool:NAME, one of the
+    /// pools of the paper's Tables 2 and 3 (wildcard, app, replicated, regional), or family:SECONDS, short-lived keys
+    /// among long-lived ones
     trace: PathBuf,
     /// The memcached endpoint: a router or a server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5000")]
@@ -43,7 +43,7 @@ pub struct Options {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
-    /// Plain gets and sets in strict order, over one connection: for hit ratios of any memcached
+    /// Plain gets and sets in strict order, over one connection: for hit ratios of any memcached; needs an empty server
     #[arg(long)]
     plain: bool,
     /// With --plain: replay at this multiple of the trace's own speed; 1 is real time
@@ -74,7 +74,7 @@ pub fn run(options: &Options) -> Result<()> {
         .as_mut()
         .ok()
         .and_then(Iterator::next)
-        .with_context(|| format!("{} is not host:port", options.endpoint))?;
+        .with_context(|| format!("--endpoint {}: expected HOST:PORT", options.endpoint))?;
     std::net::TcpStream::connect(&options.endpoint)
         .with_context(|| format!("cannot connect to {}; is a region up? (lookaside up)", options.endpoint))?;
     let trace = Arc::new(open(options)?);

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use lookaside_simulation::{
     checker::Tally,
-    region::{DisabledGuarantee, Outcome, run as run_region},
+    region::{DisabledGuarantee, RunOutcome, run as run_region},
 };
 use std::{
     io::{IsTerminal, Write},
@@ -48,11 +48,11 @@ pub fn run(options: &Options) -> Result<()> {
     let threads = options.threads.map_or(cores, usize::from);
     let started = Instant::now();
     let outcomes = run_seeds(first, seeds, threads, disabled);
-    let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
+    let failed: Vec<&RunOutcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
     let mut out = std::io::stdout().lock();
     if options.json {
-        let to_json = |outcome: &&Outcome| {
+        let to_json = |outcome: &&RunOutcome| {
             let violation = outcome.violation.as_ref().map(ToString::to_string);
             serde_json::json!({ "seed": outcome.seed, "violation": violation })
         };
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Runs all seeds. Returns the outcomes in the order of the seeds.
-fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee) -> Vec<Outcome> {
+fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee) -> Vec<RunOutcome> {
     let next = AtomicU64::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {

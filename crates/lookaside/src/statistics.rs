@@ -1,6 +1,6 @@
 //! Reads the `stats` of any of our daemons, in memcached's text protocol.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use lookaside_client::{CommandConnection, TcpNetwork};
 use lookaside_protocol::text::{Limits, ReplyPart};
 use lookaside_routing::Address;
@@ -14,19 +14,20 @@ const LIMITS: Limits = Limits { value_bytes_max: REPLY_BYTES_MAX, line_bytes_max
 
 /// The names and values that a daemon reported.
 #[derive(Clone, Debug, Default)]
-pub struct Statistics(BTreeMap<String, String>);
+pub struct DaemonStats(BTreeMap<String, String>);
 
-impl Statistics {
+impl DaemonStats {
     /// Reads the statistics of the daemon at `port` of 127.0.0.1.
-    pub async fn fetch(port: u16) -> Result<Statistics> {
+    pub async fn fetch(port: u16) -> Result<DaemonStats> {
         let address = Address(format!("127.0.0.1:{port}").into());
         let fetch = async {
             let mut connection = CommandConnection::connect(&TcpNetwork, &address, LIMITS, TIMEOUT).await?;
             connection.send(b"stats\r\n").await?;
-            let (mut statistics, mut reply_bytes) = (Statistics::default(), 0);
+            let (mut statistics, mut reply_bytes) = (DaemonStats::default(), 0);
             loop {
                 match connection.read_part().await? {
-                    ReplyPart::Stat { name, value } if reply_bytes <= REPLY_BYTES_MAX => {
+                    ReplyPart::Stat { name, value } => {
+                        ensure!(reply_bytes <= REPLY_BYTES_MAX, "the reply to `stats` is over {REPLY_BYTES_MAX} bytes");
                         reply_bytes += name.len() + value.len();
                         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
                         statistics.0.insert(text(name), text(value));
@@ -43,8 +44,12 @@ impl Statistics {
     pub fn unhealthy(&self) -> String {
         let mut unhealthy = Vec::new();
         for (name, state) in self.0.iter().filter(|(name, state)| name.ends_with(":state") && *state != "running") {
-            let why = self.0.get(&name.replace(":state", ":why")).map_or("", String::as_str);
-            unhealthy.push(format!("{} is {state} {why}", name.trim_end_matches(":state").replace(':', " ")));
+            let cluster = name.trim_end_matches(":state").replace(':', " ");
+            let why = self.0.get(&name.replace(":state", ":why")).filter(|why| !why.is_empty());
+            unhealthy.push(match why {
+                Some(why) => format!("{cluster} is {state}: {why}"),
+                None => format!("{cluster} is {state}"),
+            });
         }
         unhealthy.join("; ")
     }
@@ -52,5 +57,23 @@ impl Statistics {
     /// The value of a numeric statistic, or 0 if there is none.
     pub fn number(&self, name: &str) -> u64 {
         self.0.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unhealthy_clusters_are_named_with_the_reason_if_there_is_one() {
+        let entries = [
+            ("cluster:a:state", "running"),
+            ("cluster:b:state", "source_failing"),
+            ("cluster:b:why", "no log"),
+            ("cluster:c:state", "starting"),
+            ("cluster:c:why", ""),
+        ];
+        let statistics = DaemonStats(entries.map(|(name, value)| (name.into(), value.into())).into());
+        assert_eq!(statistics.unhealthy(), "cluster b is source_failing: no log; cluster c is starting");
     }
 }

@@ -1,4 +1,4 @@
-//! What the server and the router both need before they can accept connections.
+//! Listening addresses, Unix sockets, the file limit and certificates, for the server and the router.
 //!
 //! * [`ListenSpec`]: the grammar of `-l`.
 //! * [`bind_unix`] and [`parse_mode`]: Unix sockets and their access mode.

@@ -1,5 +1,5 @@
-//! Percent encoding (RFC 3986, section 2.1): keys in `stats` and logs, addresses in file names and keys, passwords in
-//! URLs.
+//! Percent encoding (RFC 3986, section 2.1): keys in `lru_crawler metadump` and `watch`, addresses in file names and
+//! keys, passwords in URLs.
 
 use std::fmt::{self, Display, Write as _};
 

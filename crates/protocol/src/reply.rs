@@ -61,7 +61,7 @@ pub enum ErrorReply<B> {
 }
 
 impl<B: AsRef<[u8]>> std::fmt::Display for ErrorReply<B> {
-    /// The reason in the server's words; `ERROR` without one.
+    /// The reason in the server's words; `ERROR` for [`ErrorReply::Unknown`].
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ErrorReply::Unknown => f.write_str("ERROR"),

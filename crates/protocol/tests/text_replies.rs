@@ -91,6 +91,7 @@ fn malformed_replies_are_refused() {
         "VALUE k 0 1\r\nxyz",
         "LVALUE k 0 1\r\n",
         "STAT\r\n",
+        "OK but later\r\n",
         "-1\r\n",
     ] {
         assert!(matches!(parse_reply(bytes.as_bytes(), &LIMITS), ParsedReply::Malformed { .. }), "{bytes:?}");

@@ -6,7 +6,7 @@
 //! 2. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
 
-use crate::database::Database;
+use crate::database::SimulatedDatabase;
 use lookaside_client::Origin;
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ pub enum Violation {
     StaleRead {
         /// Where it was read.
         cluster: String,
-        /// What was read.
+        /// The key that was read.
         key: String,
         /// The version that the cache returned.
         read: u64,
@@ -81,7 +81,7 @@ impl fmt::Display for Violation {
 pub struct Checker(Arc<Mutex<CheckerState>>);
 
 struct CheckerState {
-    database: Database,
+    database: SimulatedDatabase,
     /// The saved position of each cluster.
     acknowledged: BTreeMap<String, u64>,
     /// The position that the last acknowledged delete of each cluster's key covers.
@@ -90,7 +90,7 @@ struct CheckerState {
     tally: Tally,
 }
 
-/// What a run has exercised: a run without reads and faults would prove nothing.
+/// Counts of what a run has exercised: a run without reads and faults would prove nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Reads that were checked.
@@ -128,7 +128,7 @@ pub struct ReadInProgress {
 
 impl Checker {
     /// Checks a run on `database`.
-    pub fn new(database: Database) -> Self {
+    pub fn new(database: SimulatedDatabase) -> Self {
         Checker(Arc::new(Mutex::new(CheckerState {
             database,
             acknowledged: BTreeMap::new(),

@@ -4,7 +4,7 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
-use lookaside_invalidator::{Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start};
+use lookaside_invalidator::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 /// The database. Clones share its content.
 #[derive(Clone)]
-pub struct Database {
+pub struct SimulatedDatabase {
     tables: Arc<Mutex<Tables>>,
     /// Notified at every progress. Not a `watch` channel, which wakes its receivers in an unseeded random order.
     progressed: Arc<Notify>,
@@ -28,14 +28,14 @@ pub struct Database {
 
 /// How much of the log there is, and how much of it readers see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Progress {
+struct LogProgress {
     logged: u64,
     visible: u64,
 }
 
 struct Tables {
     rng: fastrand::Rng,
-    progress: Progress,
+    progress: LogProgress,
     /// The key that each commit wrote; commit n is at index n - 1.
     log: Vec<Arc<str>>,
     /// The versions of each row, ascending.
@@ -43,17 +43,17 @@ struct Tables {
     visibility_lag_us_max: u64,
 }
 
-impl Database {
+impl SimulatedDatabase {
     /// An empty database.
     pub fn new(seed: u64, visibility_lag_us_max: u64, is_gated: bool) -> Self {
         let tables = Tables {
             rng: fastrand::Rng::with_seed(seed),
-            progress: Progress::default(),
+            progress: LogProgress::default(),
             log: Vec::new(),
             versions: BTreeMap::new(),
             visibility_lag_us_max,
         };
-        Database { tables: Arc::new(Mutex::new(tables)), progressed: Arc::new(Notify::new()), is_gated }
+        SimulatedDatabase { tables: Arc::new(Mutex::new(tables)), progressed: Arc::new(Notify::new()), is_gated }
     }
 
     /// Writes `key` in its own transaction. Returns its version when every new reader sees it.
@@ -112,12 +112,12 @@ impl Database {
         self.progress(|progress| progress.visible = progress.visible.max(version));
     }
 
-    fn progress(&self, change: impl FnOnce(&mut Progress)) {
+    fn progress(&self, change: impl FnOnce(&mut LogProgress)) {
         change(&mut self.tables().progress);
         self.progressed.notify_waiters();
     }
 
-    async fn wait_for(&self, holds: impl Fn(Progress) -> bool) {
+    async fn wait_for(&self, holds: impl Fn(LogProgress) -> bool) {
         loop {
             let progressed = self.progressed.notified();
             if holds(self.tables().progress) {
@@ -135,14 +135,14 @@ impl Database {
 /// The commit log as one cluster's pipeline reads it.
 #[derive(Clone)]
 pub struct ClusterLog {
-    database: Database,
+    database: SimulatedDatabase,
     /// All commits up to here have passed the gate.
     gated_position: Arc<AtomicU64>,
 }
 
 impl ClusterLog {
     /// The log of `database`.
-    pub fn new(database: Database) -> Self {
+    pub fn new(database: SimulatedDatabase) -> Self {
         ClusterLog { database, gated_position: Arc::default() }
     }
 
@@ -152,7 +152,7 @@ impl ClusterLog {
     }
 }
 
-impl Log for ClusterLog {
+impl CommitLog for ClusterLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         Box::pin(async { Ok("simulated".to_owned()) })
     }
@@ -164,7 +164,7 @@ impl Log for ClusterLog {
                 Start::Now => self.database.logged(),
                 Start::At(position) => parse_position(position)?,
             };
-            let source = Box::new(CommitLog { log: self.clone(), read });
+            let source = Box::new(SimulatedSource { log: self.clone(), read });
             Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
@@ -175,12 +175,12 @@ fn parse_position(position: &Position) -> Result<u64, SourceError> {
     position.0.parse().map_err(|_| why())
 }
 
-struct CommitLog {
+struct SimulatedSource {
     log: ClusterLog,
     read: u64,
 }
 
-impl Source for CommitLog {
+impl Source for SimulatedSource {
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let read = self.read;

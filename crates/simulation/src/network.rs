@@ -33,7 +33,7 @@ pub struct SimulatedNetwork {
 
 struct NetworkState {
     listeners: BTreeMap<Address, (Arc<str>, AcceptSender)>,
-    connections: Vec<Connection>,
+    connections: Vec<SimulatedConnection>,
     /// Pairs of hosts whose link is cut.
     cuts: BTreeSet<Pair>,
 }
@@ -45,7 +45,7 @@ type AcceptSender = mpsc::UnboundedSender<Box<dyn Stream>>;
 type Pair = (Arc<str>, Arc<str>);
 
 /// End 0 connected, end 1 accepted. End 0 writes into pipe 0 and reads from pipe 1; end 1 the other way round.
-struct Connection {
+struct SimulatedConnection {
     hosts: Pair,
     pipes: [Weak<Mutex<Pipe>>; 2],
 }
@@ -101,7 +101,7 @@ impl SimulatedNetwork {
     pub fn kill(&self, name: &str) {
         let mut state = self.state();
         state.listeners.retain(|_, (host, _)| &**host != name);
-        let of_host = |connection: &&Connection| &*connection.hosts.0 == name || &*connection.hosts.1 == name;
+        let of_host = |connection: &&SimulatedConnection| &*connection.hosts.0 == name || &*connection.hosts.1 == name;
         for connection in state.connections.iter().filter(of_host) {
             for (_, pipe) in connection.pipes() {
                 let mut pipe = pipe.lock().expect("one thread runs a simulation");
@@ -126,7 +126,7 @@ impl SimulatedNetwork {
         let near = SimulatedStream::new(self.delays.clone(), pipes[1].clone(), pipes[0].clone());
         accepting.send(Box::new(far)).map_err(|_| refused())?;
         state.connections.retain(|connection| connection.pipes().next().is_some());
-        let connection = Connection { hosts: pair(from, &host), pipes: pipes.each_ref().map(Arc::downgrade) };
+        let connection = SimulatedConnection { hosts: pair(from, &host), pipes: pipes.each_ref().map(Arc::downgrade) };
         state.connections.push(connection);
         Ok(Box::new(near))
     }
@@ -136,7 +136,7 @@ impl SimulatedNetwork {
     }
 }
 
-impl Connection {
+impl SimulatedConnection {
     /// The pipes that an end still has, with their index.
     fn pipes(&self) -> impl Iterator<Item = (usize, Arc<Mutex<Pipe>>)> {
         self.pipes.iter().enumerate().filter_map(|(index, pipe)| Some((index, pipe.upgrade()?)))

@@ -44,7 +44,7 @@ impl SharedCounter {
 /// use lookaside_sync::{Counter, counters};
 ///
 /// counters! {
-///     /// What one thread counts.
+///     /// The counters of one thread.
 ///     #[repr(align(128))]
 ///     pub struct Counters(Counter);
 ///
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     counters! {
-        /// What several threads count.
+        /// Counters of several threads.
         struct Counters(SharedCounter);
 
         /// Their values.

@@ -1,4 +1,4 @@
-//! What threads share: locks that ignore poisoning, and counters.
+//! State that threads share: locks that ignore poisoning, and counters.
 //!
 //! * [`Mutex`] and [`RwLock`]: those of std without poisoning.
 //! * [`Counter`]: one thread writes, any thread reads; [`SharedCounter`]: any thread writes. [`counters!`] declares a

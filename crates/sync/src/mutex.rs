@@ -1,8 +1,7 @@
 //! Locks that ignore poisoning.
 //!
-//! The daemons are built with `panic = "abort"`, so a lock cannot be poisoned there. In tests a thread may panic
-//! while it holds one; the data under these locks is consistent between any two statements, so the other threads can
-//! go on.
+//! Release builds abort on a panic, so no lock is poisoned there. In debug builds a thread may panic while it holds
+//! one; the data under these locks is consistent between any two statements, so the other threads can go on.
 
 use std::fmt::{self, Debug};
 use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};

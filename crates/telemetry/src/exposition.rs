@@ -11,7 +11,7 @@ use std::fmt::{Display, Write as _};
 
 /// The type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// Only increases, until the process or the counted object ends.
     Counter,
     /// Increases and decreases.
@@ -22,13 +22,13 @@ pub enum Kind {
     Summary,
 }
 
-impl Kind {
+impl MetricKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Summary => "summary",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+            MetricKind::Summary => "summary",
         }
     }
 }
@@ -48,7 +48,7 @@ impl Exposition {
     }
 
     /// Begins the family `name`. `help` is one or more sentences.
-    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub fn family(&mut self, name: &str, kind: MetricKind, help: &str) {
         self.family = format!("{}{name}", self.prefix);
         let family = &self.family;
         // Writing to a String does not fail.
@@ -61,7 +61,7 @@ impl Exposition {
     }
 
     /// Adds a family with one sample.
-    pub fn single(&mut self, name: &str, kind: Kind, help: &str, value: impl Display) {
+    pub fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(&[], value);
     }
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn label_may_hold_any_text() {
         let mut exposition = Exposition::new("a_");
-        exposition.family("b", Kind::Gauge, "C.");
+        exposition.family("b", MetricKind::Gauge, "C.");
         exposition.sample(&[("d", "e\"\\\n"), ("f", "")], 1.5);
         exposition.sample(&[], 2);
         let expected = "# HELP a_b C.\n# TYPE a_b gauge\na_b{d=\"e\\\"\\\\\\n\",f=\"\"} 1.5\na_b 2\n";
@@ -132,7 +132,7 @@ mod tests {
         let (mut exposition, histogram, mut sum) = (Exposition::new(""), Histogram::default(), HistogramSum::default());
         [1, 2, 2, 9_999_999].into_iter().for_each(|took_us| histogram.record(took_us));
         sum.add(&histogram);
-        exposition.family("t_seconds", Kind::Histogram, "T.");
+        exposition.family("t_seconds", MetricKind::Histogram, "T.");
         exposition.histogram(&[("x", "y")], &sum);
         let text = exposition.into_text();
         let lines: Vec<_> = text.lines().skip(2).collect();

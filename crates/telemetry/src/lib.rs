@@ -15,7 +15,7 @@ mod log;
 mod throttle;
 
 pub use endpoint::{Endpoint, check_address, full_address};
-pub use exposition::{Exposition, Kind};
+pub use exposition::{Exposition, MetricKind};
 pub use histogram::{BUCKETS, Histogram, HistogramSum};
 pub use log::{Log, LogFormat};
 pub use lookaside_sync::{Counter, SharedCounter, counters};

@@ -1,6 +1,6 @@
 //! Makes connections, and probes servers with `version`.
 
-use super::{options::DestinationOptions, shared::Shared};
+use super::{options::DestinationOptions, shared::DestinationShared};
 use crate::{
     command_connection::CommandConnection,
     network::{Network, Stream},
@@ -17,7 +17,7 @@ pub(super) async fn connect(
     network: &dyn Network,
     address: &Address,
     options: &DestinationOptions,
-    shared: &Shared,
+    shared: &DestinationShared,
 ) -> Result<Box<dyn Stream>, Failure> {
     let limit = options.connect_timeout();
     match timeout(limit, network.connect(address)).await {
@@ -31,7 +31,7 @@ pub(super) async fn connect(
             Err(Failure::ConnectFailed)
         }
         Err(_) => {
-            tracing::debug!(server = %address, ?limit, "connection timed out");
+            tracing::debug!(server = %address, limit_ms = limit.as_millis(), "connection timed out");
             shared.counters.connect_failures.add(1);
             Err(Failure::ConnectTimedOut)
         }
@@ -43,7 +43,7 @@ pub(super) async fn connect_and_probe(
     network: &dyn Network,
     address: &Address,
     options: &DestinationOptions,
-    shared: &Shared,
+    shared: &DestinationShared,
 ) -> Option<Box<dyn Stream>> {
     probe_version(connect(network, address, options, shared).await.ok()?, options).await
 }

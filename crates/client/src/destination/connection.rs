@@ -19,7 +19,7 @@
 use super::{
     options::DestinationOptions,
     pipeline::{PendingBatch, Pipeline, ProtocolError},
-    shared::Shared,
+    shared::DestinationShared,
 };
 use crate::{network::Stream, tko::TkoEpoch};
 use bytes::{Bytes, BytesMut};
@@ -91,7 +91,7 @@ pub(super) struct ConnectionContext<'a> {
     /// Taken from the queue and not composed.
     pub(super) waiting: &'a mut VecDeque<PendingBatch>,
     pub(super) health: &'a mut Health,
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a DestinationShared,
     pub(super) options: &'a DestinationOptions,
     /// The origin of the milliseconds in `health`.
     pub(super) started: Instant,

@@ -26,7 +26,7 @@ use super::{
     options::DestinationOptions,
     pipeline::{PendingBatch, ProtocolError},
     reresolve::relocated_connection,
-    shared::Shared,
+    shared::DestinationShared,
 };
 use crate::{
     network::{Network, Stream},
@@ -49,7 +49,7 @@ pub(super) struct Driver {
     queue: mpsc::UnboundedReceiver<PendingBatch>,
     /// Taken from the queue and not sent yet.
     waiting: VecDeque<PendingBatch>,
-    shared: Arc<Shared>,
+    shared: Arc<DestinationShared>,
     health: Health,
     random: fastrand::Rng,
     /// The origin of the milliseconds in `health`.
@@ -67,7 +67,7 @@ impl Driver {
         network: Arc<dyn Network>,
         options: DestinationOptions,
         queue: mpsc::UnboundedReceiver<PendingBatch>,
-        shared: Arc<Shared>,
+        shared: Arc<DestinationShared>,
     ) -> Driver {
         Driver {
             address,
@@ -221,7 +221,8 @@ impl Driver {
         }
         self.health.delay_probe(self.random.f64());
         self.shared.counters.tko_marks.add(1);
-        tracing::warn!(server = %self.address, ?change, "server marked TKO: it is probed until it answers");
+        let state = if change == HealthChange::HardTko { "hard_tko" } else { "soft_tko" };
+        tracing::warn!(server = %self.address, %state, "server marked TKO: it is probed until it answers");
     }
 
     fn fail_waiting(&mut self, failure: &Failure) {

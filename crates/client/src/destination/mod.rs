@@ -37,7 +37,7 @@ use crate::network::Network;
 use driver::Driver;
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, Verb};
 use pipeline::PendingBatch;
-use shared::Shared;
+use shared::DestinationShared;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
@@ -45,7 +45,7 @@ use tokio::sync::{mpsc, oneshot};
 pub struct TcpDestination {
     address: Address,
     queue: mpsc::UnboundedSender<PendingBatch>,
-    shared: Arc<Shared>,
+    shared: Arc<DestinationShared>,
     outstanding_requests_max: usize,
 }
 
@@ -56,7 +56,7 @@ impl TcpDestination {
         let (queue, batches) = mpsc::unbounded_channel();
         let trackers = options.tko_trackers.as_ref();
         let tracker = trackers.map_or_else(Arc::default, |trackers| trackers.tracker(&address));
-        let shared = Shared::new(tracker, !options.connect_eagerly);
+        let shared = DestinationShared::new(tracker, !options.connect_eagerly);
         let outstanding_requests_max = options.outstanding_requests_max;
         let driver = Driver::new(address.clone(), network, options, batches, shared.clone());
         tokio::spawn(driver.run());

@@ -92,7 +92,7 @@ struct InFlightBatch {
 
 /// One command line that has been sent, or is being composed.
 #[derive(Clone, Copy, Debug)]
-struct Line {
+struct SentLine {
     requests: usize,
     kind: LineKind,
 }
@@ -135,7 +135,7 @@ struct Cursor {
 #[derive(Debug)]
 pub(super) struct Pipeline {
     batches: VecDeque<InFlightBatch>,
-    lines: VecDeque<Line>,
+    lines: VecDeque<SentLine>,
     cursor: Cursor,
     /// The last line, while it is a get that has not been composed. No reply is parsed meanwhile.
     open: Option<OpenLine>,
@@ -188,7 +188,7 @@ impl Pipeline {
             } else {
                 compose_single(request, out);
             }
-            self.lines.push_back(Line { requests: 1, kind });
+            self.lines.push_back(SentLine { requests: 1, kind });
         }
     }
 
@@ -312,7 +312,7 @@ impl Pipeline {
 
     /// Assigns an item to its request: the next one with this key, or, if the server reorders keys, any other of the
     /// line that has no reply yet.
-    fn assign_item(&mut self, line: Line, key: &[u8], reply: Reply<Bytes>) -> Result<(), ProtocolError> {
+    fn assign_item(&mut self, line: SentLine, key: &[u8], reply: Reply<Bytes>) -> Result<(), ProtocolError> {
         for _ in 0..line.requests {
             let here = self.cursor;
             self.advance_cursor(line);
@@ -326,7 +326,7 @@ impl Pipeline {
         Err(ProtocolError::Malformed("a key that was not requested"))
     }
 
-    fn advance_cursor(&mut self, line: Line) {
+    fn advance_cursor(&mut self, line: SentLine) {
         self.cursor.offset += 1;
         self.cursor.request += 1;
         if self.cursor.offset == line.requests {
@@ -343,7 +343,7 @@ impl Pipeline {
 
     /// Completes the front line: its requests that have no reply yet get this one. Completes each batch that has all
     /// outcomes.
-    fn complete_line(&mut self, line: Line, reply: &Reply<Bytes>) {
+    fn complete_line(&mut self, line: SentLine, reply: &Reply<Bytes>) {
         self.lines.pop_front();
         self.unanswered -= line.requests;
         let mut left = line.requests;

@@ -10,7 +10,7 @@
 //! So a relocation fails no request and keeps their order. If the new address does not answer, the old connection
 //! stays.
 
-use super::{connect::connect_and_probe, options::DestinationOptions, shared::Shared};
+use super::{connect::connect_and_probe, options::DestinationOptions, shared::DestinationShared};
 use crate::network::{Network, Stream};
 use lookaside_routing::Address;
 use std::{future::pending, net::IpAddr, time::Duration};
@@ -23,7 +23,7 @@ pub(super) async fn relocated_connection(
     address: &Address,
     peer: Option<IpAddr>,
     options: &DestinationOptions,
-    shared: &Shared,
+    shared: &DestinationShared,
     jitter: f64,
 ) -> Box<dyn Stream> {
     let (Some(peer), Some(interval_ms)) = (peer, options.resolve_interval_ms) else { return pending().await };

@@ -1,4 +1,4 @@
-//! What a destination's handle and its task share: TKO state, counters, and the number of outstanding requests.
+//! State shared by a destination's handle and its task: TKO, counters, and the number of outstanding requests.
 
 use crate::tko::TkoTracker;
 use lookaside_sync::{SharedCounter, counters};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// State of one destination.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DestinationShared {
     outstanding: AtomicUsize,
     /// Whether the first attempt to connect is over, or none is made before the first batch.
     pub(super) is_ready: watch::Sender<bool>,
@@ -22,7 +22,7 @@ counters! {
     /// One field for each of [`DestinationStatistics`]; `outstanding` is not counted here.
     pub(super) struct DestinationCounters(SharedCounter);
 
-    /// Events at a destination since it was made.
+    /// Events at a destination since it was made. `outstanding` is a present value.
     pub struct DestinationStatistics;
 
     /// Requests that were sent to the destination and not refused.
@@ -57,9 +57,9 @@ counters! {
     relocations,
 }
 
-impl Shared {
-    pub(super) fn new(tracker: Arc<TkoTracker>, is_ready: bool) -> Arc<Shared> {
-        Arc::new(Shared {
+impl DestinationShared {
+    pub(super) fn new(tracker: Arc<TkoTracker>, is_ready: bool) -> Arc<DestinationShared> {
+        Arc::new(DestinationShared {
             outstanding: AtomicUsize::new(0),
             is_ready: watch::Sender::new(is_ready),
             tracker,
@@ -81,7 +81,7 @@ impl Shared {
 /// Counts some requests as outstanding until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    shared: Arc<Shared>,
+    shared: Arc<DestinationShared>,
     requests: usize,
 }
 

@@ -18,7 +18,7 @@
 //! /* ... */     comment; they do not nest       /*! ... */ and /*M! ... */   code; may hold comments
 //! ```
 //!
-//! What a backslash means depends on the session's `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which the log
+//! The meaning of a backslash depends on the session's `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which the log
 //! does not record with a statement, and which each connection may set for itself. So a statement with a backslash is
 //! read in every mode that the server may have used, and the union of the keys is deleted: a superfluous delete is
 //! harmless, a missing one is not. The price: text inside a literal with a backslash may name a key, which is then

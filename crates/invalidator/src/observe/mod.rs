@@ -1,4 +1,4 @@
-//! Statistics, the endpoint that serves them, and what is logged of failing deletes.
+//! Statistics, the endpoint that serves them, and the log of failing deletes.
 
 mod delivery_health;
 pub mod stats;

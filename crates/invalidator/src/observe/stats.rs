@@ -7,7 +7,7 @@
 use crate::Position;
 use hdrhistogram::Histogram;
 use lookaside_sync::Mutex;
-use lookaside_telemetry::SharedCounter;
+use lookaside_sync::SharedCounter;
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt::Display,

@@ -81,44 +81,41 @@ impl RouterDelivery {
         (0..self.routers.len()).map(move |step| (first + step) % self.routers.len()).map(|at| (at, &self.routers[at]))
     }
 
-    async fn delete_through_any(&self, keys: Vec<Bytes>) -> Vec<DeleteResult> {
-        let mut results: Vec<DeleteResult> = vec![DeleteResult::Refused("not sent".to_string()); keys.len()];
-        let mut unacknowledged: Vec<usize> = (0..keys.len()).collect();
-        for (at, router) in self.preferred_first() {
-            let batch: Batch = unacknowledged.iter().map(|&index| delete_request(keys[index].clone())).collect();
-            let outcomes = router.send(batch).await;
-            assert_eq!(outcomes.len(), unacknowledged.len(), "a destination returns one outcome per request");
-            let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
-            unacknowledged = unacknowledged
-                .into_iter()
-                .zip(outcomes)
-                .filter_map(|(index, outcome)| {
-                    results[index] = delete_result(outcome, router);
-                    (!results[index].is_final()).then_some(index)
-                })
-                .collect();
-            if failed == 0 {
-                self.preferred.store(at, Ordering::Relaxed);
-            }
-            // An error reply comes from the cluster, so another router would give the same one.
-            if unacknowledged.is_empty() || failed == 0 {
-                break;
-            }
-        }
-        results
-    }
-
     async fn flush_through(&self, router: &Arc<dyn Destination>) -> Result<(), CommandError> {
         let mut connection =
             CommandConnection::connect(&*self.network, router.address(), FLUSH_LIMITS, FLUSH_TIMEOUT).await?;
-        connection.send(b"flush_all\r\n").await?;
-        connection.read_ok().await
+        connection.flush_all(None).await
     }
 }
 
 impl Delivery for RouterDelivery {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
-        Box::pin(self.delete_through_any(keys))
+        Box::pin(async move {
+            let mut results: Vec<DeleteResult> = vec![DeleteResult::Refused("not sent".to_string()); keys.len()];
+            let mut unacknowledged: Vec<usize> = (0..keys.len()).collect();
+            for (at, router) in self.preferred_first() {
+                let batch: Batch = unacknowledged.iter().map(|&index| delete_request(keys[index].clone())).collect();
+                let outcomes = router.send(batch).await;
+                assert_eq!(outcomes.len(), unacknowledged.len(), "a destination returns one outcome per request");
+                let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+                unacknowledged = unacknowledged
+                    .into_iter()
+                    .zip(outcomes)
+                    .filter_map(|(index, outcome)| {
+                        results[index] = delete_result(outcome, router);
+                        (!results[index].is_final()).then_some(index)
+                    })
+                    .collect();
+                if failed == 0 {
+                    self.preferred.store(at, Ordering::Relaxed);
+                }
+                // An error reply comes from the cluster, so another router would give the same one.
+                if unacknowledged.is_empty() || failed == 0 {
+                    break;
+                }
+            }
+            results
+        })
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {

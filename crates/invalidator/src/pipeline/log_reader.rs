@@ -18,7 +18,7 @@ use super::{
     positions::{PositionError, PositionStore},
 };
 use crate::{
-    Commits, Log, Position, Source, SourceError, Start,
+    CommitLog, Commits, Position, Source, SourceError, Start,
     observe::{
         log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -36,7 +36,7 @@ const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 /// The longest delay between attempts. The daemon may notice this late that the database is back.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// What to do when the log no longer reaches back to the saved position.
+/// The reaction to a log that no longer reaches back to the saved position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnPositionLost {
     /// Stop the pipeline with an error that says what to do.
@@ -61,13 +61,13 @@ pub enum PipelineError {
     Position(#[from] PositionError),
 }
 
-/// What a [`LogReader`] sends to the pipeline.
+/// A message of a [`LogReader`] to the pipeline.
 #[derive(Debug)]
-pub(crate) enum GatedCommits {
+pub(crate) enum ReaderMessage {
     /// Where reading starts. Sent first, and again for every new source.
     StartAt {
         /// The identity of the log.
-        log: String,
+        log_identity: String,
         /// Everything between the last position that was sent and this one needs no deletes.
         position: Position,
     },
@@ -77,7 +77,7 @@ pub(crate) enum GatedCommits {
 
 /// Reads the log for one pipeline.
 pub(crate) struct LogReader {
-    pub log: Arc<dyn Log>,
+    pub log: Arc<dyn CommitLog>,
     pub delivery: Arc<dyn Delivery>,
     pub positions: Arc<dyn PositionStore>,
     /// Where to start when no position has been saved.
@@ -85,7 +85,7 @@ pub(crate) struct LogReader {
     pub on_position_lost: OnPositionLost,
     pub read_keys_max: usize,
     pub statistics: Arc<ClusterStatistics>,
-    pub sender: mpsc::Sender<GatedCommits>,
+    pub sender: mpsc::Sender<ReaderMessage>,
 }
 
 /// Why an attempt to read ended.
@@ -119,14 +119,14 @@ impl LogReader {
             tracing::warn!(cluster, position, "ignoring --from: this cluster has a saved position");
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
-        let mut log = saved.map(|saved| saved.log);
+        let mut log_identity = saved.map(|saved| saved.log_identity);
         let mut delay = RETRY_DELAY_MIN;
         let (mut failure_throttle, mut start_throttle) = (log_throttle(), log_throttle());
         loop {
             let from_before = from.clone();
-            let Err(mut stop) = self.read_source(&mut log, &mut from, &mut start_throttle).await;
+            let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &mut start_throttle).await;
             if let ReadStop::PositionLost(error) = stop {
-                match self.recover_lost_position(error, &log, &mut from).await {
+                match self.recover_lost_position(error, &log_identity, &mut from).await {
                     Ok(()) => continue,
                     Err(failed) => stop = failed,
                 }
@@ -150,15 +150,15 @@ impl LogReader {
         }
     }
 
-    /// Reads from one source until it fails. `log` is the identity of the log that `from` belongs to.
+    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to.
     async fn read_source(
         &self,
-        log: &mut Option<String>,
+        log_identity: &mut Option<String>,
         from: &mut Option<Position>,
         start_throttle: &mut LogThrottle<Instant>,
     ) -> Result<Infallible, ReadStop> {
         let actual = self.log.identity().await?;
-        let saved = log.get_or_insert_with(|| actual.clone());
+        let saved = log_identity.get_or_insert_with(|| actual.clone());
         if *saved != actual {
             return Err(ReadStop::Fatal(PositionError::OtherLog { saved: saved.clone(), actual }.into()));
         }
@@ -169,13 +169,13 @@ impl LogReader {
             let cluster = &self.statistics.name;
             tracing::info!(cluster, log = actual, position = position.0, "reading the commit log");
         }
-        self.send(GatedCommits::StartAt { log: actual, position: position.clone() }).await?;
+        self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
         loop {
             let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
-            self.send(GatedCommits::Commits(commits)).await?;
+            self.send(ReaderMessage::Commits(commits)).await?;
             *from = Some(position);
         }
     }
@@ -185,7 +185,7 @@ impl LogReader {
     async fn recover_lost_position(
         &self,
         error: SourceError,
-        log: &Option<String>,
+        log_identity: &Option<String>,
         from: &mut Option<Position>,
     ) -> Result<(), ReadStop> {
         self.statistics.positions_lost.add(1);
@@ -200,11 +200,11 @@ impl LogReader {
         self.delivery.flush().await.map_err(ReadStop::Retry)?;
         tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "flushed the cluster");
         *from = Some(opened.position.clone());
-        let log = log.clone().expect("a log that lost a position has an identity");
-        self.send(GatedCommits::StartAt { log, position: opened.position }).await
+        let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
+        self.send(ReaderMessage::StartAt { log_identity, position: opened.position }).await
     }
 
-    async fn send(&self, commits: GatedCommits) -> Result<(), ReadStop> {
+    async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {
         self.sender.send(commits).await.map_err(|_| ReadStop::ReceiverDropped)
     }
 }

@@ -27,22 +27,16 @@ mod task;
 
 pub use log_reader::{OnPositionLost, PipelineError};
 
-use crate::{Log, Start, observe::stats::Statistics};
+use crate::{CommitLog, Start, WallClock, observe::stats::Statistics};
 use delivery::Delivery;
 use pending::Limits;
 use positions::PositionStore;
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 /// Reading waits while the retry queue of a cluster holds this many keys.
 pub const RETRY_QUEUE_KEYS_MAX: usize = 1_000_000;
 /// Reading waits while the keys in the retry queue of a cluster have this many bytes.
 pub const RETRY_QUEUE_BYTES_MAX: usize = 64 << 20;
-
-/// Returns the time of day. A simulation passes its own.
-pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// Options of a pipeline.
 #[derive(Clone, Debug)]
@@ -57,7 +51,7 @@ pub struct Options {
     pub save_every: Duration,
     /// Where to start when no position has been saved.
     pub start: Start,
-    /// What to do when the log no longer reaches back to the position.
+    /// The reaction to a log that no longer reaches back to the position.
     pub on_position_lost: OnPositionLost,
 }
 
@@ -85,7 +79,7 @@ impl Default for Options {
 /// A pipeline and everything that it uses.
 pub struct Pipeline {
     /// The commit log.
-    pub log: Arc<dyn Log>,
+    pub log: Arc<dyn CommitLog>,
     /// Delivers deletes to the cluster.
     pub delivery: Arc<dyn Delivery>,
     /// Stores the position.

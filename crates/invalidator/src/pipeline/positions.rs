@@ -29,7 +29,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedPosition {
     /// The identity of the log.
-    pub log: String,
+    pub log_identity: String,
     /// All deletes up to here have been acknowledged.
     pub position: Position,
 }
@@ -59,7 +59,7 @@ pub enum PositionError {
     Malformed {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
     /// The saved position belongs to another log.
@@ -78,10 +78,10 @@ pub enum PositionError {
 impl SavedPosition {
     /// The position, if it belongs to the log `identity`.
     pub fn position_in(self, identity: &str) -> Result<Position, PositionError> {
-        if self.log == identity {
+        if self.log_identity == identity {
             Ok(self.position)
         } else {
-            Err(PositionError::OtherLog { saved: self.log, actual: identity.to_string() })
+            Err(PositionError::OtherLog { saved: self.log_identity, actual: identity.to_string() })
         }
     }
 }
@@ -96,7 +96,8 @@ pub struct PositionFile {
 #[derive(Serialize, Deserialize)]
 struct FileContent {
     format: u32,
-    log: String,
+    #[serde(rename = "log")]
+    log_identity: String,
     cluster: String,
     position: String,
 }
@@ -124,14 +125,14 @@ impl PositionFile {
         if content.cluster != self.cluster {
             return Err(self.malformed(format!("it is the file of cluster {}", content.cluster)));
         }
-        Ok(Some(SavedPosition { log: content.log, position: Position(content.position) }))
+        Ok(Some(SavedPosition { log_identity: content.log_identity, position: Position(content.position) }))
     }
 
     /// Writes the position; blocks until it is on disk.
     pub fn write(&self, saved: &SavedPosition) -> Result<(), PositionError> {
         let content = FileContent {
             format: FORMAT,
-            log: saved.log.clone(),
+            log_identity: saved.log_identity.clone(),
             cluster: self.cluster.clone(),
             position: saved.position.0.clone(),
         };
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     fn saved(position: &str) -> SavedPosition {
-        SavedPosition { log: "log-1".into(), position: Position(position.into()) }
+        SavedPosition { log_identity: "log-1".into(), position: Position(position.into()) }
     }
 
     #[test]

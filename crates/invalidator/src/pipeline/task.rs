@@ -3,7 +3,7 @@
 use super::{
     Pipeline,
     delivery::DeleteResult,
-    log_reader::{GatedCommits, LogReader, PipelineError},
+    log_reader::{LogReader, PipelineError, ReaderMessage},
     pending::{InFlightBatch, PendingDeletes},
     positions::{PositionError, SavedPosition},
 };
@@ -52,7 +52,7 @@ impl Pipeline {
             has_saved_position: false,
             buffered: None,
             in_flight: InFlight::default(),
-            log_state: LogState::default(),
+            failure_log: FailureLog::default(),
         };
         let result = task.run(commits, reader, &mut shutdown).await;
         task.drain_and_save().await;
@@ -88,8 +88,8 @@ enum TaskResult {
     Save(SavedPosition, Result<(), PositionError>),
 }
 
-/// What has been logged of failures.
-struct LogState {
+/// The throttles of the failure logs, and the last refusal.
+struct FailureLog {
     health: HealthLogger,
     /// Why the last refused delete was refused.
     last_refusal: String,
@@ -97,9 +97,9 @@ struct LogState {
     save_failure: LogThrottle<Instant>,
 }
 
-impl Default for LogState {
-    fn default() -> LogState {
-        LogState {
+impl Default for FailureLog {
+    fn default() -> FailureLog {
+        FailureLog {
             health: HealthLogger::default(),
             last_refusal: String::new(),
             unroutable: log_throttle(),
@@ -118,14 +118,14 @@ struct PipelineTask {
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
-    log_state: LogState,
+    failure_log: FailureLog,
 }
 
 impl PipelineTask {
     /// Runs until `shutdown`, or until the reader has stopped and all its commits are delivered.
     async fn run(
         &mut self,
-        mut commits: mpsc::Receiver<GatedCommits>,
+        mut commits: mpsc::Receiver<ReaderMessage>,
         mut reader: JoinSet<Result<(), PipelineError>>,
         shutdown: &mut watch::Receiver<bool>,
     ) -> Result<(), PipelineError> {
@@ -148,8 +148,8 @@ impl PipelineTask {
                     self.handle_result(result.expect("neither a delivery nor a save panics"));
                 }
                 next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
-                    Some(GatedCommits::StartAt { log, position }) => self.start_at(log, position),
-                    Some(GatedCommits::Commits(commits)) => self.buffered = Some(commits),
+                    Some(ReaderMessage::StartAt { log_identity, position }) => self.start_at(log_identity, position),
+                    Some(ReaderMessage::Commits(commits)) => self.buffered = Some(commits),
                     None => {
                         let result = reader.join_next().await.expect("there is one reader");
                         let result = result.expect("the reader does not panic");
@@ -178,12 +178,12 @@ impl PipelineTask {
 
     /// Starts, or resumes after a failure of the source, at `position`. The first position is saved at once: a restart
     /// must not start later than here.
-    fn start_at(&mut self, log: String, position: Position) {
+    fn start_at(&mut self, log_identity: String, position: Position) {
         if let Some((_, pending)) = &mut self.pending {
             pending.advance(position);
             self.schedule_save();
         } else {
-            self.pending = Some((log, PendingDeletes::new(self.pipeline.options.limits, position)));
+            self.pending = Some((log_identity, PendingDeletes::new(self.pipeline.options.limits, position)));
             self.in_flight.save_at = Some(Instant::now());
         }
     }
@@ -257,7 +257,7 @@ impl PipelineTask {
                 DeleteResult::Applied => self.statistics.invalidations.add(1),
                 DeleteResult::Unroutable(why) => {
                     self.statistics.unroutable.add(1);
-                    if self.log_state.unroutable.allow(Instant::now()).is_some() {
+                    if self.failure_log.unroutable.allow(Instant::now()).is_some() {
                         let key = String::from_utf8_lossy(&batch.keys()[index]).into_owned();
                         tracing::warn!(
                             cluster = self.statistics.name,
@@ -274,7 +274,7 @@ impl PipelineTask {
             }
         }
         if let Some(why) = refusal {
-            self.log_state.last_refusal.clone_from(why);
+            self.failure_log.last_refusal.clone_from(why);
         }
     }
 
@@ -287,7 +287,7 @@ impl PipelineTask {
             (_, false) => DeliveryHealth::Retrying,
             (_, true) => DeliveryHealth::Blocked,
         };
-        let (cluster, why) = (&self.statistics.name, &self.log_state.last_refusal);
+        let (cluster, why) = (&self.statistics.name, &self.failure_log.last_refusal);
         self.statistics.set_delivery_state(match health {
             DeliveryHealth::Healthy => None,
             DeliveryHealth::Retrying => Some(PipelineState::Retrying(why.clone())),
@@ -295,7 +295,7 @@ impl PipelineTask {
                 "deletes of {keys} keys ({key_bytes} bytes) are not acknowledged, so reading waits: {why}"
             ))),
         });
-        match self.log_state.health.update(health, Instant::now()) {
+        match self.failure_log.health.update(health, Instant::now()) {
             None => {}
             Some(DeliveryHealth::Healthy) => tracing::info!(cluster, "all deletes are acknowledged again"),
             Some(DeliveryHealth::Retrying) => {
@@ -342,8 +342,8 @@ impl PipelineTask {
     }
 
     fn position_to_save(&self) -> Option<SavedPosition> {
-        let (log, pending) = self.pending.as_ref()?;
-        Some(SavedPosition { log: log.clone(), position: pending.safe_position().clone() })
+        let (log_identity, pending) = self.pending.as_ref()?;
+        Some(SavedPosition { log_identity: log_identity.clone(), position: pending.safe_position().clone() })
     }
 
     fn complete_save(&mut self, saved: SavedPosition, result: Result<(), PositionError>) {
@@ -356,7 +356,7 @@ impl PipelineTask {
             Err(why) => {
                 // An older position on disk costs repeated deletes after a crash, and loses none.
                 self.statistics.save_failures.add(1);
-                if self.log_state.save_failure.allow(Instant::now()).is_some() {
+                if self.failure_log.save_failure.allow(Instant::now()).is_some() {
                     tracing::error!(cluster = self.statistics.name, %why, "saving the position failed; retrying");
                 }
                 self.schedule_save();
@@ -369,7 +369,7 @@ impl PipelineTask {
         let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
         let retry = self.pending.as_ref().filter(|_| may_retry).and_then(|(_, pending)| pending.next_retry_at());
         let save = self.in_flight.save_at.filter(|_| !self.in_flight.is_saving);
-        [retry, save, self.log_state.health.next_log_at()].into_iter().flatten().min()
+        [retry, save, self.failure_log.health.next_log_at()].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {

@@ -4,7 +4,10 @@ pub mod mysql;
 pub mod sqlite;
 
 use lookaside_routing::BoxFuture;
-use std::{fmt, time::SystemTime};
+use std::{fmt, sync::Arc, time::SystemTime};
+
+/// Returns the time of day. A simulation passes its own.
+pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// A position in a commit log, in the source's own notation (a GTID set, a journal's sequence number). It is written to
 /// disk as it is, and given back to the same kind of source after a restart.
@@ -39,7 +42,7 @@ pub enum SourceError {
     },
     /// The database is not set up for this (a format, a privilege, a table). An operator must change it.
     Unusable {
-        /// What is wrong, and which setting corrects it.
+        /// The problem, and the setting that corrects it.
         why: String,
     },
 }
@@ -80,7 +83,7 @@ pub struct Commits {
 
 /// A database whose commit log can be read: opens sources. A pipeline opens a new source after every failure, so a
 /// source need not reconnect: it may return its error and be dropped.
-pub trait Log: Send + Sync {
+pub trait CommitLog: Send + Sync {
     /// Identifies the log, however it is reached: positions of one log mean nothing in another. It is a server's unique
     /// name or a file's path, and stays the same over restarts of the database.
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>>;
@@ -100,7 +103,7 @@ pub enum Start {
     At(Position),
 }
 
-/// The result of [`Log::open`].
+/// The result of [`CommitLog::open`].
 pub struct OpenedSource {
     /// Reads from `position` on.
     pub source: Box<dyn Source>,

@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 use lookaside_invalidator::{
-    Commit, Commits, Log, OpenedSource, Position, Source, SourceError, Start,
+    Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock,
     observe::stats::Statistics,
     pipeline::{
-        Options, Pipeline, WallClock,
+        Options, Pipeline,
         delivery::{DeleteResult, Delivery, Refusal},
         positions::{PositionError, PositionStore, SavedPosition},
     },
@@ -100,7 +100,7 @@ struct FakeSource {
     read: usize,
 }
 
-impl Log for FakeLog {
+impl CommitLog for FakeLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         Box::pin(async { self.0.fail_if_scripted().map(|()| self.0.state().identity.clone()) })
     }
@@ -300,7 +300,7 @@ impl Disk {
     }
 
     pub fn put(&self, log: &str, position: usize) {
-        let saved = SavedPosition { log: log.into(), position: Position(position.to_string()) };
+        let saved = SavedPosition { log_identity: log.into(), position: Position(position.to_string()) };
         *self.saved.lock().expect("no panic while it is held") = Some(saved);
     }
 
@@ -348,7 +348,7 @@ pub fn wall_clock() -> WallClock {
 }
 
 /// A database, its clusters, and the shared state of their pipelines.
-pub struct Region {
+pub struct Fixture {
     pub database: Arc<Database>,
     pub clusters: Vec<(Arc<Cluster>, Arc<Disk>)>,
     pub statistics: Arc<Statistics>,
@@ -356,8 +356,8 @@ pub struct Region {
     pub shutdown: watch::Sender<bool>,
 }
 
-impl Region {
-    pub fn new(clusters: usize) -> Region {
+impl Fixture {
+    pub fn new(clusters: usize) -> Fixture {
         let database = Database::new();
         let names = ["a", "b", "c"];
         let clusters = (0..clusters)
@@ -369,7 +369,7 @@ impl Region {
             .collect::<Vec<_>>();
         let statistics = Statistics::new(names.into_iter().take(clusters.len()));
         let options = Options { start: Start::Earliest, ..Options::default() };
-        Region { database, clusters, statistics, options, shutdown: watch::Sender::new(false) }
+        Fixture { database, clusters, statistics, options, shutdown: watch::Sender::new(false) }
     }
 
     pub fn pipeline(&self, cluster: usize) -> Pipeline {

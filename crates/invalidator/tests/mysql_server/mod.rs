@@ -2,7 +2,7 @@
 //! A real MariaDB on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
 
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::source::mysql::{Connection, MysqlOptions, MysqlSource, Row};
+use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions, MysqlSource, Row};
 use lookaside_invalidator::{Commit, Position, Source, SourceError, Start};
 use std::{
     fs,
@@ -95,7 +95,7 @@ impl Server {
     async fn wait_ready(&mut self) {
         let ready = async {
             loop {
-                match Connection::open(&TcpNetwork, &self.options()).await {
+                match MysqlConnection::open(&TcpNetwork, &self.options()).await {
                     Ok(_) => break,
                     Err(SourceError::Unusable { why }) => panic!("{why}"),
                     Err(_) => {}
@@ -119,7 +119,7 @@ impl Server {
     }
 
     pub async fn client(&self) -> Client {
-        Client(Connection::open(&TcpNetwork, &self.options()).await.expect("a connection"))
+        Client(MysqlConnection::open(&TcpNetwork, &self.options()).await.expect("a connection"))
     }
 
     pub async fn source(&self, start: Start) -> MysqlSource {
@@ -139,7 +139,7 @@ impl Drop for Server {
 }
 
 /// Another program that uses the database.
-pub struct Client(Connection);
+pub struct Client(MysqlConnection);
 
 impl Client {
     pub async fn run(&mut self, sql: &str) -> Vec<Row> {

@@ -12,7 +12,7 @@ const EXAMPLES: &str = "Examples:
   render-template router.json.in | lookaside check-config -
   lookaside check-config --json router.json | jq .errors
 
-Exit codes: 0 the configuration is valid; 1 it is not; 2 usage error.";
+Exit status: 0 the configuration is valid; 1 it is not; 2 usage error.";
 
 /// Options of `lookaside check-config`.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,7 +50,11 @@ pub fn run(options: &Options) -> Result<()> {
 fn summarize(plan: &RouterConfig) -> String {
     let prefixes = plan.configuration().trees.iter().flat_map(|(prefixes, _)| prefixes);
     let prefixes: Vec<&str> = prefixes.map(RoutingPrefix::as_str).collect();
-    format!("{} servers, routing prefixes {}", plan.servers().len(), prefixes.join(" "))
+    let servers = match plan.servers().len() {
+        1 => "1 server".to_owned(),
+        servers => format!("{servers} servers"),
+    };
+    format!("{servers}, routing prefixes {}", prefixes.join(" "))
 }
 
 fn report(source: &str, plan: &Result<RouterConfig, ConfigurationError>) -> Value {

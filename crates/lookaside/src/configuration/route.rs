@@ -11,14 +11,14 @@ const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json
   lookaside route delete user:42 -f router.json
   lookaside route get user:42 -f router.json --down 10.0.0.7:11211    with failover
-  lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    with a spare in its place
-  lookaside route get user:42 -f router.json --client 10.1.2.3        with the replica that this client reads
+  lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    with a spare
+  lookaside route get user:42 -f router.json --client 10.1.2.3        with its replica
   lookaside route get user:42 -f router.json --json | jq '.[] | select(.server)'
 
-Servers count as empty: every get misses. Routes that depend on time or chance (migrations, rate limits, random
-children) are shown as for a first request.
+Servers count as empty: every get misses. Routes that depend on time or chance (migrations,
+rate limits, random children) are shown as for a first request.
 
-Exit codes: 0 success; 1 the configuration, the verb or the key is invalid; 2 usage error.";
+Exit status: 0 success; 1 the configuration, the verb or the key is invalid; 2 usage error.";
 
 /// Options of `lookaside route`.
 #[derive(Clone, Debug, clap::Args)]

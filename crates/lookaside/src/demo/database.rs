@@ -24,7 +24,7 @@ const SQLITE_TABLE: &str = "
 
 /// The application's connections to its database.
 #[derive(Clone)]
-pub enum Database {
+pub enum DemoDatabase {
     /// A writer and some readers. SQLite calls block, so they run on blocking threads.
     Sqlite {
         /// The one writer that SQLite allows.
@@ -41,9 +41,9 @@ pub fn key(id: u32) -> String {
     format!("demo:user:{id}")
 }
 
-impl Database {
+impl DemoDatabase {
     /// Connects, and creates and fills the table if it is missing.
-    pub async fn open(url: &str) -> Result<Database> {
+    pub async fn open(url: &str) -> Result<DemoDatabase> {
         if let Some(path) = url.strip_prefix("sqlite://") {
             return open_sqlite(path).with_context(|| format!("opening {path}"));
         }
@@ -61,13 +61,13 @@ impl Database {
             connection.query_drop(format!("INSERT IGNORE INTO demo_users VALUES {}", rows.join(","))).await?;
         }
         drop(connection);
-        Ok(Database::Mysql(pool))
+        Ok(DemoDatabase::Mysql(pool))
     }
 
     /// The row as the application caches it.
     pub async fn read(&self, id: u32) -> Result<String> {
         let visits: i64 = match self {
-            Database::Sqlite { readers, .. } => {
+            DemoDatabase::Sqlite { readers, .. } => {
                 let readers = readers.clone();
                 let read = move || {
                     let connection = readers[id as usize % READERS].lock().expect("no reader panics");
@@ -75,7 +75,7 @@ impl Database {
                 };
                 tokio::task::spawn_blocking(read).await??
             }
-            Database::Mysql(pool) => {
+            DemoDatabase::Mysql(pool) => {
                 let mut connection = pool.get_conn().await?;
                 let row = connection.exec_first("SELECT visits FROM demo_users WHERE id = ?", (id,)).await?;
                 row.context("the row of the demo is missing")?
@@ -87,7 +87,7 @@ impl Database {
     /// Changes the row, and names the key that the change makes stale.
     pub async fn write(&self, id: u32) -> Result<()> {
         match self {
-            Database::Sqlite { writer, .. } => {
+            DemoDatabase::Sqlite { writer, .. } => {
                 let writer = writer.clone();
                 let write = move || {
                     let connection = writer.lock().expect("no writer panics");
@@ -95,7 +95,7 @@ impl Database {
                 };
                 tokio::task::spawn_blocking(write).await??;
             }
-            Database::Mysql(pool) => {
+            DemoDatabase::Mysql(pool) => {
                 let mut connection = pool.get_conn().await?;
                 let statement =
                     format!("UPDATE demo_users SET visits = visits + 1 WHERE id = ? /* lookaside: {} */", key(id));
@@ -106,7 +106,7 @@ impl Database {
     }
 }
 
-fn open_sqlite(path: &str) -> Result<Database> {
+fn open_sqlite(path: &str) -> Result<DemoDatabase> {
     let open = || -> rusqlite::Result<Connection> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
@@ -121,5 +121,5 @@ fn open_sqlite(path: &str) -> Result<Database> {
     }
     fill.commit()?;
     let readers = (0..READERS).map(|_| open().map(Mutex::new)).collect::<rusqlite::Result<Vec<_>>>()?;
-    Ok(Database::Sqlite { writer: Arc::new(Mutex::new(writer)), readers: Arc::new(readers) })
+    Ok(DemoDatabase::Sqlite { writer: Arc::new(Mutex::new(writer)), readers: Arc::new(readers) })
 }

@@ -5,7 +5,7 @@ mod database;
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
-use database::{Database, ROWS, key};
+use database::{DemoDatabase, ROWS, key};
 use lookaside_client::{Client, DestinationOptions, ReadOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, DestinationRoute};
 use std::{
@@ -25,12 +25,12 @@ const WRITER_PAUSE: Duration = Duration::from_millis(20);
 
 /// The activity of the application.
 #[derive(Debug, Default)]
-pub struct Counters {
+pub struct DemoCounters {
     database_reads: AtomicU64,
     failures: AtomicU64,
 }
 
-impl Counters {
+impl DemoCounters {
     /// Database queries since the start.
     pub fn database_reads(&self) -> u64 {
         self.database_reads.load(Ordering::Relaxed)
@@ -44,7 +44,7 @@ impl Counters {
 
 /// The running application. It stops when this is dropped.
 pub struct Demo {
-    counters: Arc<Counters>,
+    counters: Arc<DemoCounters>,
     /// Dropping the set aborts its tasks.
     _tasks: tokio::task::JoinSet<()>,
 }
@@ -77,8 +77,8 @@ pub fn invalidation_help(url: &str) -> String {
 impl Demo {
     /// Starts readers on each router, and a writer. Must be called in a tokio runtime.
     pub async fn start(url: &str, routers: &[String]) -> Result<Demo> {
-        let database = Database::open(url).await?;
-        let counters = Arc::new(Counters::default());
+        let database = DemoDatabase::open(url).await?;
+        let counters = Arc::new(DemoCounters::default());
         let mut tasks = tokio::task::JoinSet::new();
         let clients: Vec<Client> = (0..).zip(routers).map(|(seed, router)| client(router, seed)).collect();
         for (cluster, client) in clients.iter().enumerate() {
@@ -92,7 +92,7 @@ impl Demo {
     }
 
     /// Its activity so far.
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<DemoCounters> {
         self.counters.clone()
     }
 }
@@ -108,7 +108,7 @@ fn random_user_id(rng: &mut fastrand::Rng) -> u32 {
     (f64::from(ROWS) * rng.f64().powi(4)) as u32
 }
 
-async fn run_reader(client: Client, database: Database, counters: Arc<Counters>, mut rng: fastrand::Rng) {
+async fn run_reader(client: Client, database: DemoDatabase, counters: Arc<DemoCounters>, mut rng: fastrand::Rng) {
     loop {
         let ids: Vec<u32> = (0..PAGE_KEYS).map(|_| random_user_id(&mut rng)).collect();
         let keys: Vec<String> = ids.iter().copied().map(key).collect();
@@ -123,7 +123,7 @@ async fn run_reader(client: Client, database: Database, counters: Arc<Counters>,
     }
 }
 
-async fn load_rows(database: Database, missed: Vec<Bytes>) -> Result<Vec<Bytes>> {
+async fn load_rows(database: DemoDatabase, missed: Vec<Bytes>) -> Result<Vec<Bytes>> {
     let mut values = Vec::with_capacity(missed.len());
     for key in missed {
         let id = std::str::from_utf8(&key)?.rsplit(':').next().unwrap_or_default().parse()?;
@@ -132,7 +132,7 @@ async fn load_rows(database: Database, missed: Vec<Bytes>) -> Result<Vec<Bytes>>
     Ok(values)
 }
 
-async fn run_writer(clients: Vec<Client>, database: Database, counters: Arc<Counters>, mut rng: fastrand::Rng) {
+async fn run_writer(clients: Vec<Client>, database: DemoDatabase, counters: Arc<DemoCounters>, mut rng: fastrand::Rng) {
     loop {
         let id = random_user_id(&mut rng);
         match database.write(id).await {

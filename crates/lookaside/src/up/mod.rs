@@ -5,7 +5,7 @@ mod process;
 mod view;
 
 use crate::demo::{self, Demo};
-use crate::statistics::Statistics;
+use crate::statistics::DaemonStats;
 use anyhow::{Context, Result, bail};
 use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
 use process::Process;
@@ -36,11 +36,11 @@ pub struct Options {
     /// Run a small application that reads through the caches and writes to the database
     #[arg(long)]
     demo: bool,
-    /// Frontend clusters
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
+    /// Frontend clusters, 1 to 9
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
     clusters: u16,
-    /// Servers in each cluster, besides its gutter server
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
+    /// Servers in each cluster, 1 to 9, besides its gutter server
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(SERVERS_MAX)))]
     servers: u16,
     /// Memory of each server, in mebibytes
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
@@ -97,11 +97,16 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Starts the region and, with `--demo`, the demo application.
-async fn start(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<(Region, Option<Demo>)> {
+async fn start(
+    plan: &Plan,
+    options: &Options,
+    database: &str,
+    state_dir: &Path,
+) -> Result<(LocalRegion, Option<Demo>)> {
     demo::prepare(database)
         .await
         .with_context(|| format!("preparing the database {}", view::without_password(database)))?;
-    let mut region = Region { plan: plan.clone(), processes: Vec::new() };
+    let mut region = LocalRegion { plan: plan.clone(), processes: Vec::new() };
     let logs = state_dir.join("logs");
     std::fs::create_dir_all(&logs)?;
     region.start_servers(options.memory, &logs)?;
@@ -155,12 +160,12 @@ fn check_ports_free(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-struct Region {
+struct LocalRegion {
     plan: Plan,
     processes: Vec<Process>,
 }
 
-impl Region {
+impl LocalRegion {
     /// Starts the servers. They start before the routers, which connect eagerly: a missing server would be TKO for a
     /// while.
     fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
@@ -216,7 +221,7 @@ impl Region {
     async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         for (port, purpose) in ports {
-            while let Err(error) = Statistics::fetch(*port).await {
+            while let Err(error) = DaemonStats::fetch(*port).await {
                 self.processes.iter_mut().try_for_each(Process::ensure_running)?;
                 if Instant::now() > deadline {
                     return Err(error.context(format!("{purpose} did not start")));
@@ -231,8 +236,8 @@ impl Region {
     async fn wait_until_pipelines_run(&mut self) -> Result<()> {
         let deadline = Instant::now() + DATABASE_TIME_MAX;
         loop {
-            let statistics = Statistics::fetch(self.plan.invalidator_port).await;
-            let unhealthy = statistics.as_ref().map_or_else(ToString::to_string, Statistics::unhealthy);
+            let statistics = DaemonStats::fetch(self.plan.invalidator_port).await;
+            let unhealthy = statistics.as_ref().map_or_else(ToString::to_string, DaemonStats::unhealthy);
             if unhealthy.is_empty() {
                 return Ok(());
             }
@@ -245,7 +250,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for LocalRegion {
     fn drop(&mut self) {
         // All at once, so that stopping takes only as long as the slowest process.
         self.processes.iter().for_each(Process::terminate);
@@ -271,7 +276,8 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) ->
     writeln!(out, "A region is up. Memcached endpoints:")?;
     for cluster in &plan.clusters {
         let (name, endpoint, servers) = (cluster.name, local(cluster.router_port), cluster.server_ports.len());
-        writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} servers and a gutter server behind it)")?;
+        let plural = if servers == 1 { "" } else { "s" };
+        writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} server{plural} and a gutter server behind it)")?;
     }
     writeln!(out, "Database   {}", view::without_password(database))?;
     writeln!(out, "Statistics {}   (of the invalidator; the endpoints serve their own)", local(plan.invalidator_port))?;
@@ -285,7 +291,7 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) ->
 }
 
 async fn run_view(
-    region: &mut Region,
+    region: &mut LocalRegion,
     mut view: View,
     mut shutdown: ShutdownSignals,
     seconds: Option<u64>,

@@ -137,7 +137,7 @@ fn sibling_program(program: &str) -> Result<PathBuf> {
 
 /// A child must not outlive this process, however it ends: the kernel sends it a signal then.
 mod parent_death {
-    #![allow(unsafe_code)]
+    #![expect(unsafe_code, reason = "`pre_exec` is unsafe; the block below says why it is sound")]
 
     use rustix::process::{Signal, getppid, set_parent_process_death_signal};
     use std::{io, os::unix::process::CommandExt, process::Command};

@@ -1,8 +1,8 @@
 //! The live view: the activity of the region in the last second, from the `stats` of its daemons.
 
 use super::plan::{Cluster, Plan};
-use crate::demo::Counters;
-use crate::statistics::Statistics;
+use crate::demo::DemoCounters;
+use crate::statistics::DaemonStats;
 use anyhow::Result;
 use std::{
     io::{IsTerminal, Write, stdout},
@@ -16,7 +16,7 @@ const LINES_PER_HEADING: u64 = 20;
 /// Prints a line per second.
 pub struct View {
     json: bool,
-    demo: Option<Arc<Counters>>,
+    demo: Option<Arc<DemoCounters>>,
     before: Totals,
     before_at: Instant,
     lines: u64,
@@ -42,7 +42,7 @@ struct Totals {
 impl View {
     /// A view without output yet. Without a demo application it shows the misses of the routers in place of database
     /// reads: a look-aside application reads the database at each miss.
-    pub fn new(json: bool, demo: Option<Arc<Counters>>) -> View {
+    pub fn new(json: bool, demo: Option<Arc<DemoCounters>>) -> View {
         View { json, demo, before: Totals::default(), before_at: Instant::now(), lines: 0 }
     }
 
@@ -120,7 +120,7 @@ impl View {
     async fn fetch_totals(&self, plan: &Plan) -> Totals {
         let mut totals = Totals::default();
         for cluster in &plan.clusters {
-            match Statistics::fetch(cluster.router_port).await {
+            match DaemonStats::fetch(cluster.router_port).await {
                 Ok(router) => {
                     totals.gets += router.number("cmd_get") + router.number("cmd_lease_get");
                     totals.hits += router.number("get_hits");
@@ -129,7 +129,7 @@ impl View {
                 Err(_) => totals.unreachable += 1,
             }
         }
-        match Statistics::fetch(plan.invalidator_port).await {
+        match DaemonStats::fetch(plan.invalidator_port).await {
             Ok(invalidator) => {
                 totals.invalidations = invalidator.number("invalidations_total");
                 totals.latency_us_p50 = invalidator.number("latency_us_p50");

@@ -46,7 +46,7 @@ pub enum BinaryParsed<'a> {
 }
 
 /// A request's header.
-struct Header {
+struct RequestHeader {
     opcode: u8,
     key_bytes: usize,
     extras_bytes: usize,
@@ -73,7 +73,7 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
     let Some((header, _)) = buffer.split_first_chunk() else {
         return BinaryParsed::Incomplete { needed_bytes: HEADER_BYTES };
     };
-    let header = Header::parse(header);
+    let header = RequestHeader::parse(header);
     if header.key_bytes + header.extras_bytes > header.body_bytes {
         return header.refuse(Status::UnknownCommand, true);
     }
@@ -99,14 +99,14 @@ pub fn parse_request<'a>(buffer: &'a [u8], limits: &Limits) -> BinaryParsed<'a> 
 /// The response tag of the first request in `buffer`; `None` if its header is incomplete. For refusing a request
 /// before it has arrived.
 pub fn peek_tag(buffer: &[u8]) -> Option<ResponseTag> {
-    buffer.split_first_chunk().map(|(header, _)| Header::parse(header).tag())
+    buffer.split_first_chunk().map(|(header, _)| RequestHeader::parse(header).tag())
 }
 
-impl Header {
+impl RequestHeader {
     #[inline]
-    fn parse(bytes: &[u8; HEADER_BYTES]) -> Header {
+    fn parse(bytes: &[u8; HEADER_BYTES]) -> RequestHeader {
         let [_, opcode, k0, k1, extras_bytes, _, _, _, b0, b1, b2, b3, o0, o1, o2, o3, cas @ ..] = *bytes;
-        Header {
+        RequestHeader {
             opcode,
             key_bytes: usize::from(u16::from_be_bytes([k0, k1])),
             extras_bytes: usize::from(extras_bytes),

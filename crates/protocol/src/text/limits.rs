@@ -5,6 +5,6 @@
 pub struct Limits {
     /// The largest value, in bytes (memcached's `-I`).
     pub value_bytes_max: usize,
-    /// The longest command line, in bytes; a get of many keys may be this long.
+    /// The longest line of a command or a reply, in bytes; a get of many keys may be this long.
     pub line_bytes_max: usize,
 }

@@ -124,7 +124,7 @@ fn parse_part<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Li
         b"NOT_FOUND" => ReplyPart::Reply(Reply::NotFound),
         b"DELETED" => ReplyPart::Reply(Reply::Deleted),
         b"TOUCHED" => ReplyPart::Reply(Reply::Touched),
-        b"OK" => ReplyPart::Reply(Reply::Ok),
+        b"OK" if rest.is_empty() => ReplyPart::Reply(Reply::Ok),
         b"STAT" => parse_stat(rest)?,
         b"VERSION" => ReplyPart::Version(rest.strip_prefix(b" ").unwrap_or(rest)),
         b"MN" => ReplyPart::MetaNoop,

@@ -12,8 +12,8 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use crate::stats::per_target::{FAILURES, TargetStatsSum};
 use lookaside_routing::Address;
-use lookaside_telemetry::Kind::{Counter, Gauge, Histogram, Summary};
-use lookaside_telemetry::{Exposition, Kind};
+use lookaside_telemetry::MetricKind::{Counter, Gauge, Histogram, Summary};
+use lookaside_telemetry::{Exposition, MetricKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -183,7 +183,7 @@ fn write_request_metrics(label: &str, location: &str, measured: &[(&str, &Target
 }
 
 /// A counter of each server: its metric, kind, value and help text.
-type ServerMetric = (&'static str, Kind, fn(&ServerStatus) -> u64, &'static str);
+type ServerMetric = (&'static str, MetricKind, fn(&ServerStatus) -> u64, &'static str);
 
 #[rustfmt::skip]
 const SERVER_METRICS: &[ServerMetric] = &[

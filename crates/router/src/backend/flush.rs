@@ -13,8 +13,7 @@ const LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
 /// Flushes the server at `address` after `delay_s` seconds.
 pub(crate) async fn flush_server(network: &dyn Network, address: &Address, delay_s: i64) -> Result<(), CommandError> {
     let mut connection = CommandConnection::connect(network, address, LIMITS, FLUSH_TIMEOUT).await?;
-    connection.send(format!("flush_all {delay_s}\r\n").as_bytes()).await?;
-    connection.read_ok().await
+    connection.flush_all(Some(delay_s)).await
 }
 
 #[cfg(test)]
@@ -46,6 +45,8 @@ mod tests {
         assert_eq!(flush_with_reply("OK\r\n").await, Ok(()));
         let refused = flush_with_reply("CLIENT_ERROR flush_all not allowed\r\n").await;
         assert!(refused.is_err_and(|why| why.contains("flush_all not allowed")));
-        assert!(flush_with_reply("").await.is_err());
+        for reply in ["", "OK", "OK but later\r\n", "OK\r\nERROR\r\n"] {
+            assert!(flush_with_reply(reply).await.is_err(), "{reply:?}");
+        }
     }
 }

@@ -102,8 +102,7 @@ async fn has_mark(spare: &mut CommandConnection, mark: &str) -> Result<bool, Com
 }
 
 async fn flush(spare: &mut CommandConnection) -> Result<(), PrepareError> {
-    spare.send(b"flush_all\r\n").await?;
-    spare.read_ok().await.map_err(|error| match error {
+    spare.flush_all(None).await.map_err(|error| match error {
         error @ CommandError::Refused(_) => PrepareError::FlushRefused(error),
         error => PrepareError::Connection(error),
     })

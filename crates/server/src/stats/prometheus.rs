@@ -10,7 +10,7 @@ use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
 use crate::session::execute::VERSION;
 use crate::shared::ServerState;
 use lookaside_store::Now;
-use lookaside_telemetry::{Exposition, HistogramSum, Kind};
+use lookaside_telemetry::{Exposition, HistogramSum, MetricKind};
 use std::fmt::Write;
 
 /// At most this many hot keys are shown.
@@ -49,7 +49,7 @@ const GAUGES: &[&str] = &[
 /// Renders all metrics of the process.
 pub(crate) fn render(state: &ServerState, now: Now) -> String {
     let mut out = Exposition::new("lookaside_server_");
-    out.family("info", Kind::Gauge, "The version that runs.");
+    out.family("info", MetricKind::Gauge, "The version that runs.");
     out.sample(&[("version", VERSION)], 1);
     write_stats(state, now, &mut out);
     write_latencies(state, &mut out);
@@ -66,7 +66,7 @@ fn write_stats(state: &ServerState, now: Now, out: &mut Exposition) {
         if value.parse::<f64>().is_err() || name == "version" {
             continue;
         }
-        let kind = if GAUGES.contains(&name) { Kind::Gauge } else { Kind::Counter };
+        let kind = if GAUGES.contains(&name) { MetricKind::Gauge } else { MetricKind::Counter };
         match help_text(name) {
             Some(help_text) => out.single(name, kind, help_text, value),
             None => out.single(name, kind, &format!("{name} of the command stats."), value),
@@ -78,7 +78,7 @@ fn write_latencies(state: &ServerState, out: &mut Exposition) {
     let help = format!(
         "Time from a worker's wake-up until the reply is passed to the kernel, by the first command of the reply; one of {REPLIES_PER_SAMPLE} replies is timed."
     );
-    out.family("reply_seconds", Kind::Histogram, &help);
+    out.family("reply_seconds", MetricKind::Histogram, &help);
     for class in CommandClass::ALL {
         let mut sum = HistogramSum::default();
         for sampler in state.net.worker_handles.iter().filter_map(|handle| handle.sampler.as_ref()) {
@@ -96,12 +96,17 @@ fn write_hot_keys(state: &ServerState, out: &mut Exposition) {
     let help = format!(
         "Lower bound of a key's share of all keys requested or stored recently; one of {KEYS_PER_SAMPLE} is sampled."
     );
-    out.family("hot_key_share", Kind::Gauge, &help);
+    out.family("hot_key_share", MetricKind::Gauge, &help);
     for (key, samples) in all.top(HOT_KEYS_MAX) {
         let share = samples as f64 / all.samples as f64;
         out.sample(&[("key", &escape(&key))], format_args!("{share:.4}"));
     }
-    out.single("hot_key_samples", Kind::Gauge, "The number of keys that the shares are computed from.", all.samples);
+    out.single(
+        "hot_key_samples",
+        MetricKind::Gauge,
+        "The number of keys that the shares are computed from.",
+        all.samples,
+    );
 }
 
 /// A key as text. Bytes other than printable ASCII are written as `\xff`.

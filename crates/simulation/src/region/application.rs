@@ -1,7 +1,7 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
 use super::names::{CLUSTERS, address, application_host, cluster_name, router_host};
-use super::{DisabledGuarantee, Region};
+use super::{DisabledGuarantee, SimulatedRegion};
 use crate::value::{value_of, version_of};
 use bytes::Bytes;
 use lookaside_client::{Client, DestinationOptions, Lookup, Origin, ReadOptions, TcpDestination};
@@ -20,7 +20,7 @@ fn key(rng: &mut fastrand::Rng) -> String {
     format!("row:{}", rng.usize(0..KEYS))
 }
 
-impl Region {
+impl SimulatedRegion {
     /// Starts the application of every cluster.
     pub(super) fn start_applications(&self, rng: &mut fastrand::Rng) {
         for cluster in 0..CLUSTERS {
@@ -49,7 +49,7 @@ impl Region {
 }
 
 struct Application {
-    region: Region,
+    region: SimulatedRegion,
     client: Client,
     cluster: usize,
     rng: fastrand::Rng,

@@ -1,11 +1,11 @@
 //! Injects faults: cuts and heals links, kills and restarts programs.
 
 use super::names::{CLUSTERS, application_host, router_host, server_names};
-use super::{Region, invalidator};
+use super::{SimulatedRegion, invalidator};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
 
-impl Region {
+impl SimulatedRegion {
     /// Injects faults until `end`, then waits until all are repaired.
     pub(super) async fn inject_faults(&self, rng: &mut fastrand::Rng, end: Instant) {
         let mut faults = JoinSet::new();

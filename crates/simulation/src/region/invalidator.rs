@@ -2,7 +2,7 @@
 //! it.
 
 use super::names::{CLUSTERS, address, cluster_name, router_host};
-use super::{DisabledGuarantee, Region};
+use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{checker::Checker, database::ClusterLog};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
@@ -84,7 +84,7 @@ impl Delivery for CheckedDelivery {
     }
 }
 
-impl Region {
+impl SimulatedRegion {
     /// Starts the daemon with a pipeline for each cluster, from the positions on its disk.
     pub(super) fn start_invalidator(&self, seed: u64) {
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();

@@ -23,7 +23,7 @@ mod server;
 
 use crate::{
     checker::{Checker, Tally, Violation},
-    database::Database,
+    database::SimulatedDatabase,
     network::{LinkModel, SimulatedNetwork},
 };
 use lookaside_router::MemoryDisk;
@@ -95,28 +95,28 @@ impl fmt::Display for DisabledGuarantee {
 
 /// The outcome of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The run's seed.
     pub seed: u64,
     /// The first violation; `None` if all guarantees held.
     pub violation: Option<Violation>,
-    /// What was exercised.
+    /// The reads and faults that were exercised.
     pub tally: Tally,
 }
 
 /// Runs a region from `seed`: the same seed gives the same run, on any machine.
-pub fn run(seed: u64, disabled: DisabledGuarantee) -> Outcome {
+pub fn run(seed: u64, disabled: DisabledGuarantee) -> RunOutcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without sockets needs nothing from the system");
     let (violation, tally) = tokio::task::LocalSet::new().block_on(&runtime, scenario(seed, disabled));
-    Outcome { seed, violation, tally }
+    RunOutcome { seed, violation, tally }
 }
 
 async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>, Tally) {
     let panics = panics::PanicWatcher::install();
     let mut rng = fastrand::Rng::with_seed(seed);
-    let database = Database::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
-    let region = Region {
+    let database = SimulatedDatabase::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
+    let region = SimulatedRegion {
         network: SimulatedNetwork::new(rng.u64(..), LINK_MODEL),
         checker: Checker::new(database.clone()),
         database,
@@ -146,15 +146,15 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
 
 /// The state of a run. Clones share it.
 #[derive(Clone)]
-struct Region {
+struct SimulatedRegion {
     network: SimulatedNetwork,
-    database: Database,
+    database: SimulatedDatabase,
     checker: Checker,
     disabled: DisabledGuarantee,
     spool_mode: SpoolMode,
     /// The program of each host.
     hosts: Rc<RefCell<BTreeMap<String, tokio::task::JoinHandle<()>>>>,
-    stores: Rc<RefCell<BTreeMap<String, server::Memory>>>,
+    stores: Rc<RefCell<BTreeMap<String, server::ServerMemory>>>,
     /// The invalidator's disk: the position of each cluster.
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
     /// The disk of each cluster's router, for its spool.
@@ -162,7 +162,7 @@ struct Region {
     started: Instant,
 }
 
-impl Region {
+impl SimulatedRegion {
     /// Runs `program` on `host`, replacing the program that ran there.
     fn start(&self, host: &str, program: impl Future<Output = ()> + 'static) {
         let running = tokio::task::spawn_local(program);
@@ -197,7 +197,8 @@ impl Region {
         let now = self.now();
         let stores = self.stores.borrow();
         self.checker.check_final_state(&names, |key| {
-            let held = |(name, memory): (&String, &server::Memory)| Some((name.clone(), memory.version(key, now)?));
+            let held =
+                |(name, memory): (&String, &server::ServerMemory)| Some((name.clone(), memory.version(key, now)?));
             stores.iter().filter_map(held).collect()
         });
     }

@@ -2,7 +2,7 @@
 //! spool, on a disk that survives it.
 
 use super::names::{SERVERS, address, router_host, server_names};
-use super::{DisabledGuarantee, Region};
+use super::{DisabledGuarantee, SimulatedRegion};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_router::{
     Identity, MemoryDisk, Proxy, RouterConfig, Settings, SharedState, Spares, Spool, SpoolSettings, Tree,
@@ -82,7 +82,7 @@ fn configuration(cluster: usize, disabled: DisabledGuarantee) -> String {
     )
 }
 
-impl Region {
+impl SimulatedRegion {
     /// Starts the router of a cluster.
     pub(super) fn start_router(&self, cluster: usize, seed: u64) {
         let host = router_host(cluster);

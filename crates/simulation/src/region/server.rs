@@ -1,6 +1,6 @@
 //! A cache server: the production session and store behind a simulated listener.
 
-use super::Region;
+use super::SimulatedRegion;
 use super::names::address;
 use crate::value::version_of;
 use lookaside_client::Stream;
@@ -22,13 +22,13 @@ const STALE_MS: u32 = 1_000;
 
 /// The memory of a running server.
 #[derive(Clone)]
-pub(super) struct Memory {
+pub(super) struct ServerMemory {
     store: Arc<Store>,
     options: Arc<Options>,
 }
 
-impl Memory {
-    fn new(seed: u64) -> Memory {
+impl ServerMemory {
+    fn new(seed: u64) -> ServerMemory {
         let options = Options {
             memory_bytes_max: MEMORY_BYTES,
             item_bytes_max: 64 << 10,
@@ -37,7 +37,10 @@ impl Memory {
             seed,
             ..Options::default()
         };
-        Memory { store: Arc::new(Store::new(options.clone()).expect("these options fit")), options: Arc::new(options) }
+        ServerMemory {
+            store: Arc::new(Store::new(options.clone()).expect("these options fit")),
+            options: Arc::new(options),
+        }
     }
 
     /// The version that a plain get of `key` would return; `None` on a miss.
@@ -49,10 +52,10 @@ impl Memory {
     }
 }
 
-impl Region {
+impl SimulatedRegion {
     /// Starts an empty server on `host`.
     pub(super) fn start_server(&self, host: &str, seed: u64) {
-        let memory = Memory::new(seed);
+        let memory = ServerMemory::new(seed);
         self.stores.borrow_mut().insert(host.to_owned(), memory.clone());
         let network = self.network.host(host);
         let (region, address) = (self.clone(), address(host));
@@ -67,7 +70,7 @@ impl Region {
     }
 }
 
-async fn serve(mut stream: Box<dyn Stream>, memory: Memory, region: Region) {
+async fn serve(mut stream: Box<dyn Stream>, memory: ServerMemory, region: SimulatedRegion) {
     let counters = Counters::default();
     let mut session = Session::new();
     let (mut input, mut output) = (Vec::new(), Vec::new());

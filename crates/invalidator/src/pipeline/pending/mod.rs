@@ -78,7 +78,7 @@ pub struct PendingDeletes {
     batches: u64,
 }
 
-/// What is known of a pending key outside the retry queue.
+/// A pending key outside the retry queue.
 #[derive(Debug, Default)]
 struct PendingKey {
     /// The commits that track it.

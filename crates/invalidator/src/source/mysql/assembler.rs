@@ -21,7 +21,7 @@
 //!   it, so a restart in between reads all of it again.
 
 use super::{
-    event::{self, Event, EventData},
+    event::{self, BinlogEvent, EventData},
     gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
     rows::{self, PresentColumns, TableMap},
@@ -107,7 +107,7 @@ impl Assembler {
         self.transactions_read
     }
 
-    /// What readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
+    /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
     pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
         &mut self.visibility_target
     }
@@ -129,7 +129,7 @@ impl Assembler {
 
     /// Processes one event, which was received at `received_at`.
     pub fn feed(&mut self, bytes: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
-        let event = Event::read(bytes, self.has_checksum)?;
+        let event = BinlogEvent::read(bytes, self.has_checksum)?;
         // The end of an event outside of transactions may refer to another file.
         if !event.is_artificial
             && !matches!(event.body, EventData::Other | EventData::Format { .. } | EventData::Rotate { .. })
@@ -139,7 +139,7 @@ impl Assembler {
         self.process_event(event, received_at)
     }
 
-    fn process_event(&mut self, event: Event<'_>, received_at: SystemTime) -> Result<(), SourceError> {
+    fn process_event(&mut self, event: BinlogEvent<'_>, received_at: SystemTime) -> Result<(), SourceError> {
         let time_s = event.time_s;
         match event.body {
             EventData::MariadbGtid { domain, sequence, flags } => {
@@ -248,7 +248,7 @@ impl Assembler {
         while !events.is_empty() {
             let (bytes, rest) = events.split_at(event::length_of(events)?);
             events = rest;
-            let event = Event::read(bytes, false)?;
+            let event = BinlogEvent::read(bytes, false)?;
             // No server nests payloads, and nested ones could grow without bound.
             if !matches!(event.body, EventData::Transaction(_)) {
                 self.process_event(event, received_at)?;

@@ -46,7 +46,7 @@ const REQUEST_PUBLIC_KEY: u8 = 2;
 pub type Row = Vec<Option<Vec<u8>>>;
 
 /// A connection that is logged in.
-pub struct Connection {
+pub struct MysqlConnection {
     packets: PacketStream,
     /// The version string of the server.
     pub version: String,
@@ -65,7 +65,7 @@ pub struct ServerError {
     pub message: String,
 }
 
-impl Connection {
+impl MysqlConnection {
     /// Connects and logs in.
     pub async fn open(network: &dyn Network, options: &MysqlOptions) -> Result<Self, SourceError> {
         let address = options.address();
@@ -74,7 +74,7 @@ impl Connection {
                 .connect(&Address(address.as_str().into()))
                 .await
                 .map_err(|error| SourceError::Unreachable { why: format!("cannot connect to {address}: {error}") })?;
-            Connection::log_in(PacketStream::new(stream), options).await
+            MysqlConnection::log_in(PacketStream::new(stream), options).await
         };
         match tokio::time::timeout(options.connect_wait_max, connecting).await {
             Ok(connected) => connected,
@@ -95,7 +95,7 @@ impl Connection {
         packets.reply(&login_packet(options, plugin, &handshake.nonce)).await?;
         let mut exchange = LoginExchange { packets: &mut packets, options, plugin, nonce: handshake.nonce };
         exchange.run().await?;
-        Ok(Connection {
+        Ok(MysqlConnection {
             packets,
             version: String::from_utf8_lossy(&handshake.version).into_owned(),
             id: handshake.connection_id,
@@ -110,7 +110,7 @@ impl Connection {
         self.query_within(sql, wait_max).await
     }
 
-    /// As [`Connection::query`], with a time limit of its own.
+    /// As [`MysqlConnection::query`], with a time limit of its own.
     pub async fn query_within(&mut self, sql: &str, wait_max: Duration) -> Result<Vec<Row>, SourceError> {
         match self.try_query(sql, wait_max).await? {
             Ok(rows) => Ok(rows),
@@ -118,7 +118,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::query`], but returns an error of the server to the caller.
+    /// As [`MysqlConnection::query`], but returns an error of the server to the caller.
     pub async fn try_query(
         &mut self,
         sql: &str,
@@ -236,7 +236,8 @@ impl ServerError {
             1045 | 1044 | 1142 | 1143 | 1227 | 1370 => SourceError::Unusable {
                 why: format!(
                     "user '{user}' lacks a privilege: {message} (error {code}); \
-                     GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'"
+                     GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}' \
+                     (MariaDB: REPLICATION SLAVE, BINLOG MONITOR, SLAVE MONITOR)"
                 ),
             },
             _ => SourceError::Unreachable { why: format!("error of the server: {message} (error {code})") },

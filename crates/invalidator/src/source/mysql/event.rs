@@ -30,7 +30,7 @@ const COMPRESSED: u8 = 0x80;
 
 /// One event.
 #[derive(Debug)]
-pub struct Event<'a> {
+pub struct BinlogEvent<'a> {
     /// When its statement began, in seconds since 1970.
     pub time_s: u32,
     /// Which server first wrote it.
@@ -116,7 +116,7 @@ pub const STANDALONE: u8 = 0x01;
 /// MariaDB: the transaction ends with an XA PREPARE.
 pub const PREPARED_XA: u8 = 0x40;
 
-impl<'a> Event<'a> {
+impl<'a> BinlogEvent<'a> {
     /// Parses one event. `has_checksum` comes from the last [`EventData::Format`].
     pub fn read(bytes: &'a [u8], has_checksum: bool) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes, "an event's header");
@@ -130,7 +130,13 @@ impl<'a> Event<'a> {
             true => verify_checksum(bytes, cursor.rest())?,
             false => cursor.rest(),
         };
-        Ok(Event { time_s, server_id, end, is_artificial: flags & ARTIFICIAL != 0, body: EventData::read(kind, body)? })
+        Ok(BinlogEvent {
+            time_s,
+            server_id,
+            end,
+            is_artificial: flags & ARTIFICIAL != 0,
+            body: EventData::read(kind, body)?,
+        })
     }
 }
 

@@ -13,7 +13,7 @@
 //! One call per read waits for all commits that were read since the last call.
 
 use super::{
-    connection::{Connection, text},
+    connection::{MysqlConnection, text},
     gtid::{GtidList, GtidPosition, GtidSet},
     options::MysqlOptions,
     visibility_target::{LogEnd, VisibilityTarget},
@@ -34,8 +34,8 @@ const SNAPSHOT: &str = "START TRANSACTION WITH CONSISTENT SNAPSHOT; \
 
 /// Waits for `target`, the commits that this process has read; if there are none, for `position`, which an earlier run
 /// saved.
-pub async fn wait(
-    connection: &mut Connection,
+pub async fn wait_until_visible(
+    connection: &mut MysqlConnection,
     options: &MysqlOptions,
     target: &VisibilityTarget,
     position: &GtidPosition,
@@ -50,7 +50,7 @@ pub async fn wait(
 }
 
 async fn wait_for_gtids(
-    connection: &mut Connection,
+    connection: &mut MysqlConnection,
     options: &MysqlOptions,
     gtids: &GtidSet,
 ) -> Result<(), SourceError> {
@@ -64,7 +64,7 @@ async fn wait_for_gtids(
 }
 
 async fn wait_for_snapshot(
-    connection: &mut Connection,
+    connection: &mut MysqlConnection,
     options: &MysqlOptions,
     target: &VisibilityTarget,
     list: &GtidList,
@@ -88,7 +88,7 @@ async fn wait_for_snapshot(
     }
 }
 
-async fn take_snapshot(connection: &mut Connection) -> Result<LogEnd, SourceError> {
+async fn take_snapshot(connection: &mut MysqlConnection) -> Result<LogEnd, SourceError> {
     let mut place = LogEnd::default();
     for row in connection.query(SNAPSHOT).await? {
         let value = text(&row, 1).unwrap_or_default();
@@ -109,7 +109,7 @@ async fn take_snapshot(connection: &mut Connection) -> Result<LogEnd, SourceErro
 
 /// The transactions before a place in the log. The server reads the log's file from its beginning for this. That is
 /// slow, but needed only for positions of an earlier run.
-async fn gtids_before(connection: &mut Connection, place: &LogEnd) -> Result<GtidList, SourceError> {
+async fn gtids_before(connection: &mut MysqlConnection, place: &LogEnd) -> Result<GtidList, SourceError> {
     let sql = format!("SELECT BINLOG_GTID_POS('{}', {})", place.file.replace(['\'', '\\'], ""), place.offset);
     let list = connection.query_one(&sql).await?.unwrap_or_default();
     Ok(GtidList::parse(&list).unwrap_or_default())

@@ -5,7 +5,7 @@
 //! before the first event. Not detected: sessions with `sql_log_bin=0`. Filters of replication itself need no check, as
 //! changes that they exclude are not committed here.
 
-use super::connection::{Connection, Row, text};
+use super::connection::{MysqlConnection, Row, text};
 use crate::SourceError;
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,7 +23,7 @@ const COLUMN_IGNORED: usize = 3;
 /// Fails with [`SourceError::Unusable`] if the log lacks commits, and returns warnings if it may. `needs_statements`
 /// means that keys are read from the text of statements.
 pub async fn check(
-    connection: &mut Connection,
+    connection: &mut MysqlConnection,
     variables: &BTreeMap<String, String>,
     needs_statements: bool,
 ) -> Result<Vec<String>, SourceError> {
@@ -60,7 +60,7 @@ pub async fn check(
     Ok(warnings)
 }
 
-async fn filter_warnings(connection: &mut Connection) -> Result<Vec<String>, SourceError> {
+async fn filter_warnings(connection: &mut MysqlConnection) -> Result<Vec<String>, SourceError> {
     let Some(rows) = first_supported(connection, &FILTER_QUERIES).await? else {
         return Ok(vec![
             "there is no privilege to query the binlog filters: GRANT BINLOG MONITOR (MySQL: REPLICATION CLIENT); \
@@ -83,7 +83,7 @@ async fn filter_warnings(connection: &mut Connection) -> Result<Vec<String>, Sou
 
 /// The result of the first of `queries` that the server supports and we have the privilege for; `None` if there is
 /// none.
-async fn first_supported(connection: &mut Connection, queries: &[&str]) -> Result<Option<Vec<Row>>, SourceError> {
+async fn first_supported(connection: &mut MysqlConnection, queries: &[&str]) -> Result<Option<Vec<Row>>, SourceError> {
     for sql in queries {
         if let Ok(rows) = connection.try_query(sql, QUERY_WAIT_MAX).await? {
             return Ok(Some(rows));

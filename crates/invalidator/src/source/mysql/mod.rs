@@ -38,24 +38,18 @@ mod visibility_target;
 mod xa;
 
 pub use assembler::{Anomalies, KEYS_OF_COMMIT_MAX};
-pub use connection::{Connection, Row, ServerError};
+pub use connection::{MysqlConnection, Row, ServerError};
 pub use options::MysqlOptions;
 pub use xa::KEYS_HELD_MAX;
 
-use crate::{Commits, Log, OpenedSource, Position, Source, SourceError, Start};
+use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use packet::PacketStream;
 use server_check::Server;
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 use visibility_target::VisibilityTarget;
-
-/// Returns the time of day.
-pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// The most events that one call of [`Source::next`] reads before it returns.
 const EVENTS_OF_NEXT_MAX: usize = 10_000;
@@ -74,20 +68,20 @@ const HEAD_ERROR: u8 = 0xff;
 pub struct MysqlLog {
     options: MysqlOptions,
     network: Arc<dyn Network>,
-    clock: Clock,
+    wall_clock: WallClock,
 }
 
 impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
-    pub fn new(options: MysqlOptions, network: Arc<dyn Network>, clock: Clock) -> Self {
-        MysqlLog { options, network, clock }
+    pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
+        MysqlLog { options, network, wall_clock }
     }
 }
 
-impl Log for MysqlLog {
+impl CommitLog for MysqlLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         Box::pin(async move {
-            let mut connection = Connection::open(&*self.network, &self.options).await?;
+            let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
             Ok(Server::inspect(&mut connection, &self.options).await?.identity)
         })
     }
@@ -95,7 +89,7 @@ impl Log for MysqlLog {
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
             let (options, network) = (self.options.clone(), self.network.clone());
-            let source = MysqlSource::open(options, start, network, self.clock.clone()).await?;
+            let source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
             let position = source.position().clone();
             Ok(OpenedSource { source: Box::new(source), position })
         })
@@ -108,16 +102,16 @@ impl Log for MysqlLog {
 pub struct MysqlSource {
     network: Arc<dyn Network>,
     options: MysqlOptions,
-    clock: Clock,
+    wall_clock: WallClock,
     server: Server,
-    queries: Option<Connection>,
+    queries: Option<MysqlConnection>,
     dump: Option<PacketStream>,
     assembler: Assembler,
     /// Everything up to here was returned by `next`.
     returned: Position,
     /// [`Assembler::transactions_read`] at that time.
     transactions_returned: u64,
-    /// What the gate must still wait for, read from earlier connections.
+    /// The commits that the gate must still wait for, read from earlier connections.
     visibility_target: VisibilityTarget,
     /// An error that came after commits, which are returned first.
     deferred_error: Option<SourceError>,
@@ -134,9 +128,9 @@ impl MysqlSource {
         options: MysqlOptions,
         start: &Start,
         network: Arc<dyn Network>,
-        clock: Clock,
+        wall_clock: WallClock,
     ) -> Result<Self, SourceError> {
-        let mut queries = Connection::open(&*network, &options).await?;
+        let mut queries = MysqlConnection::open(&*network, &options).await?;
         let server = Server::inspect(&mut queries, &options).await?;
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
@@ -151,7 +145,7 @@ impl MysqlSource {
             assembler: Assembler::new(&options.outbox_table, position, server.has_checksum),
             network,
             options,
-            clock,
+            wall_clock,
             server,
             queries: Some(queries),
             dump: None,
@@ -190,25 +184,6 @@ impl MysqlSource {
         self.anomalies + self.assembler.anomalies()
     }
 
-    async fn next_commits(&mut self, keys_max: usize) -> Result<Commits, SourceError> {
-        if let Some(error) = self.deferred_error.take() {
-            self.reset_dump()?;
-            return Err(error);
-        }
-        loop {
-            if let Some(commits) = self.pop_commits(keys_max) {
-                return Ok(commits);
-            }
-            if let Err(error) = self.read_events(keys_max).await {
-                if self.assembler.ready().is_empty() {
-                    self.reset_dump()?;
-                    return Err(error);
-                }
-                self.deferred_error = Some(error);
-            }
-        }
-    }
-
     /// Waits for an event, and reads on while more have arrived already.
     async fn read_events(&mut self, keys_max: usize) -> Result<(), SourceError> {
         let dump = match &mut self.dump {
@@ -222,7 +197,7 @@ impl MysqlSource {
         let mut packet = dump.read(silence_max).await?;
         let (mut keys, mut events) = (0, 0);
         loop {
-            let received_at = (self.clock)();
+            let received_at = (self.wall_clock)();
             let ready_before = self.assembler.ready().len();
             match packet.first() {
                 Some(&HEAD_EVENT) => self.assembler.feed(&packet[1..], received_at)?,
@@ -281,28 +256,44 @@ impl MysqlSource {
         self.transactions_returned = 0;
         Ok(())
     }
-
-    async fn wait_for_readers(&mut self, position: &Position) -> Result<(), SourceError> {
-        let position = self.server.parse(&position.0)?;
-        let mut queries = match self.queries.take() {
-            Some(queries) => queries,
-            None => Connection::open(&*self.network, &self.options).await?,
-        };
-        self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
-        gate::wait(&mut queries, &self.options, &self.visibility_target, &position).await?;
-        // After an error the connection is dropped, as it may hold unread replies.
-        self.queries = Some(queries);
-        self.visibility_target = VisibilityTarget::default();
-        Ok(())
-    }
 }
 
 impl Source for MysqlSource {
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
-        Box::pin(self.next_commits(keys_max.max(1)))
+        Box::pin(async move {
+            let keys_max = keys_max.max(1);
+            if let Some(error) = self.deferred_error.take() {
+                self.reset_dump()?;
+                return Err(error);
+            }
+            loop {
+                if let Some(commits) = self.pop_commits(keys_max) {
+                    return Ok(commits);
+                }
+                if let Err(error) = self.read_events(keys_max).await {
+                    if self.assembler.ready().is_empty() {
+                        self.reset_dump()?;
+                        return Err(error);
+                    }
+                    self.deferred_error = Some(error);
+                }
+            }
+        })
     }
 
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
-        Box::pin(self.wait_for_readers(position))
+        Box::pin(async move {
+            let position = self.server.parse(&position.0)?;
+            let mut queries = match self.queries.take() {
+                Some(queries) => queries,
+                None => MysqlConnection::open(&*self.network, &self.options).await?,
+            };
+            self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
+            gate::wait_until_visible(&mut queries, &self.options, &self.visibility_target, &position).await?;
+            // After an error the connection is dropped, as it may hold unread replies.
+            self.queries = Some(queries);
+            self.visibility_target = VisibilityTarget::default();
+            Ok(())
+        })
     }
 }

@@ -13,7 +13,8 @@ pub struct MysqlOptions {
     pub host: String,
     /// TCP port. Default 3306.
     pub port: u16,
-    /// The account. Default root. It needs REPLICATION SLAVE, and REPLICATION CLIENT (MariaDB: BINLOG MONITOR).
+    /// The account. Default root. It needs REPLICATION SLAVE, and REPLICATION CLIENT (MariaDB: BINLOG MONITOR and
+    /// SLAVE MONITOR).
     pub user: String,
     /// Its password. Default none.
     pub password: String,
@@ -85,8 +86,9 @@ impl MysqlOptions {
         let endpoint = match rest.rsplit_once('@') {
             Some((account, endpoint)) => {
                 let (user, password) = account.split_once(':').unwrap_or((account, ""));
-                options.user = percent_decode(user).ok_or_else(|| invalid("has an invalid percent escape"))?;
-                options.password = percent_decode(password).ok_or_else(|| invalid("has an invalid percent escape"))?;
+                options.user = percent::decode_text(user).ok_or_else(|| invalid("has an invalid percent escape"))?;
+                options.password =
+                    percent::decode_text(password).ok_or_else(|| invalid("has an invalid percent escape"))?;
                 endpoint
             }
             None => rest,
@@ -112,10 +114,6 @@ impl MysqlOptions {
             false => format!("{}:{}", self.host, self.port),
         }
     }
-}
-
-fn percent_decode(text: &str) -> Option<String> {
-    String::from_utf8(percent::decode(text.as_bytes())?).ok()
 }
 
 #[cfg(test)]

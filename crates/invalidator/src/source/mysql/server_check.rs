@@ -4,7 +4,7 @@
 //! setting that corrects them.
 
 use super::{
-    connection::{Connection, ServerError, text},
+    connection::{MysqlConnection, ServerError, text},
     gtid::{GtidList, GtidPosition, GtidSet},
     log_coverage,
     options::MysqlOptions,
@@ -31,7 +31,7 @@ const EXECUTED_WAIT_S: u32 = 5;
 
 /// The kind of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     /// MariaDB.
     Mariadb,
     /// MySQL and compatible servers.
@@ -42,7 +42,7 @@ pub enum Kind {
 #[derive(Clone, Debug)]
 pub struct Server {
     /// The kind of the server.
-    pub kind: Kind,
+    pub kind: ServerKind,
     /// Identifies the server.
     pub identity: String,
     /// Whether the log's events end in a checksum.
@@ -53,10 +53,10 @@ pub struct Server {
 
 impl Server {
     /// Checks the server of `connection`.
-    pub async fn inspect(connection: &mut Connection, options: &MysqlOptions) -> Result<Server, SourceError> {
+    pub async fn inspect(connection: &mut MysqlConnection, options: &MysqlOptions) -> Result<Server, SourceError> {
         let kind = match connection.version.contains("MariaDB") {
-            true => Kind::Mariadb,
-            false => Kind::Mysql,
+            true => ServerKind::Mariadb,
+            false => ServerKind::Mysql,
         };
         let variables = variables(connection).await?;
         let value = |name: &str| variables.get(name).map_or("", String::as_str);
@@ -70,11 +70,11 @@ impl Server {
                 "binlog_format is not ROW, so inserts into the outbox table would be missed: set binlog_format=ROW",
             );
         }
-        if kind == Kind::Mysql && value("gtid_mode") != "ON" {
+        if kind == ServerKind::Mysql && value("gtid_mode") != "ON" {
             return unusable("transactions have no GTIDs: set gtid_mode=ON and enforce_gtid_consistency=ON");
         }
         let statements_variable =
-            if kind == Kind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
+            if kind == ServerKind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
         if value(statements_variable) != "ON" && !options.outbox_only {
             return unusable(&format!(
                 "statements are not in the log, so keys in comments would be missed: set {statements_variable}=ON, or \
@@ -82,8 +82,8 @@ impl Server {
             ));
         }
         let identity = match kind {
-            Kind::Mysql => format!("mysql:{}", value("server_uuid")),
-            Kind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
+            ServerKind::Mysql => format!("mysql:{}", value("server_uuid")),
+            ServerKind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
         let warnings = log_coverage::check(connection, &variables, !options.outbox_only).await?;
         Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32", warnings })
@@ -92,15 +92,15 @@ impl Server {
     /// The position of `start` on this server.
     pub async fn start_position(
         &self,
-        connection: &mut Connection,
+        connection: &mut MysqlConnection,
         start: &Start,
     ) -> Result<GtidPosition, SourceError> {
         let sql = match (start, self.kind) {
             (Start::At(position), _) => return self.parse(&position.0),
-            (Start::Now, Kind::Mariadb) => "SELECT @@global.gtid_binlog_pos".into(),
-            (Start::Now, Kind::Mysql) => "SELECT @@global.gtid_executed".into(),
-            (Start::Earliest, Kind::Mysql) => "SELECT @@global.gtid_purged".into(),
-            (Start::Earliest, Kind::Mariadb) => {
+            (Start::Now, ServerKind::Mariadb) => "SELECT @@global.gtid_binlog_pos".into(),
+            (Start::Now, ServerKind::Mysql) => "SELECT @@global.gtid_executed".into(),
+            (Start::Earliest, ServerKind::Mysql) => "SELECT @@global.gtid_purged".into(),
+            (Start::Earliest, ServerKind::Mariadb) => {
                 let oldest = connection.query_one("SHOW BINARY LOGS").await?.unwrap_or_default();
                 format!("SELECT BINLOG_GTID_POS('{}', 4)", oldest.replace(['\'', '\\'], ""))
             }
@@ -111,10 +111,10 @@ impl Server {
     /// Parses a position of this kind of server.
     pub fn parse(&self, text: &str) -> Result<GtidPosition, SourceError> {
         let (position, form) = match self.kind {
-            Kind::Mariadb => {
+            ServerKind::Mariadb => {
                 (GtidList::parse(text).map(GtidPosition::Mariadb), "domain-server-sequence, such as 0-1-5")
             }
-            Kind::Mysql => (GtidSet::parse(text).map(GtidPosition::Mysql), "a GTID set, such as UUID:1-5"),
+            ServerKind::Mysql => (GtidSet::parse(text).map(GtidPosition::Mysql), "a GTID set, such as UUID:1-5"),
         };
         position.ok_or_else(|| SourceError::Unusable {
             why: format!("'{text}' is not a position of this server; expected {form}"),
@@ -128,7 +128,7 @@ impl Server {
         options: &MysqlOptions,
         from: &GtidPosition,
     ) -> Result<PacketStream, SourceError> {
-        let mut connection = Connection::open(network, options).await?;
+        let mut connection = MysqlConnection::open(network, options).await?;
         let server_id = options.server_id.unwrap_or(SERVER_ID_FIRST | connection.id);
         self.check_position_available(&mut connection, from).await?;
         let period_ns = options.heartbeat.as_nanos();
@@ -151,7 +151,7 @@ impl Server {
     /// Fails if the server does not know all of `from`. The dump itself would silently start from the beginning.
     async fn check_position_available(
         &self,
-        connection: &mut Connection,
+        connection: &mut MysqlConnection,
         from: &GtidPosition,
     ) -> Result<(), SourceError> {
         let why = match from {
@@ -212,7 +212,7 @@ const LOST_TEXTS: [&str; 8] = [
     "has more GTIDs than",
 ];
 
-async fn variables(connection: &mut Connection) -> Result<BTreeMap<String, String>, SourceError> {
+async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<String, String>, SourceError> {
     let rows = connection
         .query(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \

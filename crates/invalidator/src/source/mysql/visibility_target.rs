@@ -1,10 +1,10 @@
-//! What the gate must wait for: how far the log was read when keys were emitted.
+//! The target of the gate: how far the log was read when keys were emitted.
 //!
 //! Serves the delete path, between [`super::assembler`], which fills it, and [`super::gate`], which empties it.
 
 use super::gtid::GtidSet;
 
-/// What readers must see before the emitted keys may be deleted. Each kind of server has its own fields; those of the
+/// The commits that readers must see before the emitted keys may be deleted. Each kind of server has its own fields; those of the
 /// other kind stay empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibilityTarget {

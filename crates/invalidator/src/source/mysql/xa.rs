@@ -5,7 +5,7 @@
 //! began are never read: a start from the present waits for such transactions ([`wait_until_resolved`]).
 
 use super::{
-    connection::{Connection, Row, text},
+    connection::{MysqlConnection, Row, text},
     event::xid_text,
     gtid::GtidPosition,
 };
@@ -112,7 +112,7 @@ fn too_many() -> SourceError {
 /// Waits up to `wait_max` until all transactions that are prepared now are resolved, and logs those that are not. If
 /// the start position was queried before this call, a transaction that commits after the wait was prepared after that
 /// position, unless it was logged.
-pub async fn wait_until_resolved(connection: &mut Connection, wait_max: Duration) -> Result<(), SourceError> {
+pub async fn wait_until_resolved(connection: &mut MysqlConnection, wait_max: Duration) -> Result<(), SourceError> {
     let rows = match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
         Ok(rows) => rows,
         Err(error) => {
@@ -149,12 +149,12 @@ pub async fn wait_until_resolved(connection: &mut Connection, wait_max: Duration
 
 /// Whether the server lists none of these prepared transactions any more. A transaction leaves the list when its commit
 /// is complete. If its name is prepared again at once, the gate waits for that transaction too.
-pub async fn are_resolved(connection: &mut Connection, xids: &[String]) -> Result<bool, SourceError> {
+pub async fn are_resolved(connection: &mut MysqlConnection, xids: &[String]) -> Result<bool, SourceError> {
     let listed = list_prepared(connection).await?;
     Ok(!xids.iter().any(|xid| listed.contains(xid)))
 }
 
-async fn list_prepared(connection: &mut Connection) -> Result<BTreeSet<String>, SourceError> {
+async fn list_prepared(connection: &mut MysqlConnection) -> Result<BTreeSet<String>, SourceError> {
     Ok(connection.query("XA RECOVER").await?.iter().filter_map(xid_of_row).collect())
 }
 

@@ -21,7 +21,7 @@ mod prune;
 pub use journal::{JOURNAL_SQL, create_journal, triggers_sql};
 pub use prune::{PRUNE_EVERY, prune};
 
-use super::{Commits, Log, OpenedSource, Position, Source, SourceError, Start};
+use super::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
 use journal::{Journal, ReadResult};
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -54,7 +54,7 @@ impl SqliteLog {
     }
 }
 
-impl Log for SqliteLog {
+impl CommitLog for SqliteLog {
     fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
         let path = self.path.clone();
         Box::pin(run_blocking(move || match path.canonicalize() {
