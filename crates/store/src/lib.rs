@@ -145,22 +145,22 @@ impl Store {
     /// Stores `item` under `key` as `mode` says. `append` and `prepend` keep the item's flags and expiry. A `set` that
     /// is refused for its size removes the older value.
     pub fn store(&self, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> StoreOutcome {
-        self.stripe(key, now).store(key, mode, item, now)
+        self.lock_stripe(key, now).store(key, mode, item, now)
     }
 
     /// Fills a miss: stores `item` if `token` still holds.
     pub fn lease_set(&self, key: HashedKey<'_>, token: LeaseToken, item: &NewItem<'_>, now: Now) -> LeaseSetOutcome {
-        self.stripe(key, now).lease_set(key, token, item, now)
+        self.lock_stripe(key, now).lease_set(key, token, item, now)
     }
 
     /// Removes the value, voids the lease, and refuses `add` for `hold_off_ms` from now on.
     pub fn delete(&self, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> DeleteOutcome {
-        self.stripe(key, now).delete(key, hold_off_ms, now)
+        self.lock_stripe(key, now).delete(key, hold_off_ms, now)
     }
 
     /// Adds to a decimal value, or subtracts from it.
     pub fn arithmetic(&self, key: HashedKey<'_>, direction: Direction, delta: u64, now: Now) -> ArithmeticOutcome {
-        self.stripe(key, now).arithmetic(key, direction, delta, now)
+        self.lock_stripe(key, now).arithmetic(key, direction, delta, now)
     }
 
     /// As [`Store::store`], with conditions, and for items whatever their meta state. Returns the bytes of the whole
@@ -173,12 +173,12 @@ impl Store {
         conditions: &MetaSet,
         now: Now,
     ) -> (StoreOutcome, usize) {
-        self.stripe(key, now).meta_set(key, mode, item, conditions, now)
+        self.lock_stripe(key, now).meta_set(key, mode, item, conditions, now)
     }
 
     /// Removes the item or changes it as the conditions say, and voids the lease; starts no hold-off.
     pub fn meta_delete(&self, key: HashedKey<'_>, conditions: &MetaDelete, now: Now) -> MetaDeleteOutcome {
-        self.stripe(key, now).meta_delete(key, conditions, now)
+        self.lock_stripe(key, now).meta_delete(key, conditions, now)
     }
 
     /// As [`Store::arithmetic`], with conditions, and for items whatever their meta state.
@@ -190,7 +190,7 @@ impl Store {
         conditions: &MetaArithmetic,
         now: Now,
     ) -> MetaArithmeticOutcome {
-        self.stripe(key, now).meta_arithmetic(key, direction, delta, conditions, now)
+        self.lock_stripe(key, now).meta_arithmetic(key, direction, delta, conditions, now)
     }
 
     /// Removes all items that were stored before `at`, which may lie in the future. If `at` has come already, all items
@@ -317,7 +317,7 @@ impl Store {
     }
 
     #[inline]
-    fn stripe(&self, key: HashedKey<'_>, now: Now) -> StripeGuard<'_> {
+    fn lock_stripe(&self, key: HashedKey<'_>, now: Now) -> StripeGuard<'_> {
         StripeGuard::lock(&self.shared, key.stripe(self.shared.memory.pages.geometry.stripe_bits), now)
     }
 }
@@ -362,7 +362,7 @@ impl Reader<'_> {
     /// Shows the live item under `key` to `render`; `None` if there is none. Second pass over a batch.
     #[inline]
     pub fn get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(ItemView<'_>) -> R) -> Option<R> {
-        self.store.stripe(key, self.now).get(key, None, self.now, render)
+        self.store.lock_stripe(key, self.now).get(key, None, self.now, render)
     }
 
     /// As [`Reader::get`], and gives the item a new expiry first (`gat`, `touch`).
@@ -372,7 +372,7 @@ impl Reader<'_> {
         expiry: Expiry,
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
-        self.store.stripe(key, self.now).get(key, Some(expiry), self.now, render)
+        self.store.lock_stripe(key, self.now).get(key, Some(expiry), self.now, render)
     }
 
     /// As [`Reader::get`], with conditions, and for items whatever their meta state.
@@ -382,11 +382,11 @@ impl Reader<'_> {
         conditions: &MetaGet,
         render: impl FnOnce(MetaGetOutcome<'_>) -> R,
     ) -> Option<R> {
-        self.store.stripe(key, self.now).meta_get(key, conditions, self.now, render)
+        self.store.lock_stripe(key, self.now).meta_get(key, conditions, self.now, render)
     }
 
     /// Shows the live item, or a token to fill the miss with, or that another client holds one.
     pub fn lease_get<R>(&self, key: HashedKey<'_>, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
-        self.store.stripe(key, self.now).lease_get(key, self.now, render)
+        self.store.lock_stripe(key, self.now).lease_get(key, self.now, render)
     }
 }

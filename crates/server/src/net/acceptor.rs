@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::net::state::NetState;
 use crate::net::tls::certificates::Certificates;
-use crate::net::worker_handle::Dispatched;
+use crate::net::worker_handle::AssignedConnection;
 use crate::session::context::Protocols;
 use lookaside_net::TlsMode;
 use lookaside_telemetry::LogThrottle;
@@ -130,7 +130,8 @@ impl<'a> Acceptor<'a> {
         }
         self.net.connections_total.fetch_add(1, Ordering::Relaxed);
         let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
-        self.net.dispatch(Dispatched::Accepted { socket, tls, protocols: listener.protocols });
+        let accepted = AssignedConnection::Accepted { socket, tls, protocols: listener.protocols };
+        self.net.least_loaded_worker().dispatch([accepted]);
     }
 }
 

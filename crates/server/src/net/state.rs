@@ -4,7 +4,7 @@ use crate::net::accept_pause::AcceptPause;
 use crate::net::connection_table::ConnectionTable;
 use crate::net::udp::amplification::AmplificationLimit;
 use crate::net::watchers::Watchers;
-use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use crate::net::worker_handle::WorkerHandle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,11 +50,11 @@ impl NetState {
         }
     }
 
-    /// Gives a connection to the worker that has the fewest.
-    pub(crate) fn dispatch(&self, dispatched: Dispatched) {
+    /// The worker that has the fewest connections.
+    pub(crate) fn least_loaded_worker(&self) -> &WorkerHandle {
         let least_loaded =
             self.worker_handles.iter().min_by_key(|handle| handle.connections_open.load(Ordering::Relaxed));
-        least_loaded.expect("there is at least one worker").dispatch([dispatched]);
+        least_loaded.expect("there is at least one worker")
     }
 
     /// Whether the maximum number of connections is reached.

@@ -13,7 +13,7 @@ use crate::net::socket::{self, Received, Sent};
 use crate::net::state::NetState;
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
-use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use crate::net::worker_handle::{AssignedConnection, NextStep, WorkerHandle};
 use crate::observe::event_log::{EventSink, kind};
 use crate::session::context::SessionContext;
 use lookaside_store::Now;
@@ -128,7 +128,7 @@ impl<'s> Worker<'s> {
                 self.close_idle(idle_timeout_s);
             }
             // New connections come last, so that no index is reused while events fetched before are handled.
-            if is_woken && self.take_dispatched() {
+            if is_woken && self.take_assigned() == NextStep::Stop {
                 return self.exit();
             }
         }
@@ -239,13 +239,13 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Takes the connections in the mailbox; returns whether the worker is to end.
-    fn take_dispatched(&mut self) -> bool {
-        let (dispatched, is_stopping) = self.handle.take_mailbox();
-        for dispatched in dispatched {
-            let connection = match dispatched {
-                Dispatched::Restored(connection) => connection,
-                Dispatched::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
+    /// Takes the connections in the mailbox.
+    fn take_assigned(&mut self) -> NextStep {
+        let (assigned, next_step) = self.handle.take_mailbox();
+        for assigned_connection in assigned {
+            let connection = match assigned_connection {
+                AssignedConnection::Restored(connection) => connection,
+                AssignedConnection::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
                     Ok(tls) => Connection::new(socket, tls, protocols),
                     Err(error) => {
                         tracing::warn!("closing a new connection: cannot start TLS: {error}");
@@ -268,7 +268,7 @@ impl<'s> Worker<'s> {
             }
             self.update_interest(index);
         }
-        is_stopping
+        next_step
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) mod reply;
 use admin_command::AdminCommand;
 use auth::Authentication;
 use auth::ascii::{AsciiAuth, parse_login};
-use batch::{Batch, Progress};
+use batch::{Batch, BatchProgress};
 use binary::Scanned;
 use context::{Protocols, SessionContext};
 use crawl::CrawlCommand;
@@ -160,7 +160,7 @@ impl Session {
                 match AdminCommand::parse(&rest[..consumed]) {
                     Some(command) => batch.push_admin_command(input_at, command, self.crawl.take()),
                     None => {
-                        batch.push_refusal(input_at, line, close, key_to_delete);
+                        batch.push_line(input_at, line, close, key_to_delete);
                         self.swallow_bytes = swallow;
                     }
                 }
@@ -185,16 +185,16 @@ impl Session {
             AsciiAuth::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
             AsciiAuth::Authenticated { consumed } => {
                 self.authentication = Authentication::Done;
-                batch.push_refusal(input_at, Some("STORED"), false, None);
+                batch.push_line(input_at, Some("STORED"), false, None);
                 Ok(consumed)
             }
             AsciiAuth::Refused { line, consumed, swallow } => {
-                batch.push_refusal(input_at, Some(line), false, None);
+                batch.push_line(input_at, Some(line), false, None);
                 self.swallow_bytes = swallow;
                 Ok(consumed)
             }
             AsciiAuth::Close => {
-                batch.push_refusal(input_at, None, true, None);
+                batch.push_line(input_at, None, true, None);
                 Ok(rest.len())
             }
         }
@@ -296,9 +296,9 @@ impl Session {
             let scan = self.scan(input, from, context, now, &mut batch);
             loop {
                 match batch.execute(context, now, batch.steps_count(), usize::MAX, out) {
-                    Progress::Close => return SessionState::Close,
-                    Progress::Yield => {}
-                    Progress::Done | Progress::Full => break,
+                    BatchProgress::Close => return SessionState::Close,
+                    BatchProgress::Yield => {}
+                    BatchProgress::Done | BatchProgress::Full => break,
                 }
             }
             match scan {

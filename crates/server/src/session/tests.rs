@@ -82,7 +82,7 @@ impl Harness {
             let progress = batch.execute(&self.context(), NOW, steps, reply_bytes_max, &mut out);
             assert!(out.len() < reply_bytes_max + 4096 + 300, "a reply of {} bytes", out.len());
             all.extend_from_slice(&out);
-            if progress == Progress::Full {
+            if progress == BatchProgress::Full {
                 session.rewind();
                 return Err(batch.unexecuted(steps, input).expect("a full reply leaves something"));
             }
@@ -230,12 +230,12 @@ fn a_crawl_whose_client_does_not_read_is_given_up_for_another() {
     let harness = Harness::new();
     let (mut session, mut batch, mut out) = (Session::new(), Batch::default(), Vec::new());
     session.scan(b"lru_crawler metadump all\r\n", 0, &harness.context(), NOW, &mut batch);
-    assert_eq!(batch.execute(&harness.context(), NOW, 1, 1, &mut out), Progress::Yield, "the reply is full");
+    assert_eq!(batch.execute(&harness.context(), NOW, 1, 1, &mut out), BatchProgress::Yield, "the reply is full");
     assert_eq!(String::from_utf8_lossy(&out), "OK\r\n");
     let later = Now { unix_ms: NOW.unix_ms + GIVE_UP_MS };
     let _others = start_all_crawls(&harness.store, later);
     out.clear();
-    assert_eq!(batch.execute(&harness.context(), later, 1, usize::MAX, &mut out), Progress::Done);
+    assert_eq!(batch.execute(&harness.context(), later, 1, usize::MAX, &mut out), BatchProgress::Done);
     let refusal = "SERVER_ERROR crawl given up: its client has read nothing for 60 s\r\n";
     assert_eq!(String::from_utf8_lossy(&out), refusal);
 }

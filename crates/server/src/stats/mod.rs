@@ -49,7 +49,7 @@ impl ServerState {
             b"reset" => {
                 *self.baseline.lock() = self.totals();
                 self.net.worker_handles.iter().for_each(|handle| handle.events.prefixes.reset());
-                return reply::line(b"RESET", out);
+                return reply::write_line(b"RESET", out);
             }
             b"items" => self.write_items(now, out),
             b"slabs" => self.write_slabs(now, out),
@@ -64,15 +64,15 @@ impl ServerState {
                 Some(switch @ (b"on" | b"off")) => {
                     let kinds = if switch == b"on" { kind::PREFIXES } else { 0 };
                     self.net.worker_handles.iter().for_each(|handle| handle.events.set_interest(kind::PREFIXES, kinds));
-                    return reply::line(b"OK", out);
+                    return reply::write_line(b"OK", out);
                 }
                 Some(b"dump") => self.write_prefixes(out),
-                _ => return reply::line(b"CLIENT_ERROR usage: stats detail on|off|dump", out),
+                _ => return reply::write_line(b"CLIENT_ERROR usage: stats detail on|off|dump", out),
             },
             b"extstore" | b"proxy" | b"proxyfuncs" | b"proxybe" => {}
-            _ => return reply::line(b"ERROR", out),
+            _ => return reply::write_line(b"ERROR", out),
         }
-        reply::line(b"END", out);
+        reply::write_line(b"END", out);
     }
 
     fn totals(&self) -> Baseline {
@@ -157,7 +157,7 @@ impl ServerState {
         for (prefix, PrefixCounts { gets, hits, sets, deletes }) in sum {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(&prefix);
-            reply::line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
+            reply::write_line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::running_server::RunningServer;
 use lookaside_protocol::binary::{BinaryCommand, BinaryRequest, ResponseTag, compose_request, opcode};
-use std::io::Read;
 
 /// One statistic as the binary protocol sends it; an empty one is the last.
 fn stat(name: &str, value: &str) -> Vec<u8> {

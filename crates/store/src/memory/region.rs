@@ -53,7 +53,7 @@ const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
 /// The system's page size: 4 KiB on most machines, up to 64 KiB on others.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn system_page_bytes() -> usize {
-    // SAFETY: returns a number.
+    // SAFETY: sysconf takes no pointer.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("Linux knows the size of its pages")
 }
 

@@ -44,7 +44,7 @@ impl Reclaimer {
             let mut freed = Vec::new();
             let evicted = self.evictor.sweep(memory, &mut guard, own, &mut freed, now);
             guard.allocations += u64::from(evicted.is_some());
-            let is_rebalance_due = evicted.is_some() && rebalance::is_due(&mut guard, &pages.geometry);
+            let is_rebalance_due = evicted.is_some() && rebalance::count_eviction(&mut guard, &pages.geometry);
             drop(guard);
             slabs.free_all(pages, &freed);
             match evicted {
