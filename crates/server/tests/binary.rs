@@ -8,7 +8,7 @@ use lookaside_protocol::binary::{
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, StoreMode};
 use lookaside_server::credentials::Credentials;
-use lookaside_server::{Batch, Counters, BatchProgress, Protocols, Scan, Session, SessionContext, SessionState};
+use lookaside_server::{Batch, BatchProgress, Counters, Protocols, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };

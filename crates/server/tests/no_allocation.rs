@@ -3,7 +3,7 @@
 
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, compose_request, opcode};
-use lookaside_server::{Batch, Counters, BatchProgress, Scan, Session, SessionContext};
+use lookaside_server::{Batch, BatchProgress, Counters, Scan, Session, SessionContext};
 use lookaside_store::{Now, Options, Store};
 use lookaside_test_support::{CountingAllocator, count_allocations};
 

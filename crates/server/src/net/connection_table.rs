@@ -19,7 +19,7 @@ const SLOTS_RESERVED: usize = 8192;
 
 const STATE_BITS: u32 = 3;
 
-/// What a connection waits for, in memcached's words.
+/// The event that a connection waits for, in memcached's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// A command.

@@ -1,4 +1,4 @@
-//! One round of a worker: what has been read from all ready connections is scanned, prefetched, executed and sent.
+//! One round of a worker: the input of all ready connections is scanned, prefetched, executed and answered.
 //!
 //! | step | of | by |
 //! |---|---|---|
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! Invariants: connections are answered in the order in which they were read, so the reply buffer holds the bytes of
-//! one connection at a time. What a connection can make one round do is bounded: [`READ_BYTES_MAX`] of commands,
+//! one connection at a time. The work of one round for one connection is bounded: [`READ_BYTES_MAX`] of commands,
 //! [`ROUND_REPLY_BYTES_MAX`] of replies. The rest waits for the next round, behind the other connections.
 
 use crate::net::connection::Connection;
@@ -78,7 +78,7 @@ enum InputSource {
     Own(Vec<u8>),
 }
 
-/// What a round leaves of a connection's input.
+/// The part of a connection's input that a round leaves.
 #[derive(Clone, Debug)]
 struct Leftover {
     prefix: Vec<u8>,

@@ -1,7 +1,7 @@
 //! A worker: one thread, one level-triggered epoll, its own connections, its own buffers.
 //!
 //! On each wake-up it reads all ready connections into the [`Round`], which scans, prefetches, executes and sends; then
-//! it handles the connections that paused or closed. What does not fit into one round is served in the next round of
+//! it handles the connections that paused or closed. Input that does not fit into one round is served in the next round of
 //! the same wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox
 //! ([`WorkerHandle`]).
 
@@ -36,7 +36,7 @@ const READ_MORE_BYTES_MAX: usize = 256 << 10;
 const IDLE_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const IDLE_CHECK_ROUNDS: u32 = 10;
 
-/// What a worker leaves when it ends.
+/// The sockets that a worker leaves when it ends.
 pub(crate) struct WorkerExit {
     pub(crate) connections: Vec<Connection>,
     pub(crate) udp_ports: Vec<UdpPort>,

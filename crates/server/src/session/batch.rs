@@ -49,7 +49,7 @@ pub(crate) struct Step<'b> {
     pub(crate) action: Action<'b>,
 }
 
-/// What a step does.
+/// The action of a step.
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
     AdminCommand(AdminCommand<'b>, Option<Box<CrawlCommand>>),
@@ -214,8 +214,7 @@ impl<'b> Batch<'b> {
         BatchProgress::Done
     }
 
-    /// What is not executed yet of the connection whose steps end before `steps_end`; `None` if all of them are
-    /// answered. `input` must be the bytes that these steps were scanned from.
+    /// The unexecuted input of the connection whose steps end before `steps_end`; `None` if all of them are answered. `input` must be the bytes that these steps were scanned from.
     pub fn unexecuted(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
         if self.step_next >= steps_end {
             return None;

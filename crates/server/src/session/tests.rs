@@ -187,8 +187,8 @@ fn a_fill_after_a_delete_is_refused_and_shows_as_stale_only() {
 #[test]
 fn flush_all_at_once_and_later() {
     let harness = Harness::new();
-    let (replies, _) = harness
-        .serve_in_pieces(b"set a 0 0 1\r\nx\r\nflush_all 10\r\nget a\r\nflush_all noreply\r\nget a\r\n", 100);
+    let (replies, _) =
+        harness.serve_in_pieces(b"set a 0 0 1\r\nx\r\nflush_all 10\r\nget a\r\nflush_all noreply\r\nget a\r\n", 100);
     assert_eq!(replies, "STORED\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\nEND\r\n");
     assert_eq!(harness.counters.snapshot().cmd_flush, 2);
 }
@@ -210,7 +210,7 @@ fn start_all_crawls(store: &Store, now: Now) -> Vec<Crawl> {
 }
 
 #[test]
-fn sizes_say_why_there_are_none_while_too_many_crawls_are_under_way() {
+fn sizes_reply_with_an_error_while_too_many_crawls_are_under_way() {
     let harness = Harness::new();
     let context = SessionContext { control: &TracksSizes, ..harness.context() };
     let crawls = start_all_crawls(&harness.store, NOW);

@@ -21,10 +21,7 @@ fn sizes_name_the_protocol_that_has_them() {
     let mut request = Vec::new();
     let tag = ResponseTag { opcode: opcode::STAT, opaque: 0 };
     compose_request(&BinaryRequest { tag, command: BinaryCommand::Stats { arguments: b"sizes" } }, &mut request);
-    let expected = [
-        stat("sizes_status", "error"),
-        stat("sizes_error", "available in the text protocol only"),
-        stat("", ""),
-    ];
+    let expected =
+        [stat("sizes_status", "error"), stat("sizes_error", "available in the text protocol only"), stat("", "")];
     client.exchange(request, expected.concat());
 }

@@ -3,7 +3,7 @@
 //!
 //! Shared by the property test beside it and by the fuzz target `session`.
 
-use lookaside_server::{Batch, Counters, BatchProgress, Scan, Session, SessionContext, SessionState};
+use lookaside_server::{Batch, BatchProgress, Counters, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };

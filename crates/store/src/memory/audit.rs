@@ -24,7 +24,8 @@ pub(crate) fn audit(memory: &Memory) {
             assert_eq!((header.usage.kind(), header.usage.stripe()), (ChunkKind::Head, number), "{head:?}");
             let key = pages.hashed_key(head);
             assert_eq!(index.slot_of(&pages.region, key, head), slot, "{head:?} is in a slot of its key");
-            let same_key = |other| (pages.key(pages.offset_of(other), &pages.header(other)) == key.key()).then_some(other);
+            let same_key =
+                |other| (pages.key(pages.offset_of(other), &pages.header(other)) == key.key()).then_some(other);
             assert_eq!(index.find(&pages.region, key, same_key), Some((slot, head)), "no key is in the index twice");
             assert!(known.insert(head.0), "{head:?} is in the index once");
             heads += 1;

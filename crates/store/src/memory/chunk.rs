@@ -46,7 +46,7 @@ const USAGE_FETCHED: u32 = 1 << 12;
 const ACCESS_SHIFT: u32 = 13;
 const ACCESS_MASK: u32 = (1 << 19) - 1;
 
-/// What a chunk holds.
+/// The contents of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkKind {
     Free = 0,

@@ -13,7 +13,7 @@
 //!   needed to publish an item and to free it; the slice of [`Region::bytes`] is used only while that lock is held.
 //!
 //! The kernel allocates zeroed pages when they are first touched: memory that was never used is not resident.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "memory that other processes and threads share, behind checked offsets")]
 
 use crate::memory::sysv_shm::Attachment;
 use std::ptr::NonNull;

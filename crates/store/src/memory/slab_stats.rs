@@ -11,7 +11,7 @@ use crate::memory::handle::Handle;
 use crate::memory::pages::Pages;
 use crate::memory::slab::{Class, Slabs};
 use crate::sync::lock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use lookaside_sync::SharedCounter;
 
 /// How many chunks of a class are sampled.
 const SAMPLE_CHUNKS_MAX: usize = 1024;
@@ -77,7 +77,7 @@ impl Slabs {
         let chunks_carved: usize = records().map(|record| record.chunks_carved()).sum();
         let (items, items_bytes) = self.sample(pages, &class, chunks_carved);
         let counters = &self.counters[number];
-        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        let count = |counter: &SharedCounter| counter.value();
         let age = &self.ages[number];
         ClassStatistics {
             number: number + 1,

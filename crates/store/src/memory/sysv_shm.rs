@@ -1,5 +1,5 @@
-//! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and a lock so that one
-//! process has it. Serves the start and the end of a server that restarts warm, and no request.
+//! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and a lock that
+//! gives one process exclusive use of it. Serves the start and the end of a server that restarts warm, and no request.
 //!
 //! Beside `region.rs` this is the only file of the crate with `unsafe` in it: it calls the kernel, and returns an
 //! [`Attachment`], which a `Region` reads and writes under that file's rules. These require that no other process
@@ -13,7 +13,7 @@
 //! * A process that attaches a segment holds the lock of its key, and releases it after detaching.
 //!
 //! Absent: the contents of the memory (`warm_restart/superblock.rs`, `snapshot.rs`).
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "System V calls have no safe wrapper")]
 
 use std::io::{Error, Result};
 use std::ptr::NonNull;

@@ -32,7 +32,7 @@ const ENTRIES_PER_BLOCK: usize = (TIMER_BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTE
 /// Blocks use at most one page in this many.
 const TIMER_PAGES_SHARE: usize = 16;
 
-/// What all timers share. The wheels are the stripes'.
+/// The state that all timers share. The wheels are the stripes'.
 pub(crate) struct Timers {
     transient_s: u32,
     /// A timer was not started for want of a page.

@@ -183,8 +183,11 @@ impl Evictor {
             false => stripe.counters.evictions += 1,
         }
         if let Some(hook) = self.hook.get().filter(|_| !header.is_expired(now)) {
-            let value_bytes =
-                if header.is_chained() { pages.chain(pages.offset_of(head), header).1 } else { header.inline_value_bytes() };
+            let value_bytes = if header.is_chained() {
+                pages.chain(pages.offset_of(head), header).1
+            } else {
+                header.inline_value_bytes()
+            };
             let (was_fetched, idle_s) = (header.usage.is_fetched(), header.usage.access_age_s(now));
             let expiry = header.expiry();
             let slab_class = pages.class_of(head) + 1;

@@ -24,7 +24,8 @@ use crate::memory::{Memory, OutOfMemory};
 use crate::stripe::Stripe;
 use crate::sync::{Mutex, lock, try_lock, yield_now};
 use crate::{Now, PageMove};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use lookaside_sync::SharedCounter;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A class gets memory if the items that it evicts are younger by this part than those of the others (§6.2).
 const AGE_GAP_MIN: f64 = 0.2;
@@ -75,8 +76,8 @@ pub(super) enum MoveProgress {
 pub(crate) struct Rebalancer {
     pub(super) mover: Mutex<Mover>,
     pub is_enabled: AtomicBool,
-    pub page_moves: AtomicU64,
-    pub items_moved: AtomicU64,
+    pub page_moves: SharedCounter,
+    pub items_moved: SharedCounter,
 }
 
 /// Counts an eviction of a class; returns whether the class should be considered for another page.
@@ -94,8 +95,8 @@ impl Rebalancer {
         Rebalancer {
             mover: Mutex::default(),
             is_enabled: AtomicBool::new(is_enabled),
-            page_moves: AtomicU64::new(0),
-            items_moved: AtomicU64::new(0),
+            page_moves: SharedCounter::default(),
+            items_moved: SharedCounter::default(),
         }
     }
 
@@ -265,8 +266,8 @@ impl Rebalancer {
         drop(class);
         memory.slabs.free_all(&memory.pages, &freed);
         if progress == MoveProgress::Moved {
-            self.page_moves.fetch_add(1, Relaxed);
-            memory.slabs.counters[from].pages_given.fetch_add(1, Relaxed);
+            self.page_moves.add(1);
+            memory.slabs.counters[from].pages_given.add(1);
             mover.assign_page(memory, page, to, now);
         }
         progress
@@ -367,7 +368,7 @@ impl Rebalancer {
         pages.set_header(to, header);
         index.set_slot(&pages.region, slot, key, to);
         pages.set_usage(from, Usage::allocated());
-        self.items_moved.fetch_add(1, Relaxed);
+        self.items_moved.add(1);
         memory.timers.start(pages, &memory.slabs, stripe, (to, header), now);
     }
 }
@@ -396,7 +397,7 @@ impl Mover {
     fn assign_page(&mut self, memory: &Memory, page: u32, to: Target, now: Now) {
         match to {
             Target::Class(to) => {
-                memory.slabs.counters[to].pages_gained.fetch_add(1, Relaxed);
+                memory.slabs.counters[to].pages_gained.add(1);
                 let mut class = lock(&memory.slabs.classes[to]);
                 memory.slabs.attach_page(&memory.pages, &mut class, page, now);
                 if to == memory.pages.geometry.timer_class() {

@@ -13,7 +13,7 @@ use lookaside_protocol::Cas;
 /// How often each stripe gets another bucket before an item is evicted for its slot.
 const GROWTHS_MAX: usize = 4;
 
-/// What an item is made of, beside its key.
+/// The parts of an item, beside its key.
 pub(super) struct NewContent<'a> {
     pub flags: u32,
     pub expiry: Expiry,
@@ -33,7 +33,7 @@ impl<'a> NewContent<'a> {
     }
 }
 
-/// What few items have.
+/// The parts that few items have.
 #[derive(Clone, Copy)]
 pub(super) struct Extension {
     pub meta_state: MetaState,

@@ -1,4 +1,4 @@
-//! What a client may do, one file a family of verbs. A verb runs from start to end under the lock of the key's stripe.
+//! The verbs, one file per family. A verb runs from start to end under the lock of the key's stripe.
 //!
 //! An item never changes once it can be found, but for its expiry, its usage, its meta state, and when it becomes
 //! stale: a verb that changes a value stores another item and puts it in the place of the old one (`insert.rs`).

@@ -164,7 +164,8 @@ impl Request {
         send_batch: &mut SendBatch,
     ) -> bool {
         let progress = batch.execute(context, now, self.steps_end, self.reply_bytes_max, reply);
-        let is_whole = !matches!(progress, BatchProgress::Full | BatchProgress::Yield) && reply.len() <= self.reply_bytes_max;
+        let is_whole =
+            !matches!(progress, BatchProgress::Full | BatchProgress::Yield) && reply.len() <= self.reply_bytes_max;
         if let (true, BatchProgress::Done, Scan::Full { .. }) = (is_whole, progress, self.scan) {
             return false;
         }

@@ -32,7 +32,7 @@ const CLASS_MAX: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClassSet([u64; 4]);
 
-/// What a crawl lists or counts.
+/// The listing or count that a crawl makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CrawlKind {
     /// A line of facts for each item.

@@ -24,7 +24,7 @@ struct ItemTotals {
     bytes: u64,
 }
 
-/// What a crawl has counted.
+/// The items that a crawl has counted.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     sampled_items: u64,

@@ -22,7 +22,7 @@ pub(crate) enum AdminOutcome {
     Crawling,
 }
 
-/// What is left to do after the action.
+/// The reply or outcome of an action.
 enum Response {
     Line(Cow<'static, str>),
     Outcome(AdminOutcome),
