@@ -1,5 +1,5 @@
-//! [`ServerState`]: the state that all threads of the process share. `startup` builds it, `lifecycle` owns it. The threads that
-//! serve see only parts of it: the store, [`NetState`], and the rest behind `ServerControl`.
+//! [`ServerState`]: the state that all threads of the process share. `startup` builds it, `lifecycle` owns it. The
+//! threads that serve see only parts of it: the store, [`NetState`], and the rest behind `ServerControl`.
 
 use crate::cli::Arguments;
 use crate::clock::Clock;

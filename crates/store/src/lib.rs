@@ -36,8 +36,8 @@
 //!
 //! Keys are spread over stripes, each with its own lock (`stripe`). Items lie in memory that all stripes share
 //! (`memory`): pages of one region, cut into the chunks of slab classes, found through an index that grows a bucket at
-//! a time. When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the order of
-//! locks.
+//! a time. When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the
+//! order of locks.
 //!
 //! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart`).
 //!

@@ -1,7 +1,7 @@
 //! Returns freed memory to the system after a peak of buffered bytes.
 //!
-//! Memory that is freed in the middle of the allocator's memory stays with the process: after a burst of slow clients the
-//! process would keep its peak size. Once a second this checks whether connections buffer far less than at the last
+//! Memory that is freed in the middle of the allocator's memory stays with the process: after a burst of slow clients
+//! the process would keep its peak size. Once a second this checks whether connections buffer far less than at the last
 //! peak; if so, glibc's allocator returns whole pages. A worker that allocates at that moment may wait some
 //! milliseconds; a worker that serves ordinary requests does not allocate.
 #![allow(unsafe_code, reason = "malloc_trim has no safe wrapper")]

@@ -39,8 +39,8 @@ pub const ARENA_BYTES: usize = 256 << 10;
 /// At most this many connections take part in one round.
 pub const ROUND_CONNECTIONS_MAX: usize = 256;
 
-/// A reply is sent once it has this many bytes, even if more commands wait. What the socket does not take is stored in
-/// the connection, which is then paused: a client that never reads costs at most this much and one item.
+/// A reply is sent once it has this many bytes, even if more commands wait. The rest that the socket does not take is
+/// stored in the connection, which is then paused: a client that never reads costs at most this much and one item.
 pub const REPLY_BYTES_MAX: usize = 256 << 10;
 
 /// At most this many bytes are sent to one connection in one round.

@@ -1,8 +1,8 @@
 //! A worker: one thread, one level-triggered epoll, its own connections, its own buffers.
 //!
 //! On each wake-up it reads all ready connections into the [`Round`], which scans, prefetches, executes and sends; then
-//! it handles the connections that paused or closed. Input that does not fit into one round is served in the next round of
-//! the same wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox
+//! it handles the connections that paused or closed. Input that does not fit into one round is served in the next round
+//! of the same wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox
 //! ([`WorkerHandle`]).
 
 use crate::clock::Clock;

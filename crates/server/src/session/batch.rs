@@ -143,8 +143,8 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }
 
-    /// Adds a command whose reply is known already: `line`; `None` if the client wants none. `key_to_delete` is a key whose new value was refused: its old
-    /// value must be deleted.
+    /// Adds a command whose reply is known already: `line`; `None` if the client wants none. `key_to_delete` is a key
+    /// whose new value was refused: its old value must be deleted.
     pub(crate) fn push_line(
         &mut self,
         input_at: usize,
@@ -214,7 +214,8 @@ impl<'b> Batch<'b> {
         BatchProgress::Done
     }
 
-    /// The unexecuted input of the connection whose steps end before `steps_end`; `None` if all of them are answered. `input` must be the bytes that these steps were scanned from.
+    /// The unexecuted input of the connection whose steps end before `steps_end`; `None` if all of them are answered.
+    /// `input` must be the bytes that these steps were scanned from.
     pub fn unexecuted(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
         if self.step_next >= steps_end {
             return None;

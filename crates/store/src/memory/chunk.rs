@@ -228,9 +228,9 @@ pub(crate) fn seconds(now: Now) -> u32 {
     (now.unix_ms / 1000) as u32
 }
 
-/// Access to chunks. An item's fields other than the usage are written under the lock of its stripe. A reader without it
-/// (`try_head`, `clear_chunk`, `Slabs::sample`) may see an old header, and acts on it only after a second read under the
-/// lock, or only adds it up.
+/// Access to chunks. An item's fields other than the usage are written under the lock of its stripe. A reader without
+/// it (`try_head`, `clear_chunk`, `Slabs::sample`) may see an old header: it reads it again under the lock before it
+/// changes such a field or evicts the item, or only adds it up.
 impl Pages {
     pub fn usage(&self, handle: Handle) -> Usage {
         yield_point();

@@ -49,7 +49,8 @@ use superblock::{Superblock, Unreadable};
 /// The bytes that one [`drop_page_tables`] drops: takes a few milliseconds; a multiple of all page sizes.
 const DROPPED_BYTES: usize = 64 << 20;
 
-/// Drops the page tables of part of the region, from byte `at` on; returns the byte to continue from, `None` at the end.
+/// Drops the page tables of part of the region, from byte `at` on; returns the byte to continue from, `None` at the
+/// end.
 pub(crate) fn drop_page_tables(region: &Region, at: usize) -> Option<usize> {
     let bytes = DROPPED_BYTES.min(region.region_bytes().saturating_sub(at));
     if bytes == 0 {

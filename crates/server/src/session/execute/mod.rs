@@ -130,7 +130,8 @@ pub(crate) fn run_command(
     }
 }
 
-/// Writes `line`, if there is one. `key_to_delete` is a key whose new value was refused: its old value is out of date and is deleted.
+/// Writes `line`, if there is one. `key_to_delete` is a key whose new value was refused: its old value is out of date
+/// and is deleted.
 pub(crate) fn write_reply_line(
     context: &SessionContext<'_>,
     line: Option<&str>,
