@@ -110,7 +110,7 @@ def test_a_clean_stop_keeps_every_item(region, by):
     assert "is new" in server.log()
     before = fill(server.port, 1500)
     end(server, by)
-    assert "1500 items are kept for the next start" in server.log()
+    assert "saved 1500 items for the next start" in server.log()
 
     server = region.serve()
     assert "attached with 1500 items" in server.log()
@@ -196,7 +196,7 @@ def test_a_different_memory_size_starts_empty_with_a_reason(region):
     assert stats(server.port)["curr_items"] == "10", "options that do not affect the layout may change"
     end(server)
     server = region.serve("-f", "1.25", memory="128")
-    assert "starts empty: it was laid out by other slab options" in server.log()
+    assert "starts empty: it was made with other slab options" in server.log()
 
 
 def test_a_large_region_starts_as_fast_as_a_small_one(region):

@@ -10,19 +10,19 @@
 //! |---|---|
 //! | [`lifecycle`] | runs the process: threads, main loop, handover |
 //! | [`startup`] | builds the process |
-//! | [`stats`] | what an operator is shown: `stats`, Prometheus |
+//! | [`stats`] | statistics for operators: `stats`, Prometheus |
 //! | [`shared`] | the state that all threads share |
 //! | [`cli`] | the command line |
 //! | [`net`] | one thread's loop over its sockets: accept, read, send |
 //! | [`session`] | sans-I/O: bytes in, bytes out; a simulation drives it |
-//! | [`observe`] | what threads count and record while they serve |
+//! | [`observe`] | counters and events of the threads that serve |
 //!
 //! Invariants: workers share nothing but the store. An idle connection owns no buffer. No request allocates, except
 //! where a client is slow, a command incomplete, or a command asks about the process (`stats`).
 //!
 //! Deliberately absent: an async runtime. A loop of one thread needs none.
 #![deny(unsafe_code)]
-#![allow(rustdoc::private_intra_doc_links)]
+#![expect(rustdoc::private_intra_doc_links, reason = "the map of the crate links its private modules")]
 
 mod cli;
 mod clock;
@@ -40,12 +40,12 @@ pub use lifecycle::run;
 pub use lookaside_net::TlsMode;
 pub use net::round::{ARENA_BYTES, REPLY_BYTES_MAX, ROUND_CONNECTIONS_MAX, ROUND_REPLY_BYTES_MAX};
 pub use net::socket::READ_BYTES_MAX;
-pub use net::udp::amplification::REPLY_BYTES_MAX as UDP_REPLY_BYTES_MAX;
+pub use net::udp::amplification::UDP_REPLY_BYTES_MAX;
 pub use observe::counters::{CounterSnapshot, Counters};
 pub use observe::event_log::EventSink;
 pub use observe::metrics::Sampler;
 pub use session::auth::credentials;
-pub use session::batch::{Batch, PREFETCH_KEYS, Progress, Unexecuted};
+pub use session::batch::{Batch, BatchProgress, PREFETCH_KEYS, Unexecuted};
 pub use session::context::{LINE_BYTES_MAX, NoControl, Protocols, ServerControl, SessionContext, limits};
 pub use session::execute::VERSION;
 pub use session::{Scan, Session, SessionState};

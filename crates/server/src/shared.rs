@@ -1,5 +1,5 @@
-//! [`ServerState`]: what all threads of the process share. `startup` builds it, `lifecycle` owns it. The threads that
-//! serve see only parts of it: the store, [`NetState`], and the rest behind `ServerControl`.
+//! [`ServerState`]: the state that all threads of the process share. `startup` builds it, `lifecycle` owns it. The
+//! threads that serve see only parts of it: the store, [`NetState`], and the rest behind `ServerControl`.
 
 use crate::cli::Arguments;
 use crate::clock::Clock;
@@ -24,7 +24,7 @@ use std::sync::{Arc, OnceLock};
 /// The programs that can take over from each other. The format includes that of a connection's handover state.
 pub(crate) const PROGRAM: Program = Program { name: "lookaside-server", format: 1 };
 
-/// What all threads of the process share.
+/// The state that all threads of the process share.
 pub(crate) struct ServerState {
     pub(crate) arguments: Arguments,
     pub(crate) options: Options,
@@ -105,7 +105,7 @@ impl ServerState {
         }));
     }
 
-    /// What the watchers' thread works on.
+    /// The sources of the watchers' events.
     pub(crate) fn watch_sources(&self) -> WatchSources<'_> {
         let sinks = self.net.worker_handles.iter().map(|handle| &handle.events).chain([&*self.evictions]);
         WatchSources { sinks: sinks.collect(), connection_table: &self.net.connection_table, clock: self.clock }

@@ -8,7 +8,7 @@ use lookaside_protocol::binary::{
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, Direction, StoreMode};
 use lookaside_server::credentials::Credentials;
-use lookaside_server::{Batch, Counters, Progress, Protocols, Scan, Session, SessionContext, SessionState};
+use lookaside_server::{Batch, BatchProgress, Counters, Protocols, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -67,17 +67,17 @@ impl Harness {
                 let progress = batch.execute(&self.context(), NOW, steps, reply_bytes_max, &mut out);
                 all.extend_from_slice(&out);
                 match (progress, scan) {
-                    (Progress::Close, _) => return all,
-                    (Progress::Full, _) => {
+                    (BatchProgress::Close, _) => return all,
+                    (BatchProgress::Full, _) => {
                         session.rewind();
                         let rest = batch.unexecuted(steps, &input).expect("a full reply leaves something");
                         assert!(rest.prefix.is_empty(), "a request is never cut off in its middle");
                         input.drain(..rest.input_at);
                         continue 'pause;
                     }
-                    (Progress::Done, Scan::Full { input_at }) => from = input_at,
-                    (Progress::Done, Scan::Finished { .. }) => return all,
-                    (Progress::Yield, _) => unreachable!("no binary command crawls"),
+                    (BatchProgress::Done, Scan::Full { input_at }) => from = input_at,
+                    (BatchProgress::Done, Scan::Finished { .. }) => return all,
+                    (BatchProgress::Yield, _) => unreachable!("no binary command crawls"),
                 }
             }
         }

@@ -5,6 +5,7 @@
 use clap::Parser;
 use lookaside_server::Arguments;
 use lookaside_test_support::{CountingAllocator, live_bytes};
+use rustix::process::{Resource, getrlimit};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
@@ -52,7 +53,8 @@ fn serve(client: &TcpStream) {
 
 #[test]
 fn an_idle_connection_costs_less_than_200_bytes() {
-    lookaside_net::raise_fd_limit(None);
+    let descriptors_max = lookaside_net::raise_fd_limit(None);
+    assert_eq!(descriptors_max, getrlimit(Resource::Nofile).maximum, "the soft limit is raised to the hard limit");
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|probe| probe.local_addr()).expect("a port").port();
     let port_text = port.to_string();
     let words = ["lookaside-server", "-p", &port_text, "-t", "1", "-A", "-c", "5000", "-m", "16"];

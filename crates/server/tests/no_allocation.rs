@@ -3,7 +3,7 @@
 
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, compose_request, opcode};
-use lookaside_server::{Batch, Counters, Progress, Scan, Session, SessionContext};
+use lookaside_server::{Batch, BatchProgress, Counters, Scan, Session, SessionContext};
 use lookaside_store::{Now, Options, Store};
 use lookaside_test_support::{CountingAllocator, count_allocations};
 
@@ -20,7 +20,7 @@ fn round(batch: Batch<'static>, context: &SessionContext<'_>, input: &[u8], out:
         batch.clear();
         let scan = session.scan(input, from, context, NOW, &mut batch);
         let progress = batch.execute(context, NOW, batch.steps_count(), usize::MAX, out);
-        assert_eq!(progress, Progress::Done);
+        assert_eq!(progress, BatchProgress::Done);
         match scan {
             Scan::Full { input_at } => from = input_at,
             Scan::Finished { input_at, .. } => {

@@ -42,7 +42,7 @@ pub struct Value<'a> {
     rest: Continuation<'a>,
 }
 
-/// What follows the first piece: `bytes`, from this chunk on.
+/// The value after its first piece: `bytes`, from this chunk on.
 #[derive(Clone, Copy)]
 struct Continuation<'a> {
     chain: Option<(&'a Pages, Handle)>,

@@ -1,4 +1,4 @@
-//! What the threads of one store share.
+//! The state that the threads of one store share.
 
 use crate::memory::Memory;
 use crate::memory::geometry::Geometry;

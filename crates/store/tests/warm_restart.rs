@@ -271,12 +271,12 @@ fn other_memory_or_slab_options_start_empty_with_the_reason() {
         (
             Options { growth_factor: 1.25, ..options() },
             ColdStartReason::OtherLayout,
-            "it was laid out by other slab options",
+            "it was made with other slab options",
         ),
         (
             Options { chunk_bytes_min: 96, ..options() },
             ColdStartReason::OtherLayout,
-            "it was laid out by other slab options",
+            "it was made with other slab options",
         ),
     ];
     for (other, why, words) in cases {

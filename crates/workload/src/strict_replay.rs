@@ -97,7 +97,7 @@ pub async fn replay_strictly(
 ) -> StrictReplayReport {
     let started = Instant::now();
     let requests = options.requests_max.min(trace.requests.len());
-    let mut clock = Clock { trace, speed: options.speed, started, second: 0, before_second: 0 };
+    let mut clock = ReplayClock { trace, speed: options.speed, started, second: 0, before_second: 0 };
     let mut run = Run::new(server, trace, options.warmup_requests);
     let mut next = 0;
     while next < requests {
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
 }
 
 /// The trace's clock.
-struct Clock<'a> {
+struct ReplayClock<'a> {
     trace: &'a Trace,
     speed: Option<f64>,
     started: Instant,
@@ -246,7 +246,7 @@ struct Clock<'a> {
     before_second: usize,
 }
 
-impl Clock<'_> {
+impl ReplayClock<'_> {
     /// Waits until request number `next` is due; returns the number of due requests.
     async fn wait_for(&mut self, next: usize) -> usize {
         let Some(speed) = self.speed else {

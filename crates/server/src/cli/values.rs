@@ -1,6 +1,6 @@
 //! Parses the values of options. An error says what is expected.
 
-use crate::net::udp::amplification::REPLY_BYTES_MAX;
+use crate::net::udp::amplification::UDP_REPLY_BYTES_MAX;
 use lookaside_store::RegionName;
 
 /// The largest `-m`, in megabytes.
@@ -46,7 +46,7 @@ pub(super) fn parse_item_bytes(text: &str) -> Result<usize, String> {
 
 pub(super) fn parse_reply_bytes(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
-    let is_size = bytes <= REPLY_BYTES_MAX;
+    let is_size = bytes <= UDP_REPLY_BYTES_MAX;
     is_size.then_some(bytes).ok_or_else(|| "a reply by UDP is 128k at most".to_string())
 }
 

@@ -1,4 +1,4 @@
-//! What clients may ask of the process beside requests for items ([`ServerControl`]).
+//! Requests of clients that concern the process, not its items ([`ServerControl`]).
 
 use crate::net::peer_address;
 use crate::net::watchers::WATCHERS_MAX;

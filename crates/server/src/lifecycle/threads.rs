@@ -18,7 +18,7 @@ use crate::net::connection::Connection;
 use crate::net::peer_address;
 use crate::net::udp::UdpPort;
 use crate::net::worker::{Worker, WorkerExit};
-use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use crate::net::worker_handle::{AssignedConnection, WorkerHandle};
 use crate::session::context::{SessionContext, limits};
 use crate::shared::ServerState;
 use crate::startup::listeners::Listeners;
@@ -120,7 +120,7 @@ fn serve(
 /// Spreads connections evenly over the workers, waking each worker once.
 fn distribute(state: &ServerState, connections: Vec<Connection>) {
     let each = connections.len().div_ceil(state.net.worker_handles.len()).max(1);
-    let mut connections = connections.into_iter().map(Dispatched::Restored);
+    let mut connections = connections.into_iter().map(AssignedConnection::Restored);
     for handle in &state.net.worker_handles {
         handle.dispatch(connections.by_ref().take(each));
     }

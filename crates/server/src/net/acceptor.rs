@@ -6,7 +6,7 @@
 use crate::clock::Clock;
 use crate::net::state::NetState;
 use crate::net::tls::certificates::Certificates;
-use crate::net::worker_handle::Dispatched;
+use crate::net::worker_handle::AssignedConnection;
 use crate::session::context::Protocols;
 use lookaside_net::TlsMode;
 use lookaside_telemetry::LogThrottle;
@@ -16,7 +16,6 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketAddrAny, SocketFlags};
 use socket2::Socket;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How many connections are accepted from one listener before the other listeners and signals are served.
@@ -73,7 +72,7 @@ impl<'a> Acceptor<'a> {
         let now = self.clock.now();
         let has_begun = self.net.accept_pause.set_paused(self.is_exhausted || self.is_full, now);
         if has_begun && self.is_exhausted && self.warnings.allow(Duration::from_millis(now.unix_ms)).is_some() {
-            tracing::warn!("no file descriptor for a new connection, it waits: raise `ulimit -n` or lower -c");
+            tracing::warn!("out of file descriptors: new connections wait; raise `ulimit -n` or lower -c");
         }
     }
 
@@ -121,16 +120,17 @@ impl<'a> Acceptor<'a> {
         mark_validated(self.net, address);
         let tls = self.certificates.and_then(|certificates| certificates.server_config(listener.tls));
         if self.net.is_full() {
-            self.net.connections_rejected.fetch_add(1, Ordering::Relaxed);
+            self.net.connections_rejected.add(1);
             if tls.is_none() {
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 let _ = rustix::net::send(&socket, TOO_MANY_CONNECTIONS, flags);
             }
             return;
         }
-        self.net.connections_total.fetch_add(1, Ordering::Relaxed);
+        self.net.connections_total.add(1);
         let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
-        self.net.dispatch(Dispatched::Accepted { socket, tls, protocols: listener.protocols });
+        let accepted = AssignedConnection::Accepted { socket, tls, protocols: listener.protocols };
+        self.net.least_loaded_worker().dispatch([accepted]);
     }
 }
 

@@ -182,7 +182,7 @@ impl Connection {
         receive(&self.socket, rustix::buffer::spare_capacity(&mut active.input))
     }
 
-    /// What it waits for.
+    /// The event that it waits for.
     pub(crate) fn phase(&self) -> ConnectionPhase {
         match &self.active {
             None => ConnectionPhase::Read,

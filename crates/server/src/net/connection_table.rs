@@ -15,11 +15,11 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Slots for descriptors that are not connections: listeners, epolls, UDP ports.
-const DESCRIPTORS_RESERVED: usize = 8192;
+const SLOTS_RESERVED: usize = 8192;
 
 const STATE_BITS: u32 = 3;
 
-/// What a connection waits for, in memcached's words.
+/// The event that a connection waits for, in memcached's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionPhase {
     /// A command.
@@ -39,7 +39,7 @@ pub(crate) struct ConnectionTable {
 
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct ConnectionEntry {
     pub(crate) descriptor: RawFd,
     /// The time of the last input or output, in seconds since the start.
     pub(crate) active_s: u32,
@@ -60,7 +60,7 @@ impl ConnectionPhase {
 
 impl ConnectionTable {
     pub(crate) fn new(connections_max: usize) -> ConnectionTable {
-        let slots = connections_max + DESCRIPTORS_RESERVED;
+        let slots = connections_max + SLOTS_RESERVED;
         ConnectionTable { slots: (0..slots).map(|_| AtomicU32::new(0)).collect() }
     }
 
@@ -87,14 +87,14 @@ impl ConnectionTable {
     }
 
     /// All connections, in the order of their descriptors.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = ConnectionEntry> {
         self.slots.iter().enumerate().filter_map(|(descriptor, slot)| {
             let word = slot.load(Ordering::Relaxed);
             let phases =
                 [ConnectionPhase::Read, ConnectionPhase::Nread, ConnectionPhase::Mwrite, ConnectionPhase::Watch];
             let phase = phases.into_iter().find(|phase| *phase as u32 == word & ((1 << STATE_BITS) - 1));
             let active_s = (word >> STATE_BITS).checked_sub(1)?;
-            Some(Entry { descriptor: descriptor as RawFd, active_s, phase: phase? })
+            Some(ConnectionEntry { descriptor: descriptor as RawFd, active_s, phase: phase? })
         })
     }
 }
@@ -109,9 +109,9 @@ mod tests {
         table.set(5, 0, ConnectionPhase::Read);
         table.set(7, 100, ConnectionPhase::Mwrite);
         table.set(i32::MAX, 1, ConnectionPhase::Read);
-        let entries: Vec<Entry> = table.entries().collect();
-        let first = Entry { descriptor: 5, active_s: 0, phase: ConnectionPhase::Read };
-        assert_eq!(entries, [first, Entry { descriptor: 7, active_s: 100, phase: ConnectionPhase::Mwrite }]);
+        let entries: Vec<ConnectionEntry> = table.entries().collect();
+        let first = ConnectionEntry { descriptor: 5, active_s: 0, phase: ConnectionPhase::Read };
+        assert_eq!(entries, [first, ConnectionEntry { descriptor: 7, active_s: 100, phase: ConnectionPhase::Mwrite }]);
         table.remove(5);
         assert_eq!((table.active_s(5), table.active_s(7)), (None, Some(100)));
     }

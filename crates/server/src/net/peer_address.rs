@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! The kernel is asked when the addresses are needed, so that no connection has to store them.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "socket2 and rustix want a descriptor that is owned or borrowed")]
 
 use socket2::SockAddr;
 use std::os::fd::RawFd;

@@ -1,4 +1,4 @@
-//! One round of a worker: what has been read from all ready connections is scanned, prefetched, executed and sent.
+//! One round of a worker: the input of all ready connections is scanned, prefetched, executed and answered.
 //!
 //! | step | of | by |
 //! |---|---|---|
@@ -19,13 +19,13 @@
 //! ```
 //!
 //! Invariants: connections are answered in the order in which they were read, so the reply buffer holds the bytes of
-//! one connection at a time. What a connection can make one round do is bounded: [`READ_BYTES_MAX`] of commands,
+//! one connection at a time. The work of one round for one connection is bounded: [`READ_BYTES_MAX`] of commands,
 //! [`ROUND_REPLY_BYTES_MAX`] of replies. The rest waits for the next round, behind the other connections.
 
 use crate::net::connection::Connection;
 use crate::net::socket::{READ_BYTES_MAX, Sent};
 use crate::observe::command_trace::CommandTrace;
-use crate::session::batch::{Batch, Progress, Unexecuted};
+use crate::session::batch::{Batch, BatchProgress, Unexecuted};
 use crate::session::context::SessionContext;
 use crate::session::crawl::CrawlCommand;
 use crate::session::{Scan, Session};
@@ -39,8 +39,8 @@ pub const ARENA_BYTES: usize = 256 << 10;
 /// At most this many connections take part in one round.
 pub const ROUND_CONNECTIONS_MAX: usize = 256;
 
-/// A reply is sent once it has this many bytes, even if more commands wait. What the socket does not take is stored in
-/// the connection, which is then paused: a client that never reads costs at most this much and one item.
+/// A reply is sent once it has this many bytes, even if more commands wait. The rest that the socket does not take is
+/// stored in the connection, which is then paused: a client that never reads costs at most this much and one item.
 pub const REPLY_BYTES_MAX: usize = 256 << 10;
 
 /// At most this many bytes are sent to one connection in one round.
@@ -69,16 +69,16 @@ pub(crate) struct FinishedConnection {
 /// A connection with input.
 struct Ready {
     connection: usize,
-    source: Source,
+    source: InputSource,
 }
 
 /// Where its input is.
-enum Source {
+enum InputSource {
     Arena(Range<usize>),
     Own(Vec<u8>),
 }
 
-/// What a round leaves of a connection's input.
+/// The part of a connection's input that a round leaves.
 #[derive(Clone, Debug)]
 struct Leftover {
     prefix: Vec<u8>,
@@ -140,12 +140,12 @@ impl Round {
     pub(crate) fn add_received(&mut self, connection: usize, count: usize) {
         let range = self.arena_used_bytes..self.arena_used_bytes + count;
         self.arena_used_bytes = range.end;
-        self.ready.push(Ready { connection, source: Source::Arena(range) });
+        self.ready.push(Ready { connection, source: InputSource::Arena(range) });
     }
 
     /// Adds input that was stored in `connection`.
     pub(crate) fn add_partial(&mut self, connection: usize, input: Vec<u8>) {
-        self.ready.push(Ready { connection, source: Source::Own(input) });
+        self.ready.push(Ready { connection, source: InputSource::Own(input) });
     }
 
     /// Answers all input that was added. [`Round::pop_finished`] then returns the connections with their states.
@@ -244,7 +244,7 @@ fn execute_and_send(
         if let Some(trace) = &trace {
             trace.log_reply(&reply[reply_at..]);
         }
-        if let (Progress::Done, Scan::Full { .. }) = (progress, steps.scan) {
+        if let (BatchProgress::Done, Scan::Full { .. }) = (progress, steps.scan) {
             return; // The connection's commands continue in the next batch; its reply is not complete.
         }
         let (sent, sent_bytes) = send_reply(connection, reply, context);
@@ -254,23 +254,23 @@ fn execute_and_send(
         leftover.replied_bytes += sent_bytes;
         let all_sent = sent == Sent::All;
         let may_continue = all_sent && leftover.replied_bytes < ROUND_REPLY_BYTES_MAX;
-        if progress == Progress::Full && may_continue {
+        if progress == BatchProgress::Full && may_continue {
             reply.clear();
             continue;
         }
         let unexecuted = batch.unexecuted(steps.steps_end, input);
         let crawl = unexecuted.as_ref().and_then(|_| batch.take_crawl());
-        leftover.locate_unread(steps, unexecuted, crawl, &mut connection.session);
+        leftover.set_start(steps, unexecuted, crawl, &mut connection.session);
         leftover.next_state = match (progress, sent) {
             (_, Sent::Gone) => NextState::Closed,
-            (Progress::Close, Sent::All) => {
+            (BatchProgress::Close, Sent::All) => {
                 context.events.connection.take_watch_request().map_or(NextState::Closed, NextState::Watching)
             }
-            (Progress::Done, Sent::All) => NextState::Open,
+            (BatchProgress::Done, Sent::All) => NextState::Open,
             _ => NextState::Paused,
         };
         if leftover.next_state == NextState::Paused {
-            connection.pause(&reply[sent_bytes..], progress == Progress::Close);
+            connection.pause(&reply[sent_bytes..], progress == BatchProgress::Close);
         }
         batch.skip(steps.steps_end);
         reply.clear();
@@ -300,8 +300,8 @@ fn shrink(reply: &mut Vec<u8>) {
 }
 
 impl Leftover {
-    /// Sets where the unread input begins: at the first step that was not executed, or where scanning ended.
-    fn locate_unread(
+    /// Sets where the leftover input begins: at the first step that was not executed, or where scanning ended.
+    fn set_start(
         &mut self,
         steps: &StepRange,
         unexecuted: Option<Unexecuted>,
@@ -328,25 +328,25 @@ impl Default for Leftover {
     }
 }
 
-impl Source {
+impl InputSource {
     fn bytes<'a>(&'a self, arena: &'a [u8]) -> &'a [u8] {
         match self {
-            Source::Arena(range) => &arena[range.clone()],
-            Source::Own(input) => input,
+            InputSource::Arena(range) => &arena[range.clone()],
+            InputSource::Own(input) => input,
         }
     }
 
     /// The input from `input_at` on, with `prefix` in front. Allocates only if there is any.
     fn into_leftover(self, arena: &[u8], input_at: usize, prefix: Vec<u8>) -> Vec<u8> {
         match self {
-            Source::Own(mut input) if input_at < input.len() => {
+            InputSource::Own(mut input) if input_at < input.len() => {
                 input.splice(..input_at, prefix);
                 if input.capacity() > 2 * input.len() + READ_BYTES_MAX {
                     input.shrink_to_fit();
                 }
                 input
             }
-            Source::Arena(range) if input_at < range.len() => {
+            InputSource::Arena(range) if input_at < range.len() => {
                 let mut leftover = prefix;
                 leftover.extend_from_slice(&arena[range.start + input_at..range.end]);
                 leftover

@@ -1,20 +1,21 @@
-//! [`NetState`]: what all threads share of connections.
+//! [`NetState`]: the state of connections that all threads share.
 
 use crate::net::accept_pause::AcceptPause;
 use crate::net::connection_table::ConnectionTable;
 use crate::net::udp::amplification::AmplificationLimit;
 use crate::net::watchers::Watchers;
-use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use crate::net::worker_handle::WorkerHandle;
+use lookaside_sync::SharedCounter;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The connections of the process.
 pub(crate) struct NetState {
     pub(crate) worker_handles: Vec<WorkerHandle>,
     pub(crate) watchers: Watchers,
     pub(crate) connection_table: ConnectionTable,
-    pub(crate) connections_total: AtomicU64,
-    pub(crate) connections_rejected: AtomicU64,
+    pub(crate) connections_total: SharedCounter,
+    pub(crate) connections_rejected: SharedCounter,
     pub(crate) limits: ConnectionLimits,
     pub(crate) accept_pause: AcceptPause,
     /// `None` if UDP is off.
@@ -42,19 +43,19 @@ impl NetState {
             worker_handles,
             watchers: Watchers::default(),
             connection_table: ConnectionTable::new(limits.connections_max),
-            connections_total: AtomicU64::new(0),
-            connections_rejected: AtomicU64::new(0),
+            connections_total: SharedCounter::default(),
+            connections_rejected: SharedCounter::default(),
             limits,
             accept_pause: AcceptPause::default(),
             amplification_limit,
         }
     }
 
-    /// Gives a connection to the worker that has the fewest.
-    pub(crate) fn dispatch(&self, dispatched: Dispatched) {
+    /// The worker that has the fewest connections.
+    pub(crate) fn least_loaded_worker(&self) -> &WorkerHandle {
         let least_loaded =
             self.worker_handles.iter().min_by_key(|handle| handle.connections_open.load(Ordering::Relaxed));
-        least_loaded.expect("there is at least one worker").dispatch([dispatched]);
+        least_loaded.expect("there is at least one worker")
     }
 
     /// Whether the maximum number of connections is reached.

@@ -17,9 +17,9 @@ use crate::net::connection::Connection;
 use crate::net::connection_table::{ConnectionPhase, ConnectionTable};
 use crate::net::socket::Sent;
 use crate::observe::event_log::{EventSink, Line, kind};
-use lookaside_sync::Mutex;
+use lookaside_sync::{Mutex, SharedCounter};
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, PoisonError};
 use std::time::Duration;
 
@@ -40,12 +40,12 @@ pub(crate) struct Watchers {
     is_stopping: AtomicBool,
     /// Includes watchers that the thread has not taken over yet.
     pub(crate) count: AtomicUsize,
-    pub(crate) written: AtomicU64,
-    pub(crate) sent: AtomicU64,
-    pub(crate) skipped: AtomicU64,
+    pub(crate) written: SharedCounter,
+    pub(crate) sent: SharedCounter,
+    pub(crate) skipped: SharedCounter,
 }
 
-/// What the watchers' thread reads events from, and where it reports its connections.
+/// The sources of the watchers' events, and the table in which it reports its connections.
 pub(crate) struct WatchSources<'a> {
     pub(crate) sinks: Vec<&'a EventSink>,
     pub(crate) connection_table: &'a ConnectionTable,
@@ -97,7 +97,7 @@ impl Watchers {
             lines.sort_by_key(|line| line.unix_ms);
             for line in &lines {
                 number += 1;
-                self.written.fetch_add(1, Ordering::Relaxed);
+                self.written.add(1);
                 watchers.iter_mut().for_each(|watcher| watcher.queue_line(line, number, self));
             }
             watchers.retain_mut(|watcher| {
@@ -149,15 +149,15 @@ impl Watcher {
         let text = format!("{skipped}ts={seconds}.{milliseconds:03}000 gid={number} {}\n", line.text);
         if self.unsent.len() + text.len() > WATCHER_BYTES_MAX {
             self.skipped += 1;
-            watchers.skipped.fetch_add(1, Ordering::Relaxed);
+            watchers.skipped.add(1);
             return;
         }
         self.skipped = 0;
-        watchers.sent.fetch_add(1, Ordering::Relaxed);
+        watchers.sent.add(1);
         self.unsent.extend_from_slice(text.as_bytes());
     }
 
-    /// Sends what the socket takes; false if the client has disconnected. What a watcher sends is discarded.
+    /// Sends what the socket takes; false if the client has disconnected. Input from a watcher is discarded.
     fn send(&mut self) -> bool {
         if !self.connection.drain_input() {
             return false;

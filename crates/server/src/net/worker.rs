@@ -1,8 +1,8 @@
 //! A worker: one thread, one level-triggered epoll, its own connections, its own buffers.
 //!
 //! On each wake-up it reads all ready connections into the [`Round`], which scans, prefetches, executes and sends; then
-//! it handles the connections that paused or closed. What does not fit into one round is served in the next round of
-//! the same wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox
+//! it handles the connections that paused or closed. Input that does not fit into one round is served in the next round
+//! of the same wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox
 //! ([`WorkerHandle`]).
 
 use crate::clock::Clock;
@@ -13,7 +13,7 @@ use crate::net::socket::{self, Received, Sent};
 use crate::net::state::NetState;
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
-use crate::net::worker_handle::{Dispatched, WorkerHandle};
+use crate::net::worker_handle::{AssignedConnection, NextStep, WorkerHandle};
 use crate::observe::event_log::{EventSink, kind};
 use crate::session::context::SessionContext;
 use lookaside_store::Now;
@@ -36,7 +36,7 @@ const READ_MORE_BYTES_MAX: usize = 256 << 10;
 const IDLE_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const IDLE_CHECK_ROUNDS: u32 = 10;
 
-/// What a worker leaves when it ends.
+/// The sockets that a worker leaves when it ends.
 pub(crate) struct WorkerExit {
     pub(crate) connections: Vec<Connection>,
     pub(crate) udp_ports: Vec<UdpPort>,
@@ -128,7 +128,7 @@ impl<'s> Worker<'s> {
                 self.close_idle(idle_timeout_s);
             }
             // New connections come last, so that no index is reused while events fetched before are handled.
-            if is_woken && self.take_dispatched() {
+            if is_woken && self.take_assigned() == NextStep::Stop {
                 return self.exit();
             }
         }
@@ -239,13 +239,13 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Takes the connections in the mailbox; returns whether the worker is to end.
-    fn take_dispatched(&mut self) -> bool {
-        let (dispatched, is_stopping) = self.handle.take_mailbox();
-        for dispatched in dispatched {
-            let connection = match dispatched {
-                Dispatched::Restored(connection) => connection,
-                Dispatched::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
+    /// Takes the connections in the mailbox.
+    fn take_assigned(&mut self) -> NextStep {
+        let (assigned, next_step) = self.handle.take_mailbox();
+        for assigned_connection in assigned {
+            let connection = match assigned_connection {
+                AssignedConnection::Restored(connection) => connection,
+                AssignedConnection::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
                     Ok(tls) => Connection::new(socket, tls, protocols),
                     Err(error) => {
                         tracing::warn!("closing a new connection: cannot start TLS: {error}");
@@ -268,7 +268,7 @@ impl<'s> Worker<'s> {
             }
             self.update_interest(index);
         }
-        is_stopping
+        next_step
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A connection on its way to its worker.
-pub(crate) enum Dispatched {
+pub(crate) enum AssignedConnection {
     /// A new one.
     Accepted {
         socket: OwnedFd,
@@ -28,6 +28,13 @@ pub(crate) enum Dispatched {
     Restored(Connection),
 }
 
+/// Whether a worker goes on after it has emptied its mailbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextStep {
+    Serve,
+    Stop,
+}
+
 /// A worker, as other threads see it.
 pub(crate) struct WorkerHandle {
     pub(crate) counters: Counters,
@@ -37,7 +44,7 @@ pub(crate) struct WorkerHandle {
     pub(crate) buffers: BufferAccounting,
     /// Includes connections that wait in the mailbox.
     pub(crate) connections_open: AtomicUsize,
-    mailbox: Mutex<Vec<Dispatched>>,
+    mailbox: Mutex<Vec<AssignedConnection>>,
     pub(super) wake_fd: OwnedFd,
     is_stopping: AtomicBool,
 }
@@ -57,10 +64,10 @@ impl WorkerHandle {
     }
 
     /// Puts connections into the mailbox, and wakes the worker.
-    pub(crate) fn dispatch(&self, dispatched: impl IntoIterator<Item = Dispatched>) {
+    pub(crate) fn dispatch(&self, assigned: impl IntoIterator<Item = AssignedConnection>) {
         let mut mailbox = self.mailbox.lock();
         let before = mailbox.len();
-        mailbox.extend(dispatched);
+        mailbox.extend(assigned);
         self.connections_open.fetch_add(mailbox.len() - before, Ordering::Relaxed);
         drop(mailbox);
         self.wake();
@@ -83,13 +90,13 @@ impl WorkerHandle {
         let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 
-    /// Empties the mailbox; the second result is whether the worker is to end.
-    pub(super) fn take_mailbox(&self) -> (Vec<Dispatched>, bool) {
+    /// Empties the mailbox.
+    pub(super) fn take_mailbox(&self) -> (Vec<AssignedConnection>, NextStep) {
         let _ = rustix::io::read(&self.wake_fd, &mut [0u8; 8]);
         // The flag is read before the mailbox: a thread that stops the worker has dispatched everything by then. It is
         // read after the eventfd: a stop that is missed here wakes the worker once more.
-        let is_stopping = self.is_stopping.load(Ordering::Acquire);
-        (std::mem::take(&mut *self.mailbox.lock()), is_stopping)
+        let next_step = if self.is_stopping.load(Ordering::Acquire) { NextStep::Stop } else { NextStep::Serve };
+        (std::mem::take(&mut *self.mailbox.lock()), next_step)
     }
 }
 
@@ -105,17 +112,17 @@ mod tests {
         for _ in 0..500 {
             let handle = WorkerHandle::new(None, BufferAccounting::default()).expect("an eventfd");
             let (socket, _client) = UnixStream::pair().expect("a pair");
-            let dispatched = Dispatched::Accepted { socket: socket.into(), tls: None, protocols: None };
+            let assigned = AssignedConnection::Accepted { socket: socket.into(), tls: None, protocols: None };
             let mut received = 0;
             std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    handle.dispatch([dispatched]);
+                    handle.dispatch([assigned]);
                     handle.stop();
                 });
                 loop {
-                    let (dispatched, is_stopping) = handle.take_mailbox();
-                    received += dispatched.len();
-                    if is_stopping {
+                    let (assigned, next_step) = handle.take_mailbox();
+                    received += assigned.len();
+                    if next_step == NextStep::Stop {
                         break;
                     }
                 }

@@ -1,4 +1,4 @@
-//! What threads count and record while they serve. Plain types that the path of a request may use: they use nothing but
+//! Counters and events of the threads that serve. Plain types that the path of a request may use: they use nothing but
 //! the clock.
 //!
 //! | file | |

@@ -42,7 +42,7 @@ pub(crate) struct AdminCommand<'a> {
     line: &'a str,
 }
 
-/// What a command makes the server do.
+/// The action of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminAction {
     /// Reply with this line.

@@ -49,14 +49,14 @@ pub(crate) struct Step<'b> {
     pub(crate) action: Action<'b>,
 }
 
-/// What a step does.
+/// The action of a step.
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
     AdminCommand(AdminCommand<'b>, Option<Box<CrawlCommand>>),
     Binary(BinaryStep<'b>),
     /// Replies with `line`. The step's key, if it has one, is that of a set that was too large: its old value is
     /// deleted.
-    Refuse {
+    ReplyLine {
         line: Option<&'static str>,
         close: bool,
     },
@@ -64,7 +64,7 @@ pub(crate) enum Action<'b> {
 
 /// How far [`Batch::execute`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum BatchProgress {
     /// Every step up to the given one has been answered.
     Done,
     /// The reply has reached its bound: send it, then continue, or take [`Batch::unexecuted`].
@@ -143,18 +143,18 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }
 
-    /// `line` is the reply; `None` if the client wants none. `outdated` is a key whose new value was refused: its old
-    /// value must be deleted.
-    pub(crate) fn push_refusal(
+    /// Adds a command whose reply is known already: `line`; `None` if the client wants none. `key_to_delete` is a key
+    /// whose new value was refused: its old value must be deleted.
+    pub(crate) fn push_line(
         &mut self,
         input_at: usize,
         line: Option<&'static str>,
         close: bool,
-        outdated: Option<&'b [u8]>,
+        key_to_delete: Option<&'b [u8]>,
     ) {
-        self.keys.extend(outdated.map(HashedKey::new));
-        let keys_count = usize::from(outdated.is_some());
-        self.steps.push(Step { input_at, keys_count, action: Action::Refuse { line, close } });
+        self.keys.extend(key_to_delete.map(HashedKey::new));
+        let keys_count = usize::from(key_to_delete.is_some());
+        self.steps.push(Step { input_at, keys_count, action: Action::ReplyLine { line, close } });
     }
 
     /// The latency class of the step that is executed next.
@@ -171,10 +171,10 @@ impl<'b> Batch<'b> {
         steps_end: usize,
         reply_bytes_max: usize,
         out: &mut Vec<u8>,
-    ) -> Progress {
+    ) -> BatchProgress {
         while self.step_next < steps_end {
             if out.len() >= reply_bytes_max {
-                return Progress::Full;
+                return BatchProgress::Full;
             }
             self.prefetch(context, now);
             let step = &mut self.steps[self.step_next];
@@ -188,34 +188,34 @@ impl<'b> Batch<'b> {
                         out.extend_from_slice(lookaside_protocol::text::END);
                     }
                 }
-                Action::Command(Command::Quit) => return Progress::Close,
+                Action::Command(Command::Quit) => return BatchProgress::Close,
                 Action::Command(command) => execute::run_command(context, command, keys.first(), now, out),
                 Action::AdminCommand(command, crawl) => {
                     match run_admin_command(context, command, crawl, now, reply_bytes_max, out) {
                         AdminOutcome::Done => {}
-                        AdminOutcome::Close => return Progress::Close,
-                        AdminOutcome::Crawling => return Progress::Yield,
+                        AdminOutcome::Close => return BatchProgress::Close,
+                        AdminOutcome::Crawling => return BatchProgress::Yield,
                     }
                 }
                 Action::Binary(step) => {
                     if binary::execute(context, step, keys.first(), now, out) {
-                        return Progress::Close;
+                        return BatchProgress::Close;
                     }
                 }
-                Action::Refuse { line, close } => {
-                    execute::reply_refusal(context, *line, keys.first(), now, out);
+                Action::ReplyLine { line, close } => {
+                    execute::write_reply_line(context, *line, keys.first(), now, out);
                     if *close {
-                        return Progress::Close;
+                        return BatchProgress::Close;
                     }
                 }
             }
             self.advance(answered);
         }
-        Progress::Done
+        BatchProgress::Done
     }
 
-    /// What is not executed yet of the connection whose steps end before `steps_end`; `None` if all of them are
-    /// answered. `input` must be the bytes that these steps were scanned from.
+    /// The unexecuted input of the connection whose steps end before `steps_end`; `None` if all of them are answered.
+    /// `input` must be the bytes that these steps were scanned from.
     pub fn unexecuted(&self, steps_end: usize, input: &[u8]) -> Option<Unexecuted> {
         if self.step_next >= steps_end {
             return None;
@@ -232,7 +232,7 @@ impl<'b> Batch<'b> {
     /// each is refused.
     pub(crate) fn command_offsets(&self, steps_end: usize) -> impl Iterator<Item = (usize, bool)> {
         let waiting = self.steps.get(self.step_next..steps_end).unwrap_or_default();
-        waiting.iter().map(|step| (step.input_at, matches!(step.action, Action::Refuse { .. })))
+        waiting.iter().map(|step| (step.input_at, matches!(step.action, Action::ReplyLine { .. })))
     }
 
     /// Skips the remaining steps before `steps_end`: their connection is paused or closed.

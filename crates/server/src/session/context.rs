@@ -1,4 +1,4 @@
-//! What the sessions of one thread work on: the store, the thread's counters, the limits, and the process around them.
+//! The context of one thread's sessions: the store, the thread's counters, the limits, and the process around them.
 //! Passed to every call, so that a session itself has a few bytes only.
 
 use crate::observe::counters::Counters;
@@ -12,7 +12,7 @@ use lookaside_store::{Now, Options, Store};
 /// feed gets an error and is disconnected.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What clients may ask of the process.
+/// The process, as far as clients may read or change it.
 pub trait ServerControl {
     /// Appends the reply to `stats <arguments>`.
     fn stats(&self, arguments: &[u8], now: Now, out: &mut Vec<u8>);
@@ -101,7 +101,7 @@ pub enum Protocols {
     Binary,
 }
 
-/// What a session works on; one per thread.
+/// The context of a session; one per thread.
 #[derive(Clone, Copy)]
 pub struct SessionContext<'s> {
     /// The memory, shared with all other threads.

@@ -1,4 +1,4 @@
-//! Announces the open ports: in the log, and in the file that memcached's users know.
+//! Announces the open ports: in the log, and in the file that MEMCACHED_PORT_FILENAME names.
 
 use crate::net::acceptor::Listener;
 use crate::session::context::Protocols;

@@ -58,8 +58,9 @@ impl TargetUser {
         Ok(())
     }
 
-    /// Makes the user the owner of a file that was created before; otherwise it could not be connected to or removed. A
-    /// symbolic link is not followed: in the user's own folder it could lead to any file of root.
+    /// Makes the user the owner of a file that was created before; otherwise the user could not connect to a socket,
+    /// and the process could not remove a file from a folder like /tmp. A symbolic link is not followed: in the user's
+    /// own folder it could lead to any file of root.
     fn chown(&self, path: &Path) -> anyhow::Result<()> {
         let (uid, gid) = (self.0.uid.as_raw(), self.0.gid.as_raw());
         std::os::unix::fs::lchown(path, Some(uid), Some(gid))

@@ -1,18 +1,9 @@
 //! The new process's side of an upgrade without downtime: it takes over the running process's listening sockets,
-//! connections and region. The protocol between the two, and its guarantees, are in `lookaside_upgrade`;
+//! connections and region. [`lookaside_upgrade`] has the messages between the two, and their guarantees;
 //! `lifecycle::handover` is the running process's side.
 //!
-//! ```text
-//!   new process                             running process
-//!     Hello                          ->
-//!     opens new ports, reads keys,          drops its mapping of the region piece by
-//!     allocates what threads need           piece, which takes long (Store::drop_page_tables)
-//!     Ready                          ->     every worker answers what it has read, and ends
-//!                                    <-     Connection, Connection, ...
-//!                                           saves the region and releases it
-//!     maps the region, only reads it <-    Quiesced
-//!     TakenOver                      ->     closes what could not be handed over, ends
-//! ```
+//! The region is the server's exclusive resource. The running process drops its mapping piece by piece before `Ready`,
+//! which takes long (`Store::drop_page_tables`), and before `Quiesced` it saves the region and releases it.
 //!
 //! The new process writes nothing to the region before `TakenOver`: if it is killed until then, the region is as clean
 //! as it was saved. (If it cannot attach the region, it has replaced it, and no items are kept.) The saved region
@@ -34,7 +25,6 @@ use lookaside_net::is_accepted_at;
 use lookaside_upgrade::{Handover, Inherited, Predecessor};
 use socket2::SockRef;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering;
 
 /// Finds the process to take over from; `None` if there is none, or if `--take-over` is not given.
 pub(crate) fn find_predecessor(
@@ -74,7 +64,7 @@ pub(crate) fn restore_connections(state: &ServerState, listeners: &[Listener], h
             "closing {closed} inherited connections that this process's options cannot serve (check -l, -c, -B, -Z)"
         );
     }
-    state.net.connections_total.fetch_add(connections.len() as u64, Ordering::Relaxed);
+    state.net.connections_total.add(connections.len() as u64);
     for connection in connections.iter().filter(|_| state.net.amplification_limit.is_some()) {
         mark_validated(&state.net, rustix::net::getpeername(&connection.socket).ok().flatten());
     }

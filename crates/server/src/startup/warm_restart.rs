@@ -77,7 +77,7 @@ pub(crate) fn save(store: Store, clock: Clock) -> anyhow::Result<()> {
     let saved = store.save(started).map_err(|error| anyhow::anyhow!("cannot save the items: {error}"))?;
     if let Some(saved) = saved {
         let save_ms = clock.now().unix_ms - started.unix_ms;
-        tracing::info!("{} items are kept for the next start; saved in {save_ms} ms", saved.items);
+        tracing::info!("saved {} items for the next start, in {save_ms} ms", saved.items);
     }
     Ok(())
 }

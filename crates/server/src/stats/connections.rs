@@ -1,7 +1,7 @@
 //! `stats conns`.
 
 use super::list::stat;
-use crate::net::connection_table::Entry;
+use crate::net::connection_table::ConnectionEntry;
 use crate::net::peer_address;
 use crate::shared::ServerState;
 use lookaside_store::Now;
@@ -19,7 +19,7 @@ impl ServerState {
             stat(&format!("{descriptor}:state"), if is_udp { "conn_read" } else { "conn_listening" }, out);
             stat(&format!("{descriptor}:secs_since_last_cmd"), uptime_s, out);
         }
-        for Entry { descriptor, active_s, phase } in self.net.connection_table.entries() {
+        for ConnectionEntry { descriptor, active_s, phase } in self.net.connection_table.entries() {
             let Some((peer, local)) = peer_address::endpoints(descriptor) else { continue };
             stat(&format!("{descriptor}:addr"), peer, out);
             stat(&format!("{descriptor}:listen_addr"), local, out);

@@ -117,7 +117,7 @@ const HELP_TEXTS: &[(&str, &str)] = &[
     ("udp_replies_refused", "UDP replies that exceeded their client's bound, so that an error or nothing was sent."),
     ("unexpected_napi_ids", "Always 0: connections go to the thread that has the fewest."),
     ("uptime", "Seconds since the start of the server."),
-    ("warm_restart_attach_ms", "How long attaching the predecessor's items took, in milliseconds."),
+    ("warm_restart_attach_ms", "How long attaching or creating the region took, in milliseconds."),
     ("warm_restart_items", "Items attached from the predecessor."),
 ];
 

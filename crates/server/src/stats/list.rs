@@ -28,5 +28,5 @@ impl StatList {
 
 /// Appends one statistic.
 pub(super) fn stat(name: &str, value: impl Display, out: &mut Vec<u8>) {
-    reply::line(format!("STAT {name} {value}").as_bytes(), out);
+    reply::write_line(format!("STAT {name} {value}").as_bytes(), out);
 }

@@ -1,4 +1,4 @@
-//! What an operator is shown of the process: the command `stats`, and metrics for Prometheus.
+//! Statistics for operators: the command `stats`, and metrics for Prometheus.
 //!
 //! | command | file |
 //! |---|---|
@@ -49,7 +49,7 @@ impl ServerState {
             b"reset" => {
                 *self.baseline.lock() = self.totals();
                 self.net.worker_handles.iter().for_each(|handle| handle.events.prefixes.reset());
-                return reply::line(b"RESET", out);
+                return reply::write_line(b"RESET", out);
             }
             b"items" => self.write_items(now, out),
             b"slabs" => self.write_slabs(now, out),
@@ -64,15 +64,15 @@ impl ServerState {
                 Some(switch @ (b"on" | b"off")) => {
                     let kinds = if switch == b"on" { kind::PREFIXES } else { 0 };
                     self.net.worker_handles.iter().for_each(|handle| handle.events.set_interest(kind::PREFIXES, kinds));
-                    return reply::line(b"OK", out);
+                    return reply::write_line(b"OK", out);
                 }
                 Some(b"dump") => self.write_prefixes(out),
-                _ => return reply::line(b"CLIENT_ERROR usage: stats detail on|off|dump", out),
+                _ => return reply::write_line(b"CLIENT_ERROR usage: stats detail on|off|dump", out),
             },
             b"extstore" | b"proxy" | b"proxyfuncs" | b"proxybe" => {}
-            _ => return reply::line(b"ERROR", out),
+            _ => return reply::write_line(b"ERROR", out),
         }
-        reply::line(b"END", out);
+        reply::write_line(b"END", out);
     }
 
     fn totals(&self) -> Baseline {
@@ -83,8 +83,8 @@ impl ServerState {
         Baseline {
             counters,
             store: self.store.statistics(),
-            connections_total: self.net.connections_total.load(Ordering::Relaxed),
-            connections_rejected: self.net.connections_rejected.load(Ordering::Relaxed),
+            connections_total: self.net.connections_total.value(),
+            connections_rejected: self.net.connections_rejected.value(),
         }
     }
 
@@ -125,18 +125,7 @@ impl ServerState {
         if let Some(certificates) = &self.secrets.certificates {
             stats.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
-        let dropped = self
-            .net
-            .worker_handles
-            .iter()
-            .map(|handle| handle.events.lines_dropped.load(Ordering::Relaxed))
-            .sum::<u64>();
-        let dropped = dropped + self.evictions.lines_dropped.load(Ordering::Relaxed);
-        stats.add("log_worker_dropped", dropped);
-        stats.add("log_worker_written", self.net.watchers.written.load(Ordering::Relaxed));
-        stats.add("log_watcher_skipped", self.net.watchers.skipped.load(Ordering::Relaxed));
-        stats.add("log_watcher_sent", self.net.watchers.sent.load(Ordering::Relaxed));
-        stats.add("log_watchers", self.net.watchers.count.load(Ordering::Relaxed));
+        self.write_log_stats(&mut stats);
         stats.add("limit_maxbytes", self.store.memory_limit());
         stats.add("accepting_conns", u8::from(self.net.accept_pause.is_accepting()));
         stats.add("listen_disabled_num", self.net.accept_pause.pauses());
@@ -150,6 +139,17 @@ impl ServerState {
         stats.render(names::GENERAL, out);
     }
 
+    /// The statistics of `watch`.
+    fn write_log_stats(&self, stats: &mut StatList) {
+        let sinks = self.net.worker_handles.iter().map(|handle| &handle.events).chain([&*self.evictions]);
+        let dropped: u64 = sinks.map(|sink| sink.lines_dropped.load(Ordering::Relaxed)).sum();
+        stats.add("log_worker_dropped", dropped);
+        stats.add("log_worker_written", self.net.watchers.written.value());
+        stats.add("log_watcher_skipped", self.net.watchers.skipped.value());
+        stats.add("log_watcher_sent", self.net.watchers.sent.value());
+        stats.add("log_watchers", self.net.watchers.count.load(Ordering::Relaxed));
+    }
+
     /// `stats detail dump`
     fn write_prefixes(&self, out: &mut Vec<u8>) {
         let mut sum = BTreeMap::new();
@@ -157,7 +157,7 @@ impl ServerState {
         for (prefix, PrefixCounts { gets, hits, sets, deletes }) in sum {
             out.extend_from_slice(b"PREFIX ");
             out.extend_from_slice(&prefix);
-            reply::line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
+            reply::write_line(format!(" get {gets} hit {hits} set {sets} del {deletes}").as_bytes(), out);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The built binary, over real sockets: well-behaved clients, misbehaving clients, and the process itself.
 
+mod binary_stats;
 mod process;
 mod running_server;
 mod slow_clients;

@@ -3,7 +3,7 @@
 //!
 //! Shared by the property test beside it and by the fuzz target `session`.
 
-use lookaside_server::{Batch, Counters, Progress, Scan, Session, SessionContext, SessionState};
+use lookaside_server::{Batch, BatchProgress, Counters, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -62,15 +62,15 @@ fn serve(
         // The steps of a crawl follow each other directly, because there is no other connection.
         let progress = loop {
             match batch.execute(context, NOW, steps, reply_bytes_max.saturating_add(reply.len()), &mut reply) {
-                Progress::Yield => {}
+                BatchProgress::Yield => {}
                 progress => break progress,
             }
         };
         replies.extend_from_slice(&reply);
         let rest = match progress {
-            Progress::Close => return None,
-            Progress::Full => batch.unexecuted(steps, input),
-            Progress::Done | Progress::Yield => None,
+            BatchProgress::Close => return None,
+            BatchProgress::Full => batch.unexecuted(steps, input),
+            BatchProgress::Done | BatchProgress::Yield => None,
         };
         if let Some(rest) = rest {
             session.rewind();

@@ -24,7 +24,8 @@ pub(crate) fn audit(memory: &Memory) {
             assert_eq!((header.usage.kind(), header.usage.stripe()), (ChunkKind::Head, number), "{head:?}");
             let key = pages.hashed_key(head);
             assert_eq!(index.slot_of(&pages.region, key, head), slot, "{head:?} is in a slot of its key");
-            let same_key = |other| (pages.key(pages.at(other), &pages.header(other)) == key.key()).then_some(other);
+            let same_key =
+                |other| (pages.key(pages.offset_of(other), &pages.header(other)) == key.key()).then_some(other);
             assert_eq!(index.find(&pages.region, key, same_key), Some((slot, head)), "no key is in the index twice");
             assert!(known.insert(head.0), "{head:?} is in the index once");
             heads += 1;
@@ -41,7 +42,7 @@ pub(crate) fn audit(memory: &Memory) {
 fn audit_chain(memory: &Memory, head: Handle, stripe: usize, known: &mut BTreeSet<u32>) {
     let pages = &memory.pages;
     let header = pages.header(head);
-    let (mut next, value_bytes) = pages.chain(pages.at(head), &header);
+    let (mut next, value_bytes) = pages.chain(pages.offset_of(head), &header);
     let mut bytes = header.inline_value_bytes();
     while bytes < value_bytes {
         let usage = pages.usage(next);
@@ -64,7 +65,7 @@ fn audit_class(memory: &Memory, class: usize, known: &BTreeSet<u32>) -> usize {
     for &page in guard.pages.iter().chain(&guard.draining) {
         let record = slabs.record(page);
         let mut used = 0;
-        for chunk in (0..record.carved()).map(|chunk| Handle::new(page, chunk)) {
+        for chunk in (0..record.chunks_carved()).map(|chunk| Handle::new(page, chunk)) {
             match pages.usage(chunk).kind() {
                 ChunkKind::Free => {}
                 ChunkKind::Allocated => {
@@ -77,10 +78,10 @@ fn audit_class(memory: &Memory, class: usize, known: &BTreeSet<u32>) -> usize {
                 }
             }
         }
-        assert_eq!(used, record.used(), "page {page}");
+        assert_eq!(used, record.chunks_used(), "page {page}");
         let after = |&chunk: &Handle| slabs.free_chunk_after(pages, chunk);
         let free = std::iter::successors(slabs.free_chunk(page), after).count();
-        assert_eq!(free, record.carved() - used, "page {page}");
+        assert_eq!(free, record.chunks_carved() - used, "page {page}");
     }
     items
 }

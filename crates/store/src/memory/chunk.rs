@@ -46,7 +46,7 @@ const USAGE_FETCHED: u32 = 1 << 12;
 const ACCESS_SHIFT: u32 = 13;
 const ACCESS_MASK: u32 = (1 << 19) - 1;
 
-/// What a chunk holds.
+/// The contents of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkKind {
     Free = 0,
@@ -228,15 +228,17 @@ pub(crate) fn seconds(now: Now) -> u32 {
     (now.unix_ms / 1000) as u32
 }
 
-/// Access to chunks. All fields but the usage are read and written under the lock of the item's stripe.
+/// Access to chunks. An item's fields other than the usage are written under the lock of its stripe. A reader without
+/// it (`try_head`, `clear_chunk`, `Slabs::sample`) may see an old header: it reads it again under the lock before it
+/// changes such a field or evicts the item, or only adds it up.
 impl Pages {
     pub fn usage(&self, handle: Handle) -> Usage {
         yield_point();
-        Usage(self.region.word(self.at(handle) + 12).load(Relaxed))
+        Usage(self.region.word(self.offset_of(handle) + 12).load(Relaxed))
     }
 
     pub fn set_usage(&self, handle: Handle, usage: Usage) {
-        self.set_usage_at(self.at(handle), usage);
+        self.set_usage_at(self.offset_of(handle), usage);
     }
 
     #[inline]
@@ -247,25 +249,25 @@ impl Pages {
     /// Changes the usage unless another thread just did.
     pub fn exchange_usage(&self, handle: Handle, old: Usage, new: Usage) -> bool {
         yield_point();
-        self.region.word(self.at(handle) + 12).compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
+        self.region.word(self.offset_of(handle) + 12).compare_exchange(old.0, new.0, Relaxed, Relaxed).is_ok()
     }
 
     /// The first word of a chunk: an item's sequence, a continuation's head.
     pub fn first_word(&self, handle: Handle) -> u32 {
-        self.region.word(self.at(handle)).load(Relaxed)
+        self.region.word(self.offset_of(handle)).load(Relaxed)
     }
 
     /// The second word of a chunk: the next free chunk, the next continuation.
     pub fn next(&self, handle: Handle) -> u32 {
-        self.region.word(self.at(handle) + 4).load(Relaxed)
+        self.region.word(self.offset_of(handle) + 4).load(Relaxed)
     }
 
     pub fn set_next(&self, handle: Handle, next: u32) {
-        self.region.word(self.at(handle) + 4).store(next, Relaxed);
+        self.region.word(self.offset_of(handle) + 4).store(next, Relaxed);
     }
 
     pub fn header(&self, handle: Handle) -> Header {
-        self.header_at(self.at(handle))
+        self.header_at(self.offset_of(handle))
     }
 
     #[inline]
@@ -283,7 +285,7 @@ impl Pages {
     }
 
     pub fn set_header(&self, handle: Handle, header: &Header) {
-        let at = self.at(handle);
+        let at = self.offset_of(handle);
         let words = [header.sequence, header.expiry_s, header.shape, header.usage.0];
         for (index, word) in words.into_iter().enumerate() {
             self.region.word(at + 4 * index).store(word, Relaxed);
@@ -291,7 +293,7 @@ impl Pages {
     }
 
     pub fn set_expiry(&self, handle: Handle, expiry_s: u32) {
-        self.region.word(self.at(handle) + 4).store(expiry_s, Relaxed);
+        self.region.word(self.offset_of(handle) + 4).store(expiry_s, Relaxed);
     }
 
     #[inline]
@@ -348,14 +350,14 @@ impl Pages {
     }
 
     pub fn set_chain(&self, handle: Handle, header: &Header, first: Handle, value_bytes: usize) {
-        let at = self.at(handle) + header.chain_at();
+        let at = self.offset_of(handle) + header.chain_at();
         self.region.word(at).store(first.0, Relaxed);
         self.region.word(at + 4).store(value_bytes as u32, Relaxed);
     }
 
     /// A continuation's piece of the value, and the next continuation.
     pub fn continuation(&self, handle: Handle) -> (&[u8], Handle) {
-        let at = self.at(handle);
+        let at = self.offset_of(handle);
         let bytes = self.region.word(at + 8).load(Relaxed) as usize;
         assert!(bytes > 0, "every continuation has a piece, so that walking a chain ends");
         (self.region.bytes(at + HEADER_BYTES, bytes), Handle(self.next(handle)))
@@ -363,7 +365,7 @@ impl Pages {
 
     /// Fills an allocated chunk with a piece of a value; it is published with its head.
     pub fn write_continuation(&self, handle: Handle, next: u32, piece: &[u8]) {
-        let at = self.at(handle);
+        let at = self.offset_of(handle);
         self.set_next(handle, next);
         self.region.word(at + 8).store(piece.len() as u32, Relaxed);
         self.region.write(at + HEADER_BYTES, piece);
@@ -375,7 +377,7 @@ impl Pages {
         if !header.is_chained() {
             return;
         }
-        let (mut next, value_bytes) = self.chain(self.at(head), header);
+        let (mut next, value_bytes) = self.chain(self.offset_of(head), header);
         let mut bytes_left = value_bytes - header.inline_value_bytes();
         while bytes_left > 0 {
             let (piece, after) = self.continuation(next);
@@ -386,13 +388,13 @@ impl Pages {
     }
 
     fn publish_continuation(&self, handle: Handle, head: Handle, stripe: usize, now: Now) {
-        self.region.word(self.at(handle)).store(head.0, Relaxed);
+        self.region.word(self.offset_of(handle)).store(head.0, Relaxed);
         self.set_usage(handle, Usage::new(stripe, ChunkKind::Continuation, 0, now));
     }
 
     /// Fills an allocated chunk with flags, key, and the part of the value that lies in the head.
     pub fn write_head(&self, handle: Handle, header: &Header, flags: u32, key: &[u8], value: &[u8]) {
-        let at = self.at(handle);
+        let at = self.offset_of(handle);
         if header.has_flags() {
             self.region.word(at + HEADER_BYTES).store(flags, Relaxed);
         }
@@ -403,15 +405,15 @@ impl Pages {
     /// Copies what follows the header of an item in one chunk into an allocated chunk.
     pub fn copy_payload(&self, from: Handle, to: Handle, header: &Header) {
         let bytes = header.head_bytes() - HEADER_BYTES;
-        let payload = self.region.bytes(self.at(from) + HEADER_BYTES, bytes);
-        self.region.write(self.at(to) + HEADER_BYTES, payload);
+        let payload = self.region.bytes(self.offset_of(from) + HEADER_BYTES, bytes);
+        self.region.write(self.offset_of(to) + HEADER_BYTES, payload);
     }
 
     /// Unlinks the chunks of an item that the index no longer has, for the caller to free; all but the head go to
     /// `freed`.
     pub fn unlink_chunks(&self, head: Handle, header: &Header, freed: &mut Vec<Handle>) {
         if header.is_chained() {
-            let (mut next, value_bytes) = self.chain(self.at(head), header);
+            let (mut next, value_bytes) = self.chain(self.offset_of(head), header);
             let mut bytes_left = value_bytes.saturating_sub(header.inline_value_bytes());
             while bytes_left > 0 {
                 let (piece, after) = self.continuation(next);
@@ -426,7 +428,7 @@ impl Pages {
 
     /// The key of an item whose stripe is locked.
     pub fn hashed_key(&self, head: Handle) -> HashedKey<'_> {
-        let at = self.at(head);
+        let at = self.offset_of(head);
         HashedKey::new(self.key(at, &self.header_at(at)))
     }
 }

@@ -90,8 +90,8 @@ impl Index {
             return None;
         }
         let runs = buckets.div_ceil(1 << self.run_bits) + usize::from(is_page_ahead);
-        for place in self.directory.get(..runs)? {
-            place.store(owners.claim(snapshot.get_u32()?)?, Ordering::Relaxed);
+        for entry in self.directory.get(..runs)? {
+            entry.store(owners.claim(snapshot.get_u32()?)?, Ordering::Relaxed);
         }
         self.buckets.store(buckets, Ordering::Release);
         Some(())
@@ -142,9 +142,9 @@ impl Index {
     #[inline]
     pub fn find_hint(&self, region: &Region, key: &mut HashedKey<'_>, at: usize) -> Option<Handle> {
         let line = region.line(at);
-        let place = places_of(line, key.tag()).next()?;
-        key.set_hint(self.store, SlotAt(at + 8 * place));
-        Some(handle_of(line[place].load(Ordering::Relaxed)))
+        let slot_index = slots_with_tag(line, key.tag()).next()?;
+        key.set_hint(self.store, SlotAt(at + 8 * slot_index));
+        Some(handle_of(line[slot_index].load(Ordering::Relaxed)))
     }
 
     /// The item in the slot of the key's hint, if it still has the key's tag. The stripe is locked.
@@ -165,9 +165,9 @@ impl Index {
     ) -> Option<(SlotAt, T)> {
         self.view().lines(key).into_iter().find_map(|at| {
             let line = region.line(at);
-            places_of(line, key.tag()).find_map(|place| {
-                let item = check(handle_of(line[place].load(Ordering::Relaxed)))?;
-                Some((SlotAt(at + 8 * place), item))
+            slots_with_tag(line, key.tag()).find_map(|slot_index| {
+                let item = check(handle_of(line[slot_index].load(Ordering::Relaxed)))?;
+                Some((SlotAt(at + 8 * slot_index), item))
             })
         })
     }
@@ -181,7 +181,7 @@ impl Index {
     /// An empty slot for the key: in its first bucket while that has [`SPARE_SLOTS`], so that most gets touch one
     /// line; else in the emptier of the two.
     pub fn find_empty_slot(&self, region: &Region, key: HashedKey<'_>) -> Option<SlotAt> {
-        let [first, second] = self.view().homes(key).map(|bucket| self.empty_slots(region, bucket));
+        let [first, second] = self.view().buckets_of(key).map(|bucket| self.empty_slots(region, bucket));
         let emptier = if first.1 < SPARE_SLOTS && second.1 > first.1 { second } else { first };
         emptier.0
     }
@@ -195,9 +195,9 @@ impl Index {
         key: HashedKey<'_>,
         key_of: &impl Fn(Handle) -> HashedKey<'k>,
     ) -> Option<SlotAt> {
-        let homes = self.view().homes(key);
-        let empty = |home, moves| self.empty_slot_of(region, crawls, home, moves, key_of);
-        (0..=MOVES_MAX).find_map(|moves| homes.iter().find_map(|&home| empty(home, moves)))
+        let buckets = self.view().buckets_of(key);
+        let empty = |bucket, moves| self.empty_slot_of(region, crawls, bucket, moves, key_of);
+        (0..=MOVES_MAX).find_map(|moves| buckets.iter().find_map(|&bucket| empty(bucket, moves)))
     }
 
     /// Empties a slot of a full bucket; `moves` further items may have to move for it.
@@ -209,10 +209,10 @@ impl Index {
         moves: usize,
         key_of: &impl Fn(Handle) -> HashedKey<'k>,
     ) -> Option<SlotAt> {
-        (0..SLOTS).find_map(|place| {
-            let from = SlotAt(self.view().at(bucket) + 8 * place);
-            let homes = self.view().homes(key_of(handle_of(load(region, from))));
-            let other = if homes[0] == bucket { homes[1] } else { homes[0] };
+        (0..SLOTS).find_map(|slot_index| {
+            let from = SlotAt(self.view().bucket_offset(bucket) + 8 * slot_index);
+            let buckets = self.view().buckets_of(key_of(handle_of(load(region, from))));
+            let other = if buckets[0] == bucket { buckets[1] } else { buckets[0] };
             let to = match moves {
                 _ if other == bucket => None,
                 0 => self.empty_slots(region, other).0,
@@ -229,7 +229,7 @@ impl Index {
 
     /// All slots that the key could lie in, with the items in them.
     pub fn candidates(&self, region: &Region, key: HashedKey<'_>) -> impl Iterator<Item = (SlotAt, Handle)> {
-        self.view().homes(key).into_iter().flat_map(|bucket| self.items_of_bucket(region, bucket))
+        self.view().buckets_of(key).into_iter().flat_map(|bucket| self.items_of_bucket(region, bucket))
     }
 
     /// Stores an item under the key's tag.
@@ -255,7 +255,7 @@ impl Index {
 
     /// All items of one bucket.
     pub fn items_of_bucket(&self, region: &Region, bucket: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
-        let at = self.view().at(bucket);
+        let at = self.view().bucket_offset(bucket);
         let slots = (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot));
         slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
     }
@@ -274,11 +274,11 @@ impl Index {
     pub fn grow<'k>(&self, region: &'k Region, key_of: impl Fn(Handle) -> HashedKey<'k>) {
         let count = self.buckets();
         let parent = count - (1 << count.ilog2());
-        let (parent_at, child_at) = (self.view().at(parent), self.view().at(count));
+        let (parent_at, child_at) = (self.view().bucket_offset(parent), self.view().bucket_offset(count));
         (0..SLOTS).for_each(|slot| self.clear_slot(region, SlotAt(child_at + 8 * slot)));
         let mut child_slots = 0;
-        for place in 0..SLOTS {
-            let from = SlotAt(parent_at + 8 * place);
+        for slot_index in 0..SLOTS {
+            let from = SlotAt(parent_at + 8 * slot_index);
             let slot = load(region, from);
             if slot == 0 {
                 continue;
@@ -295,7 +295,7 @@ impl Index {
     }
 
     fn empty_slots(&self, region: &Region, bucket: usize) -> (Option<SlotAt>, usize) {
-        let at = self.view().at(bucket);
+        let at = self.view().bucket_offset(bucket);
         let mut empty = (0..SLOTS).map(|slot| SlotAt(at + 8 * slot)).filter(|&at| load(region, at) == 0);
         let first = empty.next();
         (first, usize::from(first.is_some()) + empty.count())
@@ -316,16 +316,16 @@ impl IndexView<'_> {
     /// The offsets of the key's two buckets.
     #[inline]
     pub fn lines(&self, key: HashedKey<'_>) -> [usize; 2] {
-        self.homes(key).map(|bucket| self.at(bucket))
+        self.buckets_of(key).map(|bucket| self.bucket_offset(bucket))
     }
 
     #[inline]
-    fn homes(&self, key: HashedKey<'_>) -> [usize; 2] {
+    fn buckets_of(&self, key: HashedKey<'_>) -> [usize; 2] {
         bucket_hashes(key, self.stripe_bits).map(|hash| bucket_of(hash, self.buckets))
     }
 
     #[inline]
-    fn at(&self, bucket: usize) -> usize {
+    fn bucket_offset(&self, bucket: usize) -> usize {
         let page = self.directory[bucket >> self.run_bits].load(Ordering::Acquire) as usize;
         (page << self.page_shift) + (bucket & ((1 << self.run_bits) - 1)) * BUCKET_BYTES
     }
@@ -349,18 +349,18 @@ fn bucket_of(hash: usize, count: usize) -> usize {
     if bucket < count { bucket } else { bucket - half }
 }
 
-/// The slots with this tag. All eight are compared before the first branch, which would be mispredicted.
+/// The indexes of the slots with this tag. All eight are compared before the first branch, which would be mispredicted.
 #[inline]
-fn places_of(line: &[AtomicU64; SLOTS], tag: u32) -> impl Iterator<Item = usize> + use<> {
+fn slots_with_tag(line: &[AtomicU64; SLOTS], tag: u32) -> impl Iterator<Item = usize> + use<> {
     // A slot is the tag above the handle, so a slot with this tag is one of the 2^32 numbers from `first` on. A slot
     // costs a subtraction, a comparison, and its result shifted in.
     let first = u64::from(tag) << 32;
     let has_tag = |slot: &AtomicU64| slot.load(Ordering::Relaxed).wrapping_sub(first) < 1 << 32;
-    let mut places = line.iter().rev().fold(0u32, |places, slot| places + places + u32::from(has_tag(slot)));
+    let mut matches = line.iter().rev().fold(0u32, |matches, slot| matches + matches + u32::from(has_tag(slot)));
     std::iter::from_fn(move || {
-        let place = places.trailing_zeros() as usize;
-        places &= places.wrapping_sub(1);
-        (place < SLOTS).then_some(place)
+        let slot_index = matches.trailing_zeros() as usize;
+        matches &= matches.wrapping_sub(1);
+        (slot_index < SLOTS).then_some(slot_index)
     })
 }
 
@@ -437,8 +437,8 @@ mod tests {
         const KEYS: usize = 60;
         let store = store(64 << 10);
         let bits = store.shared.memory.pages.geometry.stripe_bits;
-        let homes = |key: HashedKey<'_>| bucket_hashes(key, bits).map(|hash| hash & 0xf);
-        let mut crafted = crafted(|key| homes(key) == [3, 7]);
+        let buckets_of = |key: HashedKey<'_>| bucket_hashes(key, bits).map(|hash| hash & 0xf);
+        let mut crafted = crafted(|key| buckets_of(key) == [3, 7]);
         for round in 0..8 {
             (0..400).for_each(|number| set(&store, &format!("plain:{round}:{number}"), 40));
             for (number, name) in crafted.by_ref().take(KEYS).enumerate() {

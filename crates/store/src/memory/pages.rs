@@ -65,7 +65,7 @@ impl Pages {
 
     /// The offset of a chunk in the region.
     #[inline]
-    pub fn at(&self, handle: Handle) -> usize {
+    pub fn offset_of(&self, handle: Handle) -> usize {
         let page = handle.page() as usize;
         (page << self.page_shift) + handle.chunk() * self.chunk_bytes[page].load(Relaxed) as usize
     }

@@ -13,7 +13,7 @@
 //!   needed to publish an item and to free it; the slice of [`Region::bytes`] is used only while that lock is held.
 //!
 //! The kernel allocates zeroed pages when they are first touched: memory that was never used is not resident.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "memory that other processes and threads share, behind checked offsets")]
 
 use crate::memory::sysv_shm::Attachment;
 use std::ptr::NonNull;
@@ -53,7 +53,7 @@ const HUGE_PAGE_BYTES_MIN: usize = 32 << 20;
 /// The system's page size: 4 KiB on most machines, up to 64 KiB on others.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn system_page_bytes() -> usize {
-    // SAFETY: returns a number.
+    // SAFETY: sysconf takes no pointer.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("Linux knows the size of its pages")
 }
 

@@ -24,29 +24,29 @@ const NO_CHUNK: u32 = u32::MAX;
 pub(crate) struct PageRecord {
     /// The first free chunk, as a handle.
     free: AtomicU32,
-    carved: AtomicU16,
-    used: AtomicU16,
+    chunks_carved: AtomicU16,
+    chunks_used: AtomicU16,
 }
 
 impl Default for PageRecord {
     fn default() -> Self {
-        PageRecord { free: AtomicU32::new(NO_CHUNK), carved: AtomicU16::new(0), used: AtomicU16::new(0) }
+        PageRecord { free: AtomicU32::new(NO_CHUNK), chunks_carved: AtomicU16::new(0), chunks_used: AtomicU16::new(0) }
     }
 }
 
 impl PageRecord {
     /// The number of chunks that were ever used: those in front of the rest.
-    pub fn carved(&self) -> usize {
-        self.carved.load(Relaxed).into()
+    pub fn chunks_carved(&self) -> usize {
+        self.chunks_carved.load(Relaxed).into()
     }
 
     /// The number of chunks that are not free.
-    pub fn used(&self) -> usize {
-        self.used.load(Relaxed).into()
+    pub fn chunks_used(&self) -> usize {
+        self.chunks_used.load(Relaxed).into()
     }
 
     fn has_free_chunk(&self, chunks: usize) -> bool {
-        self.free.load(Relaxed) != NO_CHUNK || self.carved() < chunks
+        self.free.load(Relaxed) != NO_CHUNK || self.chunks_carved() < chunks
     }
 }
 
@@ -146,11 +146,11 @@ impl Slabs {
             record.free.store(pages.next(Handle(free)), Relaxed);
             Handle(free)
         } else {
-            let carved = record.carved();
-            record.carved.store(carved as u16 + 1, Relaxed);
+            let carved = record.chunks_carved();
+            record.chunks_carved.store(carved as u16 + 1, Relaxed);
             Handle::new(page, carved)
         };
-        record.used.store(record.used() as u16 + 1, Relaxed);
+        record.chunks_used.store(record.chunks_used() as u16 + 1, Relaxed);
         pages.set_usage(chunk, Usage::allocated());
         if !record.has_free_chunk(chunks) {
             class.partial.pop();
@@ -176,7 +176,7 @@ impl Slabs {
         let record = &self.records[page as usize];
         debug_assert_eq!(pages.usage(chunk).kind(), ChunkKind::Allocated);
         pages.set_usage(chunk, Usage(0));
-        record.used.store(record.used() as u16 - 1, Relaxed);
+        record.chunks_used.store(record.chunks_used() as u16 - 1, Relaxed);
         let had_free_chunk = record.has_free_chunk(pages.geometry.chunks_per_page(class.number));
         pages.set_next(chunk, record.free.swap(chunk.0, Relaxed));
         if class.draining == Some(page) {
@@ -185,7 +185,7 @@ impl Slabs {
         if !had_free_chunk {
             class.partial.push(page);
         }
-        if record.used() == 0 {
+        if record.chunks_used() == 0 {
             self.detach_page(class, page);
             pages.free_page(page);
         }
@@ -195,8 +195,8 @@ impl Slabs {
     pub fn attach_page(&self, pages: &Pages, class: &mut Class, page: u32, now: Now) {
         let record = &self.records[page as usize];
         record.free.store(NO_CHUNK, Relaxed);
-        record.carved.store(0, Relaxed);
-        record.used.store(0, Relaxed);
+        record.chunks_carved.store(0, Relaxed);
+        record.chunks_used.store(0, Relaxed);
         pages.set_class(page, class.number);
         if class.pages.is_empty() {
             self.ages[class.number].reset(now);
@@ -246,7 +246,7 @@ impl Slabs {
 
     /// Whether the handle's chunk has been carved.
     pub fn is_carved(&self, chunk: Handle) -> bool {
-        chunk.chunk() < self.records[chunk.page() as usize].carved()
+        chunk.chunk() < self.records[chunk.page() as usize].chunks_carved()
     }
 
     /// Saves a class without a draining page.
@@ -257,7 +257,7 @@ impl Slabs {
         counts.into_iter().for_each(|count| snapshot.put_count(count));
         for &page in &class.pages {
             let record = &self.records[page as usize];
-            let (carved, used) = (record.carved.load(Relaxed), record.used.load(Relaxed));
+            let (carved, used) = (record.chunks_carved.load(Relaxed), record.chunks_used.load(Relaxed));
             snapshot.put_u32(page);
             snapshot.put_u32(record.free.load(Relaxed));
             snapshot.put_u32(u32::from(used) << 16 | u32::from(carved));
@@ -286,8 +286,8 @@ impl Slabs {
             }
             let record = &self.records[page as usize];
             record.free.store(free, Relaxed);
-            record.carved.store(carved, Relaxed);
-            record.used.store(used, Relaxed);
+            record.chunks_carved.store(carved, Relaxed);
+            record.chunks_used.store(used, Relaxed);
             pages.set_class(page, class.number);
             self.reattach_page(pages, class, page);
         }

@@ -11,7 +11,7 @@ use crate::memory::handle::Handle;
 use crate::memory::pages::Pages;
 use crate::memory::slab::{Class, Slabs};
 use crate::sync::lock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use lookaside_sync::SharedCounter;
 
 /// How many chunks of a class are sampled.
 const SAMPLE_CHUNKS_MAX: usize = 1024;
@@ -73,11 +73,11 @@ impl Slabs {
         let chunks_per_page = pages.geometry.chunks_per_page(number);
         let records = || class.pages.iter().chain(&class.draining).map(|&page| self.record(page));
         let page_count = records().count();
-        let chunks_used = records().map(|record| record.used()).sum();
-        let chunks_carved: usize = records().map(|record| record.carved()).sum();
+        let chunks_used = records().map(|record| record.chunks_used()).sum();
+        let chunks_carved: usize = records().map(|record| record.chunks_carved()).sum();
         let (items, items_bytes) = self.sample(pages, &class, chunks_carved);
         let counters = &self.counters[number];
-        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        let count = |counter: &SharedCounter| counter.value();
         let age = &self.ages[number];
         ClassStatistics {
             number: number + 1,
@@ -109,7 +109,7 @@ impl Slabs {
         let step = chunks_carved.div_ceil(SAMPLE_CHUNKS_MAX).max(1);
         let (mut items, mut bytes, mut place) = (0, 0, 0);
         for &page in class.pages.iter().chain(&class.draining) {
-            let carved = self.record(page).carved();
+            let carved = self.record(page).chunks_carved();
             while place < carved {
                 let chunk = Handle::new(page, place);
                 if pages.usage(chunk).kind() == ChunkKind::Head {

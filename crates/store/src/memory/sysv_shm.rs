@@ -1,5 +1,5 @@
-//! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and a lock so that one
-//! process has it. Serves the start and the end of a server that restarts warm, and no request.
+//! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and a lock that
+//! gives one process exclusive use of it. Serves the start and the end of a server that restarts warm, and no request.
 //!
 //! Beside `region.rs` this is the only file of the crate with `unsafe` in it: it calls the kernel, and returns an
 //! [`Attachment`], which a `Region` reads and writes under that file's rules. These require that no other process
@@ -13,7 +13,7 @@
 //! * A process that attaches a segment holds the lock of its key, and releases it after detaching.
 //!
 //! Absent: the contents of the memory (`warm_restart/superblock.rs`, `snapshot.rs`).
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "System V calls have no safe wrapper")]
 
 use std::io::{Error, Result};
 use std::ptr::NonNull;
@@ -53,7 +53,7 @@ pub(crate) struct Permissions {
 }
 
 impl Permissions {
-    fn of(permissions: &libc::ipc_perm) -> Permissions {
+    fn from_ipc_perm(permissions: &libc::ipc_perm) -> Permissions {
         let libc::ipc_perm { uid: owner, cuid: creator, mode, .. } = *permissions;
         #[allow(clippy::unnecessary_cast, reason = "its width is not the same everywhere")]
         let mode = mode as u32 & 0o777;
@@ -62,7 +62,7 @@ impl Permissions {
 
     /// Whether only this process's user may access it.
     pub fn is_private_to_user(&self) -> bool {
-        // SAFETY: returns a number.
+        // SAFETY: geteuid takes no argument and cannot fail.
         self.is_private_to(unsafe { libc::geteuid() })
     }
 
@@ -107,7 +107,7 @@ impl Segment {
         check(unsafe { libc::shmctl(self.id, libc::IPC_STAT, status.as_mut_ptr()) })?;
         // SAFETY: all integers, zeroed at first and then filled in.
         let status = unsafe { status.assume_init() };
-        let permissions = Permissions::of(&status.shm_perm);
+        let permissions = Permissions::from_ipc_perm(&status.shm_perm);
         Ok(SegmentStatus { bytes: status.shm_segsz, attachments: status.shm_nattch, permissions })
     }
 
@@ -191,8 +191,8 @@ impl ShmLock {
                 Err(error) if is_gone(&error) => continue,
                 Err(error) => return Err(ShmLockError::System(error)),
             }
-            let wait_for_zero = step(0, libc::IPC_NOWAIT);
-            outcome = match operate(id, &mut [wait_for_zero, step(1, libc::IPC_NOWAIT | libc::SEM_UNDO)]) {
+            let wait_for_zero = semaphore_step(0, libc::IPC_NOWAIT);
+            outcome = match operate(id, &mut [wait_for_zero, semaphore_step(1, libc::IPC_NOWAIT | libc::SEM_UNDO)]) {
                 Ok(()) => return Ok(ShmLock { id }),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN) => return Err(ShmLockError::Held { pid: last_changed_by(id) }),
@@ -216,7 +216,7 @@ impl ShmLock {
 impl Drop for ShmLock {
     fn drop(&mut self) {
         // This also clears the undo entry. It can only fail if the semaphore was removed.
-        let _ = operate(self.id, &mut [step(-1, libc::IPC_NOWAIT | libc::SEM_UNDO)]);
+        let _ = operate(self.id, &mut [semaphore_step(-1, libc::IPC_NOWAIT | libc::SEM_UNDO)]);
     }
 }
 
@@ -230,7 +230,7 @@ fn semaphore_permissions(id: libc::c_int) -> Result<Permissions> {
     // SAFETY: the kernel writes one `semid_ds`, and the buffer holds one.
     check(unsafe { libc::semctl(id, 0, libc::IPC_STAT, status.as_mut_ptr()) })?;
     // SAFETY: all integers, zeroed at first and then filled in.
-    Ok(Permissions::of(&unsafe { status.assume_init() }.sem_perm))
+    Ok(Permissions::from_ipc_perm(&unsafe { status.assume_init() }.sem_perm))
 }
 
 /// A semaphore with a mode of the caller's choice, for tests.
@@ -247,7 +247,7 @@ pub(crate) fn remove_semaphore(id: libc::c_int) -> Result<()> {
     check(unsafe { libc::semctl(id, 0, libc::IPC_RMID) }).map(drop)
 }
 
-fn step(by: libc::c_short, flags: libc::c_int) -> libc::sembuf {
+fn semaphore_step(by: libc::c_short, flags: libc::c_int) -> libc::sembuf {
     libc::sembuf { sem_num: 0, sem_op: by, sem_flg: flags as libc::c_short }
 }
 

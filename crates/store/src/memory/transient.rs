@@ -32,7 +32,7 @@ const ENTRIES_PER_BLOCK: usize = (TIMER_BLOCK_BYTES - HEADER_BYTES) / ENTRY_BYTE
 /// Blocks use at most one page in this many.
 const TIMER_PAGES_SHARE: usize = 16;
 
-/// What all timers share. The wheels are the stripes'.
+/// The state that all timers share. The wheels are the stripes'.
 pub(crate) struct Timers {
     transient_s: u32,
     /// A timer was not started for want of a page.
@@ -164,19 +164,19 @@ fn allocate_block(pages: &Pages, slabs: &Slabs, now: Now) -> Option<Handle> {
 
 /// The number of entries in a block. Bounded by its size, whatever the block says.
 pub(crate) fn entry_count(pages: &Pages, block: Handle) -> usize {
-    (pages.region.word(pages.at(block) + 8).load(Relaxed) as usize).min(ENTRIES_PER_BLOCK)
+    (pages.region.word(pages.offset_of(block) + 8).load(Relaxed) as usize).min(ENTRIES_PER_BLOCK)
 }
 
 fn write_entry(pages: &Pages, block: Handle, entries: usize, head: Handle, first_word: u32) {
-    let at = pages.at(block) + HEADER_BYTES + entries * ENTRY_BYTES;
+    let at = pages.offset_of(block) + HEADER_BYTES + entries * ENTRY_BYTES;
     pages.region.word(at).store(head.0, Relaxed);
     pages.region.word(at + 4).store(first_word, Relaxed);
-    pages.region.word(pages.at(block) + 8).store(entries as u32 + 1, Relaxed);
+    pages.region.word(pages.offset_of(block) + 8).store(entries as u32 + 1, Relaxed);
 }
 
 /// The chunk of an entry, and the first word that it had.
 pub(crate) fn entry(pages: &Pages, block: Handle, index: usize) -> (Handle, u32) {
-    let at = pages.at(block) + HEADER_BYTES + index * ENTRY_BYTES;
+    let at = pages.offset_of(block) + HEADER_BYTES + index * ENTRY_BYTES;
     (Handle(pages.region.word(at).load(Relaxed)), pages.region.word(at + 4).load(Relaxed))
 }
 

@@ -97,7 +97,7 @@ impl Evictor {
         now: Now,
     ) -> Option<Header> {
         let header = memory.pages.header(head);
-        if gets_second_chance(memory, head, &header, is_forced, now) {
+        if give_second_chance(memory, head, &header, is_forced, now) {
             return None;
         }
         let stripe = header.usage.stripe();
@@ -138,7 +138,7 @@ impl Evictor {
             {
                 return None;
             }
-            if gets_second_chance(memory, head, &header, is_forced, now) {
+            if give_second_chance(memory, head, &header, is_forced, now) {
                 return None;
             }
             self.evict(memory, head, &header, locked, freed, now);
@@ -155,7 +155,7 @@ impl Evictor {
     /// it should last k^-exponent times as long: it gets k^exponent visits in a round, that of its head among them.
     /// The number of the chunk decides which of its pieces count.
     fn counts_as_clock_visit(&self, memory: &Memory, chunk: Handle, head: Handle, header: &Header) -> bool {
-        let (_, value_bytes) = memory.pages.chain(memory.pages.at(head), header);
+        let (_, value_bytes) = memory.pages.chain(memory.pages.offset_of(head), header);
         let chunks = (value_bytes as f64 / memory.pages.geometry.chunk_bytes_max() as f64).max(1.0) + 1.0;
         let share = (chunks.powf(self.age_exponent) - 1.0) / (chunks - 1.0);
         let spread = chunk.0.wrapping_mul(0x9e37_79b1);
@@ -183,8 +183,11 @@ impl Evictor {
             false => stripe.counters.evictions += 1,
         }
         if let Some(hook) = self.hook.get().filter(|_| !header.is_expired(now)) {
-            let value_bytes =
-                if header.is_chained() { pages.chain(pages.at(head), header).1 } else { header.inline_value_bytes() };
+            let value_bytes = if header.is_chained() {
+                pages.chain(pages.offset_of(head), header).1
+            } else {
+                header.inline_value_bytes()
+            };
             let (was_fetched, idle_s) = (header.usage.is_fetched(), header.usage.access_age_s(now));
             let expiry = header.expiry();
             let slab_class = pages.class_of(head) + 1;
@@ -199,7 +202,7 @@ fn advance_hand(memory: &Memory, class: &mut Class) -> Option<Handle> {
     for _ in 0..=class.pages.len() {
         let (place, chunk) = class.hand;
         let page = *class.pages.get(place)?;
-        if chunk < memory.slabs.record(page).carved() {
+        if chunk < memory.slabs.record(page).chunks_carved() {
             class.hand.1 += 1;
             return Some(Handle::new(page, chunk));
         }
@@ -208,8 +211,8 @@ fn advance_hand(memory: &Memory, class: &mut Class) -> Option<Handle> {
     None
 }
 
-/// Whether the item stays for another round; it has one round less from then on.
-fn gets_second_chance(memory: &Memory, head: Handle, header: &Header, is_forced: bool, now: Now) -> bool {
+/// Takes one of the rounds that the item has left; returns whether it had one and stays.
+fn give_second_chance(memory: &Memory, head: Handle, header: &Header, is_forced: bool, now: Now) -> bool {
     let clock = header.usage.clock();
     if clock == 0 || is_forced || header.is_expired(now) {
         return false;

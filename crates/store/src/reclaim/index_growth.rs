@@ -1,5 +1,5 @@
-//! Growth of the index, two buckets with a store at most. The page mover's lock guards it, since a growing index may
-//! need a page.
+//! Growth of the index, two buckets with a store at most, unless a key finds no slot (`grow_index_in_all_stripes`). The
+//! page mover's lock guards it, since a growing index may need a page.
 
 use super::eviction::Evictor;
 use super::rebalance::{Mover, Rebalancer, STEP_CHUNKS, Target, oldest_class};
@@ -37,7 +37,7 @@ impl Rebalancer {
         };
         if index.needs_page() && !mover.is_index_page_added {
             let Some(page) = mover.index_spare.take().or_else(|| pages.allocate_page()) else {
-                self.bring_page_to_index(memory, evictor, &mut mover, own, now);
+                self.move_page_to_index(memory, evictor, &mut mover, own, now);
                 return false;
             };
             index.add_page(page);
@@ -49,7 +49,7 @@ impl Rebalancer {
         has_grown
     }
 
-    fn bring_page_to_index(&self, memory: &Memory, evictor: &Evictor, mover: &mut Mover, own: &mut Stripe, now: Now) {
+    fn move_page_to_index(&self, memory: &Memory, evictor: &Evictor, mover: &mut Mover, own: &mut Stripe, now: Now) {
         if mover.current.is_none()
             && let Some(from) = oldest_class(memory, None, 0, now)
         {

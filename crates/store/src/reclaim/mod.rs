@@ -16,7 +16,6 @@ use crate::stripe::Stripe;
 use crate::sync::lock;
 use eviction::Evictor;
 use rebalance::Rebalancer;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// How often a store looks for a chunk in its class, with pages brought in between, before it fails.
 const ATTEMPTS_MAX: usize = 4;
@@ -44,7 +43,7 @@ impl Reclaimer {
             let mut freed = Vec::new();
             let evicted = self.evictor.sweep(memory, &mut guard, own, &mut freed, now);
             guard.allocations += u64::from(evicted.is_some());
-            let is_rebalance_due = evicted.is_some() && rebalance::is_due(&mut guard, &pages.geometry);
+            let is_rebalance_due = evicted.is_some() && rebalance::count_eviction(&mut guard, &pages.geometry);
             drop(guard);
             slabs.free_all(pages, &freed);
             match evicted {
@@ -55,7 +54,7 @@ impl Reclaimer {
                 None => self.rebalancer.steal_page(memory, &self.evictor, Some(class), own, now)?,
             }
         }
-        slabs.counters[class].refusals.fetch_add(1, Relaxed);
+        slabs.counters[class].refusals.add(1);
         Err(OutOfMemory)
     }
 }

@@ -24,7 +24,8 @@ use crate::memory::{Memory, OutOfMemory};
 use crate::stripe::Stripe;
 use crate::sync::{Mutex, lock, try_lock, yield_now};
 use crate::{Now, PageMove};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use lookaside_sync::SharedCounter;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A class gets memory if the items that it evicts are younger by this part than those of the others (§6.2).
 const AGE_GAP_MIN: f64 = 0.2;
@@ -65,7 +66,7 @@ pub(super) struct Move {
 }
 
 #[derive(PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum MoveProgress {
     Unfinished,
     Moved,
     GivenUp,
@@ -75,12 +76,12 @@ pub(super) enum Progress {
 pub(crate) struct Rebalancer {
     pub(super) mover: Mutex<Mover>,
     pub is_enabled: AtomicBool,
-    pub page_moves: AtomicU64,
-    pub items_moved: AtomicU64,
+    pub page_moves: SharedCounter,
+    pub items_moved: SharedCounter,
 }
 
-/// Whether a class, having evicted, should be considered for another page.
-pub(super) fn is_due(class: &mut Class, geometry: &Geometry) -> bool {
+/// Counts an eviction of a class; returns whether the class should be considered for another page.
+pub(super) fn count_eviction(class: &mut Class, geometry: &Geometry) -> bool {
     class.evictions_until_rebalance = class.evictions_until_rebalance.saturating_sub(1);
     let is_due = class.evictions_until_rebalance == 0;
     if is_due {
@@ -94,8 +95,8 @@ impl Rebalancer {
         Rebalancer {
             mover: Mutex::default(),
             is_enabled: AtomicBool::new(is_enabled),
-            page_moves: AtomicU64::new(0),
-            items_moved: AtomicU64::new(0),
+            page_moves: SharedCounter::default(),
+            items_moved: SharedCounter::default(),
         }
     }
 
@@ -156,8 +157,8 @@ impl Rebalancer {
             return PageMove::NoSpare;
         }
         match self.step(memory, evictor, &mut mover, usize::MAX, own, now) {
-            Progress::Moved => PageMove::Moved,
-            Progress::Unfinished | Progress::GivenUp => PageMove::Busy,
+            MoveProgress::Moved => PageMove::Moved,
+            MoveProgress::Unfinished | MoveProgress::GivenUp => PageMove::Busy,
         }
     }
 
@@ -189,7 +190,7 @@ impl Rebalancer {
             }
             let Some(current) = &mover.current else { continue };
             let (is_ours, chunks) = (current.to == target, memory.pages.geometry.chunks_per_page(current.from));
-            if self.step(memory, evictor, &mut mover, chunks, own, now) == Progress::Moved && is_ours {
+            if self.step(memory, evictor, &mut mover, chunks, own, now) == MoveProgress::Moved && is_ours {
                 return Ok(());
             }
         }
@@ -218,13 +219,13 @@ impl Rebalancer {
 
     /// Moves a page to the timers if they need one, a step with each call: from the class with the greatest age.
     #[inline]
-    pub fn give_timers_a_page(&self, memory: &Memory, evictor: &Evictor, own: &mut Stripe, now: Now) {
+    pub fn move_page_to_timers_if_needed(&self, memory: &Memory, evictor: &Evictor, own: &mut Stripe, now: Now) {
         if memory.timers.needs_page(&memory.pages, &memory.slabs) {
-            self.bring_page_to_timers(memory, evictor, own, now);
+            self.move_page_to_timers(memory, evictor, own, now);
         }
     }
 
-    fn bring_page_to_timers(&self, memory: &Memory, evictor: &Evictor, own: &mut Stripe, now: Now) {
+    fn move_page_to_timers(&self, memory: &Memory, evictor: &Evictor, own: &mut Stripe, now: Now) {
         let Some(mut mover) = try_lock(&self.mover) else {
             return;
         };
@@ -245,29 +246,29 @@ impl Rebalancer {
         chunks: usize,
         own: &mut Stripe,
         now: Now,
-    ) -> Progress {
+    ) -> MoveProgress {
         let Some(current) = &mut mover.current else {
-            return Progress::Unfinished;
+            return MoveProgress::Unfinished;
         };
         let (from, to, page) = (current.from, current.to, current.page);
         let mut freed = Vec::new();
         let mut class = lock(&memory.slabs.classes[from]);
         let progress = self.clear_chunks(memory, evictor, current, &mut class, chunks, own, &mut freed, now);
-        if progress != Progress::Unfinished {
+        if progress != MoveProgress::Unfinished {
             class.draining = None;
             mover.current = None;
         }
         match progress {
-            Progress::GivenUp => memory.slabs.reattach_page(&memory.pages, &mut class, page),
-            Progress::Moved => memory.pages.unset_class(page),
-            Progress::Unfinished => {}
+            MoveProgress::GivenUp => memory.slabs.reattach_page(&memory.pages, &mut class, page),
+            MoveProgress::Moved => memory.pages.unset_class(page),
+            MoveProgress::Unfinished => {}
         }
         drop(class);
         memory.slabs.free_all(&memory.pages, &freed);
-        if progress == Progress::Moved {
-            self.page_moves.fetch_add(1, Relaxed);
-            memory.slabs.counters[from].pages_given.fetch_add(1, Relaxed);
-            mover.hand_over(memory, page, to, now);
+        if progress == MoveProgress::Moved {
+            self.page_moves.add(1);
+            memory.slabs.counters[from].pages_given.add(1);
+            mover.assign_page(memory, page, to, now);
         }
         progress
     }
@@ -283,30 +284,30 @@ impl Rebalancer {
         own: &mut Stripe,
         freed: &mut Vec<Handle>,
         now: Now,
-    ) -> Progress {
+    ) -> MoveProgress {
         let record = memory.slabs.record(current.page);
         let mut spare = None;
         for _ in 0..chunks {
-            if current.chunk_next >= record.carved() {
+            if current.chunk_next >= record.chunks_carved() {
                 current.chunk_next = 0;
                 current.rounds += 1;
             }
-            if record.used() == 0 || current.rounds > ROUNDS_MAX {
+            if record.chunks_used() == 0 || current.rounds > ROUNDS_MAX {
                 break;
             }
             let chunk = Handle::new(current.page, current.chunk_next);
             current.chunk_next += 1;
             self.clear_chunk(memory, evictor, chunk, class, &mut spare, own, freed, now);
             // Further pieces of an evicted item may lie in this page too, and belong to this class.
-            free_those_of_class(memory, class, freed);
+            free_chunks_of_class(memory, class, freed);
         }
         if let Some(spare) = spare {
             memory.slabs.free_locked(&memory.pages, class, spare);
         }
-        match record.used() {
-            0 => Progress::Moved,
-            _ if current.rounds > ROUNDS_MAX => Progress::GivenUp,
-            _ => Progress::Unfinished,
+        match record.chunks_used() {
+            0 => MoveProgress::Moved,
+            _ if current.rounds > ROUNDS_MAX => MoveProgress::GivenUp,
+            _ => MoveProgress::Unfinished,
         }
     }
 
@@ -367,7 +368,7 @@ impl Rebalancer {
         pages.set_header(to, header);
         index.set_slot(&pages.region, slot, key, to);
         pages.set_usage(from, Usage::allocated());
-        self.items_moved.fetch_add(1, Relaxed);
+        self.items_moved.add(1);
         memory.timers.start(pages, &memory.slabs, stripe, (to, header), now);
     }
 }
@@ -393,10 +394,10 @@ impl Mover {
     }
 
     /// Gives a page that was cleared to its target.
-    fn hand_over(&mut self, memory: &Memory, page: u32, to: Target, now: Now) {
+    fn assign_page(&mut self, memory: &Memory, page: u32, to: Target, now: Now) {
         match to {
             Target::Class(to) => {
-                memory.slabs.counters[to].pages_gained.fetch_add(1, Relaxed);
+                memory.slabs.counters[to].pages_gained.add(1);
                 let mut class = lock(&memory.slabs.classes[to]);
                 memory.slabs.attach_page(&memory.pages, &mut class, page, now);
                 if to == memory.pages.geometry.timer_class() {
@@ -441,7 +442,7 @@ fn item_ages(memory: &Memory) -> impl Iterator<Item = (usize, &Age)> {
     memory.slabs.ages[..memory.pages.geometry.timer_class()].iter().enumerate()
 }
 
-fn free_those_of_class(memory: &Memory, class: &mut Class, freed: &mut Vec<Handle>) {
+fn free_chunks_of_class(memory: &Memory, class: &mut Class, freed: &mut Vec<Handle>) {
     freed.retain(|&chunk| {
         let is_other = memory.pages.class_of(chunk) != class.number;
         if !is_other {

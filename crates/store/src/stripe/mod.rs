@@ -27,7 +27,7 @@ const LEASE_SHARE: usize = 256;
 /// Of the memory, one part in this many holds hold-offs: about one per 9 KiB.
 const HOLD_OFF_SHARE: usize = 512;
 
-/// What belongs to one stripe alone. A get touches the first cache line.
+/// The state of one stripe. A get touches the first cache line.
 #[repr(C)]
 pub(crate) struct Stripe {
     /// No flush and no timer is due before this time, in Unix milliseconds.
@@ -47,6 +47,12 @@ pub(crate) struct Stripe {
 /// A stripe behind its lock, on cache lines of its own: the lock and what a get reads share the first.
 #[repr(align(64))]
 pub(crate) struct StripeLock(pub Mutex<Stripe>);
+
+/// All stripes of a store, before its first item.
+pub(crate) fn create_all(options: &Options, stripe_bits: u32) -> Box<[StripeLock]> {
+    let stripes = 1 << stripe_bits;
+    (0..stripes).map(|number| StripeLock(Mutex::new(Stripe::new(options, number, stripes)))).collect()
+}
 
 impl Stripe {
     /// Stripe number `number` of `stripes`.

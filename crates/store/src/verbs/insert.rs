@@ -13,7 +13,7 @@ use lookaside_protocol::Cas;
 /// How often each stripe gets another bucket before an item is evicted for its slot.
 const GROWTHS_MAX: usize = 4;
 
-/// What an item is made of, beside its key.
+/// The parts of an item, beside its key.
 pub(super) struct NewContent<'a> {
     pub flags: u32,
     pub expiry: Expiry,
@@ -33,7 +33,7 @@ impl<'a> NewContent<'a> {
     }
 }
 
-/// What few items have.
+/// The parts that few items have.
 #[derive(Clone, Copy)]
 pub(super) struct Extension {
     pub meta_state: MetaState,
@@ -59,7 +59,7 @@ impl StripeGuard<'_> {
         let (handle, header) = self.build(key, content, now)?;
         let (memory, reclaimer) = (&self.shared.memory, &self.shared.reclaimer);
         let (pages, index) = (&memory.pages, &memory.index);
-        let cas = self.cas(pages.at(handle), &header);
+        let cas = self.cas(pages.offset_of(handle), &header);
         // Only now, because the older item may have been evicted for the new one.
         let header = match self.find(key) {
             Some(old) => {
@@ -86,7 +86,7 @@ impl StripeGuard<'_> {
         };
         memory.timers.start(pages, &memory.slabs, &mut self.stripe, (handle, &header), now);
         // Last, since these may evict any item.
-        reclaimer.rebalancer.give_timers_a_page(memory, &reclaimer.evictor, &mut self.stripe, now);
+        reclaimer.rebalancer.move_page_to_timers_if_needed(memory, &reclaimer.evictor, &mut self.stripe, now);
         reclaimer.rebalancer.grow_index(memory, &reclaimer.evictor, &mut self.stripe, now);
         Ok(cas)
     }
@@ -135,7 +135,7 @@ impl StripeGuard<'_> {
         }
         pages.write_head(head, &header, content.flags, key.key(), content.value);
         if let Some(extension) = content.extension {
-            let at = pages.at(head);
+            let at = pages.offset_of(head);
             pages.set_meta_state(at, &header, extension.meta_state);
             pages.set_explicit_cas(at, &header, extension.cas.unwrap_or(self.implicit_cas(&header)).0);
         }

@@ -1,4 +1,4 @@
-//! What is due in a stripe before a verb runs: scheduled flushes, and items whose timer has ended.
+//! The work that is due in a stripe before a verb runs: scheduled flushes, and items whose timer has ended.
 
 use super::StripeGuard;
 use crate::Now;

@@ -1,5 +1,6 @@
 //! The meta verbs, as far as they do more than the classic ones: gets that vivify and recache, deletes that invalidate,
-//! arithmetic with conditions. Sets with conditions are in `set.rs`.
+//! arithmetic with conditions. Classic `incr` and `decr` ([`StripeGuard::arithmetic`]) are here too; `arithmetic.rs`
+//! parses and renders their numbers. Sets with conditions are in `set.rs`.
 //!
 //! A win (`W`) is a flag on the item, not a lease: the winner is asked to recache, but other clients may still store. A
 //! client that wants a concurrent delete to refuse its store uses the CAS unique of its get.
@@ -164,7 +165,7 @@ impl StripeGuard<'_> {
         let Some((initial, expiry_new)) = conditions.vivify else {
             return MetaArithmeticOutcome::Counted { outcome, expiry };
         };
-        if self.is_held_off(key, now) {
+        if self.check_hold_off(key, now) {
             return MetaArithmeticOutcome::NotStored;
         }
         let number = Number::render(initial, 0);

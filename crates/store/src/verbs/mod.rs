@@ -1,4 +1,4 @@
-//! What a client may do, one file a family of verbs. A verb runs from start to end under the lock of the key's stripe.
+//! The verbs, one file per family. A verb runs from start to end under the lock of the key's stripe.
 //!
 //! An item never changes once it can be found, but for its expiry, its usage, its meta state, and when it becomes
 //! stale: a verb that changes a value stores another item and puts it in the place of the old one (`insert.rs`).
@@ -9,7 +9,7 @@
 //! |---|---|---|---|---|
 //! | [`StripeGuard::find`] | found | found | found | found |
 //! | [`StripeGuard::find_unexpired`] | removed | found | found | found |
-//! | [`StripeGuard::find_undeleted`], for meta verbs | removed | – | found | found |
+//! | [`StripeGuard::find_undeleted`], for meta verbs and deletes | removed | – | found | found |
 //! | [`StripeGuard::find_live`], for classic verbs | removed | – | – | found |
 
 pub(crate) mod arithmetic;
@@ -76,13 +76,13 @@ impl<'s> StripeGuard<'s> {
     pub fn find(&self, key: HashedKey<'_>) -> Option<ItemRef> {
         let (pages, index) = (&self.memory().pages, &self.memory().index);
         if let Some((slot, handle)) = index.find_hinted(&pages.region, key) {
-            let at = pages.at(handle);
+            let at = pages.offset_of(handle);
             if let Some(header) = pages.header_if_key(at, key.key()) {
                 return Some(ItemRef { slot, handle, at, header });
             }
         }
         let check = |handle| {
-            let at = pages.at(handle);
+            let at = pages.offset_of(handle);
             Some((handle, at, pages.header_if_key(at, key.key())?))
         };
         let (slot, (handle, at, header)) = index.find(&pages.region, key, check)?;
@@ -123,7 +123,7 @@ impl<'s> StripeGuard<'s> {
     /// The item in a slot of this stripe.
     pub fn item_at(&self, slot: SlotAt, handle: Handle) -> ItemRef {
         let pages = &self.memory().pages;
-        ItemRef { slot, handle, at: pages.at(handle), header: pages.header(handle) }
+        ItemRef { slot, handle, at: pages.offset_of(handle), header: pages.header(handle) }
     }
 
     /// The CAS unique of a live item. It grows with each store, and no two stripes share one; unless a client chose it.

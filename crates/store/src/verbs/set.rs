@@ -19,7 +19,7 @@ impl StripeGuard<'_> {
         let live = self.find_live(key, now);
         match (mode, live) {
             (StoreMode::Add, Some(_)) => return StoreOutcome::NotStored,
-            (StoreMode::Add, None) if self.is_held_off(key, now) => return StoreOutcome::NotStored,
+            (StoreMode::Add, None) if self.check_hold_off(key, now) => return StoreOutcome::NotStored,
             (StoreMode::Set | StoreMode::Add, _) => {}
             (StoreMode::Cas(_), None) => return StoreOutcome::NotFound,
             (StoreMode::Cas(unique), Some(found)) if self.cas(found.at, &found.header) != unique => {
@@ -58,7 +58,7 @@ impl StripeGuard<'_> {
                 };
             }
             (StoreMode::Append | StoreMode::Prepend, None) => match conditions.vivify {
-                Some(expiry) if !self.is_held_off(key, now) => NewContent { expiry, ..content },
+                Some(expiry) if !self.check_hold_off(key, now) => NewContent { expiry, ..content },
                 _ => return (StoreOutcome::NotStored, value_bytes),
             },
             (StoreMode::Cas(_), None) => return (StoreOutcome::NotFound, value_bytes),
@@ -71,7 +71,7 @@ impl StripeGuard<'_> {
                 None => return (StoreOutcome::Exists, value_bytes),
             },
             (StoreMode::Add, Some(_)) | (StoreMode::Replace, None) => return (StoreOutcome::NotStored, value_bytes),
-            (StoreMode::Add, None) if self.is_held_off(key, now) => return (StoreOutcome::NotStored, value_bytes),
+            (StoreMode::Add, None) if self.check_hold_off(key, now) => return (StoreOutcome::NotStored, value_bytes),
             (StoreMode::Add, None) | (StoreMode::Replace, Some(_)) | (StoreMode::Set, _) => content,
         };
         (self.store_whole(key, mode, &content, now), value_bytes)
@@ -92,11 +92,11 @@ impl StripeGuard<'_> {
         }
     }
 
-    /// Whether a hold-off refuses to add the key. Counts it if so.
-    pub(super) fn is_held_off(&mut self, key: HashedKey<'_>, now: Now) -> bool {
-        let is_held_off = self.stripe.hold_offs.refuses(key.hash(), now);
-        self.stripe.counters.hold_off_refusals += u64::from(is_held_off);
-        is_held_off
+    /// Returns whether a hold-off refuses to add the key, and counts the refusal.
+    pub(super) fn check_hold_off(&mut self, key: HashedKey<'_>, now: Now) -> bool {
+        let is_refused = self.stripe.hold_offs.refuses(key.hash(), now);
+        self.stripe.counters.hold_off_refusals += u64::from(is_refused);
+        is_refused
     }
 
     fn store_whole(&mut self, key: HashedKey<'_>, mode: StoreMode, content: &NewContent<'_>, now: Now) -> StoreOutcome {

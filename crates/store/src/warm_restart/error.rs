@@ -41,7 +41,7 @@ pub enum RegionError {
     ForeignOwner {
         /// Its name.
         name: RegionName,
-        /// What it is, and its identifier, as options of `ipcrm`: `-m 5` or `-s 5`.
+        /// Its kind and identifier, as options of `ipcrm`: `-m 5` or `-s 5`.
         what: String,
         /// The user id of its owner.
         owner: u32,
@@ -85,7 +85,7 @@ impl std::fmt::Display for RegionError {
             }
             RegionError::Foreign { name, segment } => write!(
                 f,
-                "region {name} has the key of shared memory segment {segment}, which is another program's; \
+                "region {name} has the key of shared memory segment {segment}, which belongs to another program; \
                  if it is no longer used, `ipcrm -m {segment}` removes it"
             ),
             RegionError::ForeignOwner { name, what, owner, creator, mode } => write!(

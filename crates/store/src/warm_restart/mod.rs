@@ -1,6 +1,6 @@
 //! A store that outlives its process (§6.4 of the paper): its region is a shared segment with a name. A process that
-//! ends in order saves the state beside it ([`Store::save`]), and the next process of that name restores both
-//! ([`Store::attach`]). Serves no request.
+//! ends in order saves the state beside it ([`crate::Store::save`]), and the next process of that name restores both
+//! ([`crate::Store::attach`]). Serves no request.
 //!
 //! | the region | the store |
 //! |---|---|
@@ -28,8 +28,8 @@ mod name;
 mod outcome;
 mod prepare;
 mod region;
-pub(crate) mod snapshot;
-pub(crate) mod superblock;
+mod snapshot;
+mod superblock;
 #[cfg(test)]
 mod tests;
 
@@ -39,56 +39,44 @@ pub use outcome::{ColdStartReason, RemovedRegion, Saved, Start};
 pub use prepare::Preparation;
 pub(crate) use region::SharedRegion;
 
-use crate::{Now, Options, Store};
+use crate::Now;
+use crate::memory::region::Region;
+use crate::shared::Shared;
 use region::{acquire_lock, attach, check_name, checksum_of, find, system_error};
 use std::sync::atomic::Ordering::Relaxed;
 use superblock::{Superblock, Unreadable};
 
-/// The bytes that one [`Store::drop_page_tables`] drops: takes a few milliseconds; a multiple of all page sizes.
+/// The bytes that one [`drop_page_tables`] drops: takes a few milliseconds; a multiple of all page sizes.
 const DROPPED_BYTES: usize = 64 << 20;
 
-impl Store {
-    /// A store in the region `name`: as it was saved there, or empty with the reason. Its cost depends on the number
-    /// of pages; no item is read.
-    pub fn attach(options: Options, name: &RegionName, now: Now) -> Result<(Store, Start), RegionError> {
-        let attached = Preparation::new(options, name).map_err(RegionError::Options)?.attach(now, || true)?;
-        Ok(attached.expect("it was wanted"))
+/// Drops the page tables of part of the region, from byte `at` on; returns the byte to continue from, `None` at the
+/// end.
+pub(crate) fn drop_page_tables(region: &Region, at: usize) -> Option<usize> {
+    let bytes = DROPPED_BYTES.min(region.region_bytes().saturating_sub(at));
+    if bytes == 0 {
+        return None;
     }
+    region.drop_page_tables(at, bytes);
+    Some(at + bytes)
+}
 
-    /// Drops the page tables of part of the region, from byte `at` on, while other threads use the store. To be called
-    /// ahead of a [`Store::save`], because detaching a large region takes long. The next access maps a page again.
-    /// Returns the byte to continue from; `None` at the end, and for a store without a region.
-    pub fn drop_page_tables(&self, at: usize) -> Option<usize> {
-        let region = &self.shared.memory.pages.region;
-        let bytes = DROPPED_BYTES.min(region.region_bytes().saturating_sub(at));
-        if self.region.is_none() || bytes == 0 {
-            return None;
-        }
-        region.drop_page_tables(at, bytes);
-        Some(at + bytes)
+/// Saves a store of `items` items in its region. No other thread uses it.
+pub(crate) fn save(shared: &Shared, shared_region: &SharedRegion, items: u64, now: Now) -> Result<Saved, RegionError> {
+    if find(&shared_region.name)? != Some(shared_region.segment) {
+        return Err(RegionError::Removed { name: shared_region.name.clone() });
     }
-
-    /// Saves the store in its region for the next process; `None` for a store without a region. To be called once all
-    /// threads that use it have ended.
-    pub fn save(self, now: Now) -> Result<Option<Saved>, RegionError> {
-        let Some(shared_region) = &self.region else { return Ok(None) };
-        if find(&shared_region.name)? != Some(shared_region.segment) {
-            return Err(RegionError::Removed { name: shared_region.name.clone() });
-        }
-        let (region, geometry) = (&self.shared.memory.pages.region, &self.shared.memory.pages.geometry);
-        let words = snapshot::save(&self.shared, now);
-        let area = snapshot::area(geometry);
-        assert!(words.len() * size_of::<u32>() <= area.len(), "every state fits the area");
-        for (word, at) in words.iter().zip(area.step_by(size_of::<u32>())) {
-            region.word(at).store(*word, Relaxed);
-        }
-        let items = self.statistics().items;
-        let new = Superblock::new(&shared_region.name, superblock::layout(geometry), shared_region.memory_bytes);
-        let (state_words, state_checksum) = (words.len() as u64, checksum_of(&words));
-        Superblock { state_words, state_checksum, saved_at_ms: now.unix_ms, items, ..new }.write(region);
-        superblock::mark_clean(region);
-        Ok(Some(Saved { items, state_bytes: (words.len() * size_of::<u32>()) as u64 }))
+    let (region, geometry) = (&shared.memory.pages.region, &shared.memory.pages.geometry);
+    let words = snapshot::save(shared, now);
+    let area = snapshot::area(geometry);
+    assert!(words.len() * size_of::<u32>() <= area.len(), "every state fits the area");
+    for (word, at) in words.iter().zip(area.step_by(size_of::<u32>())) {
+        region.word(at).store(*word, Relaxed);
     }
+    let new = Superblock::new(&shared_region.name, superblock::layout(geometry), shared_region.memory_bytes);
+    let (state_words, state_checksum) = (words.len() as u64, checksum_of(&words));
+    Superblock { state_words, state_checksum, saved_at_ms: now.unix_ms, items, ..new }.write(region);
+    superblock::mark_clean(region);
+    Ok(Saved { items, state_bytes: (words.len() * size_of::<u32>()) as u64 })
 }
 
 /// Removes the region `name`, which no process may hold; `None` if it does not exist.

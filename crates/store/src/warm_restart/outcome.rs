@@ -60,7 +60,7 @@ impl std::fmt::Display for ColdStartReason {
             ColdStartReason::OtherFormat { was, now } => {
                 write!(f, "it has format {was}, this program has format {now}")
             }
-            ColdStartReason::OtherLayout => f.write_str("it was laid out by other slab options or by another build"),
+            ColdStartReason::OtherLayout => f.write_str("it was made with other slab options or by another build"),
             ColdStartReason::Damaged => f.write_str("it is damaged"),
             ColdStartReason::ClockSetBack { ahead_ms } => write!(f, "the clock was set back, by {ahead_ms} ms or more"),
         }

@@ -5,11 +5,13 @@ use super::error::RegionError;
 use super::name::RegionName;
 use super::outcome::{ColdStartReason, Start};
 use super::region::{SharedRegion, acquire_lock, check_size_available, create, find, restore, system_error};
-use super::superblock::{self, Superblock};
+use super::snapshot;
+use super::superblock::{self, SUPERBLOCK_BYTES, Superblock};
 use crate::memory::geometry::Geometry;
 use crate::memory::sysv_shm::Segment;
-use crate::stripe::StripeLock;
-use crate::{Now, Options, OptionsError, Store};
+use crate::shared::Shared;
+use crate::stripe::{self, Stripe, StripeLock};
+use crate::{Now, Options, OptionsError};
 
 /// A store without its region: the slow half of attaching, done while another process still uses the region.
 pub struct Preparation {
@@ -22,7 +24,7 @@ pub struct Preparation {
 impl Preparation {
     /// Fails if the options contradict each other.
     pub fn new(options: Options, name: &RegionName) -> Result<Preparation, OptionsError> {
-        let geometry = Store::persistent_geometry(&options)?;
+        let geometry = persistent_geometry(&options)?;
         Ok(Preparation { options, name: name.clone(), geometry, stripes: None })
     }
 
@@ -33,14 +35,18 @@ impl Preparation {
         let segment = Segment::find(self.name.key()).ok().flatten();
         let status = segment.and_then(|segment| segment.status().ok());
         if status.is_some_and(|status| status.bytes == self.geometry.region_bytes()) {
-            self.stripes = Some(Store::stripes(&self.options, &self.geometry));
+            self.stripes = Some(stripe::create_all(&self.options, self.geometry.stripe_bits));
         }
         self
     }
 
-    /// As [`Store::attach`], if `is_wanted` returns `true`, which is called when all else is done; else `None`. A
-    /// saved region is not written to before, so that another process can still restore it.
-    pub fn attach(self, now: Now, is_wanted: impl FnOnce() -> bool) -> Result<Option<(Store, Start)>, RegionError> {
+    /// The parts of the store, if `is_wanted` returns `true`, which is called when all else is done; else `None`. A
+    /// saved region is not written to before.
+    pub(crate) fn attach_shared(
+        self,
+        now: Now,
+        is_wanted: impl FnOnce() -> bool,
+    ) -> Result<Option<(Shared, SharedRegion, Start)>, RegionError> {
         let Preparation { options, name, geometry, stripes } = self;
         let (name, memory_bytes) = (&name, options.memory_bytes_max);
         let shm_lock = acquire_lock(name)?;
@@ -61,6 +67,14 @@ impl Preparation {
         }
         superblock::mark_dirty(&shared.memory.pages.region);
         let region = SharedRegion { name: name.clone(), segment, memory_bytes, _lock: shm_lock };
-        Ok(Some((Store { shared, region: Some(region) }, start)))
+        Ok(Some((shared, region, start)))
     }
+}
+
+/// The geometry of a store that another process can restore.
+pub(super) fn persistent_geometry(options: &Options) -> Result<Geometry, OptionsError> {
+    let tail_bytes = |pages, classes, stripes| {
+        snapshot::area_bytes(options.memory_bytes_max, pages, classes, stripes) + SUPERBLOCK_BYTES
+    };
+    Geometry::new(options, |stripes| Stripe::new(options, 0, stripes).bytes(), Some(&tail_bytes))
 }

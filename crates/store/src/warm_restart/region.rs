@@ -9,8 +9,8 @@ use crate::memory::geometry::Geometry;
 use crate::memory::region::Region;
 use crate::memory::sysv_shm::{Permissions, Segment, ShmLock, ShmLockError};
 use crate::shared::Shared;
-use crate::stripe::StripeLock;
-use crate::{Now, Options, Store};
+use crate::stripe::{self, StripeLock};
+use crate::{Now, Options};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ pub(super) fn restore(
     if checksum_of(&words) != found.state_checksum {
         return Ok(Err(ColdStartReason::Damaged));
     }
-    let stripes = stripes.unwrap_or_else(|| Store::stripes(options, geometry));
+    let stripes = stripes.unwrap_or_else(|| stripe::create_all(options, geometry.stripe_bits));
     let shared = Shared::new(options, geometry.clone(), stripes, region);
     if snapshot::restore(&shared, &words).is_none() {
         return Ok(Err(ColdStartReason::Damaged));
@@ -127,7 +127,7 @@ pub(super) fn create(
     let region = attach(segment, name)?;
     superblock::mark_dirty(&region);
     superblock.write(&region);
-    let stripes = Store::stripes(options, &geometry);
+    let stripes = stripe::create_all(options, geometry.stripe_bits);
     Ok((segment, Shared::new(options, geometry, stripes, region), Start::Empty(why)))
 }
 

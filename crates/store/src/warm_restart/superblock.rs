@@ -84,9 +84,9 @@ impl Superblock {
 
     /// Reads the superblock of a region, and whether it is marked as clean.
     pub fn read(region: &Region) -> Result<(Superblock, bool), Unreadable> {
-        let begin = begin(region).ok_or(Unreadable::Foreign)?;
-        let word = |at: usize| region.long_word(begin + at).load(Relaxed);
-        let is_clean = region.long_word(begin + MARK * WORD_BYTES).load(Acquire) == CLEAN;
+        let offset = superblock_offset(region).ok_or(Unreadable::Foreign)?;
+        let word = |at: usize| region.long_word(offset + at).load(Relaxed);
+        let is_clean = region.long_word(offset + MARK * WORD_BYTES).load(Acquire) == CLEAN;
         if word(0) != MAGIC {
             let is_blank = (0..SUPERBLOCK_BYTES).step_by(WORD_BYTES).all(|at| word(at) == 0);
             return Err(if is_blank { Unreadable::Blank } else { Unreadable::Foreign });
@@ -114,16 +114,16 @@ impl Superblock {
 
     /// Writes all but the mark, which must be DIRTY meanwhile.
     pub fn write(&self, region: &Region) {
-        let begin = begin(region).expect("a region that was made has a tail");
+        let offset = superblock_offset(region).expect("a region that was made has a tail");
         let mut fields = self.fields();
         fields[CHECKSUM] = self.checksum();
         for (place, field) in fields.into_iter().enumerate().filter(|&(place, _)| place != MARK) {
-            region.long_word(begin + place * WORD_BYTES).store(field, Relaxed);
+            region.long_word(offset + place * WORD_BYTES).store(field, Relaxed);
         }
         for (place, chunk) in self.name.as_bytes().chunks(WORD_BYTES).enumerate() {
             let mut word = [0; WORD_BYTES];
             word[..chunk.len()].copy_from_slice(chunk);
-            region.long_word(begin + NAME_AT + place * WORD_BYTES).store(u64::from_ne_bytes(word), Relaxed);
+            region.long_word(offset + NAME_AT + place * WORD_BYTES).store(u64::from_ne_bytes(word), Relaxed);
         }
     }
 
@@ -163,14 +163,14 @@ pub(crate) fn mark_clean(region: &Region) {
 }
 
 fn set_mark(region: &Region, mark: u64) {
-    let begin = begin(region).expect("a region that was made has a tail");
-    region.long_word(begin + MARK * WORD_BYTES).store(mark, Release);
+    let offset = superblock_offset(region).expect("a region that was made has a tail");
+    region.long_word(offset + MARK * WORD_BYTES).store(mark, Release);
 }
 
 /// The offset of the superblock; `None` if the region is too small or does not end at a word boundary.
-fn begin(region: &Region) -> Option<usize> {
-    let begin = region.region_bytes().checked_sub(SUPERBLOCK_BYTES)?;
-    begin.is_multiple_of(WORD_BYTES).then_some(begin)
+fn superblock_offset(region: &Region) -> Option<usize> {
+    let offset = region.region_bytes().checked_sub(SUPERBLOCK_BYTES)?;
+    offset.is_multiple_of(WORD_BYTES).then_some(offset)
 }
 
 /// Detects accidental changes, not deliberate ones.

@@ -1,13 +1,12 @@
 //! Cases that need the inside: changed bytes of a region, a stale lock, memory of another user.
 
+use super::prepare::persistent_geometry;
 use super::region::GET_MEMORY;
 use super::superblock::{FORMAT, SUPERBLOCK_BYTES};
 use super::*;
-use crate::memory::region::Region;
 use crate::memory::sysv_shm::{Segment, ShmLock, create_semaphore_with_mode, remove_semaphore};
-use crate::shared::Shared;
 use crate::snapshot_codec::SnapshotReader;
-use crate::{Expiry, HashedKey, NewItem};
+use crate::{Expiry, HashedKey, NewItem, Options, Store, stripe};
 use lookaside_protocol::StoreMode;
 use std::sync::atomic::AtomicUsize;
 
@@ -111,7 +110,7 @@ fn a_region_costs_little_memory_beside_the_items() {
     for (mebibytes, per_mille_max) in [(16, 15), (64, 5), (1024, 2), (64 << 10, 2)] {
         let options = Options { memory_bytes_max: mebibytes << 20, ..Options::default() };
         let plain = Store::geometry(&options).expect("the options are fine").pages;
-        let persistent = Store::persistent_geometry(&options).expect("the options are fine").pages;
+        let persistent = persistent_geometry(&options).expect("the options are fine").pages;
         let is_little = (plain - persistent) * 1000 <= plain * per_mille_max;
         assert!(is_little, "{mebibytes} MiB: {persistent} of {plain} pages");
     }
@@ -130,7 +129,7 @@ fn a_changed_byte_gives_an_empty_store_and_never_a_panic() {
     let scratch = Scratch::new();
     scratch.fill();
     let region = scratch.region();
-    let geometry = Store::persistent_geometry(&options()).expect("the options are fine");
+    let geometry = persistent_geometry(&options()).expect("the options are fine");
     let (area, bytes) = (snapshot::area(&geometry), region.region_bytes());
     let (superblock, _) = Superblock::read(&region).expect("it was saved");
     let state_bytes = superblock.state_words as usize * 4;
@@ -198,13 +197,15 @@ fn an_invalid_state_is_refused_whatever_its_checksum() {
         words[place] = word;
         let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
         let geometry = store.shared.memory.pages.geometry.clone();
-        let shared = Shared::new(&options(), geometry.clone(), Store::stripes(&options(), &geometry), region);
+        let shared =
+            Shared::new(&options(), geometry.clone(), stripe::create_all(&options(), geometry.stripe_bits), region);
         assert_eq!(snapshot::restore(&shared, &words), None, "word {place} is {word}");
     }
     for length in [0, 1, words.len() / 2, words.len() - 1] {
         let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
         let geometry = store.shared.memory.pages.geometry.clone();
-        let shared = Shared::new(&options(), geometry.clone(), Store::stripes(&options(), &geometry), region);
+        let shared =
+            Shared::new(&options(), geometry.clone(), stripe::create_all(&options(), geometry.stripe_bits), region);
         assert_eq!(snapshot::restore(&shared, &words[..length]), None, "{length} words");
     }
     assert!(SnapshotReader::new(&words).get_count(1).is_some());
@@ -229,7 +230,8 @@ fn no_state_makes_a_restore_panic() {
         }
         let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
         let geometry = store.shared.memory.pages.geometry.clone();
-        let shared = Shared::new(&options(), geometry.clone(), Store::stripes(&options(), &geometry), region);
+        let shared =
+            Shared::new(&options(), geometry.clone(), stripe::create_all(&options(), geometry.stripe_bits), region);
         refused += usize::from(snapshot::restore(&shared, &words).is_none());
     }
     assert!((100..400).contains(&refused), "{refused} of 400 were refused");
@@ -282,7 +284,7 @@ fn memory_of_another_program_is_left_alone() {
 #[test]
 fn memory_that_other_users_may_access_is_never_used() {
     let scratch = Scratch::new();
-    let geometry = Store::persistent_geometry(&options()).expect("the options are fine");
+    let geometry = persistent_geometry(&options()).expect("the options are fine");
     for mode in [0o666, 0o640, 0o602] {
         let segment = Segment::create_with_mode(scratch.0.key(), geometry.region_bytes(), mode).expect("shared memory");
         let refused = Store::attach(options(), &scratch.0, NOW).err();
@@ -312,7 +314,7 @@ fn a_semaphore_that_other_users_may_access_is_never_used() {
 #[test]
 fn a_region_that_was_never_initialized_is_replaced() {
     let scratch = Scratch::new();
-    let geometry = Store::persistent_geometry(&options()).expect("the options are fine");
+    let geometry = persistent_geometry(&options()).expect("the options are fine");
     Segment::create(scratch.0.key(), geometry.region_bytes()).expect("shared memory");
     assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::NotShutDownCleanly));
 }

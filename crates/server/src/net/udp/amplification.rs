@@ -7,7 +7,7 @@
 //! | client | a reply is at most |
 //! |---|---|
 //! | any | as large as its request, datagram headers included; or what `--udp-reply-limit` allows, if that is more |
-//! | has connected by TCP from the same address | [`REPLY_BYTES_MAX`] |
+//! | has connected by TCP from the same address | [`UDP_REPLY_BYTES_MAX`] |
 //!
 //! A TCP handshake validates an address: only a host that receives at the address can finish one. The table of
 //! validated addresses has [`VALIDATED_MAX`] slots, found by a keyed hash; a later address replaces an earlier one.
@@ -21,7 +21,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest reply by UDP, in bytes. More would overrun the receiver's socket buffer anyway.
-pub const REPLY_BYTES_MAX: usize = 128 << 10;
+pub const UDP_REPLY_BYTES_MAX: usize = 128 << 10;
 
 /// The table holds at most this many validated addresses.
 const VALIDATED_MAX: usize = 1 << 16;
@@ -50,9 +50,9 @@ impl AmplificationLimit {
     pub(crate) fn reply_bytes_max(&self, address: IpAddr, request_bytes: usize) -> usize {
         let (slot, tag) = self.slot_of(address);
         if self.validated[slot].load(Ordering::Relaxed) == tag {
-            return REPLY_BYTES_MAX;
+            return UDP_REPLY_BYTES_MAX;
         }
-        request_bytes.max(self.granted_bytes).min(REPLY_BYTES_MAX)
+        request_bytes.max(self.granted_bytes).min(UDP_REPLY_BYTES_MAX)
     }
 
     /// The slot of an address, and the value that marks it there: never 0, which is an empty slot.
@@ -74,9 +74,9 @@ mod tests {
         limit.mark_validated(IpAddr::from([10, 0, 0, 2]));
         assert_eq!(limit.reply_bytes_max(unvalidated, 15), 15);
         limit.mark_validated(unvalidated);
-        assert_eq!(limit.reply_bytes_max(unvalidated, 15), REPLY_BYTES_MAX);
+        assert_eq!(limit.reply_bytes_max(unvalidated, 15), UDP_REPLY_BYTES_MAX);
         let mapped = IpAddr::from(Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
-        assert_eq!(limit.reply_bytes_max(mapped, 15), REPLY_BYTES_MAX, "the same host on an IPv6 socket");
+        assert_eq!(limit.reply_bytes_max(mapped, 15), UDP_REPLY_BYTES_MAX, "the same host on an IPv6 socket");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! 4.18. On other systems, and where the device or the path does not support it, datagrams are sent one by one.
 //!
 //! `unsafe`, because rustix and socket2 do not know the option.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "rustix and socket2 do not know the option")]
 
 use rustix::fd::{AsRawFd, OwnedFd};
 

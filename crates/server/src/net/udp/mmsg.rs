@@ -10,7 +10,7 @@
 //! processor's caches: at a power of two they would all share a few sets.
 //!
 //! `unsafe`, because rustix has no `recvmmsg` and `sendmmsg`, and nix allocates its lists for each call.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "rustix has no recvmmsg and sendmmsg")]
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;

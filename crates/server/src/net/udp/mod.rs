@@ -16,10 +16,10 @@ mod gso;
 mod mmsg;
 mod send_batch;
 
-use crate::session::batch::{Batch, Progress};
+use crate::session::batch::{Batch, BatchProgress};
 use crate::session::context::{Protocols, SessionContext};
 use crate::session::{Scan, Session};
-use amplification::{AmplificationLimit, REPLY_BYTES_MAX};
+use amplification::{AmplificationLimit, UDP_REPLY_BYTES_MAX};
 use lookaside_protocol::udp::{FRAME_HEADER_BYTES, FrameHeader};
 use lookaside_store::Now;
 use mmsg::{DATAGRAMS_PER_CALL, RecvBatch};
@@ -164,8 +164,9 @@ impl Request {
         send_batch: &mut SendBatch,
     ) -> bool {
         let progress = batch.execute(context, now, self.steps_end, self.reply_bytes_max, reply);
-        let is_whole = !matches!(progress, Progress::Full | Progress::Yield) && reply.len() <= self.reply_bytes_max;
-        if let (true, Progress::Done, Scan::Full { .. }) = (is_whole, progress, self.scan) {
+        let is_whole =
+            !matches!(progress, BatchProgress::Full | BatchProgress::Yield) && reply.len() <= self.reply_bytes_max;
+        if let (true, BatchProgress::Done, Scan::Full { .. }) = (is_whole, progress, self.scan) {
             return false;
         }
         batch.skip(self.steps_end);
@@ -175,8 +176,8 @@ impl Request {
             let _ = REFUSALS.iter().any(|refusal| self.queue_reply(refusal, send_batch));
         }
         reply.clear();
-        if reply.capacity() > 4 * REPLY_BYTES_MAX {
-            reply.shrink_to(REPLY_BYTES_MAX);
+        if reply.capacity() > 4 * UDP_REPLY_BYTES_MAX {
+            reply.shrink_to(UDP_REPLY_BYTES_MAX);
         }
         true
     }
@@ -184,7 +185,7 @@ impl Request {
     /// Queues a reply if its datagrams are within the bound.
     fn queue_reply(&self, reply: &[u8], send_batch: &mut SendBatch) -> bool {
         // The bound of a validated client counts the reply without headers.
-        let is_validated = self.reply_bytes_max == REPLY_BYTES_MAX;
+        let is_validated = self.reply_bytes_max == UDP_REPLY_BYTES_MAX;
         send_batch.add(self.datagram, self.id, reply, if is_validated { usize::MAX } else { self.reply_bytes_max })
     }
 }

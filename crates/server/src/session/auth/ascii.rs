@@ -24,7 +24,7 @@ const LINE_BYTES_MAX: usize = 2048;
 /// The longest user and password, including the space.
 const VALUE_BYTES_MAX: usize = 2 * WORD_BYTES_MAX + 1;
 
-/// What an unauthenticated client has sent.
+/// The input of an unauthenticated client, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AsciiAuth {
     /// Not a whole command yet.

@@ -124,7 +124,7 @@ pub enum CredentialsError {
         path: PathBuf,
         /// Its number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason why it is refused.
         why: &'static str,
     },
 }

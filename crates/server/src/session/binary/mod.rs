@@ -78,8 +78,8 @@ pub(crate) fn execute(
     let request = match step {
         BinaryStep::Request(request) => request,
         BinaryStep::Reply { tag, status, text, close } => {
-            if let Some(outdated) = key {
-                context.store.delete(*outdated, 0, now);
+            if let Some(key_to_delete) = key {
+                context.store.delete(*key_to_delete, 0, now);
             }
             compose_reply(*tag, *status, text.as_bytes(), out);
             return *close;

@@ -32,7 +32,7 @@ const CLASS_MAX: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClassSet([u64; 4]);
 
-/// What a crawl lists or counts.
+/// The listing or count that a crawl makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CrawlKind {
     /// A line of facts for each item.
@@ -73,7 +73,7 @@ impl ClassSet {
         })
     }
 
-    fn has(self, class: usize) -> bool {
+    fn contains(self, class: usize) -> bool {
         self.0[class / 64] >> (class % 64) & 1 != 0
     }
 }
@@ -84,7 +84,7 @@ impl CrawlCommand {
         let one_in = if let CrawlKind::WorkingSet { one_in, .. } = kind { one_in } else { 1 };
         let cursor = store.start_crawl(one_in, now)?;
         if matches!(kind, CrawlKind::Metadump(_) | CrawlKind::Mgdump(_)) {
-            reply::line(b"OK", out);
+            reply::write_line(b"OK", out);
         }
         let (working_set, sizes) = (WorkingSet::default(), Sizes::default());
         Some(CrawlCommand { cursor, kind, working_set, sizes, items_listed: 0, bytes_listed: 0 })
@@ -103,10 +103,10 @@ impl CrawlCommand {
         for _ in 0..BUCKETS_PER_STEP {
             let before = out.len();
             let has_more = context.store.crawl(cursor, 1, now, |item_seen| match *kind {
-                CrawlKind::Metadump(classes) if classes.has(item_seen.slab_class) => {
+                CrawlKind::Metadump(classes) if classes.contains(item_seen.slab_class) => {
                     metadump_line(&item_seen, now, out)
                 }
-                CrawlKind::Mgdump(classes) if classes.has(item_seen.slab_class) => mgdump_line(&item_seen, out),
+                CrawlKind::Mgdump(classes) if classes.contains(item_seen.slab_class) => mgdump_line(&item_seen, out),
                 CrawlKind::Cachedump { class, items_max } if class == item_seen.slab_class => {
                     is_limit_reached |= items_max != 0 && *items_listed >= items_max;
                     is_limit_reached |= *bytes_listed + (out.len() - before) >= CACHEDUMP_BYTES_MAX;
@@ -132,13 +132,13 @@ impl CrawlCommand {
 
     fn finish_reply(&self, out: &mut Vec<u8>) {
         match self.kind {
-            _ if self.cursor.is_given_up() => return reply::line(GIVEN_UP.as_bytes(), out),
-            CrawlKind::Mgdump(_) => return reply::line(b"EN", out),
+            _ if self.cursor.is_given_up() => return reply::write_line(GIVEN_UP.as_bytes(), out),
+            CrawlKind::Mgdump(_) => return reply::write_line(b"EN", out),
             CrawlKind::Sizes => self.sizes.render(out),
             CrawlKind::WorkingSet { within_s, one_in } => self.working_set.render(within_s, one_in, out),
             CrawlKind::Metadump(_) | CrawlKind::Cachedump { .. } => {}
         }
-        reply::line(b"END", out);
+        reply::write_line(b"END", out);
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn classes_are_parsed() {
         let set = ClassSet::parse("1,64,255").expect("three classes");
-        assert!([1, 64, 255].into_iter().all(|class| set.has(class)) && !set.has(2) && !set.has(65));
+        assert!([1, 64, 255].into_iter().all(|class| set.contains(class)) && !set.contains(2) && !set.contains(65));
         assert_eq!(ClassSet::parse("hash"), ClassSet::parse("all"));
         for bad in ["", "0", "256", "1,", "x", "-1"] {
             assert_eq!(ClassSet::parse(bad), None, "{bad:?}");

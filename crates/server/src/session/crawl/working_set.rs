@@ -1,6 +1,7 @@
-//! `stats workingset` (the paper sizes pools by sampling operations, §3.2.2; this samples resident items, deviation 006): the number of keys and bytes
-//! accessed in the last N seconds, by key prefix and by slab class. The size of a pool follows from it: a larger pool
-//! keeps what no client requests, a smaller one evicts what will be requested again.
+//! `stats workingset` (the paper sizes pools by sampling operations, §3.2.2; this samples resident items, deviation
+//! 006): the number of keys and bytes accessed in the last N seconds, by key prefix and by slab class. The size of a
+//! pool follows from it: a larger pool keeps what no client requests, a smaller one evicts what will be requested
+//! again.
 //!
 //! One item in N is sampled, chosen by its key's hash, and counts N times. Only existing items can be counted: where
 //! items younger than the time in question are evicted, the true working set is larger.
@@ -24,7 +25,7 @@ struct ItemTotals {
     bytes: u64,
 }
 
-/// What a crawl has counted.
+/// The items that a crawl has counted.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     sampled_items: u64,

@@ -22,7 +22,7 @@ pub(crate) enum AdminOutcome {
     Crawling,
 }
 
-/// What is left to do after the action.
+/// The reply or outcome of an action.
 enum Response {
     Line(Cow<'static, str>),
     Outcome(AdminOutcome),
@@ -53,7 +53,7 @@ pub(crate) fn run_admin_command(
     match response {
         Response::Line(line) => {
             if !command.is_quiet() {
-                reply::line(line.as_bytes(), out);
+                reply::write_line(line.as_bytes(), out);
             }
             AdminOutcome::Done
         }
@@ -124,7 +124,7 @@ fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: 
         AdminAction::Watch(kinds) => match control.watch_refusal() {
             Some(refusal) => refusal,
             None if context.events.connection.request_watch(kinds) => {
-                reply::line(b"OK", out);
+                reply::write_line(b"OK", out);
                 return Response::Outcome(AdminOutcome::Close);
             }
             None => "ERROR",

@@ -70,7 +70,7 @@ pub(crate) fn execute(
         Ok(_) => {}
         Err(line) => {
             out.truncate(reply_at);
-            reply::line(line.as_bytes(), out);
+            reply::write_line(line.as_bytes(), out);
         }
     }
 }
@@ -335,12 +335,12 @@ impl Meta<'_> {
                 got.slab_class,
                 got.item_bytes,
             );
-            reply::line(info.as_bytes(), out);
+            reply::write_line(info.as_bytes(), out);
         });
         if found.is_some() {
             return MetaStatus::Debug;
         }
-        reply::line(b"EN", out);
+        reply::write_line(b"EN", out);
         MetaStatus::Miss
     }
 }

@@ -72,15 +72,15 @@ fn retrieve_one(
     out: &mut Vec<u8>,
 ) -> Option<usize> {
     match *operation {
-        Operation::Get { cas } => reader.get(key, |item| reply::value(&item, cas, out)),
+        Operation::Get { cas } => reader.get(key, |item| reply::write_value(&item, cas, out)),
         Operation::GetAndTouch { exptime, cas } => {
             let expiry = Expiry::from_exptime(exptime, now);
-            reader.get_and_touch(key, expiry, |item| reply::value(&item, cas, out))
+            reader.get_and_touch(key, expiry, |item| reply::write_value(&item, cas, out))
         }
         Operation::LeaseGet => reader.lease_get(key, |outcome| match outcome {
-            LeaseGet::Hit(item) => Some(reply::value(&item, false, out)),
+            LeaseGet::Hit(item) => Some(reply::write_value(&item, false, out)),
             LeaseGet::Miss { token, stale } => {
-                reply::lease(key.key(), token, stale.as_ref(), out);
+                reply::write_lease(key.key(), token, stale.as_ref(), out);
                 None
             }
         }),
@@ -100,7 +100,7 @@ pub(crate) fn run_command(
     let mut quiet = false;
     match command {
         Command::Single { request, noreply } => {
-            run_keyed(context, request, *key.expect("a request has a key"), now, out);
+            run_single(context, request, *key.expect("a request has a key"), now, out);
             quiet = *noreply;
         }
         Command::FlushAll { delay_s, noreply } => {
@@ -109,20 +109,20 @@ pub(crate) fn run_command(
                 Flush::Forbidden => b"CLIENT_ERROR flush_all not allowed",
                 Flush::TooMany => b"SERVER_ERROR too many flushes lie ahead",
             };
-            reply::line(reply, out);
+            reply::write_line(reply, out);
             quiet = *noreply;
         }
         Command::Verbosity { level, noreply } => {
             context.control.set_verbosity(*level);
-            reply::line(b"OK", out);
+            reply::write_line(b"OK", out);
             quiet = *noreply;
         }
         Command::Stats { arguments } => context.control.stats(arguments, now, out),
         Command::Version => {
             out.extend_from_slice(b"VERSION ");
-            reply::line(VERSION.as_bytes(), out);
+            reply::write_line(VERSION.as_bytes(), out);
         }
-        Command::MetaNoop => reply::line(b"MN", out),
+        Command::MetaNoop => reply::write_line(b"MN", out),
         Command::Retrieve { .. } | Command::Quit => unreachable!("the batch handles these itself"),
     }
     if quiet {
@@ -130,23 +130,24 @@ pub(crate) fn run_command(
     }
 }
 
-/// Replies with `line`. `outdated` is a key whose new value was refused: its old value is out of date and is deleted.
-pub(crate) fn reply_refusal(
+/// Writes `line`, if there is one. `key_to_delete` is a key whose new value was refused: its old value is out of date
+/// and is deleted.
+pub(crate) fn write_reply_line(
     context: &SessionContext<'_>,
     line: Option<&str>,
-    outdated: Option<&HashedKey<'_>>,
+    key_to_delete: Option<&HashedKey<'_>>,
     now: Now,
     out: &mut Vec<u8>,
 ) {
-    if let Some(key) = outdated {
+    if let Some(key) = key_to_delete {
         context.store.delete(*key, 0, now);
     }
     if let Some(line) = line {
-        reply::line(line.as_bytes(), out);
+        reply::write_line(line.as_bytes(), out);
     }
 }
 
-fn run_keyed(context: &SessionContext<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, now: Now, out: &mut Vec<u8>) {
+fn run_single(context: &SessionContext<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, now: Now, out: &mut Vec<u8>) {
     let line = match request.operation {
         Operation::Store { mode, flags, exptime, value } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
@@ -166,7 +167,7 @@ fn run_keyed(context: &SessionContext<'_>, request: &Request<&[u8]>, key: Hashed
             let outcome = context.store.arithmetic(key, direction, delta, now);
             count_arithmetic(context, direction, outcome);
             match outcome {
-                ArithmeticOutcome::Number(number, _) => return reply::number_line(number, out),
+                ArithmeticOutcome::Number(number, _) => return reply::write_number_line(number, out),
                 ArithmeticOutcome::NotFound => "NOT_FOUND",
                 ArithmeticOutcome::NotANumber => NOT_A_NUMBER,
                 ArithmeticOutcome::OutOfMemory => OUT_OF_MEMORY_ARITHMETIC,
@@ -178,7 +179,7 @@ fn run_keyed(context: &SessionContext<'_>, request: &Request<&[u8]>, key: Hashed
             unreachable!("the parser makes retrievals of the get verbs")
         }
     };
-    reply::line(line.as_bytes(), out);
+    reply::write_line(line.as_bytes(), out);
 }
 
 fn store(

@@ -27,7 +27,7 @@ fn timers_request_a_page_until_one_arrives() {
     let needs_page = || memory.timers.needs_page(&memory.pages, &memory.slabs);
     let give = || {
         let mut guard = StripeGuard::lock(&store.shared, 0, NOW);
-        reclaimer.rebalancer.give_timers_a_page(memory, &reclaimer.evictor, &mut guard.stripe, NOW);
+        reclaimer.rebalancer.move_page_to_timers_if_needed(memory, &reclaimer.evictor, &mut guard.stripe, NOW);
     };
     memory.timers.request_page();
     give();
