@@ -52,7 +52,7 @@ struct Region {
 }
 
 struct RunningRouter {
-    router: Arc<Proxy>,
+    proxy: Arc<Proxy>,
     spares: Arc<Spares>,
     spool: Arc<Spool>,
     options: DestinationOptions,
@@ -91,13 +91,13 @@ impl Region {
         };
         let spool = Spool::open(self.disks[index].clone(), tko_trackers.clone(), settings).expect("the disk is good");
         let spares = Spares::new(tko_trackers);
-        let plan = plan(configuration, &options, &spool, &spares);
-        spares.configure(plan.pools());
-        let tree = Tree::build(&plan, view.clone(), index as u64, None);
+        let config = build_config(configuration, &options, &spool, &spares);
+        spares.configure(config.pools());
+        let tree = Tree::build(&config, view.clone(), index as u64, None);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Proxy::new(Settings::default(), shared, tree);
+        let proxy = Proxy::new(Settings::default(), shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
-        let (serving, replayed, managed) = (router.clone(), spool.clone(), spares.clone());
+        let (serving, replayed, managed) = (proxy.clone(), spool.clone(), spares.clone());
         let serve = tokio::spawn(async move {
             let (_running, shutdown) = watch::channel(false);
             serving.serve(listener, shutdown).await;
@@ -105,7 +105,7 @@ impl Region {
         let network = view.clone();
         let replay = tokio::spawn(async move { replayed.replay(network, index as u64).await });
         let replacement = tokio::spawn(async move { managed.run(view).await });
-        RunningRouter { router, spares, spool, options, tasks: vec![serve, replay, replacement] }
+        RunningRouter { proxy, spares, spool, options, tasks: vec![serve, replay, replacement] }
     }
 
     async fn restart(&mut self, configuration: &str, index: usize) {
@@ -118,10 +118,10 @@ impl Region {
     }
 
     fn reload(&self, configuration: &str, index: usize) {
-        let RunningRouter { router, spares, spool, options, .. } = &self.routers[index];
-        let plan = plan(configuration, options, spool, spares);
-        spares.configure(plan.pools());
-        router.set_tree(Tree::build(&plan, self.network.view(&host(index)), index as u64, Some(&router.tree())));
+        let RunningRouter { proxy, spares, spool, options, .. } = &self.routers[index];
+        let config = build_config(configuration, options, spool, spares);
+        spares.configure(config.pools());
+        proxy.set_tree(Tree::build(&config, self.network.view(&host(index)), index as u64, Some(&proxy.tree())));
     }
 
     fn server(&self, address: &str) -> Arc<FakeServer> {
@@ -135,7 +135,7 @@ impl Region {
 
     async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        self.routers[router].router.tree().route().route(vec![request], &Context::default()).await.remove(0)
+        self.routers[router].proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
@@ -157,15 +157,15 @@ impl Region {
     }
 }
 
-fn plan(
+fn build_config(
     configuration: &str,
     options: &DestinationOptions,
     spool: &Arc<Spool>,
     spares: &Arc<Spares>,
 ) -> Arc<RouterConfig> {
     let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-    let plan = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
-    Arc::new(plan.with_spool(Some(spool.clone())).with_spares(spares.clone()))
+    let config = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
+    Arc::new(config.with_spool(Some(spool.clone())).with_spares(spares.clone()))
 }
 
 const MISS: Outcome = Ok(Reply::Miss);

@@ -45,7 +45,7 @@ struct Region {
 }
 
 struct RunningRouter {
-    router: Arc<Proxy>,
+    proxy: Arc<Proxy>,
     spool: Arc<Spool>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -89,20 +89,20 @@ impl Region {
             DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disks[index].clone(), tko_trackers, settings).expect("the disk is good");
-        let plan = RouterConfig::parse(&self.configuration, &defaults, &options)
+        let config = RouterConfig::parse(&self.configuration, &defaults, &options)
             .expect("it is good")
             .with_spool(Some(spool.clone()));
-        let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
+        let tree = Tree::build(&Arc::new(config), view.clone(), index as u64, None);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Proxy::new(Settings::default(), shared, tree);
+        let proxy = Proxy::new(Settings::default(), shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
-        let (serving, replayed) = (router.clone(), spool.clone());
+        let (serving, replayed) = (proxy.clone(), spool.clone());
         let serve = tokio::spawn(async move {
             let (_running, shutdown) = watch::channel(false);
             serving.serve(listener, shutdown).await;
         });
         let replay = tokio::spawn(async move { replayed.replay(view, index as u64).await });
-        self.routers[index] = Some(RunningRouter { router, spool, tasks: [serve, replay] });
+        self.routers[index] = Some(RunningRouter { proxy, spool, tasks: [serve, replay] });
     }
 
     async fn kill(&mut self, index: usize) {
@@ -140,7 +140,7 @@ impl Region {
     async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        running.router.tree().route().route(vec![request], &Context::default()).await.remove(0)
+        running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
@@ -215,7 +215,7 @@ async fn a_batch_with_a_repeated_key_is_forwarded() {
     region.cut_server(0, true);
     let running = region.routers[0].as_ref().expect("it runs");
     let delete = Request { key: Bytes::from_static(b"k"), operation: Operation::Delete { hold_off_ms: 0 } };
-    let outcomes = running.router.tree().route().route(vec![delete; 2], &Context::default()).await;
+    let outcomes = running.proxy.tree().root().route(vec![delete; 2], &Context::default()).await;
     assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND]);
     assert!(!main.has("k"));
     assert_eq!(region.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
@@ -326,7 +326,7 @@ async fn a_batch_with_the_longest_key_is_forwarded() {
         key: Bytes::copy_from_slice(key.as_bytes()),
         operation: Operation::Delete { hold_off_ms: 0 },
     };
-    let outcomes = running.router.tree().route().route(keys.iter().map(delete).collect(), &Context::default()).await;
+    let outcomes = running.proxy.tree().root().route(keys.iter().map(delete).collect(), &Context::default()).await;
     assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND, NOT_FOUND]);
     for key in keys {
         assert!(!main.has(key), "{key}");

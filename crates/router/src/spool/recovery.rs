@@ -180,7 +180,7 @@ pub(super) fn replace_with_flush(disk: &dyn Disk, server: &ServerLog, total: &To
     let written = disk.write(&server.folder, &file_name(number), 0, &bytes, true);
     let mut replaced = Vec::new();
     let counted = written.as_ref().map(|()| (1, (bytes.len() - HEADER.len()) as u64));
-    server.end_append(target, counted, total, &mut replaced);
+    server.end_append_and_fence(target, counted, total, &mut replaced);
     server.remove_files(disk, &replaced);
     match written {
         Ok(()) => tracing::warn!(
