@@ -69,7 +69,7 @@ fn allocations(route: &dyn Route, keys: usize) -> u32 {
 }
 
 fn pool(servers: usize) -> PoolRoute {
-    PoolRoute::over((0..servers).map(|_| Arc::new(Leaf) as Arc<dyn Route>).collect(), KeyHash::default())
+    PoolRoute::from_routes((0..servers).map(|_| Arc::new(Leaf) as Arc<dyn Route>).collect(), KeyHash::default())
 }
 
 #[test]

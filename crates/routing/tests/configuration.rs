@@ -113,8 +113,8 @@ fn a_server_sets_its_transport_or_takes_its_pools() {
     ];
     for (server, access, identity) in expected {
         assert_eq!(transports.0[server], access, "{server}");
-        let protection = &configuration.tls_policies[&Address(server.into())];
-        assert_eq!((protection.security, protection.certificate_name.as_deref()), (access.1, identity), "{server}");
+        let policy = &configuration.tls_policies[&Address(server.into())];
+        assert_eq!((policy.security, policy.certificate_name.as_deref()), (access.1, identity), "{server}");
     }
 }
 

@@ -9,7 +9,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::{null_route::empty_cache_reply, support::fan_out::ask_owned},
+    cluster::{null_route::empty_cache_reply, support::fan_out::route_owned},
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     split::ready_outcomes,
@@ -36,7 +36,7 @@ impl Route for AllAsyncRoute {
         if batch.is_empty() {
             return ready_outcomes(outcomes);
         }
-        let pending = join_all(self.children.iter().map(|child| ask_owned(child, batch.clone(), context)));
+        let pending = join_all(self.children.iter().map(|child| route_owned(child, batch.clone(), context)));
         match self.background.try_permit() {
             Some(permit) => {
                 permit.spawn_rest(async move { drop(pending.await) });

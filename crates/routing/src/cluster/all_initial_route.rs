@@ -10,7 +10,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::support::fan_out::ask_owned,
+    cluster::support::fan_out::route_owned,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     split::Children,
@@ -41,7 +41,7 @@ impl Route for AllInitialRoute {
         if others.is_empty() || batch.is_empty() {
             return first.route(batch, context);
         }
-        let pending = join_all(others.iter().map(|child| ask_owned(child, batch.clone(), context)));
+        let pending = join_all(others.iter().map(|child| route_owned(child, batch.clone(), context)));
         match self.background.try_permit() {
             Some(permit) => {
                 permit.spawn_rest(async move { drop(pending.await) });

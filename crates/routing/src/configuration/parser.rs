@@ -154,7 +154,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the handle at `key`, which must be there.
-    pub(crate) fn required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
+    pub(crate) fn parse_required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
         self.handle(&object.require(key, "a route")?)
     }
 
@@ -234,8 +234,8 @@ impl<'a> Parser<'a> {
     }
 
     /// The TLS policy of each server.
-    pub(crate) fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
-        self.pools.protections()
+    pub(crate) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
+        self.pools.tls_policies()
     }
 
     /// All named handles. Those without a reference are parsed now, so that their errors are reported.
