@@ -107,10 +107,6 @@ impl RouteConfig for PoolRouteConfig {
         TYPE.name()
     }
 
-    fn label(&self) -> String {
-        format!("{}|{}", self.name(), self.pool.name)
-    }
-
     fn pool(&self) -> Option<&Arc<Pool>> {
         Some(&self.pool)
     }

@@ -74,10 +74,6 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
-    fn label(&self) -> String {
-        format!("{}|{}", self.name(), self.pool.name)
-    }
-
     fn pool(&self) -> Option<&Arc<Pool>> {
         Some(&self.pool)
     }

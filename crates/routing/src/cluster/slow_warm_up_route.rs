@@ -24,7 +24,8 @@ use crate::{
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
-use std::sync::{Arc, Mutex, PoisonError};
+use lookaside_sync::Mutex;
+use std::sync::Arc;
 
 /// When a server is cold, and its share of gets then; all as parts of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +90,7 @@ impl SlowWarmUpRoute {
 
     /// The share of gets that is sent to the server, in parts of [`WHOLE`]; `None` while it is warm.
     fn server_share(&self) -> Option<usize> {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.recent.lock();
         let share = (self.settings.start + self.settings.step * recent.average).clamp(0.0, 1.0);
         recent.is_cold.then_some((share * WHOLE as f64) as usize)
     }
@@ -97,7 +98,7 @@ impl SlowWarmUpRoute {
     /// Updates the hit rate from replies of the server.
     fn record_gets(&self, batch: &Batch, outcomes: &Outcomes) {
         let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
             let hit = if is_miss(outcome) { 0.0 } else { 1.0 };
             recent.gets = recent.gets.saturating_add(1);
