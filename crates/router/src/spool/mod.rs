@@ -34,7 +34,8 @@
 //!
 //! Lock order: the fences to request from one peer (`Peer::fences`), then the table of servers (`SpoolShared::servers`),
 //! then the state of one server (`ServerLog::state`). The other locks of this module are taken alone, except that an
-//! inline writer (simulation only) is locked before the state of a server. Nothing is awaited under any of them.
+//! inline writer (simulation only) is locked before the state of a server, and `MemoryDisk`'s lock is taken last, under
+//! the inline writer. Nothing is awaited under any of them.
 
 mod destination;
 mod ids;
