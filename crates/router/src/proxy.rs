@@ -2,7 +2,7 @@
 
 use crate::frontend::context::SessionContext;
 use crate::frontend::limits::Settings;
-use crate::frontend::session::{self, SessionEnd, SuspendedSession, shutdown_requested};
+use crate::frontend::session::{self, ClientSession, SessionEnd, shutdown_requested};
 use crate::shared::{SharedState, StatsSource};
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
@@ -28,7 +28,7 @@ pub struct Proxy {
 }
 
 /// The end of a session, and the session if it is to be served again.
-type Ended = (SessionEnd, Option<SuspendedSession>);
+type Ended = (SessionEnd, Option<ClientSession>);
 
 impl Proxy {
     /// A proxy that serves `tree`; `stats` adds up its counters.
@@ -71,9 +71,9 @@ impl Proxy {
     pub(crate) async fn serve_all(
         self: &Arc<Self>,
         listener: &mut Option<Box<dyn Listener>>,
-        clients: Vec<SuspendedSession>,
+        clients: Vec<ClientSession>,
         mut shutdown: watch::Receiver<bool>,
-    ) -> Vec<SuspendedSession> {
+    ) -> Vec<ClientSession> {
         let (mut sessions, mut suspended) = (JoinSet::new(), Vec::new());
         let stop = shutdown.clone();
         for client in clients {
@@ -87,7 +87,7 @@ impl Proxy {
                 accepted = listener.accept() => match accepted {
                     Ok(stream) => {
                         self.counters().add(&CounterDelta { total_connections: 1, ..CounterDelta::default() });
-                        self.admit(SuspendedSession::new(stream), &mut sessions, &stop);
+                        self.admit(ClientSession::new(stream), &mut sessions, &stop);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a client connection; raise the limit on open files if it is reached");
@@ -105,12 +105,7 @@ impl Proxy {
     }
 
     /// Serves a client in a task of its own, or refuses it if there are too many.
-    fn admit(
-        self: &Arc<Self>,
-        mut client: SuspendedSession,
-        sessions: &mut JoinSet<Ended>,
-        stop: &watch::Receiver<bool>,
-    ) {
+    fn admit(self: &Arc<Self>, mut client: ClientSession, sessions: &mut JoinSet<Ended>, stop: &watch::Receiver<bool>) {
         let Some(permit) = self.shared().acquire_connection(self.context.settings.connections_max) else {
             self.counters().add(&CounterDelta { rejected_connections: 1, ..CounterDelta::default() });
             // One write into an empty socket buffer does not wait. If it does, the connection is closed without the
@@ -158,7 +153,7 @@ impl std::fmt::Debug for Proxy {
     }
 }
 
-fn log_session_end(ended: Result<Ended, JoinError>) -> Option<SuspendedSession> {
+fn log_session_end(ended: Result<Ended, JoinError>) -> Option<ClientSession> {
     match ended {
         Ok((SessionEnd::Stalled, _)) => {
             let seconds = session::WRITE_STALL_MAX.as_secs();
@@ -181,7 +176,7 @@ fn log_session_end(ended: Result<Ended, JoinError>) -> Option<SuspendedSession> 
 }
 
 /// Waits for the sessions to end, for at most [`DRAIN_MAX`].
-async fn drain_sessions(mut sessions: JoinSet<Ended>) -> Vec<SuspendedSession> {
+async fn drain_sessions(mut sessions: JoinSet<Ended>) -> Vec<ClientSession> {
     let mut suspended = Vec::new();
     let all = async {
         while let Some(ended) = sessions.join_next().await {

@@ -6,8 +6,8 @@
 use crate::backend::tls_connector::TlsNetwork;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::limits::Settings;
-use crate::frontend::listen::Acceptor;
-use crate::frontend::session::SuspendedSession;
+use crate::frontend::listen::AcceptorSockets;
+use crate::frontend::session::ClientSession;
 use crate::handover::{InheritedClient, WorkerCommand, close_gracefully, restore_client};
 use crate::proxy::Proxy;
 use crate::shared::SharedState;
@@ -29,14 +29,18 @@ pub(crate) struct Worker {
     pub(crate) seed: u64,
     pub(crate) index: usize,
     /// Receives the thread's suspended sessions on a handover.
-    pub(crate) suspended: UnboundedSender<(usize, Vec<SuspendedSession>)>,
+    pub(crate) suspended: UnboundedSender<(usize, Vec<ClientSession>)>,
     /// The main thread's commands after that.
     pub(crate) commands: UnboundedReceiver<WorkerCommand>,
 }
 
 impl Worker {
     /// Starts the thread. `clients` are connections of an earlier process.
-    pub(crate) fn spawn(self, acceptor: Acceptor, clients: Vec<InheritedClient>) -> Result<JoinHandle<()>, String> {
+    pub(crate) fn spawn(
+        self,
+        acceptor: AcceptorSockets,
+        clients: Vec<InheritedClient>,
+    ) -> Result<JoinHandle<()>, String> {
         let runtime = new_runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{}", self.index))
@@ -44,7 +48,7 @@ impl Worker {
             .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
-    async fn run(mut self, acceptor: Acceptor, clients: Vec<InheritedClient>) {
+    async fn run(mut self, acceptor: AcceptorSockets, clients: Vec<InheritedClient>) {
         let config = self.configs.borrow_and_update().clone();
         let tree = Tree::build(&config, self.network.clone(), self.seed, None);
         // Clients that connect meanwhile wait in the listener's queue.

@@ -45,34 +45,34 @@ fn host(index: usize) -> String {
     format!("router-{index}:5000")
 }
 
-struct Region {
+struct Fixture {
     network: Arc<FakeNetwork>,
     disks: Vec<Arc<MemoryDisk>>,
     routers: Vec<RunningRouter>,
 }
 
 struct RunningRouter {
-    router: Arc<Proxy>,
+    proxy: Arc<Proxy>,
     spares: Arc<Spares>,
     spool: Arc<Spool>,
     options: DestinationOptions,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Region {
-    async fn start(configuration: &str, routers: usize) -> Region {
+impl Fixture {
+    async fn start(configuration: &str, routers: usize) -> Fixture {
         let disks = (0..routers).map(|_| Arc::default()).collect();
-        let mut region = Region { network: Arc::default(), disks, routers: Vec::new() };
+        let mut fixture = Fixture { network: Arc::default(), disks, routers: Vec::new() };
         for server in ["main:1", "a:1", "b:1", "c:1", "x:1", "y:1", "z:1"] {
-            region.server(server);
+            fixture.server(server);
         }
         for index in 0..routers {
-            let running = region.start_router(configuration, index, routers).await;
-            region.routers.push(running);
+            let running = fixture.start_router(configuration, index, routers).await;
+            fixture.routers.push(running);
         }
         // The routers connect to each other.
         sleep(Duration::from_secs(1)).await;
-        region
+        fixture
     }
 
     async fn start_router(&self, configuration: &str, index: usize, routers: usize) -> RunningRouter {
@@ -91,13 +91,13 @@ impl Region {
         };
         let spool = Spool::open(self.disks[index].clone(), tko_trackers.clone(), settings).expect("the disk is good");
         let spares = Spares::new(tko_trackers);
-        let plan = plan(configuration, &options, &spool, &spares);
-        spares.configure(plan.pools());
-        let tree = Tree::build(&plan, view.clone(), index as u64, None);
+        let config = build_config(configuration, &options, &spool, &spares);
+        spares.configure(config.pools());
+        let tree = Tree::build(&config, view.clone(), index as u64, None);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Proxy::new(Settings::default(), shared, tree);
+        let proxy = Proxy::new(Settings::default(), shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
-        let (serving, replayed, managed) = (router.clone(), spool.clone(), spares.clone());
+        let (serving, replayed, managed) = (proxy.clone(), spool.clone(), spares.clone());
         let serve = tokio::spawn(async move {
             let (_running, shutdown) = watch::channel(false);
             serving.serve(listener, shutdown).await;
@@ -105,7 +105,7 @@ impl Region {
         let network = view.clone();
         let replay = tokio::spawn(async move { replayed.replay(network, index as u64).await });
         let replacement = tokio::spawn(async move { managed.run(view).await });
-        RunningRouter { router, spares, spool, options, tasks: vec![serve, replay, replacement] }
+        RunningRouter { proxy, spares, spool, options, tasks: vec![serve, replay, replacement] }
     }
 
     async fn restart(&mut self, configuration: &str, index: usize) {
@@ -118,10 +118,10 @@ impl Region {
     }
 
     fn reload(&self, configuration: &str, index: usize) {
-        let RunningRouter { router, spares, spool, options, .. } = &self.routers[index];
-        let plan = plan(configuration, options, spool, spares);
-        spares.configure(plan.pools());
-        router.set_tree(Tree::build(&plan, self.network.view(&host(index)), index as u64, Some(&router.tree())));
+        let RunningRouter { proxy, spares, spool, options, .. } = &self.routers[index];
+        let config = build_config(configuration, options, spool, spares);
+        spares.configure(config.pools());
+        proxy.set_tree(Tree::build(&config, self.network.view(&host(index)), index as u64, Some(&proxy.tree())));
     }
 
     fn server(&self, address: &str) -> Arc<FakeServer> {
@@ -135,7 +135,7 @@ impl Region {
 
     async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        self.routers[router].router.tree().route().route(vec![request], &Context::default()).await.remove(0)
+        self.routers[router].proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
@@ -157,15 +157,15 @@ impl Region {
     }
 }
 
-fn plan(
+fn build_config(
     configuration: &str,
     options: &DestinationOptions,
     spool: &Arc<Spool>,
     spares: &Arc<Spares>,
 ) -> Arc<RouterConfig> {
     let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-    let plan = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
-    Arc::new(plan.with_spool(Some(spool.clone())).with_spares(spares.clone()))
+    let config = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
+    Arc::new(config.with_spool(Some(spool.clone())).with_spares(spares.clone()))
 }
 
 const MISS: Outcome = Ok(Reply::Miss);
@@ -182,50 +182,50 @@ fn assert_acknowledged(outcome: &Outcome) {
 
 #[tokio::test(start_paused = true)]
 async fn a_spare_serves_until_the_server_is_back_and_has_applied_its_backlog() {
-    let region = Region::start(ONE, 1).await;
-    let (main, x) = (region.server("main:1"), region.server("x:1"));
+    let fixture = Fixture::start(ONE, 1).await;
+    let (main, x) = (fixture.server("main:1"), fixture.server("x:1"));
     main.put("deleted", "old");
     main.put("kept", "old");
     main.be(Health::Gone);
     sleep(SHORT).await;
-    assert_eq!(region.get(0, "deleted").await, TKO, "the spare does not serve yet");
+    assert_eq!(fixture.get(0, "deleted").await, TKO, "the spare does not serve yet");
     sleep(LONG).await;
-    assert_eq!(region.get(0, "deleted").await, MISS);
-    region.fill(0, "deleted", "newer").await;
-    assert_eq!(region.get(0, "deleted").await, value("newer"));
-    assert_acknowledged(&region.delete(0, "deleted").await);
-    assert_eq!(region.get(0, "deleted").await, MISS);
-    assert_eq!(region.statistics(0), SparesStats { in_use: 1, takeovers: 1, returns: 0, refusals: 0 });
+    assert_eq!(fixture.get(0, "deleted").await, MISS);
+    fixture.fill(0, "deleted", "newer").await;
+    assert_eq!(fixture.get(0, "deleted").await, value("newer"));
+    assert_acknowledged(&fixture.delete(0, "deleted").await);
+    assert_eq!(fixture.get(0, "deleted").await, MISS);
+    assert_eq!(fixture.statistics(0), SparesStats { in_use: 1, takeovers: 1, returns: 0, refusals: 0 });
 
     main.refuse("delete", "SERVER_ERROR not now");
     main.be(Health::Well);
     sleep(LONG).await;
-    region.fill(0, "kept", "of the spare").await;
+    fixture.fill(0, "kept", "of the spare").await;
     assert!(x.has("kept"), "a server with a backlog does not serve");
     main.refusals.lock().unwrap().clear();
     sleep(LONG).await;
-    assert_eq!(region.get(0, "deleted").await, MISS);
-    assert_eq!(region.get(0, "kept").await, value("old"), "the server serves its keys again");
-    assert_eq!(region.statistics(0), SparesStats { in_use: 0, takeovers: 1, returns: 1, refusals: 0 });
+    assert_eq!(fixture.get(0, "deleted").await, MISS);
+    assert_eq!(fixture.get(0, "kept").await, value("old"), "the server serves its keys again");
+    assert_eq!(fixture.statistics(0), SparesStats { in_use: 0, takeovers: 1, returns: 1, refusals: 0 });
 }
 
 /// The spare has old values because it was a server of another pool before.
 #[tokio::test(start_paused = true)]
 async fn values_from_an_earlier_role_of_a_spare_are_never_read() {
-    let mut region = Region::start(ONE, 2).await;
-    let (main, x) = (region.server("main:1"), region.server("x:1"));
+    let mut fixture = Fixture::start(ONE, 2).await;
+    let (main, x) = (fixture.server("main:1"), fixture.server("x:1"));
     x.put("k", "ancient");
     main.be(Health::Gone);
     sleep(LONG).await;
     for router in 0..2 {
-        assert_eq!(region.get(router, "k").await, MISS);
+        assert_eq!(fixture.get(router, "k").await, MISS);
     }
-    region.fill(0, "k", "new").await;
-    assert_eq!(region.get(1, "k").await, value("new"), "both chose the same");
-    region.restart(ONE, 1).await;
+    fixture.fill(0, "k", "new").await;
+    assert_eq!(fixture.get(1, "k").await, value("new"), "both chose the same");
+    fixture.restart(ONE, 1).await;
     sleep(LONG).await;
     assert_eq!(
-        region.get(1, "k").await,
+        fixture.get(1, "k").await,
         value("new"),
         "a router that starts later does not flush the spare that another reads"
     );
@@ -236,143 +236,147 @@ async fn values_from_an_earlier_role_of_a_spare_are_never_read() {
 #[tokio::test(start_paused = true)]
 async fn a_spare_that_was_removed_from_its_pool_is_flushed_although_it_has_the_mark() {
     for (is_restarted, keeps_mark) in [(false, false), (true, false), (false, true)] {
-        let mut region = Region::start(ONE, 1).await;
-        let x = region.server("x:1");
-        region.server("main:1").be(Health::Gone);
+        let mut fixture = Fixture::start(ONE, 1).await;
+        let x = fixture.server("x:1");
+        fixture.server("main:1").be(Health::Gone);
         sleep(LONG).await;
-        region.fill(0, "k", "old").await;
+        fixture.fill(0, "k", "old").await;
         if keeps_mark {
             x.refuse("delete", "SERVER_ERROR not now");
         }
-        region.reload(NONE, 0);
-        assert_acknowledged(&region.delete(0, "k").await);
+        fixture.reload(NONE, 0);
+        assert_acknowledged(&fixture.delete(0, "k").await);
         sleep(SHORT).await;
         x.refusals.lock().unwrap().clear();
         match is_restarted {
-            true => region.restart(ONE, 0).await,
-            false => region.reload(ONE, 0),
+            true => fixture.restart(ONE, 0).await,
+            false => fixture.reload(ONE, 0),
         }
         sleep(LONG).await;
-        assert_eq!(region.get(0, "k").await, MISS, "restarted: {is_restarted}, keeps its mark: {keeps_mark}");
+        assert_eq!(fixture.get(0, "k").await, MISS, "restarted: {is_restarted}, keeps its mark: {keeps_mark}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_spare_that_cannot_be_flushed_is_skipped() {
-    let region = Region::start(ONE, 1).await;
-    let (main, x, y) = (region.server("main:1"), region.server("x:1"), region.server("y:1"));
+    let fixture = Fixture::start(ONE, 1).await;
+    let (main, x, y) = (fixture.server("main:1"), fixture.server("x:1"), fixture.server("y:1"));
     x.refuse("flush_all", "CLIENT_ERROR flush_all not allowed");
     x.put("k", "ancient");
     main.be(Health::Gone);
     sleep(LONG).await;
-    region.fill(0, "k", "v").await;
+    fixture.fill(0, "k", "v").await;
     assert!(y.has("k"));
-    assert_eq!((region.get(0, "k").await, region.statistics(0).takeovers), (value("v"), 1));
+    assert_eq!((fixture.get(0, "k").await, fixture.statistics(0).takeovers), (value("v"), 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_unreachable_server_has_a_spare_of_its_own_while_there_are_any() {
-    let region = Region::start(THREE, 1).await;
+    let fixture = Fixture::start(THREE, 1).await;
     for server in ["c:1", "a:1", "b:1"] {
-        region.server(server).be(Health::Gone);
+        fixture.server(server).be(Health::Gone);
         sleep(LONG).await;
     }
-    region.fill(0, "k:0:a", "v").await;
-    region.fill(0, "k:2:c", "v").await;
-    assert_eq!(region.get(0, "k:1:b").await, TKO, "no spare is left for the last");
-    let (x, y) = (region.server("x:1"), region.server("y:1"));
+    fixture.fill(0, "k:0:a", "v").await;
+    fixture.fill(0, "k:2:c", "v").await;
+    assert_eq!(fixture.get(0, "k:1:b").await, TKO, "no spare is left for the last");
+    let (x, y) = (fixture.server("x:1"), fixture.server("y:1"));
     assert!(x.has("k:2:c") && y.has("k:0:a"), "the third server prefers the first spare");
-    region.server("a:1").be(Health::Well);
+    fixture.server("a:1").be(Health::Well);
     sleep(LONG).await;
-    assert_eq!(region.get(0, "k:1:b").await, MISS, "a spare that is free again is used");
+    assert_eq!(fixture.get(0, "k:1:b").await, MISS, "a spare that is free again is used");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_unreachable_spare_is_replaced_too() {
-    let region = Region::start(ONE, 1).await;
-    region.server("main:1").be(Health::Gone);
+    let fixture = Fixture::start(ONE, 1).await;
+    fixture.server("main:1").be(Health::Gone);
     sleep(LONG).await;
-    region.fill(0, "k", "v").await;
-    region.server("x:1").be(Health::Gone);
+    fixture.fill(0, "k", "v").await;
+    fixture.server("x:1").be(Health::Gone);
     sleep(SHORT).await;
-    assert_eq!(region.get(0, "k").await, TKO);
+    assert_eq!(fixture.get(0, "k").await, TKO);
     sleep(LONG).await;
-    assert_eq!(region.get(0, "k").await, MISS);
-    region.fill(0, "k", "v").await;
-    assert!(region.server("y:1").has("k"));
+    assert_eq!(fixture.get(0, "k").await, MISS);
+    fixture.fill(0, "k", "v").await;
+    assert!(fixture.server("y:1").has("k"));
 }
 
 /// One router alone is cut off from the server. It reads a spare, the other reads the server, and each deletes at both.
 #[tokio::test(start_paused = true)]
 async fn routers_that_disagree_on_reachability_never_read_a_value_that_either_has_deleted() {
-    let region = Region::start(ONE, 2).await;
-    region.cut(0, "main:1", true);
+    let fixture = Fixture::start(ONE, 2).await;
+    fixture.cut(0, "main:1", true);
     // A request must fail for the outage to be detected.
     for _ in 0..3 {
-        region.get(0, "k").await.expect_err("there is no reply");
+        fixture.get(0, "k").await.expect_err("there is no reply");
     }
     sleep(LONG).await;
-    assert_eq!((region.statistics(0).in_use, region.statistics(1).in_use), (1, 0));
+    assert_eq!((fixture.statistics(0).in_use, fixture.statistics(1).in_use), (1, 0));
     for deleting in [0, 1] {
         for router in [0, 1] {
-            region.fill(router, "k", "old").await;
+            fixture.fill(router, "k", "old").await;
         }
-        assert!(region.server("main:1").has("k") && region.server("x:1").has("k"), "each reads a different server");
-        assert_acknowledged(&region.delete(deleting, "k").await);
+        assert!(fixture.server("main:1").has("k") && fixture.server("x:1").has("k"), "each reads a different server");
+        assert_acknowledged(&fixture.delete(deleting, "k").await);
         for router in [0, 1] {
-            let read = region.get(router, "k").await;
+            let read = fixture.get(router, "k").await;
             assert!(read == MISS || read == TKO, "deleted by {deleting}, read by {router}: {read:?}");
         }
         sleep(LONG).await;
     }
-    region.cut(0, "main:1", false);
+    fixture.cut(0, "main:1", false);
     sleep(LONG).await;
     for router in [0, 1] {
-        assert_eq!((region.get(router, "k").await, region.statistics(router).in_use), (MISS, 0));
+        assert_eq!((fixture.get(router, "k").await, fixture.statistics(router).in_use), (MISS, 0));
     }
 }
 
 /// The spare has the pool's mark, so only the fence prevents reads of values whose deletes it missed.
 #[tokio::test(start_paused = true)]
 async fn a_spare_with_a_backlog_does_not_serve() {
-    let region = Region::start(ONE, 1).await;
-    let (main, x) = (region.server("main:1"), region.server("x:1"));
+    let fixture = Fixture::start(ONE, 1).await;
+    let (main, x) = (fixture.server("main:1"), fixture.server("x:1"));
     main.be(Health::Gone);
     sleep(LONG).await;
-    region.fill(0, "k", "old").await;
+    fixture.fill(0, "k", "old").await;
     main.be(Health::Well);
     sleep(LONG).await;
     x.be(Health::Gone);
     sleep(SHORT).await;
-    assert_acknowledged(&region.delete(0, "k").await);
+    assert_acknowledged(&fixture.delete(0, "k").await);
     x.refuse("delete", "SERVER_ERROR not now");
     x.be(Health::Well);
     main.be(Health::Gone);
     sleep(LONG).await;
-    region.fill(0, "k", "new").await;
-    assert_eq!((region.get(0, "k").await, region.server("y:1").has("k")), (value("new"), true), "the other one serves");
+    fixture.fill(0, "k", "new").await;
+    assert_eq!(
+        (fixture.get(0, "k").await, fixture.server("y:1").has("k")),
+        (value("new"), true),
+        "the other one serves"
+    );
     assert!(x.has("k"), "it still has the deleted value");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_serving_spare_keeps_serving_over_a_change_of_the_pool() {
-    let region = Region::start(ONE, 1).await;
-    region.server("main:1").be(Health::Gone);
+    let fixture = Fixture::start(ONE, 1).await;
+    fixture.server("main:1").be(Health::Gone);
     sleep(LONG).await;
-    region.fill(0, "k", "v").await;
-    region.reload(OTHER, 0);
-    assert_eq!(region.get(0, "k").await, value("v"), "although it is the second in the list now");
-    assert_eq!(region.statistics(0).in_use, 1);
-    region.server("main:1").be(Health::Well);
+    fixture.fill(0, "k", "v").await;
+    fixture.reload(OTHER, 0);
+    assert_eq!(fixture.get(0, "k").await, value("v"), "although it is the second in the list now");
+    assert_eq!(fixture.statistics(0).in_use, 1);
+    fixture.server("main:1").be(Health::Well);
     sleep(LONG).await;
-    assert_eq!((region.get(0, "k").await, region.statistics(0).returns), (MISS, 1));
+    assert_eq!((fixture.get(0, "k").await, fixture.statistics(0).returns), (MISS, 1));
 }
 
 /// The routers detect outages in different orders.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_value_is_never_read_again_in_any_order_of_outages() {
     for seed in 0..8 {
-        let region = Region::start(ONE, 2).await;
+        let fixture = Fixture::start(ONE, 2).await;
         let mut random = fastrand::Rng::with_seed(seed);
         let mut version = 0_u32;
         let mut deleted: BTreeMap<String, u32> = BTreeMap::new();
@@ -380,23 +384,23 @@ async fn a_deleted_value_is_never_read_again_in_any_order_of_outages() {
             let (router, key) = (random.usize(0..2), format!("k{}", random.u8(0..3)));
             let server = ["main:1", "x:1", "y:1"][random.usize(0..3)];
             match random.u8(0..10) {
-                0 => region.cut(router, server, random.bool()),
-                1 => region.server(server).be([Health::Well, Health::Gone, Health::Well][random.usize(0..3)]),
+                0 => fixture.cut(router, server, random.bool()),
+                1 => fixture.server(server).be([Health::Well, Health::Gone, Health::Well][random.usize(0..3)]),
                 2..=4 => {
                     version += 1;
                     let text = Bytes::from(version.to_string());
                     let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: text };
-                    let _ = region.request(router, &key, store).await;
+                    let _ = fixture.request(router, &key, store).await;
                 }
                 5 | 6 => {
                     let before = version;
-                    if let Ok(Reply::Deleted | Reply::NotFound) = region.delete(router, &key).await {
+                    if let Ok(Reply::Deleted | Reply::NotFound) = fixture.delete(router, &key).await {
                         deleted.insert(key, before);
                     }
                 }
                 7 => sleep(Duration::from_millis(random.u64(0..30_000))).await,
                 _ => {
-                    if let Ok(Reply::Value { value, .. }) = region.get(router, &key).await {
+                    if let Ok(Reply::Value { value, .. }) = fixture.get(router, &key).await {
                         let read: u32 = std::str::from_utf8(&value).unwrap().parse().unwrap();
                         let deleted = deleted.get(&key).copied().unwrap_or(0);
                         assert!(read > deleted, "seed {seed}: read {read} of {key}, deleted up to {deleted}");
@@ -404,7 +408,7 @@ async fn a_deleted_value_is_never_read_again_in_any_order_of_outages() {
                 }
             }
         }
-        for running in &region.routers {
+        for running in &fixture.routers {
             running.tasks.iter().for_each(JoinHandle::abort);
         }
     }

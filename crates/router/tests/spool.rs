@@ -41,7 +41,7 @@ struct Fixture {
 
 /// A started router, with a tree for each thread.
 struct RunningRouter {
-    plan: Arc<RouterConfig>,
+    config: Arc<RouterConfig>,
     spool: Arc<Spool>,
     trees: Vec<Tree>,
     replay: JoinHandle<()>,
@@ -59,16 +59,16 @@ impl Fixture {
             DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disk.clone(), tko_trackers, self.settings.clone())?;
-        let plan = RouterConfig::parse(configuration, &defaults, &options)
+        let config = RouterConfig::parse(configuration, &defaults, &options)
             .expect("it is good")
             .with_spool(Some(spool.clone()));
-        spool.mark_unconfigured_for_flush(&plan.servers());
-        let plan = Arc::new(plan);
-        let tree = |thread| Tree::build(&plan, self.network.clone(), thread as u64, None);
+        spool.mark_unconfigured_for_flush(&config.servers());
+        let config = Arc::new(config);
+        let tree = |thread| Tree::build(&config, self.network.clone(), thread as u64, None);
         let trees = (0..threads).map(tree).collect();
         let (replayed, network) = (spool.clone(), self.network.clone());
         let replay = tokio::spawn(async move { replayed.replay(network, 7).await });
-        Ok(RunningRouter { plan, spool, trees, replay })
+        Ok(RunningRouter { config, spool, trees, replay })
     }
 
     fn main(&self) -> Arc<FakeServer> {
@@ -79,7 +79,7 @@ impl Fixture {
 impl RunningRouter {
     async fn request(&self, thread: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        self.trees[thread].route().route(vec![request], &Context::default()).await.remove(0)
+        self.trees[thread].root().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, thread: usize, key: &str) -> Outcome {
@@ -97,12 +97,12 @@ impl RunningRouter {
 
     /// Reloads the configuration, as a running router does.
     fn reload(&mut self, fixture: &Fixture, configuration: &str) {
-        let options = self.plan.destination_options();
+        let options = self.config.destination_options();
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let plan = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
-        self.plan = Arc::new(plan.with_spool(Some(self.spool.clone())));
-        self.spool.pause_unconfigured(&self.plan.servers());
-        let tree = |old: &Tree| Tree::build(&self.plan, fixture.network.clone(), 1, Some(old));
+        let config = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
+        self.config = Arc::new(config.with_spool(Some(self.spool.clone())));
+        self.spool.pause_unconfigured(&self.config.servers());
+        let tree = |old: &Tree| Tree::build(&self.config, fixture.network.clone(), 1, Some(old));
         self.trees = self.trees.iter().map(tree).collect();
     }
 
@@ -351,7 +351,7 @@ async fn a_new_configuration_keeps_the_backlog() {
     main.put("k", "old");
     main.be(Health::Gone);
     assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.trees = vec![Tree::build(&router.plan, fixture.network.clone(), 1, None)];
+    router.trees = vec![Tree::build(&router.config, fixture.network.clone(), 1, None)];
     main.be(Health::Well);
     assert_eq!(router.get(0, "k").await, TKO, "new destinations, the same fence");
     sleep(REPAIR).await;

@@ -35,7 +35,7 @@ fn host(index: usize) -> String {
     format!("router-{index}:5000")
 }
 
-struct Region {
+struct Fixture {
     network: Arc<FakeNetwork>,
     disks: Vec<Arc<MemoryDisk>>,
     routers: Vec<Option<RunningRouter>>,
@@ -45,29 +45,35 @@ struct Region {
 }
 
 struct RunningRouter {
-    router: Arc<Proxy>,
+    proxy: Arc<Proxy>,
     spool: Arc<Spool>,
     tasks: [JoinHandle<()>; 2],
 }
 
-impl Region {
-    async fn start() -> Region {
+impl Fixture {
+    async fn start() -> Fixture {
         Self::start_with(PeerMissing::Fail, 1 << 20).await
     }
 
-    async fn start_with(missing: PeerMissing, bytes_max: u64) -> Region {
+    async fn start_with(missing: PeerMissing, bytes_max: u64) -> Fixture {
         let network = Arc::<FakeNetwork>::default();
         network.server(MAIN);
         let disks = (0..ROUTERS).map(|_| Arc::default()).collect();
-        let mut region =
-            Region { network, disks, routers: Vec::new(), missing, bytes_max, configuration: CONFIGURATION.to_owned() };
+        let mut fixture = Fixture {
+            network,
+            disks,
+            routers: Vec::new(),
+            missing,
+            bytes_max,
+            configuration: CONFIGURATION.to_owned(),
+        };
         for index in 0..ROUTERS {
-            region.routers.push(None);
-            region.start_router(index).await;
+            fixture.routers.push(None);
+            fixture.start_router(index).await;
         }
         // The routers connect to each other.
         sleep(Duration::from_secs(1)).await;
-        region
+        fixture
     }
 
     async fn start_router(&mut self, index: usize) {
@@ -89,20 +95,20 @@ impl Region {
             DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let spool = Spool::open(self.disks[index].clone(), tko_trackers, settings).expect("the disk is good");
-        let plan = RouterConfig::parse(&self.configuration, &defaults, &options)
+        let config = RouterConfig::parse(&self.configuration, &defaults, &options)
             .expect("it is good")
             .with_spool(Some(spool.clone()));
-        let tree = Tree::build(&Arc::new(plan), view.clone(), index as u64, None);
+        let tree = Tree::build(&Arc::new(config), view.clone(), index as u64, None);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let router = Proxy::new(Settings::default(), shared, tree);
+        let proxy = Proxy::new(Settings::default(), shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
-        let (serving, replayed) = (router.clone(), spool.clone());
+        let (serving, replayed) = (proxy.clone(), spool.clone());
         let serve = tokio::spawn(async move {
             let (_running, shutdown) = watch::channel(false);
             serving.serve(listener, shutdown).await;
         });
         let replay = tokio::spawn(async move { replayed.replay(view, index as u64).await });
-        self.routers[index] = Some(RunningRouter { router, spool, tasks: [serve, replay] });
+        self.routers[index] = Some(RunningRouter { proxy, spool, tasks: [serve, replay] });
     }
 
     async fn kill(&mut self, index: usize) {
@@ -140,7 +146,7 @@ impl Region {
     async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        running.router.tree().route().route(vec![request], &Context::default()).await.remove(0)
+        running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
@@ -167,146 +173,146 @@ const MISS: Outcome = Ok(Reply::Miss);
 
 #[tokio::test(start_paused = true)]
 async fn a_backlog_of_one_router_fences_the_server_at_all() {
-    let region = Region::start().await;
-    let main = region.main();
+    let fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("k", "old");
-    region.get(1, "k").await.expect("it is well");
+    fixture.get(1, "k").await.expect("it is well");
     main.be(Health::Frozen);
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND);
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
     for router in 0..ROUTERS {
-        assert_eq!(region.get(router, "k").await, TKO, "{router}");
+        assert_eq!(fixture.get(router, "k").await, TKO, "{router}");
     }
-    assert_eq!(region.statistics(1).servers_fenced_by_peers, 1);
+    assert_eq!(fixture.statistics(1).servers_fenced_by_peers, 1);
     sleep(PEER_TIMEOUT * 3).await;
-    assert_eq!(region.get(2, "k").await, TKO, "the fence is renewed");
+    assert_eq!(fixture.get(2, "k").await, TKO, "the fence is renewed");
     main.be(Health::Well);
     sleep(REPAIR).await;
     for router in 0..ROUTERS {
-        assert_eq!(region.get(router, "k").await, MISS, "{router}");
+        assert_eq!(fixture.get(router, "k").await, MISS, "{router}");
     }
     assert_eq!(main.asked("flush_all").len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_delete_is_forwarded_by_a_peer_that_reaches_the_server() {
-    let region = Region::start().await;
-    let main = region.main();
+    let fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("k", "old");
     main.put("l", "other");
-    region.cut_server(0, true);
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND);
+    fixture.cut_server(0, true);
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
     assert!(!main.has("k"), "deleted before it was acknowledged");
-    assert_eq!(region.get(1, "k").await, MISS);
-    assert!(matches!(region.get(1, "l").await, Ok(Reply::Value { .. })), "the others still read");
+    assert_eq!(fixture.get(1, "k").await, MISS);
+    assert!(matches!(fixture.get(1, "l").await, Ok(Reply::Value { .. })), "the others still read");
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0, "replayed through a peer");
-    region.cut_server(0, false);
+    assert_eq!(fixture.statistics(0).pending, 0, "replayed through a peer");
+    fixture.cut_server(0, false);
     sleep(REPAIR).await;
-    assert_eq!(region.get(0, "k").await, MISS);
+    assert_eq!(fixture.get(0, "k").await, MISS);
 }
 
 /// Once no batch with a repeated key was ever forwarded, because the second reply was missed: one router without a
 /// connection then kept a healthy server fenced at all others.
 #[tokio::test(start_paused = true)]
 async fn a_batch_with_a_repeated_key_is_forwarded() {
-    let region = Region::start().await;
-    let main = region.main();
+    let fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("k", "old");
-    region.cut_server(0, true);
-    let running = region.routers[0].as_ref().expect("it runs");
+    fixture.cut_server(0, true);
+    let running = fixture.routers[0].as_ref().expect("it runs");
     let delete = Request { key: Bytes::from_static(b"k"), operation: Operation::Delete { hold_off_ms: 0 } };
-    let outcomes = running.router.tree().route().route(vec![delete; 2], &Context::default()).await;
+    let outcomes = running.proxy.tree().root().route(vec![delete; 2], &Context::default()).await;
     assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND]);
     assert!(!main.has("k"));
-    assert_eq!(region.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
+    assert_eq!(fixture.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0, "replayed through a peer");
+    assert_eq!(fixture.statistics(0).pending, 0, "replayed through a peer");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_delete_is_not_acknowledged_while_a_peer_is_unreachable() {
-    let mut region = Region::start().await;
-    region.main().put("k", "old");
-    region.main().be(Health::Frozen);
-    region.cut_routers(0, 2, true);
-    assert!(region.delete(0, "k").await.is_err());
-    assert_eq!(region.statistics(0).counts.refused_no_peer, 1);
-    region.cut_routers(0, 2, false);
+    let mut fixture = Fixture::start().await;
+    fixture.main().put("k", "old");
+    fixture.main().be(Health::Frozen);
+    fixture.cut_routers(0, 2, true);
+    assert!(fixture.delete(0, "k").await.is_err());
+    assert_eq!(fixture.statistics(0).counts.refused_no_peer, 1);
+    fixture.cut_routers(0, 2, false);
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND);
-    region.kill(2).await;
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    fixture.kill(2).await;
     sleep(PEER_TIMEOUT).await;
-    assert!(region.delete(0, "k").await.is_err(), "its confirmation is too old");
-    region.start_router(2).await;
-    assert_eq!(region.get(2, "k").await, TKO, "fenced from the start");
+    assert!(fixture.delete(0, "k").await.is_err(), "its confirmation is too old");
+    fixture.start_router(2).await;
+    assert_eq!(fixture.get(2, "k").await, TKO, "fenced from the start");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_stays_fenced_until_the_last_backlog_is_empty() {
-    let region = Region::start().await;
-    let main = region.main();
+    let fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("k", "old");
     main.be(Health::Frozen);
-    assert_eq!((region.delete(0, "j").await, region.delete(1, "l").await), (NOT_FOUND, NOT_FOUND));
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "spooled without asking the server");
-    region.cut_server(0, true);
-    region.cut_routers(0, 1, true);
-    region.cut_routers(2, 0, true);
+    assert_eq!((fixture.delete(0, "j").await, fixture.delete(1, "l").await), (NOT_FOUND, NOT_FOUND));
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND, "spooled without asking the server");
+    fixture.cut_server(0, true);
+    fixture.cut_routers(0, 1, true);
+    fixture.cut_routers(2, 0, true);
     main.be(Health::Well);
     sleep(PEER_TIMEOUT / 2).await;
-    assert_eq!(region.statistics(1).pending, 0, "it has replayed its own");
+    assert_eq!(fixture.statistics(1).pending, 0, "it has replayed its own");
     assert!(main.has("k"));
-    assert_eq!((region.get(1, "k").await, region.get(2, "k").await), (TKO, TKO));
+    assert_eq!((fixture.get(1, "k").await, fixture.get(2, "k").await), (TKO, TKO));
 }
 
 #[tokio::test(start_paused = true)]
 async fn with_peer_missing_ignore_deletes_are_acknowledged_without_a_peer() {
-    let mut region = Region::start_with(PeerMissing::Ignore, 1 << 20).await;
-    region.main().be(Health::Frozen);
-    region.kill(2).await;
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND);
-    assert_eq!(region.get(1, "k").await, TKO, "the reachable peer fences");
+    let mut fixture = Fixture::start_with(PeerMissing::Ignore, 1 << 20).await;
+    fixture.main().be(Health::Frozen);
+    fixture.kill(2).await;
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    assert_eq!(fixture.get(1, "k").await, TKO, "the reachable peer fences");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_router_that_stops_with_a_backlog_causes_a_flush_and_no_stale_read() {
-    let mut region = Region::start().await;
-    let main = region.main();
+    let mut fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("k", "old");
     main.put("l", "other");
     main.be(Health::Frozen);
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND);
-    region.kill(0).await;
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    fixture.kill(0).await;
     main.be(Health::Well);
     sleep(PEER_TIMEOUT / 2).await;
-    assert_eq!(region.get(1, "k").await, TKO);
+    assert_eq!(fixture.get(1, "k").await, TKO);
     sleep(PEER_TIMEOUT).await;
-    assert_eq!(region.get(1, "k").await, MISS);
+    assert_eq!(fixture.get(1, "k").await, MISS);
     assert!(!main.has("l"));
     main.put("l", "newer");
-    region.start_router(0).await;
+    fixture.start_router(0).await;
     sleep(REPAIR).await;
     assert!(main.has("l"), "its backlog is replayed without a further flush");
     for router in 0..ROUTERS {
-        assert!(matches!(region.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
+        assert!(matches!(fixture.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_router_that_restarts_in_time_causes_no_flush() {
-    let mut region = Region::start().await;
-    let main = region.main();
+    let mut fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("l", "other");
     main.be(Health::Frozen);
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND);
-    region.kill(0).await;
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    fixture.kill(0).await;
     sleep(PEER_TIMEOUT / 4).await;
-    region.start_router(0).await;
+    fixture.start_router(0).await;
     sleep(REPAIR).await;
     main.be(Health::Well);
     sleep(REPAIR).await;
     for router in 0..ROUTERS {
-        assert!(matches!(region.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
+        assert!(matches!(fixture.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
     }
     assert_eq!(main.asked("flush_all").len(), 0);
 }
@@ -315,48 +321,48 @@ async fn a_router_that_restarts_in_time_causes_no_flush() {
 /// connection then kept a healthy server fenced at all others.
 #[tokio::test(start_paused = true)]
 async fn a_batch_with_the_longest_key_is_forwarded() {
-    let region = Region::start().await;
-    let main = region.main();
+    let fixture = Fixture::start().await;
+    let main = fixture.main();
     let long = "l,(".repeat(100)[..250].to_owned();
     let keys = ["k", &long, "m"];
     keys.iter().for_each(|key| main.put(key, "old"));
-    region.cut_server(0, true);
-    let running = region.routers[0].as_ref().expect("it runs");
+    fixture.cut_server(0, true);
+    let running = fixture.routers[0].as_ref().expect("it runs");
     let delete = |key: &&str| Request {
         key: Bytes::copy_from_slice(key.as_bytes()),
         operation: Operation::Delete { hold_off_ms: 0 },
     };
-    let outcomes = running.router.tree().route().route(keys.iter().map(delete).collect(), &Context::default()).await;
+    let outcomes = running.proxy.tree().root().route(keys.iter().map(delete).collect(), &Context::default()).await;
     assert_eq!(outcomes, [NOT_FOUND, NOT_FOUND, NOT_FOUND]);
     for key in keys {
         assert!(!main.has(key), "{key}");
     }
-    assert_eq!(region.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
+    assert_eq!(fixture.statistics(1).servers_fenced_by_peers, 0, "no other router fences it");
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0, "replayed through a peer");
+    assert_eq!(fixture.statistics(0).pending, 0, "replayed through a peer");
 }
 
 /// Once a router without a backlog sent nothing to its peers. So it never learned that a restarted peer had found a
 /// fence on its disk that a crash of the machine had restored, and that peer flushed the server.
 #[tokio::test(start_paused = true)]
 async fn a_fence_that_a_crash_restores_causes_no_flush() {
-    let mut region = Region::start().await;
-    let main = region.main();
+    let mut fixture = Fixture::start().await;
+    let main = fixture.main();
     main.put("k", "old");
     main.be(Health::Frozen);
-    assert_eq!(region.delete(0, "j").await, NOT_FOUND);
-    let disk = region.disks[1].clone();
+    assert_eq!(fixture.delete(0, "j").await, NOT_FOUND);
+    let disk = fixture.disks[1].clone();
     let folder = disk.folders().unwrap().into_iter().find(|folder| folder.starts_with("main")).expect("it is fenced");
     let fence = disk.files(&folder).unwrap().remove(0);
     main.be(Health::Well);
     sleep(PEER_TIMEOUT * 3).await;
     assert!(!disk.files(&folder).unwrap().contains(&fence), "released");
-    region.kill(1).await;
+    fixture.kill(1).await;
     disk.write(&folder, &fence, 0, b"fenced\n", true).expect("it fits");
-    region.start_router(1).await;
-    assert_eq!(region.get(1, "k").await, TKO);
+    fixture.start_router(1).await;
+    assert_eq!(fixture.get(1, "k").await, TKO);
     sleep(PEER_TIMEOUT * 3).await;
-    assert!(matches!(region.get(1, "k").await, Ok(Reply::Value { .. })), "released again");
+    assert!(matches!(fixture.get(1, "k").await, Ok(Reply::Value { .. })), "released again");
     assert_eq!(main.asked("flush_all").len(), 0);
 }
 
@@ -369,26 +375,26 @@ async fn an_odd_address_does_not_prevent_other_servers_from_being_fenced() {
             r#"{{ "pools": {{ "A": {{ "servers": ["main:1"] }}, "B": {{ "servers": ["{odd}"] }} }},
                 "route": {{ "type": "PrefixSelectorRoute", "policies": {{ "b": "PoolRoute|B" }}, "wildcard": "PoolRoute|A" }} }}"#
         );
-        let mut region = Region::start_with(PeerMissing::Fail, 1 << 20).await;
+        let mut fixture = Fixture::start_with(PeerMissing::Fail, 1 << 20).await;
         for router in 0..ROUTERS {
-            region.kill(router).await;
+            fixture.kill(router).await;
         }
-        region.configuration = configuration;
+        fixture.configuration = configuration;
         for router in 0..ROUTERS {
-            region.start_router(router).await;
+            fixture.start_router(router).await;
         }
         sleep(Duration::from_secs(1)).await;
         for address in [MAIN, odd] {
-            region.network.server(address).be(Health::Gone);
+            fixture.network.server(address).be(Health::Gone);
         }
-        assert_eq!(region.delete(0, "b").await.is_ok(), is_fenced, "{odd}");
-        assert_eq!(region.delete(0, "a").await, NOT_FOUND, "{odd}");
-        assert_eq!(region.statistics(1).servers_fenced_by_peers, 1 + u64::from(is_fenced));
+        assert_eq!(fixture.delete(0, "b").await.is_ok(), is_fenced, "{odd}");
+        assert_eq!(fixture.delete(0, "a").await, NOT_FOUND, "{odd}");
+        assert_eq!(fixture.statistics(1).servers_fenced_by_peers, 1 + u64::from(is_fenced));
         for address in [MAIN, odd] {
-            region.network.server(address).be(Health::Well);
+            fixture.network.server(address).be(Health::Well);
         }
         sleep(REPAIR).await;
-        assert_eq!((region.statistics(1).servers_fenced_by_peers, region.get(1, "b").await), (0, MISS));
+        assert_eq!((fixture.statistics(1).servers_fenced_by_peers, fixture.get(1, "b").await), (0, MISS));
     }
 }
 
@@ -396,22 +402,22 @@ async fn an_odd_address_does_not_prevent_other_servers_from_being_fenced() {
 /// attempts.
 #[tokio::test(start_paused = true)]
 async fn a_delete_whose_sender_has_given_up_is_not_forwarded() {
-    let region = Region::start().await;
-    let main = region.main();
-    region.cut_server(0, true);
-    [1, 2].iter().for_each(|peer| region.network.cut(&host(0), &host(*peer), true));
+    let fixture = Fixture::start().await;
+    let main = fixture.main();
+    fixture.cut_server(0, true);
+    [1, 2].iter().for_each(|peer| fixture.network.cut(&host(0), &host(*peer), true));
     let delete = |number: u64| {
-        let region = &region;
+        let fixture = &fixture;
         async move {
             sleep(Duration::from_millis(number)).await;
-            region.delete(0, &format!("k{number}")).await
+            fixture.delete(0, &format!("k{number}")).await
         }
     };
     let outcomes = tokio::join!(delete(1), delete(2), delete(3), delete(4));
     assert!(outcomes.0.is_err() && outcomes.3.is_err(), "no peer is reachable");
-    [1, 2].iter().for_each(|peer| region.network.cut(&host(0), &host(*peer), false));
+    [1, 2].iter().for_each(|peer| fixture.network.cut(&host(0), &host(*peer), false));
     sleep(REPAIR).await;
-    assert_eq!(region.statistics(0).pending, 0);
+    assert_eq!(fixture.statistics(0).pending, 0);
     for number in 2..=4 {
         let times = main.asked(&format!("delete k{number}")).len();
         assert!((1..=2).contains(&times), "once by each peer at most: {times}");
@@ -422,18 +428,18 @@ async fn a_delete_whose_sender_has_given_up_is_not_forwarded() {
 #[tokio::test(start_paused = true)]
 async fn fences_of_unknown_servers_do_not_push_out_configured_ones() {
     const UNCONFIGURED_SERVERS_MAX: usize = 1_000;
-    let region = Region::start().await;
-    let view = region.network.view("unknown");
+    let fixture = Fixture::start().await;
+    let view = fixture.network.view("unknown");
     let mut stream = view.connect(&Address(host(1).into())).await.expect("it listens");
     let fenced = request_from_peer(&mut stream, "fence", 0..3_000).await;
     assert_eq!(fenced, UNCONFIGURED_SERVERS_MAX);
-    region.main().be(Health::Gone);
-    assert_eq!(region.delete(0, "k").await, NOT_FOUND, "a configured server is fenced");
-    region.main().be(Health::Well);
+    fixture.main().be(Health::Gone);
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND, "a configured server is fenced");
+    fixture.main().be(Health::Well);
     assert_eq!(request_from_peer(&mut stream, "release", 0..3_000).await, 3_000);
     let fenced = request_from_peer(&mut stream, "fence", 3_000..6_000).await;
     assert_eq!(fenced, UNCONFIGURED_SERVERS_MAX, "idle servers are removed");
-    assert!(region.disks[1].folders().unwrap().len() <= UNCONFIGURED_SERVERS_MAX + 2, "on disk, too");
+    assert!(fixture.disks[1].folders().unwrap().len() <= UNCONFIGURED_SERVERS_MAX + 2, "on disk, too");
 }
 
 /// Asks a router to fence or release servers that do not exist; returns how many of the requests succeed.
@@ -469,40 +475,40 @@ async fn no_router_reads_a_value_that_another_has_deleted() {
 async fn run_random_outages(seed: u64) -> [u64; 3] {
     let mut random = fastrand::Rng::with_seed(seed);
     let bytes_max = if random.bool() { 200 } else { 1 << 20 };
-    let mut region = Region::start_with(PeerMissing::Fail, bytes_max).await;
+    let mut fixture = Fixture::start_with(PeerMissing::Fail, bytes_max).await;
     let mut counts = [0; 3];
     let mut floors: BTreeMap<String, u64> = BTreeMap::new();
     for version in 1..150 {
         let (key, router) = (format!("k{}", random.u8(0..4)), random.usize(0..ROUTERS));
         match random.u8(0..16) {
-            0 => region.cut_server(router, random.bool()),
-            1 => region.cut_routers(router, (router + 1) % ROUTERS, random.u8(0..3) == 0),
-            2 => region.main().be([Health::Gone, Health::Frozen][random.usize(0..2)]),
-            3 | 4 => region.main().be(Health::Well),
+            0 => fixture.cut_server(router, random.bool()),
+            1 => fixture.cut_routers(router, (router + 1) % ROUTERS, random.u8(0..3) == 0),
+            2 => fixture.main().be([Health::Gone, Health::Frozen][random.usize(0..2)]),
+            3 | 4 => fixture.main().be(Health::Well),
             5 => sleep(Duration::from_millis(random.u64(0..2_000))).await,
             6 if random.bool() => {
-                if let Some(running) = &region.routers[router] {
+                if let Some(running) = &fixture.routers[router] {
                     add_counts(&mut counts, &running.spool.statistics());
                 }
                 match random.bool() {
-                    true => region.kill(router).await,
-                    false => region.upgrade(router).await,
+                    true => fixture.kill(router).await,
+                    false => fixture.upgrade(router).await,
                 }
             }
-            6 | 7 if region.routers[router].is_none() => region.start_router(router).await,
+            6 | 7 if fixture.routers[router].is_none() => fixture.start_router(router).await,
             8..11 => {
                 // Only where the server replies: a set without a reply may be applied at any later time.
-                if region.get(router, &key).await.is_ok() {
-                    let _ = region.set(router, &key, &version.to_string()).await;
+                if fixture.get(router, &key).await.is_ok() {
+                    let _ = fixture.set(router, &key, &version.to_string()).await;
                 }
             }
             11..13 => {
-                if region.delete(router, &key).await.is_ok() {
+                if fixture.delete(router, &key).await.is_ok() {
                     floors.insert(key, version);
                 }
             }
             _ => {
-                if let Ok(Reply::Value { value, .. }) = region.get(router, &key).await {
+                if let Ok(Reply::Value { value, .. }) = fixture.get(router, &key).await {
                     let found: u64 = String::from_utf8_lossy(&value).parse().expect("a version");
                     let floor = floors.get(&key).copied().unwrap_or_default();
                     assert!(found > floor, "seed {seed}: {key} is {found} at {router}, deleted at {floor}");
@@ -510,11 +516,11 @@ async fn run_random_outages(seed: u64) -> [u64; 3] {
             }
         }
     }
-    for running in region.routers.iter().flatten() {
+    for running in fixture.routers.iter().flatten() {
         add_counts(&mut counts, &running.spool.statistics());
     }
     for router in 0..ROUTERS {
-        region.kill(router).await;
+        fixture.kill(router).await;
     }
     counts
 }

@@ -1,5 +1,5 @@
-//! What routing reads in a meta command (`mg ms md ma me`): its flags, its exptimes, and the reply that an empty cache
-//! would give (memcached's `protocol.txt`, "Meta Commands"). Which verb it counts as is in `verb.rs`.
+//! The parts of a meta command (`mg ms md ma me`) that matter to routing: its flags, its exptimes, and the reply that an
+//! empty cache would give (memcached's `protocol.txt`, "Meta Commands"). `verb.rs` has the verb that it counts as.
 
 use crate::Outcome;
 use bytes::Bytes;

@@ -79,8 +79,8 @@ pub(crate) async fn scatter(children: &Children, batch: Batch, context: &Context
     for (request, &child) in batch.into_iter().zip(&choices) {
         parts[part_of_child[child as usize] as usize].batch.push(request);
     }
-    let mut answers = ask_parts(children, parts, context).await;
-    choices.iter().map(|&child| next(&mut answers[part_of_child[child as usize] as usize])).collect()
+    let mut outcomes = route_parts(children, parts, context).await;
+    choices.iter().map(|&child| next(&mut outcomes[part_of_child[child as usize] as usize])).collect()
 }
 
 /// The requests for one child.
@@ -90,13 +90,21 @@ pub(crate) struct Part {
 }
 
 /// Sends parts to several children concurrently. Returns their outcomes in the order of `parts`.
-pub(crate) async fn ask_parts(children: &Children, parts: Vec<Part>, context: &Context) -> Vec<vec::IntoIter<Outcome>> {
-    let asked = parts.into_iter().map(|Part { child, batch }| ask(&*children[child], batch, context));
-    join_all(asked).await.into_iter().map(Vec::into_iter).collect()
+pub(crate) async fn route_parts(
+    children: &Children,
+    parts: Vec<Part>,
+    context: &Context,
+) -> Vec<vec::IntoIter<Outcome>> {
+    let pending = parts.into_iter().map(|Part { child, batch }| route_checked(&*children[child], batch, context));
+    join_all(pending).await.into_iter().map(Vec::into_iter).collect()
 }
 
 /// Sends a batch to one child, and asserts its contract: an outcome for each request.
-fn ask<'a>(child: &'a dyn Route, batch: Batch, context: &'a Context) -> impl Future<Output = Outcomes> + Send + 'a {
+fn route_checked<'a>(
+    child: &'a dyn Route,
+    batch: Batch,
+    context: &'a Context,
+) -> impl Future<Output = Outcomes> + Send + 'a {
     let requests = batch.len();
     let outcomes = child.route(batch, context);
     async move {
@@ -107,7 +115,7 @@ fn ask<'a>(child: &'a dyn Route, batch: Batch, context: &'a Context) -> impl Fut
 }
 
 /// Sends some requests of a batch to one child. Requests and outcomes have their index in the batch.
-pub(crate) async fn ask_some(
+pub(crate) async fn route_some(
     child: &dyn Route,
     some: Vec<(usize, Request<Bytes>)>,
     context: &Context,
@@ -116,10 +124,10 @@ pub(crate) async fn ask_some(
         return Vec::new();
     }
     let (at, batch): (Vec<usize>, Batch) = some.into_iter().unzip();
-    at.into_iter().zip(ask(child, batch, context).await).collect()
+    at.into_iter().zip(route_checked(child, batch, context).await).collect()
 }
 
-/// The next outcome of a child; `ask` asserts that there is one.
-pub(crate) fn next(answers: &mut vec::IntoIter<Outcome>) -> Outcome {
-    answers.next().expect("one outcome for each request that was sent")
+/// The next outcome of a child; `route_checked` asserts that there is one.
+pub(crate) fn next(outcomes: &mut vec::IntoIter<Outcome>) -> Outcome {
+    outcomes.next().expect("one outcome for each request that was sent")
 }

@@ -19,7 +19,7 @@ use lookaside_protocol::{
 
 /// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)] // Each is the verb of its name.
+#[expect(missing_docs, reason = "each is the verb of its name")]
 pub enum Verb {
     Get,
     Gets,

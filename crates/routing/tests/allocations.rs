@@ -1,43 +1,14 @@
 //! The allocations of a batch: routing is on the path of every get, and allocations would be its largest cost.
-#![allow(unsafe_code)] // A counting allocator needs it.
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
     Batch, BoxFuture, Context, FailoverErrors, FailoverWithExptimeRoute, HashFunction, KeyHash, OperationSelectorRoute,
     Outcomes, PoolRoute, RootRoute, Route, RoutingPrefix, Verb,
 };
-use std::{
-    alloc::{GlobalAlloc, Layout, System},
-    cell::Cell,
-    sync::Arc,
-};
-
-struct CountingAllocator;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u32> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed unchanged to the system's allocator.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use lookaside_test_support::{CountingAllocator, count_allocations};
+use std::sync::Arc;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -52,24 +23,20 @@ impl Route for Leaf {
     }
 }
 
-fn allocations(route: &dyn Route, keys: usize) -> u32 {
+fn allocations(route: &dyn Route, keys: usize) -> usize {
     // Keys as in a connection: slices of the read buffer, so a clone allocates nothing.
     let read: Bytes = (0..keys).map(|n| format!("key:{n:04}")).collect::<String>().into();
     let key = |n: usize| read.slice(n * 8..n * 8 + 8);
     let batch: Batch = (0..keys).map(|n| Request { key: key(n), operation: Operation::Get { cas: false } }).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    runtime.block_on(async {
-        let context = Context::default();
-        let before = ALLOCATIONS.get();
-        let outcomes = route.route(batch, &context).await;
-        let spent = ALLOCATIONS.get() - before;
-        assert_eq!(outcomes.len(), keys);
-        spent
-    })
+    let context = Context::default();
+    let mut outcomes = None;
+    let spent = count_allocations(|| outcomes = route.route(batch, &context).now_or_never());
+    assert_eq!(outcomes.expect("no leaf waits").len(), keys);
+    spent
 }
 
 fn pool(servers: usize) -> PoolRoute {
-    PoolRoute::over((0..servers).map(|_| Arc::new(Leaf) as Arc<dyn Route>).collect(), KeyHash::default())
+    PoolRoute::from_routes((0..servers).map(|_| Arc::new(Leaf) as Arc<dyn Route>).collect(), KeyHash::default())
 }
 
 #[test]
@@ -104,12 +71,14 @@ fn no_hash_allocates_for_a_key() {
         for salt in ["", "salt"] {
             let hash = KeyHash { function, salt: salt.into(), names: names.clone(), weights: vec![1.0; 20] };
             let picker = hash.picker_for(20).unwrap();
-            let before = ALLOCATIONS.get();
-            let picked: usize = ["user:42", "a:7:b", "", "a-key-that-is-longer-than-most|#|x"]
-                .iter()
-                .map(|key| picker.pick(key.as_bytes()))
-                .sum();
-            assert_eq!(ALLOCATIONS.get() - before, 0, "{} picked {picked}", function.name());
+            let mut picked = 0_usize;
+            let spent = count_allocations(|| {
+                picked = ["user:42", "a:7:b", "", "a-key-that-is-longer-than-most|#|x"]
+                    .iter()
+                    .map(|key| picker.pick(key.as_bytes()))
+                    .sum();
+            });
+            assert_eq!(spent, 0, "{} picked {picked}", function.name());
         }
     }
 }

@@ -372,7 +372,7 @@ async fn children_are_asked_concurrently() {
     let batch = || (0..30).map(|n| request(&format!("get {n}"))).collect();
     let all = AllSyncRoute::new(vec![child.clone(), child.clone(), child.clone()]);
     assert_eq!(all.route(batch(), &context).await.len(), 30);
-    let pool = PoolRoute::over(vec![child.clone(), child.clone(), child], KeyHash::default());
+    let pool = PoolRoute::from_routes(vec![child.clone(), child.clone(), child], KeyHash::default());
     assert_eq!(pool.route(batch(), &context).await.len(), 30);
 }
 

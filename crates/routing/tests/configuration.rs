@@ -12,13 +12,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Makes fakes, and records the calls.
 #[derive(Default)]
-struct Fakes {
+struct FakeDestinations {
     made: BTreeMap<String, Arc<Fake>>,
     asked_for: Vec<(String, u64, u64)>,
     down: Vec<&'static str>,
 }
 
-impl Destinations for Fakes {
+impl Destinations for FakeDestinations {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
         let name = address.to_string();
         self.asked_for.push((name.clone(), settings.server_timeout_ms, settings.connect_timeout_ms));
@@ -31,7 +31,7 @@ impl Destinations for Fakes {
     }
 }
 
-impl Fakes {
+impl FakeDestinations {
     fn asked(&self, name: &str) -> Vec<String> {
         self.made[name].asked()
     }
@@ -41,8 +41,8 @@ fn read(text: &str) -> Configuration {
     Configuration::parse(text, &Defaults::default()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn build(text: &str) -> (RootRoute, Fakes) {
-    let mut fakes = Fakes::default();
+fn build(text: &str) -> (RootRoute, FakeDestinations) {
+    let mut fakes = FakeDestinations::default();
     (read(text).build(&mut fakes), fakes)
 }
 
@@ -113,8 +113,8 @@ fn a_server_sets_its_transport_or_takes_its_pools() {
     ];
     for (server, access, identity) in expected {
         assert_eq!(transports.0[server], access, "{server}");
-        let protection = &configuration.tls_policies[&Address(server.into())];
-        assert_eq!((protection.security, protection.certificate_name.as_deref()), (access.1, identity), "{server}");
+        let policy = &configuration.tls_policies[&Address(server.into())];
+        assert_eq!((policy.security, policy.certificate_name.as_deref()), (access.1, identity), "{server}");
     }
 }
 
@@ -153,7 +153,7 @@ fn a_port_either_speaks_tls_or_not() {
 async fn a_cluster_is_routed_as_configured() {
     let configuration = read(CLUSTER);
     assert_eq!(configuration.warnings, []);
-    let mut fakes = Fakes { down: vec!["10.0.0.1:5001"], ..Fakes::default() };
+    let mut fakes = FakeDestinations { down: vec!["10.0.0.1:5001"], ..FakeDestinations::default() };
     let root = configuration.build(&mut fakes);
     assert_eq!(
         fakes.asked_for,

@@ -11,30 +11,30 @@ fn prefix(text: &str) -> RoutingPrefix {
 }
 
 /// Three clusters in two regions; `/east/web/` is the default.
-struct Region {
+struct Fixture {
     web: Arc<Fake>,
     api: Arc<Fake>,
     west: Arc<Fake>,
     root: RootRoute,
 }
 
-fn region(web: Arc<Fake>, api: Arc<Fake>, west: Arc<Fake>) -> Region {
+fn fixture(web: Arc<Fake>, api: Arc<Fake>, west: Arc<Fake>) -> Fixture {
     let trees: Vec<(Vec<RoutingPrefix>, Arc<dyn Route>)> = vec![
         (vec![prefix("/east/api/"), prefix("/east/mobile/")], api.leaf()),
         (vec![prefix("/east/web/")], web.leaf()),
         (vec![prefix("/west/fallback/")], west.leaf()),
     ];
     let root = RootRoute::new(prefix("/east/web"), trees).unwrap();
-    Region { web, api, west, root }
+    Fixture { web, api, west, root }
 }
 
-fn healthy() -> Region {
-    region(Fake::hit("web"), Fake::hit("api"), Fake::hit("west"))
+fn healthy() -> Fixture {
+    fixture(Fake::hit("web"), Fake::hit("api"), Fake::hit("west"))
 }
 
 /// The clusters that were asked: w(eb), a(pi), W(est).
-fn asked(region: &Region) -> String {
-    [(&region.web, 'w'), (&region.api, 'a'), (&region.west, 'W')]
+fn asked(fixture: &Fixture) -> String {
+    [(&fixture.web, 'w'), (&fixture.api, 'a'), (&fixture.west, 'W')]
         .into_iter()
         .filter(|(fake, _)| !fake.asked().is_empty())
         .map(|(_, name)| name)
@@ -43,7 +43,7 @@ fn asked(region: &Region) -> String {
 
 #[tokio::test]
 async fn each_prefix_reaches_its_trees() {
-    let region = healthy();
+    let fixture = healthy();
     for (key, expected) in [
         ("k", "w"),
         ("/k", "w"),
@@ -61,28 +61,28 @@ async fn each_prefix_reaches_its_trees() {
         ("/e*/w*/k", "w"),
         ("/north/*/k", ""),
     ] {
-        ask(&region.root, &[&format!("delete {key}")]).await;
-        assert_eq!(asked(&region), expected, "{key}");
+        ask(&fixture.root, &[&format!("delete {key}")]).await;
+        assert_eq!(asked(&fixture), expected, "{key}");
     }
 }
 
 #[tokio::test]
 async fn a_broadcast_of_each_verb_reaches_all_or_one() {
-    let region = healthy();
+    let fixture = healthy();
     for verb in VERBS {
-        ask(&region.root, &[&format!("{verb} /*/*/k")]).await;
+        ask(&fixture.root, &[&format!("{verb} /*/*/k")]).await;
         let one = matches!(verb, "get" | "gets" | "gat" | "gats" | "lease-get" | "cas" | "lease-set");
-        assert_eq!(asked(&region), if one { "w" } else { "waW" }, "{verb}");
-        ask(&region.root, &[&format!("{verb} /*/[am]*/k"), &format!("{verb} /*/*i*/k")]).await;
-        assert_eq!(asked(&region), "a", "{verb}: the default tree does not match");
+        assert_eq!(asked(&fixture), if one { "w" } else { "waW" }, "{verb}");
+        ask(&fixture.root, &[&format!("{verb} /*/[am]*/k"), &format!("{verb} /*/*i*/k")]).await;
+        assert_eq!(asked(&fixture), "a", "{verb}: the default tree does not match");
     }
 }
 
 #[tokio::test]
 async fn a_tree_with_two_names_is_asked_once_and_gets_no_prefix() {
-    let region = healthy();
-    ask(&region.root, &["delete /*/*/k"]).await;
-    for fake in [&region.web, &region.api, &region.west] {
+    let fixture = healthy();
+    ask(&fixture.root, &["delete /*/*/k"]).await;
+    for fake in [&fixture.web, &fixture.api, &fixture.west] {
         assert_eq!(fake.asked_batches(), [["delete k"]]);
     }
 }
@@ -95,32 +95,32 @@ async fn a_broadcast_delete_is_acknowledged_only_if_every_cluster_has_done_it() 
         (Fake::hit("web"), Fake::failing("api", Failure::TimedOut), "server timed out"),
         (Fake::failing("web", Failure::ConnectFailed), Fake::hit("api"), "connection failed"),
     ] {
-        let region = region(web, api, Fake::miss("west"));
-        assert_eq!(ask(&region.root, &["delete /*/*/k"]).await, [expected]);
-        assert_eq!(asked(&region), "waW", "a failure in one cluster does not skip another");
+        let fixture = fixture(web, api, Fake::miss("west"));
+        assert_eq!(ask(&fixture.root, &["delete /*/*/k"]).await, [expected]);
+        assert_eq!(asked(&fixture), "waW", "a failure in one cluster does not skip another");
     }
 }
 
 #[tokio::test]
 async fn a_mixed_batch_has_outcomes_in_order_and_keeps_its_order_for_each_tree() {
-    let region = healthy();
+    let fixture = healthy();
     let outcomes = ask(
-        &region.root,
+        &fixture.root,
         &["get a", "delete /*/*/a", "get /east/api/a", "get /no/where/a", "set /east/api/a", "get a", "touch /e*/*/a"],
     )
     .await;
     let nowhere = "no route: no tree is named /no/where/";
     assert_eq!(outcomes, ["web", "Deleted", "api", nowhere, "Stored", "web", "Touched"]);
-    assert_eq!(region.web.asked_batches(), [["get a", "delete a", "get a", "touch a 0"]]);
-    assert_eq!(region.api.asked_batches(), [["delete a", "get a", "set a 0", "touch a 0"]]);
-    assert_eq!(region.west.asked_batches(), [["delete a"]]);
+    assert_eq!(fixture.web.asked_batches(), [["get a", "delete a", "get a", "touch a 0"]]);
+    assert_eq!(fixture.api.asked_batches(), [["delete a", "get a", "set a 0", "touch a 0"]]);
+    assert_eq!(fixture.west.asked_batches(), [["delete a"]]);
 }
 
 #[tokio::test]
 async fn a_batch_without_prefixes_is_not_split() {
-    let region = healthy();
-    ask(&region.root, &["get a", "get /b", "delete c"]).await;
-    assert_eq!(region.web.asked_batches(), [["get a", "get /b", "delete c"]]);
+    let fixture = healthy();
+    ask(&fixture.root, &["get a", "get /b", "delete c"]).await;
+    assert_eq!(fixture.web.asked_batches(), [["get a", "get /b", "delete c"]]);
 }
 
 #[test]

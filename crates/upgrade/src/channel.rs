@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// The kind of a message. The numbers are the format and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// From the new process: its program and format.
     Hello = 1,
     /// From the old process: the sockets that it listens on.
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
 /// One message.
 #[derive(Debug)]
 pub(crate) struct Message {
-    pub(crate) kind: Kind,
+    pub(crate) kind: MessageKind,
     pub(crate) payload: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
@@ -118,10 +118,15 @@ impl Channel {
     }
 
     /// Sends one message.
-    pub(crate) fn send(&self, kind: Kind, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    pub(crate) fn send(
+        &self,
+        kind: MessageKind,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
         let mut batch = self.batch();
         batch.push(kind, payload, descriptors)?;
-        batch.finish()
+        batch.send_rest()
     }
 
     /// An empty batch of messages to send.
@@ -231,9 +236,16 @@ impl Channel {
     }
 }
 
-fn kind_of(number: u8) -> Option<Kind> {
-    let kinds =
-        [Kind::Hello, Kind::Listeners, Kind::Ready, Kind::Connection, Kind::Quiesced, Kind::TakenOver, Kind::Refused];
+fn kind_of(number: u8) -> Option<MessageKind> {
+    let kinds = [
+        MessageKind::Hello,
+        MessageKind::Listeners,
+        MessageKind::Ready,
+        MessageKind::Connection,
+        MessageKind::Quiesced,
+        MessageKind::TakenOver,
+        MessageKind::Refused,
+    ];
     kinds.into_iter().find(|kind| *kind as u8 == number)
 }
 
@@ -248,7 +260,7 @@ impl<'f> MessageBatch<'_, 'f> {
     /// Adds a message with at most [`SEND_DESCRIPTORS`] descriptors.
     pub(crate) fn push(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         payload: &[u8],
         descriptors: &[BorrowedFd<'f>],
     ) -> Result<(), ChannelError> {
@@ -264,8 +276,8 @@ impl<'f> MessageBatch<'_, 'f> {
         Ok(())
     }
 
-    /// Sends the rest.
-    pub(crate) fn finish(mut self) -> Result<(), ChannelError> {
+    /// Sends the messages that are not sent yet.
+    pub(crate) fn send_rest(mut self) -> Result<(), ChannelError> {
         self.flush()
     }
 
@@ -317,13 +329,13 @@ mod tests {
                 for (number, (_, end)) in pairs.iter().enumerate() {
                     let payload = vec![number as u8; sizes[number % sizes.len()]];
                     let ends = [end.as_fd(), end.as_fd()];
-                    batch.push(Kind::Connection, &payload, &ends[..number % 3]).expect("it is read");
+                    batch.push(MessageKind::Connection, &payload, &ends[..number % 3]).expect("it is read");
                 }
-                batch.finish().expect("it is read");
+                batch.send_rest().expect("it is read");
             });
             for (number, (begin, _)) in pairs.iter().enumerate() {
                 let Message { kind, payload, descriptors } = other.receive(&stop, None).expect("a message");
-                assert_eq!((kind, descriptors.len()), (Kind::Connection, number % 3));
+                assert_eq!((kind, descriptors.len()), (MessageKind::Connection, number % 3));
                 assert_eq!(payload, vec![number as u8; sizes[number % sizes.len()]]);
                 for descriptor in descriptors {
                     UnixStream::from(descriptor).write_all(&[7]).expect("its other end is open");

@@ -93,7 +93,7 @@ fn is_listening(socket: &Socket) -> bool {
 }
 
 /// A descriptor that this process was started with. `None` if it is not open. Must be called once for each number.
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "only a number says which descriptors systemd has opened")]
 fn descriptor_from_supervisor(number: i32) -> Option<OwnedFd> {
     // SAFETY: reads a flag of a descriptor; any number is allowed.
     let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;

@@ -34,59 +34,28 @@
 //! | [`Predecessor`] | the new process's side |
 //! | [`ConnectionState`] | the state of a connection, beside its descriptor |
 //! | [`Inherited`] | listening sockets from the old process, or from systemd |
+//! | [`GRACE_PERIOD`], [`log_unclosed`] | how connections end that cannot be handed over |
 //! | [`notify_ready`] | the notification of systemd |
-//! | `channel`, `peer` | messages, and the identity of their sender |
+//! | [`Program`], `channel`, `peer` | messages, and the identity of their sender |
 //!
 //! Deliberately absent: the exclusive resources. Each daemon releases and acquires its own.
 
 mod channel;
 mod connection_state;
+mod graceful_close;
 mod inherited;
 mod listener;
 mod peer;
 mod predecessor;
+mod program;
 mod successor;
 mod systemd;
 
-use channel::ChannelError;
 pub use connection_state::{CONNECTION_STATE_BYTES_MAX, ConnectionState, SavedSession};
+pub use graceful_close::{GRACE_PERIOD, log_unclosed};
 pub use inherited::Inherited;
 pub use listener::{UpgradeServer, UpgradeSocket};
 pub use predecessor::{Handover, Predecessor};
-pub use successor::{Outcome, Successor};
+pub use program::Program;
+pub use successor::{Successor, UpgradeOutcome};
 pub use systemd::notify_ready;
-
-/// The processes that can take over from each other.
-#[derive(Clone, Copy, Debug)]
-pub struct Program {
-    /// The name, which is part of `Hello`.
-    pub name: &'static str,
-    /// Must be increased when the messages, their meaning or their order change. Processes with different formats
-    /// refuse each other.
-    pub format: u32,
-}
-
-impl Program {
-    fn hello_payload(&self) -> Vec<u8> {
-        [self.name.as_bytes(), b" upgrade ", &self.format.to_le_bytes()].concat()
-    }
-
-    fn check_hello(&self, payload: &[u8]) -> Result<(), ChannelError> {
-        let own = self.hello_payload();
-        let (name, format) = own.split_at(own.len() - size_of::<u32>());
-        match payload.strip_prefix(name) {
-            None => Err(ChannelError::Malformed("its Hello is for another program")),
-            Some(theirs) if theirs == format => Ok(()),
-            Some(_) => Err(ChannelError::Malformed("the builds have different handover formats; restart instead")),
-        }
-    }
-}
-
-/// The longest message to the running process, in bytes.
-const REQUEST_BYTES_MAX: usize = 64;
-
-/// Whether a process of that user may hand over to this one, or take over from it: root, this process's own user, or
-/// the user that it is about to switch to.
-fn is_trusted(user: u32, target_user: Option<u32>) -> bool {
-    user == 0 || user == rustix::process::geteuid().as_raw() || Some(user) == target_user
-}

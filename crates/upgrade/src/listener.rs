@@ -4,9 +4,11 @@
 //! Input is bounded in bytes and in time, and one candidate is served at a time. So a process that connects here can
 //! neither stop this one from serving, nor prevent a later upgrade.
 
-use super::channel::{Channel, ChannelError, Kind, Message};
+use super::channel::{Channel, ChannelError, Message, MessageKind};
+use super::inherited::Inherited;
 use super::peer::Peer;
-use super::{Inherited, Program, REQUEST_BYTES_MAX, Successor, is_trusted};
+use super::program::{Program, REQUEST_BYTES_MAX};
+use super::successor::Successor;
 use anyhow::Context;
 use lookaside_net::bind_unix;
 use rustix::event::{PollFd, PollFlags};
@@ -107,7 +109,7 @@ impl<'s> UpgradeServer<'s> {
                 Ok(()) => self.candidate = Some(candidate),
                 Err(error) => {
                     tracing::warn!("process {} does not take over: {error}", candidate.pid);
-                    let _ = candidate.channel.send(Kind::Refused, error.to_string().as_bytes(), &[]);
+                    let _ = candidate.channel.send(MessageKind::Refused, error.to_string().as_bytes(), &[]);
                 }
             }
         }
@@ -120,14 +122,15 @@ impl<'s> UpgradeServer<'s> {
         let flags = SocketFlags::CLOEXEC;
         let Ok(socket) = rustix::net::accept_with(&self.socket.socket, flags) else { return };
         let socket = UnixStream::from(socket);
-        let Ok(Peer { pid, user }) = Peer::of(&socket) else { return };
-        if !is_trusted(user, None) {
+        let Ok(peer) = Peer::of(&socket) else { return };
+        let Peer { pid, user } = peer;
+        if !peer.is_trusted(None) {
             return tracing::warn!("takeover refused: process {pid} runs as another user ({user})");
         }
         let Ok(channel) = Channel::new(socket, REQUEST_BYTES_MAX) else { return };
         if let Some(other) = &self.candidate {
             let why = format!("process {} is about to take over", other.pid);
-            let _ = channel.send(Kind::Refused, why.as_bytes(), &[]);
+            let _ = channel.send(MessageKind::Refused, why.as_bytes(), &[]);
             return;
         }
         let deadline_ms = now_ms + HELLO_MS_MAX;
@@ -138,14 +141,14 @@ impl<'s> UpgradeServer<'s> {
     fn handle_messages(&self, candidate: &mut Candidate, now_ms: u64) -> Result<(), ChannelError> {
         while let Some(Message { kind, payload, .. }) = candidate.channel.try_receive()? {
             match (kind, candidate.has_sent_hello) {
-                (Kind::Hello, false) => {
+                (MessageKind::Hello, false) => {
                     self.socket.program.check_hello(&payload)?;
                     tracing::info!("process {} prepares to take over", candidate.pid);
                     self.send_listeners(&candidate.channel)?;
                     candidate.has_sent_hello = true;
                     candidate.deadline_ms = now_ms + PREPARE_MS_MAX;
                 }
-                (Kind::Ready, true) if !candidate.is_ready => candidate.is_ready = true,
+                (MessageKind::Ready, true) if !candidate.is_ready => candidate.is_ready = true,
                 _ => return Err(ChannelError::Malformed("message out of order")),
             }
         }
@@ -164,9 +167,9 @@ impl<'s> UpgradeServer<'s> {
             let is_last = u8::from(number == messages);
             let mut payload = vec![is_last];
             payload.extend(std::process::id().to_le_bytes());
-            batch.push(Kind::Listeners, &payload, listeners)?;
+            batch.push(MessageKind::Listeners, &payload, listeners)?;
         }
-        batch.finish()
+        batch.send_rest()
     }
 }
 

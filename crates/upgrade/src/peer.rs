@@ -2,7 +2,7 @@
 //!
 //! `unsafe`, because rustix assumes that the process id is not 0, but it is 0 for a process in another PID namespace,
 //! as with containers that share a folder.
-#![allow(unsafe_code)]
+#![expect(unsafe_code, reason = "rustix cannot read the credentials of a process in another PID namespace")]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -35,6 +35,12 @@ impl Peer {
             0 => Ok(Peer { pid: credentials.pid, user: credentials.uid }),
             _ => Err(std::io::Error::last_os_error()),
         }
+    }
+
+    /// Whether the process may hand over to this one, or take over from it: it runs as root, as this process's own
+    /// user, or as the user that this one is about to switch to.
+    pub(crate) fn is_trusted(&self, target_user: Option<u32>) -> bool {
+        self.user == 0 || self.user == rustix::process::geteuid().as_raw() || Some(self.user) == target_user
     }
 
     /// Waits until the process has exited, for at most `timeout`. Returns at once if its id is unknown. A process that

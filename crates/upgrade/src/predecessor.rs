@@ -1,9 +1,11 @@
 //! The new process's side of an upgrade (`--take-over`): it finds the running process, receives its listening sockets
 //! and, when it is prepared, its connections and the right to serve.
 
-use super::channel::{Channel, ChannelError, Kind, Message};
+use super::channel::{Channel, ChannelError, Message, MessageKind};
+use super::connection_state::{self, CONNECTION_STATE_BYTES_MAX, ConnectionState};
+use super::inherited::Inherited;
 use super::peer::Peer;
-use super::{CONNECTION_STATE_BYTES_MAX, ConnectionState, Inherited, Program, connection_state, is_trusted};
+use super::program::Program;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -56,7 +58,7 @@ impl Predecessor {
             log_absence();
             return Ok(None);
         };
-        let sent = channel.send(Kind::Hello, &program.hello_payload(), &[]);
+        let sent = channel.send(MessageKind::Hello, &program.hello_payload(), &[]);
         let (pid, listeners) = match sent.and_then(|()| receive_listeners(&mut channel, stop)) {
             // It has closed the channel without a message. That is an error unless it has exited.
             Err(ChannelError::Ended) if connect(path).with_context(failed)?.is_none() => {
@@ -84,7 +86,7 @@ impl Predecessor {
     /// Sends `TakenOver`: from here on this process owns everything that it was given. On error the other one keeps
     /// serving.
     pub fn confirm_takeover(&mut self) -> anyhow::Result<()> {
-        let result = self.channel.send(Kind::TakenOver, &[], &[]);
+        let result = self.channel.send(MessageKind::TakenOver, &[], &[]);
         self.check_result(result)
     }
 
@@ -99,17 +101,17 @@ impl Predecessor {
     }
 
     fn receive_messages(&mut self, handover: &mut Handover, stop: &UnixStream) -> Result<(), ChannelError> {
-        self.channel.send(Kind::Ready, &[], &[])?;
+        self.channel.send(MessageKind::Ready, &[], &[])?;
         loop {
             let Message { kind, payload, mut descriptors } = check_refusal(self.channel.receive(stop, None)?)?;
             match (kind, descriptors.pop(), &payload[..]) {
-                (Kind::Connection, Some(socket), encoded) => {
+                (MessageKind::Connection, Some(socket), encoded) => {
                     let connection_state = ConnectionState::decode(encoded);
                     let connection_state =
                         connection_state.ok_or(ChannelError::Malformed("invalid state of a connection"))?;
                     handover.connections.push((socket, connection_state));
                 }
-                (Kind::Quiesced, None, &[is_kept, a, b, c, d]) => {
+                (MessageKind::Quiesced, None, &[is_kept, a, b, c, d]) => {
                     handover.has_saved_state = is_kept != 0;
                     let silent_us = u32::from_le_bytes([a, b, c, d]);
                     self.silence = Some((Instant::now(), Duration::from_micros(silent_us.into())));
@@ -151,7 +153,7 @@ fn connect(path: &Path) -> std::io::Result<Option<UnixStream>> {
 fn connect_verified(path: &Path, target_user: Option<u32>) -> anyhow::Result<Option<(Channel, Peer)>> {
     let Some(socket) = connect(path)? else { return Ok(None) };
     let peer = Peer::of(&socket)?;
-    anyhow::ensure!(is_trusted(peer.user, target_user), "the process runs as another user ({})", peer.user);
+    anyhow::ensure!(peer.is_trusted(target_user), "the process runs as another user ({})", peer.user);
     Ok(Some((Channel::new(socket, PAYLOAD_BYTES_MAX)?, peer)))
 }
 
@@ -160,7 +162,7 @@ fn receive_listeners(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, V
     let mut listeners = Vec::new();
     loop {
         let message = channel.receive(stop, Some(REPLY_TIMEOUT)).and_then(check_refusal)?;
-        let (Kind::Listeners, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
+        let (MessageKind::Listeners, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
             return Err(ChannelError::Malformed("expected its listening sockets"));
         };
         listeners.extend(message.descriptors);
@@ -173,7 +175,7 @@ fn receive_listeners(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, V
 /// Turns a refusal into an error.
 fn check_refusal(message: Message) -> Result<Message, ChannelError> {
     match message.kind {
-        Kind::Refused => Err(ChannelError::Refused(String::from_utf8_lossy(&message.payload).into_owned())),
+        MessageKind::Refused => Err(ChannelError::Refused(String::from_utf8_lossy(&message.payload).into_owned())),
         _ => Ok(message),
     }
 }

@@ -1,7 +1,7 @@
 //! The running process's side of an upgrade, from the moment at which it stops serving.
 
-use super::ConnectionState;
-use super::channel::{Channel, ChannelError, Kind, Message};
+use super::channel::{Channel, ChannelError, Message, MessageKind};
+use super::connection_state::ConnectionState;
 use rustix::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub struct Successor {
 
 /// The result of a handover.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum UpgradeOutcome {
     /// The other process serves. This one must not serve any more.
     TakenOver,
     /// The other process has ended without taking over: this one resumes.
@@ -51,9 +51,9 @@ impl Successor {
             for (connection_state, socket) in connections {
                 is_sent.push(connection_state.is_some());
                 let Some(encoded) = connection_state.as_ref().map(ConnectionState::encode) else { continue };
-                batch.push(Kind::Connection, &encoded, &[socket])?;
+                batch.push(MessageKind::Connection, &encoded, &[socket])?;
             }
-            batch.finish()?;
+            batch.send_rest()?;
             Ok(is_sent)
         };
         self.log_failure(send_all())
@@ -62,29 +62,29 @@ impl Successor {
     /// Sends `Quiesced` and waits for the other process to serve, without a timeout: this process must not serve while
     /// the other one might. This process must have released its exclusive resources; `is_kept`: the other one can
     /// acquire them with their content.
-    pub fn hand_over(&mut self, is_kept: bool, stop: &UnixStream) -> Outcome {
+    pub fn hand_over(&mut self, is_kept: bool, stop: &UnixStream) -> UpgradeOutcome {
         let silent_us = u32::try_from(self.ready_at.elapsed().as_micros()).unwrap_or(u32::MAX);
         let payload = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
         let no_descriptors: &[BorrowedFd<'_>] = &[];
-        if self.log_failure(self.channel.send(Kind::Quiesced, &payload, no_descriptors)).is_none() {
-            return Outcome::Failed;
+        if self.log_failure(self.channel.send(MessageKind::Quiesced, &payload, no_descriptors)).is_none() {
+            return UpgradeOutcome::Failed;
         }
         let reply = self.channel.receive(stop, None);
         // Any other message is no reason to resume, because the other process may still serve: it has to end first.
         let end = match reply {
-            Ok(Message { kind: Kind::TakenOver, .. }) => return Outcome::TakenOver,
+            Ok(Message { kind: MessageKind::TakenOver, .. }) => return UpgradeOutcome::TakenOver,
             Err(ChannelError::Ended | ChannelError::Interrupted) => reply.map(drop),
             _ => self.channel.wait_for_end(stop),
         };
         match end {
             Err(ChannelError::Ended) => {
                 tracing::warn!("process {} has not taken over: {}", self.pid, ChannelError::Ended);
-                Outcome::Failed
+                UpgradeOutcome::Failed
             }
-            Err(ChannelError::Interrupted) | Ok(()) => Outcome::Stopped,
+            Err(ChannelError::Interrupted) | Ok(()) => UpgradeOutcome::Stopped,
             Err(error) => {
                 tracing::error!("cannot tell whether process {} has taken over: {error}", self.pid);
-                Outcome::Stopped
+                UpgradeOutcome::Stopped
             }
         }
     }

@@ -58,11 +58,12 @@ pub fn run(options: &Options) -> Result<()> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let trace = runtime.block_on(async {
-        let plan = plan.map_err(|error| anyhow!("{source}: {error}"))?.with_host(HostInfo::named(&options.host, now));
+        let plan =
+            plan.map_err(|error| anyhow!("{source}: {error}"))?.with_host(HostInfo::from_name(&options.host, now));
         let addresses = |names: &[String]| names.iter().map(|address| Address(address.as_str().into())).collect();
-        let outages = Outages { down: addresses(&options.down), dead: addresses(&options.dead) };
+        let outages = Outages { down: addresses(&options.down), down_for_long: addresses(&options.dead) };
         let known = plan.servers();
-        for (flag, named) in [("--down", &outages.down), ("--dead", &outages.dead)] {
+        for (flag, named) in [("--down", &outages.down), ("--dead", &outages.down_for_long)] {
             if let Some(unknown) = named.iter().find(|address| !known.contains(address)) {
                 let known: Vec<String> = known.iter().map(Address::to_string).collect();
                 bail!("{flag} {unknown}: {source} has no such server; it has {}", known.join(", "));

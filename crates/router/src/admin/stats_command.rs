@@ -76,12 +76,12 @@ impl StatsView<'_> {
         self.write_background(out);
         self.write_window(out);
         if let Some(spool) = self.tree.spool() {
-            for (name, value) in spool.statistics().named() {
+            for (name, value) in spool.statistics().entries() {
                 write_stat(name, value, out);
             }
         }
         if let Some(spares) = self.tree.spares() {
-            for (name, value) in spares.statistics().named() {
+            for (name, value) in spares.statistics().entries() {
                 write_stat(name, value, out);
             }
         }
@@ -141,14 +141,14 @@ impl StatsView<'_> {
     }
 
     fn write_servers(&self, out: &mut Vec<u8>, is_wanted: impl Fn(&ServerStatus) -> bool) {
-        let replaced = self.tree.spares().map(|spares| spares.replaced()).unwrap_or_default();
+        let replacements = self.tree.spares().map(|spares| spares.replacements()).unwrap_or_default();
         for (address, server) in collect_servers(self.shared) {
             if is_wanted(&server) {
                 let mut line = server.to_stats_line();
-                for (_, spare) in replaced.iter().filter(|(server, _)| *server.0 == *address) {
+                for (_, spare) in replacements.iter().filter(|(server, _)| *server.0 == *address) {
                     line += &format!(" replaced_by:{spare}");
                 }
-                for (server, _) in replaced.iter().filter(|(_, spare)| *spare.0 == *address) {
+                for (server, _) in replacements.iter().filter(|(_, spare)| *spare.0 == *address) {
                     line += &format!(" stands_in_for:{server}");
                 }
                 write_stat(&format!("destination:{address}"), line, out);

@@ -31,28 +31,28 @@ const RETIRED_MAX: usize = 10_000;
 pub(crate) struct TlsNetwork {
     inner: Arc<dyn Network>,
     certificates: Arc<Certificates>,
-    table: RwLock<ProtectionTable>,
+    table: RwLock<TlsPolicyTable>,
     /// Servers whose last handshake failed.
     failing: Mutex<BTreeSet<Address>>,
 }
 
 /// The policies of servers that are reached by TLS.
 #[derive(Default)]
-struct ProtectionTable {
+struct TlsPolicyTable {
     reloads: u64,
     /// Each with the last reload that named it.
     by_address: BTreeMap<Address, (TlsPolicy, u64)>,
 }
 
-impl ProtectionTable {
-    fn replace(&mut self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
+impl TlsPolicyTable {
+    fn replace(&mut self, policies: impl IntoIterator<Item = (Address, TlsPolicy)>) {
         self.reloads += 1;
         let (plain, by_address): (Vec<_>, Vec<_>) =
-            protections.into_iter().partition(|(_, protection)| protection.security == Security::Plain);
+            policies.into_iter().partition(|(_, policy)| policy.security == Security::Plain);
         for (address, _) in plain {
             self.by_address.remove(&address);
         }
-        let named = by_address.into_iter().map(|(address, protection)| (address, (protection, self.reloads)));
+        let named = by_address.into_iter().map(|(address, policy)| (address, (policy, self.reloads)));
         self.by_address.extend(named);
         self.remove_oldest();
     }
@@ -77,27 +77,27 @@ impl TlsNetwork {
         TlsNetwork { inner, certificates, table: RwLock::default(), failing: Mutex::default() }
     }
 
-    /// Sets the policies of future connections. Servers that `protections` does not name keep theirs.
-    pub(crate) fn set_policies(&self, protections: impl IntoIterator<Item = (Address, TlsPolicy)>) {
+    /// Sets the policies of future connections. Servers that `policies` does not name keep theirs.
+    pub(crate) fn set_policies(&self, policies: impl IntoIterator<Item = (Address, TlsPolicy)>) {
         let mut table = self.table.write();
-        table.replace(protections);
+        table.replace(policies);
         let mut failing = self.failing.lock();
         failing.retain(|address| table.is_named(address));
     }
 
-    fn protection(&self, address: &Address) -> Option<TlsPolicy> {
+    fn policy(&self, address: &Address) -> Option<TlsPolicy> {
         let table = self.table.read();
-        table.by_address.get(address).map(|(protection, _)| protection.clone())
+        table.by_address.get(address).map(|(policy, _)| policy.clone())
     }
 
     async fn secure(
         &self,
         stream: Box<dyn Stream>,
         address: &Address,
-        protection: &TlsPolicy,
+        policy: &TlsPolicy,
     ) -> io::Result<Box<dyn Stream>> {
-        let name = server_name(address, protection).map_err(io::Error::other)?;
-        let is_verified = protection.security == Security::Tls;
+        let name = server_name(address, policy).map_err(io::Error::other)?;
+        let is_verified = policy.security == Security::Tls;
         let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
         let mut attempt = HandshakeAttempt { network: self, address, is_over: false };
         let connected = TlsConnector::from(config).connect(name, stream).await;
@@ -138,11 +138,11 @@ impl Drop for HandshakeAttempt<'_> {
 
 impl Network for TlsNetwork {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        match self.protection(address) {
+        match self.policy(address) {
             None => self.inner.connect(address),
-            Some(protection) => Box::pin(async move {
+            Some(policy) => Box::pin(async move {
                 let stream = self.inner.connect(address).await?;
-                self.secure(stream, address, &protection).await
+                self.secure(stream, address, &policy).await
             }),
         }
     }
@@ -207,7 +207,7 @@ mod tests {
         TlsNetwork::new(Arc::new(TcpNetwork), Arc::new(certificates))
     }
 
-    fn protected(address: &Address, security: Security) -> [(Address, TlsPolicy); 1] {
+    fn policy_of(address: &Address, security: Security) -> [(Address, TlsPolicy); 1] {
         [(address.clone(), TlsPolicy { security, certificate_name: None })]
     }
 
@@ -220,10 +220,10 @@ mod tests {
             // A handshake fails, because this server closes every connection.
             tokio::join!(network.connect(&address), async { drop(listener.accept().await) }).0.is_ok()
         };
-        network.set_policies(protected(&address, Security::UnverifiedTls));
+        network.set_policies(policy_of(&address, Security::UnverifiedTls));
         network.set_policies([]);
         assert!(!is_reached_plain().await, "the old tree connects by TLS");
-        network.set_policies(protected(&address, Security::Plain));
+        network.set_policies(policy_of(&address, Security::Plain));
         assert!(is_reached_plain().await, "the configuration makes it plain");
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = Address(listener.local_addr().expect("it is bound").to_string().into());
         let network = network();
-        network.set_policies(protected(&address, Security::UnverifiedTls));
+        network.set_policies(policy_of(&address, Security::UnverifiedTls));
         let accepted = tokio::select! {
             biased;
             _ = network.connect(&address) => panic!("the server does not reply"),
@@ -250,9 +250,9 @@ mod tests {
 
     #[test]
     fn policies_of_removed_servers_are_bounded() {
-        let mut table = ProtectionTable::default();
+        let mut table = TlsPolicyTable::default();
         let server = |at: usize| Address(format!("server-{at:05}:1").into());
-        let named = |range: std::ops::Range<usize>| range.flat_map(|at| protected(&server(at), Security::Tls));
+        let named = |range: std::ops::Range<usize>| range.flat_map(|at| policy_of(&server(at), Security::Tls));
         table.replace(named(0..3));
         table.replace(named(3..RETIRED_MAX));
         table.replace(named(RETIRED_MAX..RETIRED_MAX + 3));

@@ -15,7 +15,7 @@ pub struct HostInfo {
 
 impl HostInfo {
     /// The host named `name`, whose wall clock shows `unix_s` now.
-    pub fn named(name: &str, unix_s: u64) -> HostInfo {
+    pub fn from_name(name: &str, unix_s: u64) -> HostInfo {
         // FNV-1a: any hash will do, as long as it is the same after every restart.
         let id = name.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         HostInfo { id, unix_s, at: Instant::now() }

@@ -37,7 +37,7 @@ impl RouterConfig {
             text,
             configuration,
             destination_options,
-            host: HostInfo::named("", 0),
+            host: HostInfo::from_name("", 0),
             spool: None,
             spares: None,
             window: None,

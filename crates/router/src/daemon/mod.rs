@@ -26,7 +26,7 @@ use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
 use crate::config::watcher::ConfigWatcher;
 use crate::frontend::listen::{self, ListenAddress, SocketFile};
-use crate::frontend::session::SuspendedSession;
+use crate::frontend::session::ClientSession;
 use crate::handover::{self, UpgradeListener, WorkerSet};
 use crate::shared::SharedState;
 use crate::tls::{self, Certificates};
@@ -88,7 +88,7 @@ fn fail(why: &str, code: u8) -> ExitCode {
 }
 
 /// The sessions of each thread.
-type Sessions = Vec<Vec<SuspendedSession>>;
+type Sessions = Vec<Vec<ClientSession>>;
 
 /// A running daemon, as the main thread sees it.
 struct Daemon<'a> {
@@ -180,7 +180,7 @@ impl Daemon<'_> {
     fn end(self, successor: Option<Successor>) -> Result<(), String> {
         drop((self.upgrade_listener, self.workers));
         // Another process listens there now, or may.
-        self.socket_files.into_iter().for_each(SocketFile::disown);
+        self.socket_files.into_iter().for_each(SocketFile::keep_file);
         let mut result = Ok(());
         for thread in self.threads {
             if thread.join().is_err() {

@@ -58,7 +58,7 @@ impl ConfigLoader {
         let certificates = Arc::new(Certificates::read(options.tls.files())?);
         let etcd = TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone());
         if let Source::Etcd(location) = &source {
-            let policies = location.protections();
+            let policies = location.tls_policies();
             certificates.check_for_servers(&policies).map_err(|why| format!("--config: {why}"))?;
             etcd.set_policies(policies);
             if location.user.is_some() && !location.is_secured {
@@ -132,7 +132,7 @@ impl ConfigLoader {
             tracing::warn!(source = %self.source, "{warning}");
         }
         Ok(config
-            .with_host(HostInfo::named(&host_name(), unix_s()))
+            .with_host(HostInfo::from_name(&host_name(), unix_s()))
             .with_spool(self.spool.clone())
             .with_spares(self.spares.clone())
             .with_window(self.window)

@@ -15,7 +15,7 @@ use super::signals::Signals;
 use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
-use crate::frontend::listen::{self, Acceptor, BoundListener, ListenAddress, SocketFile};
+use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
 use crate::handover::{self, BoundUpgradeSocket, InheritedClient, Takeover, WorkerSet};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
@@ -133,10 +133,10 @@ fn shared_state(loader: &ConfigLoader, refusal: Option<String>, log: Log) -> Arc
 }
 
 /// The listeners' names, each thread's acceptor, and the files to remove at the end.
-type Distributed = (Vec<String>, Vec<Acceptor>, Vec<SocketFile>);
+type Distributed = (Vec<String>, Vec<AcceptorSockets>, Vec<SocketFile>);
 
 fn distribute(listeners: Vec<BoundListener>, threads: usize, loader: &ConfigLoader) -> Result<Distributed, String> {
-    let mut acceptors: Vec<Acceptor> = (0..threads).map(|_| Acceptor::new()).collect();
+    let mut acceptors: Vec<AcceptorSockets> = (0..threads).map(|_| AcceptorSockets::new()).collect();
     let (mut names, mut files) = (Vec::new(), Vec::new());
     for listener in listeners {
         names.push(listener.name.clone());
@@ -153,7 +153,7 @@ fn spawn_workers(
     loader: &ConfigLoader,
     shared: &Arc<SharedState>,
     publish: &watch::Sender<Arc<RouterConfig>>,
-    acceptors: Vec<Acceptor>,
+    acceptors: Vec<AcceptorSockets>,
     mut clients: Vec<Vec<InheritedClient>>,
 ) -> Result<Workers, String> {
     let (stop, shutdown) = watch::channel(false);

@@ -48,8 +48,8 @@ impl ValueSizeEstimator {
             return std::mem::take(rest).collect();
         }
         let fits = |request: &Request<bytes::Bytes>| {
-            let fits = values_left > 0 || !brings_value(&request.operation);
-            values_left = values_left.saturating_sub(usize::from(brings_value(&request.operation)));
+            let fits = values_left > 0 || !may_return_value(&request.operation);
+            values_left = values_left.saturating_sub(usize::from(may_return_value(&request.operation)));
             fits
         };
         let requests = rest.as_slice();
@@ -78,7 +78,7 @@ impl ValueSizeEstimator {
 }
 
 /// Whether the reply to `operation` may have a value.
-pub fn brings_value<B>(operation: &Operation<B>) -> bool {
+pub fn may_return_value<B>(operation: &Operation<B>) -> bool {
     matches!(
         operation,
         Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet | Operation::Meta(_)

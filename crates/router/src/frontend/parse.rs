@@ -58,7 +58,7 @@ pub enum PendingReply {
     Bad(Option<&'static str>),
     /// A set that was refused for its size. The batch has a delete instead, so that no reader gets the value that the
     /// writer believes replaced.
-    RejectedStore {
+    RefusedStore {
         /// The key.
         key: ReplyKey,
         /// The reply; `None` if the client wants none.
@@ -148,7 +148,7 @@ pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> P
             Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
                 parsed.swallow_bytes = swallow;
                 parsed.close = close;
-                (OffsetCommand::refused(buffer, line, key_to_delete), consumed)
+                (OffsetCommand::from_refusal(buffer, line, key_to_delete), consumed)
             }
         };
         command.push_to(&mut parsed, buffer.split_to(command_bytes).freeze());
@@ -182,7 +182,7 @@ impl ParsedBatch {
 enum OffsetCommand {
     Retrieve { keys: Span, operation: Operation<Bytes> },
     Single { request: Request<Span>, noreply: bool, quiet: Option<MetaVerb> },
-    RejectedStore { key: Span, line: Option<&'static str> },
+    RefusedStore { key: Span, line: Option<&'static str> },
     Stats(Span),
     Other(PendingReply),
 }
@@ -212,9 +212,9 @@ impl OffsetCommand {
         }
     }
 
-    fn refused(buffer: &[u8], line: Option<&'static str>, key_to_delete: Option<&[u8]>) -> OffsetCommand {
+    fn from_refusal(buffer: &[u8], line: Option<&'static str>, key_to_delete: Option<&[u8]>) -> OffsetCommand {
         match key_to_delete {
-            Some(key) => OffsetCommand::RejectedStore { key: span_in(buffer, key), line },
+            Some(key) => OffsetCommand::RefusedStore { key: span_in(buffer, key), line },
             None => OffsetCommand::Other(PendingReply::Bad(line)),
         }
     }
@@ -235,8 +235,8 @@ impl OffsetCommand {
                 parsed.batch.push(request);
                 PendingReply::Single { key, noreply, quiet }
             }
-            OffsetCommand::RejectedStore { key, line } => {
-                PendingReply::RejectedStore { key: parsed.push_delete(slice_span(bytes, key)), line }
+            OffsetCommand::RefusedStore { key, line } => {
+                PendingReply::RefusedStore { key: parsed.push_delete(slice_span(bytes, key)), line }
             }
             OffsetCommand::Stats(arguments) => PendingReply::Local(LocalCommand::Stats(slice_span(bytes, arguments))),
             OffsetCommand::Other(reply) => reply,

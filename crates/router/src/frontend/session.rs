@@ -26,7 +26,7 @@ mod io;
 
 use super::buffer_pool::SessionBuffers;
 use super::context::SessionContext;
-use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, brings_value, value_bytes};
+use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, may_return_value, value_bytes};
 use super::parse::{LocalCommand, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
@@ -69,16 +69,16 @@ pub enum SessionEnd {
     Shutdown,
 }
 
-/// A client between two batches.
-pub(crate) struct SuspendedSession {
+/// A client's connection between two batches: a new one, or one that has been suspended.
+pub(crate) struct ClientSession {
     pub(crate) stream: Box<dyn Stream>,
     pub(crate) connection_state: ConnectionState,
 }
 
-impl SuspendedSession {
+impl ClientSession {
     /// A new connection.
-    pub(crate) fn new(stream: Box<dyn Stream>) -> SuspendedSession {
-        SuspendedSession { stream, connection_state: ConnectionState::default() }
+    pub(crate) fn new(stream: Box<dyn Stream>) -> ClientSession {
+        ClientSession { stream, connection_state: ConnectionState::default() }
     }
 }
 
@@ -89,10 +89,10 @@ const PROTOCOLS: [Option<bool>; 3] = [None, Some(false), Some(true)];
 /// the router then hands its clients over, the session is returned to be served again.
 pub(crate) async fn serve(
     context: &SessionContext,
-    suspended: SuspendedSession,
+    client: ClientSession,
     mut shutdown: watch::Receiver<bool>,
-) -> (SessionEnd, Option<SuspendedSession>) {
-    let mut session = Session::resume(context, suspended, shutdown.clone());
+) -> (SessionEnd, Option<ClientSession>) {
+    let mut session = Session::new(context, client, shutdown.clone());
     // One future for the whole session: it costs a read nothing unless the read has to wait.
     let mut stop = shutdown.clone();
     let mut stopped = pin!(shutdown_requested(&mut stop));
@@ -164,8 +164,8 @@ impl BatchInProgress {
 }
 
 impl<'a> Session<'a> {
-    fn resume(context: &'a SessionContext, suspended: SuspendedSession, stop: watch::Receiver<bool>) -> Session<'a> {
-        let SuspendedSession { stream, connection_state } = suspended;
+    fn new(context: &'a SessionContext, client: ClientSession, stop: watch::Receiver<bool>) -> Session<'a> {
+        let ClientSession { stream, connection_state } = client;
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         Session {
             context,
@@ -186,7 +186,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn suspend(self) -> SuspendedSession {
+    fn suspend(self) -> ClientSession {
         let protocol = PROTOCOLS.iter().position(|protocol| *protocol == self.is_binary).expect("all are listed") as u8;
         let connection_state = ConnectionState {
             session: SavedSession { protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
@@ -196,7 +196,7 @@ impl<'a> Session<'a> {
             is_paused: false,
             is_closing: self.is_closing,
         };
-        SuspendedSession { stream: self.stream, connection_state }
+        ClientSession { stream: self.stream, connection_state }
     }
 
     /// One round: at most one read and one batch.
@@ -223,7 +223,7 @@ impl<'a> Session<'a> {
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
         let mut batch = BatchInProgress::new(parsed.batch);
-        let written = self.write_replies(parsed.replies, &mut batch).await;
+        let written = self.route_and_write_replies(parsed.replies, &mut batch).await;
         if written.is_err() {
             self.execute_mutations(batch).await;
             return written;
@@ -245,7 +245,7 @@ impl<'a> Session<'a> {
     }
 
     /// Routes a batch and writes its replies, in order.
-    async fn write_replies(
+    async fn route_and_write_replies(
         &mut self,
         replies: Vec<PendingReply>,
         batch: &mut BatchInProgress,
@@ -254,17 +254,17 @@ impl<'a> Session<'a> {
             match reply {
                 PendingReply::Retrieve { keys, class } => self.reply_to_get(&keys, class, batch).await?,
                 PendingReply::Single { key, noreply, quiet } => {
-                    let outcome = self.next_outcome(batch).await;
+                    let outcome = self.next_outcome_or_route(batch).await;
                     let silent = noreply || quiet.is_some_and(|verb| is_silent(verb, &outcome));
                     self.reply_writer().write_single(&key, silent, outcome);
                 }
-                PendingReply::RejectedStore { key, line } => {
-                    let outcome = self.next_outcome(batch).await;
+                PendingReply::RefusedStore { key, line } => {
+                    let outcome = self.next_outcome_or_route(batch).await;
                     self.reply_writer().write_single(&key, true, outcome);
-                    self.reject(line);
+                    self.write_refusal(line);
                 }
                 PendingReply::Local(command) => self.execute_local(command).await,
-                PendingReply::Bad(line) => self.reject(line),
+                PendingReply::Bad(line) => self.write_refusal(line),
                 PendingReply::Binary(reply) => self.reply_to_binary(reply, batch).await,
             }
             if self.out.len() >= WRITE_BYTES_MAX {
@@ -286,7 +286,7 @@ impl<'a> Session<'a> {
                 true => Ok(self.read_admin_key(key).await),
                 false => match batch.outcomes.next() {
                     Some(outcome) => outcome,
-                    None => self.next_outcome(batch).await,
+                    None => self.next_outcome_or_route(batch).await,
                 },
             };
             let line = self.reply_writer().write_item(key, class, outcome);
@@ -307,7 +307,7 @@ impl<'a> Session<'a> {
     }
 
     /// The outcome of the batch's next request. Routes another chunk if none is left.
-    async fn next_outcome(&mut self, batch: &mut BatchInProgress) -> Outcome {
+    async fn next_outcome_or_route(&mut self, batch: &mut BatchInProgress) -> Outcome {
         if let Some(outcome) = batch.outcomes.next() {
             return outcome;
         }
@@ -321,11 +321,11 @@ impl<'a> Session<'a> {
         let shared = &self.context.shared;
         let chunk = self.value_sizes.next_chunk(&mut batch.rest, shared.reply_bytes());
         let requests = chunk.len();
-        let values = chunk.iter().filter(|request| brings_value(&request.operation)).count();
+        let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.delta.batches += 1;
         self.delta.batched_requests += requests as u64;
         let tree = self.context.tree();
-        let outcomes = tree.route().route(chunk, &self.client).await;
+        let outcomes = tree.root().route(chunk, &self.client).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
         let bytes = outcomes.iter().map(value_bytes).sum();
         self.value_sizes.update(values, bytes);
@@ -372,7 +372,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn reject(&mut self, line: Option<&str>) {
+    fn write_refusal(&mut self, line: Option<&str>) {
         self.delta.bad_commands += 1;
         if let Some(line) = line {
             self.write_line(line);

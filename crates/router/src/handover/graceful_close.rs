@@ -4,25 +4,22 @@
 //! Closing a socket with unread input resets the connection, and a reply in flight may be lost. So the client closes
 //! first, or is given time to. What it still sends is read and discarded; no command in it is executed.
 
-use crate::frontend::session::SuspendedSession;
-use std::time::Duration;
+use crate::frontend::session::ClientSession;
+use lookaside_upgrade::{GRACE_PERIOD, log_unclosed};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// The time for all connections together.
-const GRACE_PERIOD: Duration = Duration::from_secs(3);
-
 /// Closes all `clients`.
-pub(crate) async fn close_gracefully(clients: Vec<SuspendedSession>) {
+pub(crate) async fn close_gracefully(clients: Vec<ClientSession>) {
     let mut closing: JoinSet<()> = clients.into_iter().map(close).collect();
     let all = async { while closing.join_next().await.is_some() {} };
     if timeout(GRACE_PERIOD, all).await.is_err() {
-        tracing::info!("closing {} connections that are still open after the grace period", closing.len());
+        log_unclosed(closing.len());
     }
 }
 
-async fn close(SuspendedSession { mut stream, connection_state }: SuspendedSession) {
+async fn close(ClientSession { mut stream, connection_state }: ClientSession) {
     let mut discarded = [0; 4_096];
     let is_shut_down = stream.write_all(&connection_state.output).await.is_ok() && stream.shutdown().await.is_ok();
     while is_shut_down && matches!(stream.read(&mut discarded).await, Ok(1..)) {}

@@ -35,7 +35,7 @@ pub(crate) use listener::{BoundUpgradeSocket, UpgradeListener, bind_upgrade_sock
 pub(crate) use takeover::{InheritedClient, Takeover, assign_clients, restore_client};
 pub(crate) use workers::{WorkerCommand, WorkerSet, send_clients};
 
-use lookaside_upgrade::{Outcome, Program, Successor};
+use lookaside_upgrade::{Program, Successor, UpgradeOutcome};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
@@ -61,9 +61,9 @@ pub(crate) async fn complete(
 ) -> Result<HandoverOutcome, String> {
     let (stop, mut stop_in) = UnixStream::pair().map_err(|error| format!("cannot create a socket pair: {error}"))?;
     let hand_over = move || match successor.hand_over(is_kept, &stop) {
-        Outcome::TakenOver => HandoverOutcome::TakenOver(successor),
-        Outcome::Failed => HandoverOutcome::Failed,
-        Outcome::Stopped => HandoverOutcome::Stopped,
+        UpgradeOutcome::TakenOver => HandoverOutcome::TakenOver(successor),
+        UpgradeOutcome::Failed => HandoverOutcome::Failed,
+        UpgradeOutcome::Stopped => HandoverOutcome::Stopped,
     };
     let mut handing_over = tokio::task::spawn_blocking(hand_over);
     let outcome = tokio::select! {

@@ -4,7 +4,7 @@
 use super::PROGRAM;
 use crate::cli::Options;
 use crate::frontend::listen::BoundListener;
-use crate::frontend::session::SuspendedSession;
+use crate::frontend::session::ClientSession;
 use lookaside_client::Stream;
 use lookaside_upgrade::{ConnectionState, Handover, Inherited, Predecessor};
 use socket2::{Domain, SockRef, Socket};
@@ -59,14 +59,14 @@ fn to_message(error: impl std::fmt::Display) -> String {
 }
 
 /// A client of an earlier process, ready to be served here. Must be called inside the runtime that will serve it.
-pub(crate) fn restore_client(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<SuspendedSession> {
+pub(crate) fn restore_client(socket: OwnedFd, connection_state: ConnectionState) -> io::Result<ClientSession> {
     let socket = Socket::from(socket);
     socket.set_nonblocking(true)?;
     let stream: Box<dyn Stream> = match socket.domain()? {
         Domain::UNIX => Box::new(tokio::net::UnixStream::from_std(socket.into())?),
         _ => Box::new(tokio::net::TcpStream::from_std(socket.into())?),
     };
-    Ok(SuspendedSession { stream, connection_state })
+    Ok(ClientSession { stream, connection_state })
 }
 
 /// Assigns the clients of an earlier process to threads. Closes those that no listener of this process would have

@@ -1,6 +1,6 @@
 //! The worker threads during a handover: they suspend their clients, and then exit or resume.
 
-use crate::frontend::session::SuspendedSession;
+use crate::frontend::session::ClientSession;
 use crate::shared::SharedState;
 use crate::timeouts::DRAIN_MAX;
 use lookaside_upgrade::{CONNECTION_STATE_BYTES_MAX, Successor};
@@ -16,13 +16,13 @@ const SUSPEND_MAX: Duration = DRAIN_MAX.saturating_mul(3);
 /// The next step of a thread after it has suspended its clients.
 pub(crate) enum WorkerCommand {
     /// Another process serves: close these clients, which could not be handed over, and exit.
-    Exit(Vec<SuspendedSession>),
+    Exit(Vec<ClientSession>),
     /// No other process serves: serve these clients again.
-    Resume(Vec<SuspendedSession>),
+    Resume(Vec<ClientSession>),
 }
 
 /// The index of a thread and its suspended clients.
-type SuspendedClients = (usize, Vec<SuspendedSession>);
+type SuspendedClients = (usize, Vec<ClientSession>);
 
 /// All worker threads, as the main thread controls them.
 pub(crate) struct WorkerSet {
@@ -59,7 +59,7 @@ impl WorkerSet {
     }
 
     /// The clients of each thread, when all threads have suspended them.
-    pub(crate) async fn suspended_clients(&mut self) -> Result<Vec<Vec<SuspendedSession>>, String> {
+    pub(crate) async fn suspended_clients(&mut self) -> Result<Vec<Vec<ClientSession>>, String> {
         let mut clients: Vec<_> = self.commands.iter().map(|_| Vec::new()).collect();
         for _ in 0..clients.len() {
             let suspended = timeout(SUSPEND_MAX, self.suspended.recv()).await.ok().flatten();
@@ -71,16 +71,16 @@ impl WorkerSet {
     }
 
     /// Makes all threads exit after they have closed the clients that could not be handed over.
-    pub(crate) fn exit(&self, clients: Vec<Vec<SuspendedSession>>) {
+    pub(crate) fn exit(&self, clients: Vec<Vec<ClientSession>>) {
         let not_sent =
-            |clients: Vec<SuspendedSession>| clients.into_iter().filter(|client| !is_portable(client)).collect();
+            |clients: Vec<ClientSession>| clients.into_iter().filter(|client| !is_portable(client)).collect();
         for (commands, clients) in self.commands.iter().zip(clients) {
             let _ = commands.send(WorkerCommand::Exit(not_sent(clients)));
         }
     }
 
     /// Makes all threads serve again.
-    pub(crate) fn resume(&self, clients: Vec<Vec<SuspendedSession>>) {
+    pub(crate) fn resume(&self, clients: Vec<Vec<ClientSession>>) {
         self.shared.set_handing_over(false);
         self.stop.send_replace(false);
         for (commands, clients) in self.commands.iter().zip(clients) {
@@ -90,14 +90,14 @@ impl WorkerSet {
 }
 
 /// Sends clients to the next process, which does not own them yet. False if it has ended.
-pub(crate) fn send_clients(successor: &Successor, clients: &[Vec<SuspendedSession>]) -> bool {
+pub(crate) fn send_clients(successor: &Successor, clients: &[Vec<ClientSession>]) -> bool {
     let portable = clients.iter().flatten().filter(|client| is_portable(client));
     let connections =
         portable.filter_map(|client| Some((Some(client.connection_state.clone()), client.stream.descriptor()?)));
     successor.send(connections).is_some()
 }
 
-fn is_portable(client: &SuspendedSession) -> bool {
+fn is_portable(client: &ClientSession) -> bool {
     let connection_state = &client.connection_state;
     client.stream.descriptor().is_some()
         && connection_state.input.len() + connection_state.output.len() <= CONNECTION_STATE_BYTES_MAX

@@ -241,7 +241,7 @@ impl Spares {
     /// A snapshot of the counters and gauges.
     pub fn statistics(&self) -> SparesStats {
         SparesStats {
-            in_use: self.replaced().len() as u64,
+            in_use: self.replacements().len() as u64,
             takeovers: self.takeovers.value(),
             returns: self.returns.value(),
             refusals: self.refusals.value(),
@@ -249,7 +249,7 @@ impl Spares {
     }
 
     /// Each replaced server and its spare.
-    pub(crate) fn replaced(&self) -> BTreeSet<(Address, Address)> {
+    pub(crate) fn replacements(&self) -> BTreeSet<(Address, Address)> {
         let positions = self.positions.lock();
         positions.iter().filter_map(|position| Some((position.server.clone(), position.serving_spare()?))).collect()
     }
@@ -269,7 +269,7 @@ impl Spares {
 
 impl SparesStats {
     /// Every figure with its name in `stats`.
-    pub fn named(&self) -> [(&'static str, u64); 4] {
+    pub fn entries(&self) -> [(&'static str, u64); 4] {
         [
             ("spares_in_use", self.in_use),
             ("spare_takeovers", self.takeovers),

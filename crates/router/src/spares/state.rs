@@ -58,7 +58,7 @@ pub(super) struct PositionState {
     refused: BTreeMap<usize, Instant>,
 }
 
-/// What to do about a position.
+/// The next action for a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,

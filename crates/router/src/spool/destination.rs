@@ -35,7 +35,7 @@ impl SpoolingDestination {
 
     /// Sends the batch, and spools deletes without a reply.
     async fn send_or_spool(&self, batch: Batch) -> Outcomes {
-        let deletes: Vec<_> = indexed(&batch).filter(|(_, request)| is_delete(request)).collect();
+        let deletes: Vec<_> = with_indexes(&batch).filter(|(_, request)| is_delete(request)).collect();
         let mut outcomes = self.inner.send(batch).await;
         let failed: Vec<_> = deletes.into_iter().filter(|(at, _)| must_spool(&outcomes[*at])).collect();
         self.spool(failed, &mut outcomes).await;
@@ -46,7 +46,7 @@ impl SpoolingDestination {
     /// always correct.
     async fn spool_deletes(&self, batch: Batch) -> Outcomes {
         let mut outcomes: Outcomes = vec![Err(Failure::Tko); batch.len()];
-        let (deletes, rest): (Vec<_>, Vec<_>) = indexed(&batch).partition(|(_, request)| is_delete(request));
+        let (deletes, rest): (Vec<_>, Vec<_>) = with_indexes(&batch).partition(|(_, request)| is_delete(request));
         let (indexes, rest): (Vec<_>, Batch) = rest.into_iter().unzip();
         for (at, outcome) in indexes.into_iter().zip(self.inner.send(rest).await) {
             outcomes[at] = outcome;
@@ -67,7 +67,7 @@ impl SpoolingDestination {
     }
 }
 
-fn indexed(batch: &Batch) -> impl Iterator<Item = (usize, Request<Bytes>)> {
+fn with_indexes(batch: &Batch) -> impl Iterator<Item = (usize, Request<Bytes>)> {
     batch.iter().cloned().enumerate()
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct SpoolingRoot(pub(crate) Arc<dyn Route>);
 
 impl SpoolingRoot {
     async fn reply(&self, batch: Batch, context: &Context) -> Outcomes {
-        let deletes: Vec<_> = indexed(&batch).filter(|(_, request)| is_delete(request)).collect();
+        let deletes: Vec<_> = with_indexes(&batch).filter(|(_, request)| is_delete(request)).collect();
         let mut outcomes = self.0.route(batch, context).await;
         for (at, request) in deletes {
             if outcomes[at] == Err(Failure::Spooled) {

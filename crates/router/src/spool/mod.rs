@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A delete follows these calls: [`SpoolingDestination`]`::send_or_spool` -> [`Spool::append`] ->
-//! `Writer::write_group` -> `ServerLog::end_append` (raises the fence) -> `Peers::forward_or_fence` ->
+//! `Writer::write_group` -> `ServerLog::end_append_and_fence` (raises the fence) -> `Peers::forward_or_fence` ->
 //! `Failure::Spooled` -> acknowledged; later `Replayer::run` -> `replay_next` -> `ReplayConnection::delete` ->
 //! `mark_replayed`.
 //!
@@ -32,9 +32,10 @@
 //! Everything is bounded: what waits to be written, the backlog of one server and of all servers, what is sent at
 //! once. A server whose backlog exceeds its bound is flushed instead.
 //!
-//! Lock order: the fences to request from one peer (`Peer::fences`), then the table of servers (`Shared::servers`),
+//! Lock order: the fences to request from one peer (`Peer::fences`), then the table of servers (`SpoolShared::servers`),
 //! then the state of one server (`ServerLog::state`). The other locks of this module are taken alone, except that an
-//! inline writer (simulation only) is locked before the state of a server. Nothing is awaited under any of them.
+//! inline writer (simulation only) is locked before the state of a server, and `MemoryDisk`'s lock is taken last, under
+//! the inline writer. Nothing is awaited under any of them.
 
 mod destination;
 mod ids;
@@ -73,19 +74,19 @@ use record::Deletion;
 use replay::Replayer;
 use segments::TotalBytes;
 use server_log::ServerLog;
-use shared::Shared;
-use stats::Counters;
+use shared::SpoolShared;
+use stats::SpoolCounters;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
-use writer::{Entry, LOG_INTERVAL, WriteError, Writer, WriterHandle};
+use writer::{AppendError, LOG_INTERVAL, WriteEntry, Writer, WriterHandle};
 
 /// The spooled deletes of one process.
 pub struct Spool {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     writer: WriterHandle,
     /// Of keys in requests of peers.
     fragments: KeyFragments,
@@ -121,7 +122,7 @@ impl Spool {
         start_writer: impl FnOnce(Writer) -> Result<WriterHandle, String>,
     ) -> Result<Arc<Spool>, String> {
         let (replay_starts, replay_queue) = mpsc::unbounded_channel();
-        let (total, counters) = (Arc::<TotalBytes>::default(), Arc::<Counters>::default());
+        let (total, counters) = (Arc::<TotalBytes>::default(), Arc::<SpoolCounters>::default());
         let identity = match settings.peers.is_empty() {
             true => (RouterId(0), 0),
             false => recovery::load_identity(&*disk, settings.seed)?,
@@ -143,7 +144,8 @@ impl Spool {
             is_closed: false,
         };
         let servers = Mutex::new(servers);
-        let shared = Arc::new(Shared { settings, disk, tko_trackers, servers, total, counters, peers, replay_starts });
+        let shared =
+            Arc::new(SpoolShared { settings, disk, tko_trackers, servers, total, counters, peers, replay_starts });
         let (fragments, replay_queue) = (KeyFragments::default(), Mutex::new(Some(replay_queue)));
         Ok(Arc::new(Spool { shared, writer: start_writer(writer)?, fragments, replay_queue }))
     }
@@ -247,14 +249,14 @@ impl Spool {
 
     /// Spools deletes for a server. On success they are on disk, and the server is fenced here and at the peers. On
     /// failure they must not be acknowledged.
-    async fn append(&self, server: &Arc<ServerLog>, deletions: Vec<Deletion>) -> Result<(), WriteError> {
-        self.writer.write(server, Entry::Deletes(deletions.clone())).await?;
+    async fn append(&self, server: &Arc<ServerLog>, deletions: Vec<Deletion>) -> Result<(), AppendError> {
+        self.writer.write(server, WriteEntry::Deletes(deletions.clone())).await?;
         let peers = &self.shared.peers;
         if peers.is_empty() || peers.forward_or_fence(server, &deletions).await {
             return Ok(());
         }
         self.shared.counters.refused_no_peer.add(deletions.len() as u64);
-        Err(WriteError::PeerUnreachable)
+        Err(AppendError::PeerUnreachable)
     }
 
     /// The backlog of the server at `address`.

@@ -6,7 +6,7 @@ use super::peer_protocol;
 use super::record::Deletion;
 use super::recovery::SERVERS_MAX;
 use super::server_log::ServerLog;
-use super::writer::{Entry, WriteError};
+use super::writer::{AppendError, WriteEntry};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use lookaside_routing::Address;
@@ -67,7 +67,7 @@ impl Spool {
             return Some(b"too many routers have fenced the server".to_vec());
         }
         let until = Instant::now() + self.shared.settings.peer_timeout;
-        Some(self.write_peer_entry(&server, router, Entry::Fence { router, sequence, until }).await)
+        Some(self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until }).await)
     }
 
     async fn release_for_peer(&self, router: RouterId, sequence: u64, address: &Address) -> Option<Vec<u8>> {
@@ -78,13 +78,13 @@ impl Spool {
             return Some(b"ok".to_vec());
         }
         let server = self.server(address);
-        Some(self.write_peer_entry(&server, router, Entry::Release { router, sequence }).await)
+        Some(self.write_peer_entry(&server, router, WriteEntry::Release { router, sequence }).await)
     }
 
     /// Writes a request of `router`, logs its effect and returns the reply.
-    async fn write_peer_entry(&self, server: &Arc<ServerLog>, router: RouterId, entry: Entry) -> Vec<u8> {
+    async fn write_peer_entry(&self, server: &Arc<ServerLog>, router: RouterId, entry: WriteEntry) -> Vec<u8> {
         let was_fenced = server.is_fenced_for(router);
-        let written: Result<(), WriteError> = self.writer.write(server, entry).await;
+        let written: Result<(), AppendError> = self.writer.write(server, entry).await;
         match (was_fenced, server.is_fenced_for(router)) {
             (false, true) => tracing::warn!(
                 server = %server.address, %router,
@@ -107,7 +107,7 @@ impl Spool {
                     "a router that has fenced this server is silent: the server will be flushed before it is read"
                 );
                 // A failed write is tried again; until then the server stays fenced.
-                let _ = self.writer.write(&server, Entry::Expire { router }).await;
+                let _ = self.writer.write(&server, WriteEntry::Expire { router }).await;
             }
         }
     }

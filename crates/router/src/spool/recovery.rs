@@ -1,7 +1,8 @@
 //! Recovery at start: reads what an earlier run left on disk and decides what may be lost of it.
 //!
 //! ```text
-//!   DIR/10.0.0.7%3A11211/0000000000000004.deletes     a folder per server; bytes no file name should have are % and hex
+//!   DIR/10.0.0.7%3A11211/0000000000000004.deletes     a folder per server; bytes other than letters, digits,
+//!                                                     `.`, `-`, `_` are % and hex
 //!                        00c0ffee00c0ffee.fence       another router has a backlog for this server
 //!       router/00c0ffee00c0ffee-3                    this router's id towards its peers, and the number of this run
 //! ```
@@ -32,6 +33,8 @@ use tokio::time::Instant;
 pub(super) const SERVERS_MAX: usize = 10_000;
 /// The folder of this router's id.
 const IDENTITY_FOLDER: &str = "router";
+/// The names of peer fences in older builds.
+const OLD_FENCE_SUFFIX: &str = ".hold";
 
 /// All servers with a backlog or a peer fence, fenced. A peer fence is valid for `peer_fence_for` from now.
 pub(super) fn recover(
@@ -55,6 +58,11 @@ pub(super) fn recover(
         for name in disk.files(&folder).map_err(failed)? {
             if let Some(router) = router_of_fence_file(&name) {
                 server.fence_for_peer(router, 0, Instant::now() + peer_fence_for);
+            } else if name.ends_with(OLD_FENCE_SUFFIX) {
+                tracing::warn!(
+                    server = %address, file = name,
+                    "peer fence of an older build ignored: upgrade all routers and remove the file"
+                );
             }
         }
         let backlog = server.backlog();
@@ -180,7 +188,7 @@ pub(super) fn replace_with_flush(disk: &dyn Disk, server: &ServerLog, total: &To
     let written = disk.write(&server.folder, &file_name(number), 0, &bytes, true);
     let mut replaced = Vec::new();
     let counted = written.as_ref().map(|()| (1, (bytes.len() - HEADER.len()) as u64));
-    server.end_append(target, counted, total, &mut replaced);
+    server.end_append_and_fence(target, counted, total, &mut replaced);
     server.remove_files(disk, &replaced);
     match written {
         Ok(()) => tracing::warn!(

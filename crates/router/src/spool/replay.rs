@@ -8,7 +8,7 @@ use super::record::{Condition, Deletion, Record, scan};
 use super::replay_connection::{ReplayConnection, ReplayResult};
 use super::segments::{ReplayAction, file_name};
 use super::server_log::ServerLog;
-use super::shared::Shared;
+use super::shared::SpoolShared;
 use lookaside_client::{CommandError, Network};
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ const READ_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// The replay of one server's backlog until it is empty.
 pub(super) struct Replayer {
-    shared: Arc<Shared>,
+    shared: Arc<SpoolShared>,
     server: Arc<ServerLog>,
     network: Arc<dyn Network>,
     random: fastrand::Rng,
@@ -76,7 +76,7 @@ impl fmt::Display for ReplayError {
 
 impl Replayer {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SpoolShared>,
         server: Arc<ServerLog>,
         network: Arc<dyn Network>,
         random: fastrand::Rng,
@@ -101,7 +101,7 @@ impl Replayer {
         while let Some(action) = self.server.next_replay() {
             let replayed = match action {
                 ReplayAction::Wait => {
-                    self.server.wait_for_release().await;
+                    self.server.wait_for_append_end().await;
                     continue;
                 }
                 ReplayAction::Flush { number } => self.flush(number).await,

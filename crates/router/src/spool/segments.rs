@@ -254,7 +254,7 @@ impl Segments {
         }
     }
 
-    /// What to replay next. `None` if the backlog is empty.
+    /// The next action of the replayer. `None` if the backlog is empty.
     pub(super) fn next_replay(&mut self) -> Option<ReplayAction> {
         let extended = self.extended;
         let segment = self.list.front_mut()?;

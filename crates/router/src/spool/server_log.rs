@@ -27,7 +27,7 @@ pub(super) struct ServerLog {
     fence: Fence,
     state: Mutex<State>,
     /// The writer has released a segment.
-    segment_released: Notify,
+    append_ended: Notify,
     /// The next replay attempt is to start at once.
     retry_requested: Notify,
 }
@@ -37,7 +37,7 @@ struct State {
     segments: Segments,
     peer_fences: PeerFences,
     /// Whether a task replays the backlog.
-    is_replayed: bool,
+    has_replayer: bool,
     /// Whether a configuration of this run names the server.
     is_configured: bool,
 }
@@ -56,8 +56,8 @@ pub(super) enum BacklogState {
 
 impl ServerLog {
     pub(super) fn new(address: Address, folder: String, fence: Fence) -> Arc<ServerLog> {
-        let (segment_released, retry_requested) = (Notify::new(), Notify::new());
-        Arc::new(ServerLog { address, folder, fence, state: Mutex::default(), segment_released, retry_requested })
+        let (append_ended, retry_requested) = (Notify::new(), Notify::new());
+        Arc::new(ServerLog { address, folder, fence, state: Mutex::default(), append_ended, retry_requested })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -108,7 +108,7 @@ impl ServerLog {
     pub(super) fn mark_configured(&self) -> bool {
         let mut state = self.state();
         state.is_configured = true;
-        state.start_replay()
+        state.claim_replayer()
     }
 
     /// A new configuration does not name the server. Its backlog stays, behind the fence.
@@ -135,7 +135,7 @@ impl ServerLog {
 
     /// Finishes an append ([`Segments::end_append`]) and raises the fence if it succeeded. True if a replayer must be
     /// started.
-    pub(super) fn end_append(
+    pub(super) fn end_append_and_fence(
         &self,
         target: AppendTarget,
         written: Result<(u64, u64), &io::Error>,
@@ -144,7 +144,7 @@ impl ServerLog {
     ) -> bool {
         let mut state = self.state();
         state.segments.end_append(target, written, total, replaced);
-        self.segment_released.notify_one();
+        self.append_ended.notify_one();
         if target == AppendTarget::Covered {
             // The fence is up for the flush that covers it; or lowered, because the server has been flushed since.
             return false;
@@ -152,7 +152,7 @@ impl ServerLog {
         if written.is_ok() {
             self.fence.raise();
         }
-        state.start_replay()
+        state.claim_replayer()
     }
 
     /// The replayer's next action. `None`: its task ends, and a later append starts a new one. The fence is then down
@@ -165,7 +165,7 @@ impl ServerLog {
                 return next;
             }
         }
-        state.is_replayed = false;
+        state.has_replayer = false;
         self.unfence_if_idle(&state);
         None
     }
@@ -239,8 +239,8 @@ impl ServerLog {
     }
 
     /// Resolves when the writer has released a segment, perhaps before this was called.
-    pub(super) async fn wait_for_release(&self) {
-        self.segment_released.notified().await;
+    pub(super) async fn wait_for_append_end(&self) {
+        self.append_ended.notified().await;
     }
 
     /// Makes the next replay attempt start at once.
@@ -272,9 +272,9 @@ impl State {
     }
 
     /// Whether the caller must start a replayer.
-    fn start_replay(&mut self) -> bool {
-        let starts = self.is_configured && !self.is_replayed && !self.segments.is_empty();
-        self.is_replayed |= starts;
+    fn claim_replayer(&mut self) -> bool {
+        let starts = self.is_configured && !self.has_replayer && !self.segments.is_empty();
+        self.has_replayer |= starts;
         starts
     }
 }
@@ -345,7 +345,7 @@ mod tests {
                 Some((append, target)) => {
                     let mut replaced = Vec::new();
                     self.is_replaying |=
-                        self.server.end_append(target, Ok((1, APPEND_BYTES)), &self.total, &mut replaced);
+                        self.server.end_append_and_fence(target, Ok((1, APPEND_BYTES)), &self.total, &mut replaced);
                     replaced.iter().for_each(|number| drop(self.files.remove(number)));
                     self.is_acknowledged[append] = true;
                 }
@@ -425,15 +425,15 @@ mod tests {
         let (server, total) = (&run.server, &run.total);
         let (mut replaced, full) = (Vec::new(), io::Error::from(io::ErrorKind::StorageFull));
         let first = server.begin_append(100, u64::MAX, total, u64::MAX);
-        assert!(!server.end_append(first, Err(&full), total, &mut replaced), "there is no backlog");
+        assert!(!server.end_append_and_fence(first, Err(&full), total, &mut replaced), "there is no backlog");
         assert!(!server.is_fenced());
         let second = server.begin_append(100, u64::MAX, total, u64::MAX);
         assert_eq!(second, AppendTarget::Segment { number: 1, at: 0 });
-        assert!(server.end_append(second, Ok((1, 100)), total, &mut replaced));
+        assert!(server.end_append_and_fence(second, Ok((1, 100)), total, &mut replaced));
         let third = server.begin_append(100, u64::MAX, total, u64::MAX);
         assert_eq!(third, AppendTarget::Segment { number: 1, at: 108 });
         assert_eq!(server.next_replay(), Some(ReplayAction::Wait));
-        server.end_append(third, Err(&full), total, &mut replaced);
+        server.end_append_and_fence(third, Err(&full), total, &mut replaced);
         assert_eq!(server.begin_append(100, u64::MAX, total, u64::MAX), AppendTarget::Segment { number: 2, at: 0 });
         assert_eq!(server.next_replay(), Some(ReplayAction::SendDeletes { number: 1, bytes: 108 }));
         assert_eq!(server.backlog(), Backlog { deletes: 1, bytes: 108, flush_pending: false });
@@ -445,7 +445,7 @@ mod tests {
         let (server, total, mut replaced) = (&run.server, &run.total, Vec::new());
         let target = server.begin_append(100, 1, total, u64::MAX);
         assert_eq!(target, AppendTarget::Flush { number: 0 });
-        server.end_append(target, Ok((1, 9)), total, &mut replaced);
+        server.end_append_and_fence(target, Ok((1, 9)), total, &mut replaced);
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
         assert_eq!(server.next_replay(), Some(ReplayAction::Flush { number: 0 }));
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Segment { number: 1, at: 0 });

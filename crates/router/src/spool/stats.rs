@@ -4,7 +4,7 @@ use lookaside_telemetry::{SharedCounter, counters};
 
 counters! {
     /// Since the start of the router.
-    pub(super) struct Counters(SharedCounter);
+    pub(super) struct SpoolCounters(SharedCounter);
 
     /// A snapshot of a spool's counters.
     pub struct SpoolCounts;
@@ -46,7 +46,7 @@ pub struct SpoolStats {
 
 impl SpoolStats {
     /// Every figure with its name in `stats`.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         self.counts.named().chain([
             ("spool_pending", self.pending),
             ("spool_pending_bytes", self.pending_bytes),

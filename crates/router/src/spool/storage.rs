@@ -155,10 +155,10 @@ impl Disk for FileDisk {
 
 /// Files in memory, for simulations and tests. Like a disk it outlives the router that writes to it.
 #[derive(Debug, Default)]
-pub struct MemoryDisk(Mutex<Memory>);
+pub struct MemoryDisk(Mutex<MemoryDiskState>);
 
 #[derive(Debug, Default)]
-struct Memory {
+struct MemoryDiskState {
     files: BTreeMap<(String, String), MemoryFile>,
     /// Free space. `None`: unlimited.
     free_bytes: Option<usize>,
@@ -212,7 +212,7 @@ impl MemoryDisk {
         self.memory().syncs
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
+    fn memory(&self) -> MutexGuard<'_, MemoryDiskState> {
         self.0.lock()
     }
 

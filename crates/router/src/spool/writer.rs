@@ -10,7 +10,7 @@ use super::recovery::peer_fence_file;
 use super::segments::{AppendTarget, TotalBytes, file_name};
 use super::server_log::ServerLog;
 use super::settings::Fsync;
-use super::stats::Counters;
+use super::stats::SpoolCounters;
 use super::storage::Disk;
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
@@ -36,7 +36,7 @@ pub(super) const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why an entry was not written.
 #[derive(Clone, Debug)]
-pub(super) enum WriteError {
+pub(super) enum AppendError {
     /// Too many deletes wait for the writer.
     QueueFull,
     /// The writer's thread has ended.
@@ -48,14 +48,14 @@ pub(super) enum WriteError {
     Io(Arc<io::Error>),
 }
 
-impl std::fmt::Display for WriteError {
+impl std::fmt::Display for AppendError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            WriteError::QueueFull => "too many deletes wait to be written to the spool",
-            WriteError::WriterGone => "the spool's thread has ended",
-            WriteError::Closed => "another process has taken over the spool",
-            WriteError::PeerUnreachable => "a peer is unreachable",
-            WriteError::Io(error) => return error.fmt(f),
+            AppendError::QueueFull => "too many deletes wait to be written to the spool",
+            AppendError::WriterGone => "the spool's thread has ended",
+            AppendError::Closed => "another process has taken over the spool",
+            AppendError::PeerUnreachable => "a peer is unreachable",
+            AppendError::Io(error) => return error.fmt(f),
         })
     }
 }
@@ -63,15 +63,15 @@ impl std::fmt::Display for WriteError {
 /// An entry to write for one server.
 struct WriteRequest {
     server: Arc<ServerLog>,
-    entry: Entry,
-    reply: oneshot::Sender<Result<(), WriteError>>,
+    entry: WriteEntry,
+    reply: oneshot::Sender<Result<(), AppendError>>,
     /// Returned when this is dropped.
     _permit: QueuedBytesPermit,
 }
 
 /// An entry for the writer.
 #[derive(Clone, Debug)]
-pub(super) enum Entry {
+pub(super) enum WriteEntry {
     /// Deletes that the server did not answer.
     Deletes(Vec<Deletion>),
     /// A peer has a backlog for the server, and renews its fence before `until`.
@@ -84,10 +84,10 @@ pub(super) enum Entry {
     Close,
 }
 
-impl Entry {
+impl WriteEntry {
     fn deletions(&self) -> &[Deletion] {
         match self {
-            Entry::Deletes(deletions) => deletions,
+            WriteEntry::Deletes(deletions) => deletions,
             _ => &[],
         }
     }
@@ -118,7 +118,7 @@ impl Drop for QueuedBytesPermit {
 pub(super) struct WriterHandle {
     mode: WriterMode,
     queued_bytes: Arc<AtomicU64>,
-    counters: Arc<Counters>,
+    counters: Arc<SpoolCounters>,
 }
 
 enum WriterMode {
@@ -144,12 +144,12 @@ impl WriterHandle {
     }
 
     /// Writes an entry.
-    pub(super) async fn write(&self, server: &Arc<ServerLog>, entry: Entry) -> Result<(), WriteError> {
+    pub(super) async fn write(&self, server: &Arc<ServerLog>, entry: WriteEntry) -> Result<(), AppendError> {
         let deletes = entry.deletions().len() as u64;
         let bytes = entry.deletions().iter().map(Deletion::bytes).sum();
         let queue_full = || {
             self.counters.append_failures.add(deletes);
-            Err(WriteError::QueueFull)
+            Err(AppendError::QueueFull)
         };
         let permit = QueuedBytesPermit::acquire(&self.queued_bytes, bytes, QUEUED_BYTES_MAX);
         let Some(permit) = permit else { return queue_full() };
@@ -160,23 +160,23 @@ impl WriterHandle {
             WriterMode::Thread(requests) => match requests.try_send(request) {
                 Ok(()) => {}
                 Err(TrySendError::Full(_)) => return queue_full(),
-                Err(TrySendError::Disconnected(_)) => return Err(WriteError::WriterGone),
+                Err(TrySendError::Disconnected(_)) => return Err(AppendError::WriterGone),
             },
         }
-        written.await.unwrap_or(Err(WriteError::WriterGone))
+        written.await.unwrap_or(Err(AppendError::WriterGone))
     }
 
     /// Writes the queue, then nothing more. `server` is not used.
-    pub(super) async fn close(&self, server: Arc<ServerLog>) -> Result<(), WriteError> {
+    pub(super) async fn close(&self, server: Arc<ServerLog>) -> Result<(), AppendError> {
         let permit = QueuedBytesPermit::acquire(&self.queued_bytes, 0, u64::MAX).expect("0 bytes always fit");
         let (reply, closed) = oneshot::channel();
-        let request = WriteRequest { server, entry: Entry::Close, reply, _permit: permit };
+        let request = WriteRequest { server, entry: WriteEntry::Close, reply, _permit: permit };
         match &self.mode {
             WriterMode::Inline(writer) => writer.lock().write_group(vec![request]),
             // It waits for space in the queue, but not for long: no further entries arrive.
-            WriterMode::Thread(requests) => requests.send(request).map_err(|_| WriteError::WriterGone)?,
+            WriterMode::Thread(requests) => requests.send(request).map_err(|_| AppendError::WriterGone)?,
         }
-        closed.await.unwrap_or(Err(WriteError::WriterGone))
+        closed.await.unwrap_or(Err(AppendError::WriterGone))
     }
 }
 
@@ -187,13 +187,13 @@ pub(super) struct Writer {
     pub(super) total_bytes_max: u64,
     pub(super) total: Arc<TotalBytes>,
     pub(super) fsync: Fsync,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Arc<SpoolCounters>,
     /// Receives servers that need a replayer.
     pub(super) replay_starts: mpsc::UnboundedSender<Arc<ServerLog>>,
     /// Files that were written and not synced.
     pub(super) unsynced: BTreeSet<(String, String)>,
     pub(super) failure_log: LogThrottle<Instant>,
-    /// Whether [`Entry::Close`] has been written.
+    /// Whether [`WriteEntry::Close`] has been written.
     pub(super) is_closed: bool,
 }
 
@@ -231,7 +231,7 @@ impl Writer {
     /// Writes a group of requests in order and replies to each.
     fn write_group(&mut self, mut group: Vec<WriteRequest>) {
         if !self.is_closed {
-            let is_close = |request: &WriteRequest| matches!(request.entry, Entry::Close);
+            let is_close = |request: &WriteRequest| matches!(request.entry, WriteEntry::Close);
             let before_close = group.iter().position(is_close).unwrap_or(group.len());
             let mut rest = group.split_off(before_close);
             self.write_entries(group);
@@ -244,15 +244,15 @@ impl Writer {
             group = rest;
         }
         for request in group {
-            let _ = request.reply.send(Err(WriteError::Closed));
+            let _ = request.reply.send(Err(AppendError::Closed));
         }
     }
 
     fn write_entries(&mut self, requests: Vec<WriteRequest>) {
         let (appends, others): (Vec<_>, Vec<_>) =
-            requests.into_iter().partition(|request| matches!(request.entry, Entry::Deletes(_)));
+            requests.into_iter().partition(|request| matches!(request.entry, WriteEntry::Deletes(_)));
         for WriteRequest { server, entry, reply, .. } in others {
-            let written = self.write_peer_entry(&server, &entry).map_err(|error| WriteError::Io(Arc::new(error)));
+            let written = self.write_peer_entry(&server, &entry).map_err(|error| AppendError::Io(Arc::new(error)));
             let _ = reply.send(written);
         }
         let mut by_server: BTreeMap<String, Vec<WriteRequest>> = BTreeMap::new();
@@ -262,7 +262,7 @@ impl Writer {
         for requests in by_server.into_values() {
             let server = requests[0].server.clone();
             let deletions = requests.iter().flat_map(|request| request.entry.deletions());
-            let written = self.append_deletes(&server, deletions).map_err(|error| WriteError::Io(Arc::new(error)));
+            let written = self.append_deletes(&server, deletions).map_err(|error| AppendError::Io(Arc::new(error)));
             for request in requests {
                 // The deletes of a caller that is gone are spooled all the same.
                 let _ = request.reply.send(written.clone());
@@ -272,12 +272,12 @@ impl Writer {
 
     /// Writes a peer's request. The file is written before the fence is raised, and removed after it was
     /// lowered: a crash in between leaves the server fenced, never unfenced.
-    fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &Entry) -> io::Result<()> {
+    fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &WriteEntry) -> io::Result<()> {
         match *entry {
-            Entry::Deletes(_) => unreachable!("deletes are grouped by server"),
-            Entry::Close => unreachable!("nothing is written from there on"),
-            Entry::Fence { router, sequence, .. } if server.is_outdated(router, sequence) => {}
-            Entry::Fence { router, sequence, until } => {
+            WriteEntry::Deletes(_) => unreachable!("deletes are grouped by server"),
+            WriteEntry::Close => unreachable!("nothing is written from there on"),
+            WriteEntry::Fence { router, sequence, .. } if server.is_outdated(router, sequence) => {}
+            WriteEntry::Fence { router, sequence, until } => {
                 if !server.is_fenced_for(router) {
                     let file = peer_fence_file(router);
                     self.disk.remove(&server.folder, &file)?;
@@ -285,12 +285,12 @@ impl Writer {
                 }
                 server.fence_for_peer(router, sequence, until);
             }
-            Entry::Release { router, sequence } => {
+            WriteEntry::Release { router, sequence } => {
                 if server.release_peer_fence(router, sequence) {
                     self.disk.remove(&server.folder, &peer_fence_file(router))?;
                 }
             }
-            Entry::Expire { router } => {
+            WriteEntry::Expire { router } => {
                 let target = server.begin_flush();
                 let written = match target {
                     AppendTarget::Flush { number } => self.write_flush_record(server, number),
@@ -329,7 +329,7 @@ impl Writer {
 
     fn end_append(&self, server: &Arc<ServerLog>, target: AppendTarget, written: &io::Result<(u64, u64)>) {
         let mut replaced = Vec::new();
-        if server.end_append(target, written.as_ref().copied(), &self.total, &mut replaced) {
+        if server.end_append_and_fence(target, written.as_ref().copied(), &self.total, &mut replaced) {
             // The receiver is dropped only when the process ends.
             let _ = self.replay_starts.send(server.clone());
         }

@@ -99,7 +99,7 @@ pub(crate) struct PoolStats {
 
 impl PerTargetStats {
     /// A destination that counts the requests to `server`.
-    pub(crate) fn wrap_server(
+    pub(crate) fn wrap_destination(
         &mut self,
         server: Arc<dyn Destination>,
         settings: &DestinationSettings,
@@ -201,9 +201,9 @@ mod tests {
         };
         let slow = || Arc::new(Slow(Address("a:1".into())));
         let mut first = PerTargetStats::default();
-        assert_eq!(first.wrap_server(slow(), &settings, None).send(gets(4)).await.len(), 4);
+        assert_eq!(first.wrap_destination(slow(), &settings, None).send(gets(4)).await.len(), 4);
         let mut second = PerTargetStats::default();
-        second.wrap_server(slow(), &settings, Some(&first)).send(gets(1)).await;
+        second.wrap_destination(slow(), &settings, Some(&first)).send(gets(1)).await;
         let mut sum = TargetStatsSum::default();
         second.servers.values().for_each(|stats| sum.add(stats));
         assert_eq!((sum.requests, sum.latency.count(), sum.latency.sum_us), (5, 2, 6_000));

@@ -107,7 +107,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn clock_and_tasks_are_the_runtimes() {
         let background = BackgroundTasks::new();
-        let environment = environment(HostInfo::named("a", 1_000), 0, &background);
+        let environment = environment(HostInfo::from_name("a", 1_000), 0, &background);
         let done = Arc::new(AtomicBool::new(false));
         let (done_in_task, sleep) = (done.clone(), environment.clock.sleep(Duration::from_secs(5)));
         background.tasks.spawn(Box::pin(async move {
@@ -119,7 +119,7 @@ mod tests {
         assert!(done.load(Relaxed));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!((environment.clock.unix_s(), environment.clock.now().as_secs()), (1_006, 6));
-        assert_ne!(HostInfo::named("a", 0).id, HostInfo::named("b", 0).id);
+        assert_ne!(HostInfo::from_name("a", 0).id, HostInfo::from_name("b", 0).id);
     }
 
     #[tokio::test(start_paused = true)]

@@ -70,9 +70,9 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|step| step.depth * INDENT + step.at.chars().count()).max().unwrap_or_default();
         for step in &self.0 {
-            for (asked, answered) in step.requests.iter().zip(&step.replies) {
+            for (request, reply) in step.requests.iter().zip(&step.replies) {
                 let at = format!("{:indent$}{}", "", step.at, indent = step.depth * INDENT);
-                writeln!(f, "{at:width$}   {asked} -> {answered}")?;
+                writeln!(f, "{at:width$}   {request} -> {reply}")?;
             }
         }
         Ok(())
@@ -85,12 +85,12 @@ pub struct Outages {
     /// TKO since a moment ago.
     pub down: Vec<Address>,
     /// TKO long enough for spares to serve, if there are any.
-    pub dead: Vec<Address>,
+    pub down_for_long: Vec<Address>,
 }
 
 impl Outages {
     fn is_down(&self, address: &Address) -> bool {
-        self.down.contains(address) || self.dead.contains(address)
+        self.down.contains(address) || self.down_for_long.contains(address)
     }
 }
 
@@ -178,7 +178,7 @@ impl Destinations for RecordingDestinations<'_> {
 
     /// The running router's slots, if there is one; servers in `down_for_long` have their own, served by a spare.
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
-        if !self.outages.dead.contains(&pool.servers[at]) {
+        if !self.outages.down_for_long.contains(&pool.servers[at]) {
             return self.config.spares().map(|spares| spares.slot(pool, at)).unwrap_or_default();
         }
         let slot = Arc::new(Slot::default());
@@ -395,7 +395,7 @@ mod tests {
     async fn explanation_shows_routes_and_tko_servers() {
         let config =
             RouterConfig::parse(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
-        let outages = Outages { down: vec![Address("10.0.0.1:1".into())], dead: Vec::new() };
+        let outages = Outages { down: vec![Address("10.0.0.1:1".into())], down_for_long: Vec::new() };
         let shown = explain(&config, "get", "k", &Context::default(), &outages).await.expect("a good key").to_string();
         let lines: Vec<String> =
             shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -419,13 +419,14 @@ mod tests {
         }"#;
         let config = RouterConfig::parse(SPARED, &Defaults::default(), &DestinationOptions::default()).expect("good");
         let [a, x] = ["a:1", "x:1"].map(|address| Address(address.into()));
-        for (down, dead, expected) in [
+        for (down, down_for_long, expected) in [
             (vec![a.clone()], vec![], "a:1 get k"),
             (vec![], vec![a.clone()], "x:1 get k"),
             (vec![x], vec![a], "y:1 get k"),
         ] {
-            let asked =
-                explain(&config, "get", "k", &Context::default(), &Outages { down, dead }).await.expect("a good key");
+            let asked = explain(&config, "get", "k", &Context::default(), &Outages { down, down_for_long })
+                .await
+                .expect("a good key");
             assert_eq!(asked.servers(), [expected]);
         }
         let asked =

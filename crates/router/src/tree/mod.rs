@@ -43,7 +43,7 @@ type DestinationKey = (Address, DestinationSettings, Option<Arc<str>>);
 
 /// A tree of routes and the servers at its leaves.
 pub struct Tree {
-    route: Arc<dyn Route>,
+    root: Arc<dyn Route>,
     destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
     /// The window over all that its destinations have outstanding (§3.1); `None` without `--window`.
     window: Option<Arc<Window>>,
@@ -64,7 +64,7 @@ impl Tree {
     /// A tree of one route without destinations.
     pub fn from_route(route: Arc<dyn Route>) -> Tree {
         Tree {
-            route,
+            root: route,
             destinations: BTreeMap::new(),
             window: None,
             target_stats: None,
@@ -99,12 +99,12 @@ impl Tree {
             tko_trackers.set_pool_limits(tko_limits);
         }
         let source = Some(TreeSource { config: config.clone(), network });
-        Tree { route, destinations, window, target_stats, background_tasks, source }
+        Tree { root: route, destinations, window, target_stats, background_tasks, source }
     }
 
     /// Its root.
-    pub fn route(&self) -> &Arc<dyn Route> {
-        &self.route
+    pub fn root(&self) -> &Arc<dyn Route> {
+        &self.root
     }
 
     /// Resolves when every server is connected to or known to be down, or after [`READY_MAX`]. Until then requests
@@ -225,7 +225,7 @@ impl Destinations for DestinationFactory<'_> {
             None => destination,
         };
         let destination = match &mut self.target_stats {
-            Some(stats) => stats.wrap_server(destination, settings, self.old.and_then(Tree::target_stats)),
+            Some(stats) => stats.wrap_destination(destination, settings, self.old.and_then(Tree::target_stats)),
             None => destination,
         };
         match self.config.spool() {

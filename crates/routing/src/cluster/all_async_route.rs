@@ -9,8 +9,8 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::{null_route::empty_cache_reply, support::fan_out::ask_owned},
-    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    cluster::{null_route::empty_cache_reply, support::fan_out::route_owned},
+    configuration::RouteType,
     environment::Background,
     split::ready_outcomes,
 };
@@ -36,7 +36,7 @@ impl Route for AllAsyncRoute {
         if batch.is_empty() {
             return ready_outcomes(outcomes);
         }
-        let pending = join_all(self.children.iter().map(|child| ask_owned(child, batch.clone(), context)));
+        let pending = join_all(self.children.iter().map(|child| route_owned(child, batch.clone(), context)));
         match self.background.try_permit() {
             Some(permit) => {
                 permit.spawn_rest(async move { drop(pending.await) });
@@ -50,26 +50,7 @@ impl Route for AllAsyncRoute {
     }
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("AllAsyncRoute", |object, parser| {
-    Ok(Handle::route(Config { children: parser.only_children(object)? }))
-})
-.with_short_form(|node, argument, parser| {
-    let children = parser.short_children(node, argument)?;
-    Ok(children.map(|children| Handle::route(Config { children })))
+pub(crate) const TYPE: RouteType = RouteType::of_children("AllAsyncRoute", |children, tree| {
+    let children = tree.build_all(children);
+    Arc::new(AllAsyncRoute::new(children, tree.environment().background.clone()))
 });
-
-#[derive(Debug, PartialEq)]
-struct Config {
-    children: Vec<Handle>,
-}
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let children = tree.build_all(&self.children);
-        Arc::new(AllAsyncRoute::new(children, tree.environment().background.clone()))
-    }
-}

@@ -11,11 +11,8 @@
 //! permit the caller waits for all; the reply is the same.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route,
-    cluster::support::fan_out::FanOut,
-    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
-    environment::Background,
-    outcome::is_error,
+    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, cluster::support::fan_out::FanOut,
+    configuration::RouteType, environment::Background, outcome::is_error,
 };
 use std::sync::Arc;
 
@@ -61,26 +58,7 @@ impl Route for AllFastestRoute {
     }
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("AllFastestRoute", |object, parser| {
-    Ok(Handle::route(Config { children: parser.only_children(object)? }))
-})
-.with_short_form(|node, argument, parser| {
-    let children = parser.short_children(node, argument)?;
-    Ok(children.map(|children| Handle::route(Config { children })))
+pub(crate) const TYPE: RouteType = RouteType::of_children("AllFastestRoute", |children, tree| {
+    let children = tree.build_all(children);
+    Arc::new(AllFastestRoute::new(children, tree.environment().background.clone()))
 });
-
-#[derive(Debug, PartialEq)]
-struct Config {
-    children: Vec<Handle>,
-}
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let children = tree.build_all(&self.children);
-        Arc::new(AllFastestRoute::new(children, tree.environment().background.clone()))
-    }
-}

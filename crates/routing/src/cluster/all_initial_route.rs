@@ -9,11 +9,8 @@
 //! every copy use `AllSyncRoute`. Bounded: without a background permit the caller waits for all.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::support::fan_out::ask_owned,
-    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
-    environment::Background,
-    split::Children,
+    Batch, BoxFuture, Context, Outcomes, Route, cluster::support::fan_out::route_owned, configuration::RouteType,
+    environment::Background, split::Children,
 };
 use futures_util::future::{join, join_all};
 use std::sync::Arc;
@@ -41,7 +38,7 @@ impl Route for AllInitialRoute {
         if others.is_empty() || batch.is_empty() {
             return first.route(batch, context);
         }
-        let pending = join_all(others.iter().map(|child| ask_owned(child, batch.clone(), context)));
+        let pending = join_all(others.iter().map(|child| route_owned(child, batch.clone(), context)));
         match self.background.try_permit() {
             Some(permit) => {
                 permit.spawn_rest(async move { drop(pending.await) });
@@ -52,26 +49,7 @@ impl Route for AllInitialRoute {
     }
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("AllInitialRoute", |object, parser| {
-    Ok(Handle::route(Config { children: parser.only_children(object)? }))
-})
-.with_short_form(|node, argument, parser| {
-    let children = parser.short_children(node, argument)?;
-    Ok(children.map(|children| Handle::route(Config { children })))
+pub(crate) const TYPE: RouteType = RouteType::of_children("AllInitialRoute", |children, tree| {
+    let children = tree.build_all(children);
+    Arc::new(AllInitialRoute::new(children, tree.environment().background.clone()))
 });
-
-#[derive(Debug, PartialEq)]
-struct Config {
-    children: Vec<Handle>,
-}
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let children = tree.build_all(&self.children);
-        Arc::new(AllInitialRoute::new(children, tree.environment().background.clone()))
-    }
-}

@@ -13,7 +13,7 @@
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     cluster::support::fan_out::FanOut,
-    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
+    configuration::RouteType,
     environment::Background,
     outcome::{outcomes_agree, worse},
 };
@@ -91,26 +91,7 @@ impl Ballot {
     }
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("AllMajorityRoute", |object, parser| {
-    Ok(Handle::route(Config { children: parser.only_children(object)? }))
-})
-.with_short_form(|node, argument, parser| {
-    let children = parser.short_children(node, argument)?;
-    Ok(children.map(|children| Handle::route(Config { children })))
+pub(crate) const TYPE: RouteType = RouteType::of_children("AllMajorityRoute", |children, tree| {
+    let children = tree.build_all(children);
+    Arc::new(AllMajorityRoute::new(children, tree.environment().background.clone()))
 });
-
-#[derive(Debug, PartialEq)]
-struct Config {
-    children: Vec<Handle>,
-}
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let children = tree.build_all(&self.children);
-        Arc::new(AllMajorityRoute::new(children, tree.environment().background.clone()))
-    }
-}

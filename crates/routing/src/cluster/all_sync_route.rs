@@ -19,7 +19,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
     outcome::worse,
-    split::{Part, ask_parts, next},
+    split::{Part, next, route_parts},
 };
 use std::sync::Arc;
 
@@ -38,15 +38,15 @@ impl AllSyncRoute {
         AllSyncRoute { children }
     }
 
-    async fn ask_all(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_to_all(&self, batch: Batch, context: &Context) -> Outcomes {
         let requests = batch.len();
         let last = self.children.len() - 1;
         let mut parts: Vec<Part> = (0..last).map(|child| Part { child, batch: batch.clone() }).collect();
         parts.push(Part { child: last, batch });
-        let mut answers = ask_parts(&self.children, parts, context).await;
+        let mut of_children = route_parts(&self.children, parts, context).await;
         (0..requests)
             .map(|_| {
-                let mut of_each_child = answers.iter_mut().map(next);
+                let mut of_each_child = of_children.iter_mut().map(next);
                 let first = of_each_child.next().expect("at least one child");
                 of_each_child.fold(first, worse)
             })
@@ -58,7 +58,7 @@ impl Route for AllSyncRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match &*self.children {
             [only] => only.route(batch, context),
-            _ => Box::pin(self.ask_all(batch, context)),
+            _ => Box::pin(self.route_to_all(batch, context)),
         }
     }
 }

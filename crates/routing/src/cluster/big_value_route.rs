@@ -31,7 +31,7 @@ use crate::{
     hash::murmur64a,
     key::is_encoded,
     outcome::{as_get, is_error},
-    split::ask_some,
+    split::route_some,
 };
 use bytes::{Bytes, BytesMut};
 use lookaside_protocol::{KEY_BYTES_MAX, Operation, Reply, Request, StoreMode};
@@ -58,11 +58,11 @@ impl BigValueRoute {
         BigValueRoute { target, split_threshold_bytes: split_threshold_bytes.max(1) }
     }
 
-    async fn ask(&self, mut batch: Batch, context: &Context) -> Outcomes {
+    async fn route_batch(&self, mut batch: Batch, context: &Context) -> Outcomes {
         let mut refused = self.store_chunks(&mut batch, context).await;
         let requests = batch.clone();
         let manifests = batch.into_iter().enumerate().filter(|(at, _)| refused[*at].is_none());
-        for (at, outcome) in ask_some(&*self.target, manifests.collect(), context).await {
+        for (at, outcome) in route_some(&*self.target, manifests.collect(), context).await {
             refused[at] = Some(outcome);
         }
         let mut outcomes: Outcomes =
@@ -72,12 +72,12 @@ impl BigValueRoute {
         outcomes
     }
 
-    async fn ask_runs(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_runs(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         for run in split_into_runs(batch) {
             outcomes.extend(match is_append(&run[0]) {
                 true => self.append(run, context).await,
-                false => self.ask(run, context).await,
+                false => self.route_batch(run, context).await,
             });
         }
         outcomes
@@ -94,7 +94,7 @@ impl BigValueRoute {
             }
         }
         let mut refused = vec![None; batch.len()];
-        for (at, outcome) in ask_some(&*self.target, chunks, context).await {
+        for (at, outcome) in route_some(&*self.target, chunks, context).await {
             if outcome != Ok(Reply::Stored) && refused[at].is_none() {
                 refused[at] = Some(outcome);
             }
@@ -137,7 +137,7 @@ impl BigValueRoute {
                 manifests.push((at, manifest.chunks));
             }
         }
-        let mut chunks = ask_some(&*self.target, chunks, context).await.into_iter();
+        let mut chunks = route_some(&*self.target, chunks, context).await.into_iter();
         let mut broken = Vec::new();
         for (at, count) in manifests {
             let whole = join_chunks(&mut chunks, count);
@@ -154,12 +154,12 @@ impl BigValueRoute {
                 Err(failure) => outcomes[at] = failure,
             }
         }
-        self.ask_for_leases(broken, batch, outcomes, context).await;
+        self.request_leases(broken, batch, outcomes, context).await;
     }
 
     /// Deletes manifests with missing chunks and requests a lease again: a server grants no lease for a manifest that
     /// it holds.
-    async fn ask_for_leases(
+    async fn request_leases(
         &self,
         broken: Vec<usize>,
         batch: &[Request<Bytes>],
@@ -171,7 +171,7 @@ impl BigValueRoute {
             let delete = Request { key: batch[at].key.clone(), operation: Operation::Delete { hold_off_ms: 0 } };
             [(at, delete), (at, batch[at].clone())]
         });
-        for (at, mut outcome) in ask_some(&*self.target, again.collect(), context).await {
+        for (at, mut outcome) in route_some(&*self.target, again.collect(), context).await {
             drop_stale_manifest(&mut outcome);
             if matches!(outcome, Ok(Reply::Lease { .. }) | Err(_)) {
                 outcomes[at] = outcome;
@@ -183,8 +183,8 @@ impl BigValueRoute {
 impl Route for BigValueRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match batch.iter().any(is_append) {
-            false => Box::pin(self.ask(batch, context)),
-            true => Box::pin(self.ask_runs(batch, context)),
+            false => Box::pin(self.route_batch(batch, context)),
+            true => Box::pin(self.route_runs(batch, context)),
         }
     }
 }
@@ -309,7 +309,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let threshold = object.require("split_threshold", "the largest value that is not split, in bytes")?;
     Ok(Handle::route(Config {
         split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
-        target: parser.required(object, "target")?,
+        target: parser.parse_required(object, "target")?,
     }))
 }
 

@@ -6,10 +6,7 @@
 //!
 //! No server is asked. Unlike `NullRoute`, which ends a tree by design, this route discards traffic, so it counts it.
 
-use crate::{
-    Batch, BoxFuture, Context, NullRoute, Outcomes, Route,
-    configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
-};
+use crate::{Batch, BoxFuture, Context, NullRoute, Outcomes, Route, configuration::RouteType};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -35,21 +32,5 @@ impl Route for DevNullRoute {
     }
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("DevNullRoute", |object, _| {
-    object.check(&Keys::known(&["type", "name"]))?;
-    Ok(Handle::route(Config))
-})
-.with_short_form(|_, argument, _| Ok(argument.is_none().then(|| Handle::route(Config))));
-
-#[derive(Debug, PartialEq)]
-struct Config;
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, _: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        Arc::new(DevNullRoute::default())
-    }
-}
+pub(crate) const TYPE: RouteType =
+    RouteType::without_arguments("DevNullRoute", |_, _| Arc::new(DevNullRoute::default()));

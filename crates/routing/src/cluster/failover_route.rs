@@ -34,7 +34,7 @@ use crate::{
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, stored_key, with_failover_tag},
     outcome::worse,
-    split::{Choices, Part, ask_parts, next, scatter},
+    split::{Choices, Part, next, route_parts, scatter},
     verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
@@ -100,7 +100,7 @@ impl FailoverRoute {
         self
     }
 
-    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_batch(&self, batch: Batch, context: &Context) -> Outcomes {
         let requests = batch.clone();
         let paired = self.find_paired_fills(&batch);
         let mut outcomes = match self.first_choices(&batch, &paired) {
@@ -126,7 +126,7 @@ impl FailoverRoute {
             if pending.is_empty() {
                 return outcomes;
             }
-            self.ask_next(&mut pending, &requests, &mut outcomes, context).await;
+            self.route_to_next(&mut pending, &requests, &mut outcomes, context).await;
         }
     }
 
@@ -167,32 +167,39 @@ impl FailoverRoute {
     }
 
     /// Sends each pending request to its next child, all children concurrently. Requests that fail stay pending.
-    async fn ask_next(&self, pending: &mut Vec<Pending>, requests: &Batch, outcomes: &mut Outcomes, context: &Context) {
+    async fn route_to_next(
+        &self,
+        pending: &mut Vec<Pending>,
+        requests: &Batch,
+        outcomes: &mut Outcomes,
+        context: &Context,
+    ) {
         let mut of_child: BTreeMap<usize, Batch> = BTreeMap::new();
         for pending in &*pending {
             of_child.entry(pending.child()).or_default().push(self.tag_request(&requests[pending.at]));
         }
         let (children, parts): (Vec<usize>, Vec<Part>) =
             of_child.into_iter().map(|(child, batch)| (child, Part { child, batch })).unzip();
-        let answers = ask_parts(&self.children, parts, context).await;
-        let mut answers: BTreeMap<usize, _> = children.into_iter().zip(answers).collect();
+        let outcomes_of_children = route_parts(&self.children, parts, context).await;
+        let mut outcomes_of_children: BTreeMap<usize, _> = children.into_iter().zip(outcomes_of_children).collect();
         pending.retain_mut(|pending| {
             let (request, child) = (&requests[pending.at], pending.child());
-            let answer = next(answers.get_mut(&child).expect("the child of each pending request was asked"));
-            let counts = self.errors.triggers_failover(kind(request), &answer);
+            let outcome =
+                next(outcomes_of_children.get_mut(&child).expect("the child of each pending request was asked"));
+            let counts = self.errors.triggers_failover(kind(request), &outcome);
             self.policy.record_outcome(|| child, counts);
-            self.remember_lease(request, &answer, child);
-            pending.tries += u32::from(self.policy.is_try(&answer));
+            self.remember_lease(request, &outcome, child);
+            pending.tries += u32::from(self.policy.is_try(&outcome));
             pending.next += 1;
             match kind(request) {
                 VerbKind::Delete if pending.is_spooled => {
                     let so_far = std::mem::replace(&mut outcomes[pending.at], Err(Failure::Spooled));
-                    outcomes[pending.at] = worse(so_far, answer);
+                    outcomes[pending.at] = worse(so_far, outcome);
                     true
                 }
                 VerbKind::Delete => true,
                 _ => {
-                    outcomes[pending.at] = answer;
+                    outcomes[pending.at] = outcome;
                     counts
                 }
             }
@@ -208,9 +215,9 @@ impl FailoverRoute {
         request
     }
 
-    fn remember_lease(&self, request: &Request<Bytes>, answer: &Outcome, child: usize) {
+    fn remember_lease(&self, request: &Request<Bytes>, outcome: &Outcome, child: usize) {
         if let Some((pairs, clock)) = &self.pairing
-            && let Ok(Reply::Lease { token, .. }) = answer
+            && let Ok(Reply::Lease { token, .. }) = outcome
             && token.is_held()
         {
             pairs.remember(*token, &stored_key(request), child as u32, clock.unix_s());
@@ -240,7 +247,7 @@ impl Route for FailoverRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match &*self.children {
             [only] => only.route(batch, context),
-            _ => Box::pin(self.ask(batch, context)),
+            _ => Box::pin(self.route_batch(batch, context)),
         }
     }
 }

@@ -40,7 +40,7 @@ impl FailoverWithExptimeRoute {
         errors: FailoverErrors,
     ) -> Self {
         let children = Self::limit_exptimes(normal, failover, failover_exptime_s);
-        Self::over(FailoverRoute::by_policy(children, errors, FailoverPolicy::in_order()))
+        Self::from_failover(FailoverRoute::by_policy(children, errors, FailoverPolicy::in_order()))
     }
 
     /// `normal`, then the others with their exptimes limited.
@@ -56,7 +56,7 @@ impl FailoverWithExptimeRoute {
     }
 
     /// Wraps a failover over children of [`Self::limit_exptimes`].
-    pub(crate) fn over(inner: FailoverRoute) -> Self {
+    pub(crate) fn from_failover(inner: FailoverRoute) -> Self {
         FailoverWithExptimeRoute { inner }
     }
 }
@@ -81,7 +81,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     object.check(&Keys::known(&["type", "name", "normal", "failover", "failover_exptime"]).and(FAILOVER_KEYS))?;
     let exptime_s =
         object.integer_or("failover_exptime", "seconds", EXPTIME_RELATIVE_S_MAX, FAILOVER_EXPTIME_S.into())? as u32;
-    let mut children = vec![parser.required(object, "normal")?];
+    let mut children = vec![parser.parse_required(object, "normal")?];
     children.extend(parser.children(object, "failover")?);
     let options = FailoverOptions::parse(object, &children)?;
     Ok(Handle::route(Config { children, exptime_s, options }))
@@ -97,6 +97,6 @@ impl RouteConfig for Config {
         let normal = children.remove(0);
         let children = FailoverWithExptimeRoute::limit_exptimes(normal, children, self.exptime_s);
         let inner = FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock);
-        Arc::new(FailoverWithExptimeRoute::over(inner))
+        Arc::new(FailoverWithExptimeRoute::from_failover(inner))
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     key::{is_encoded, with_hashed_suffix},
     meta::restore_client_key,
     outcome::{is_error, is_miss, verb, worse},
-    split::ask_some,
+    split::route_some,
     verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
@@ -66,7 +66,7 @@ impl KeySplitRoute {
         }
     }
 
-    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_batch(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut asked = Vec::with_capacity(batch.len());
         for (at, request) in batch.iter().enumerate() {
             if self.asks_all(verb(request)) {
@@ -76,16 +76,16 @@ impl KeySplitRoute {
             }
         }
         let mut outcomes: Vec<Option<Outcome>> = vec![None; batch.len()];
-        for (at, outcome) in ask_some(&*self.destination, asked, context).await {
+        for (at, outcome) in route_some(&*self.destination, asked, context).await {
             let so_far = outcomes[at].take();
             outcomes[at] = Some(so_far.into_iter().fold(outcome, |now, before| worse(before, now)));
         }
         let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("copy 0 always exists")).collect();
-        let outcomes = self.ask_other_copies(&batch, outcomes, context).await;
+        let outcomes = self.route_to_other_copies(&batch, outcomes, context).await;
         batch.iter().zip(outcomes).map(|(request, outcome)| restore_client_key(outcome, &request.key)).collect()
     }
 
-    async fn ask_other_copies(&self, batch: &Batch, mut outcomes: Outcomes, context: &Context) -> Outcomes {
+    async fn route_to_other_copies(&self, batch: &Batch, mut outcomes: Outcomes, context: &Context) -> Outcomes {
         if !self.first_hit {
             return outcomes;
         }
@@ -97,7 +97,7 @@ impl KeySplitRoute {
             .flat_map(others)
             .filter_map(|(at, copy)| Some((at, Self::request_for_copy(&batch[at], copy)?)))
             .collect();
-        for (at, outcome) in ask_some(&*self.destination, asked, context).await {
+        for (at, outcome) in route_some(&*self.destination, asked, context).await {
             let is_open = is_miss(&outcomes[at]) || is_error(&outcomes[at]);
             if is_open && !is_miss(&outcome) && !is_error(&outcome) {
                 outcomes[at] = outcome;
@@ -111,7 +111,7 @@ impl Route for KeySplitRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match self.copies {
             1 => self.destination.route(batch, context),
-            _ => Box::pin(self.ask(batch, context)),
+            _ => Box::pin(self.route_batch(batch, context)),
         }
     }
 }
@@ -133,7 +133,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         copies: copies.integer("copies of a key", 1, KEY_COPIES_MAX as i64)? as usize,
         all_sync: object.flag("all_sync")?,
         first_hit: object.flag("first_hit")?,
-        destination: parser.required(object, "destination")?,
+        destination: parser.parse_required(object, "destination")?,
     }))
 }
 

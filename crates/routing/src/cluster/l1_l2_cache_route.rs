@@ -30,7 +30,7 @@ use crate::{
     environment::Background,
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb, worse},
-    split::ask_some,
+    split::route_some,
     verb::VerbKind,
 };
 use bytes::Bytes;
@@ -69,7 +69,7 @@ impl L1L2CacheRoute {
         L1L2CacheRoute { l1, l2, settings, negative_hits: AtomicU64::new(0), background }
     }
 
-    async fn ask_runs(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_runs(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         let mut rest = batch.into_iter().peekable();
         while let Some(first) = rest.next() {
@@ -80,7 +80,7 @@ impl L1L2CacheRoute {
             }
             outcomes.extend(match is_l1_read {
                 true => self.read(run, context).await,
-                false => self.ask_l2(run, context).await,
+                false => self.route_to_l2(run, context).await,
             });
         }
         outcomes
@@ -98,7 +98,7 @@ impl L1L2CacheRoute {
             }
         }
         let mut fills = Batch::new();
-        for (at, outcome) in ask_some(&*self.l2, asked, context).await {
+        for (at, outcome) in route_some(&*self.l2, asked, context).await {
             fills.extend(self.fill(&batch[at], &outcome, is_negative_entry(&outcomes[at])));
             outcomes[at] = outcome;
         }
@@ -133,7 +133,7 @@ impl L1L2CacheRoute {
         }
     }
 
-    async fn ask_l2(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_to_l2(&self, batch: Batch, context: &Context) -> Outcomes {
         let invalidates_l1 = |request: &Request<Bytes>| verb(request).kind() != VerbKind::Read && !is_encoded(request);
         let copies = batch.iter().enumerate().filter(|(_, request)| invalidates_l1(request));
         let delete = |(at, request): (usize, &Request<Bytes>)| {
@@ -145,7 +145,7 @@ impl L1L2CacheRoute {
         let is_delete: Vec<bool> =
             batch.iter().map(|request| matches!(request.operation, Operation::Delete { .. })).collect();
         let mut outcomes = self.l2.route(batch, context).await;
-        for (at, of_l1) in ask_some(&*self.l1, copies, context).await {
+        for (at, of_l1) in route_some(&*self.l1, copies, context).await {
             if is_delete[at] {
                 let of_l2 = std::mem::replace(&mut outcomes[at], Ok(Reply::NotFound));
                 outcomes[at] = worse(of_l2, of_l1);
@@ -157,7 +157,7 @@ impl L1L2CacheRoute {
 
 impl Route for L1L2CacheRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.ask_runs(batch, context))
+        Box::pin(self.route_runs(batch, context))
     }
 }
 
@@ -187,7 +187,11 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         negative_exptime_s: object.integer_or("ncacheExptime", "seconds", EXPTIME_RELATIVE_S_MAX, 0)? as u32,
         negative_update_period: object.integer_or("ncacheUpdatePeriod", "misses", u32::MAX.into(), 0)? as u32,
     };
-    Ok(Handle::route(Config { l1: parser.required(object, "l1")?, l2: parser.required(object, "l2")?, settings }))
+    Ok(Handle::route(Config {
+        l1: parser.parse_required(object, "l1")?,
+        l2: parser.parse_required(object, "l2")?,
+        settings,
+    }))
 }
 
 impl RouteConfig for Config {

@@ -84,7 +84,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         after: latency("after_latency_ms")?,
         total: latency("total_latency_ms")?,
     };
-    Ok(Handle::route(Config { child: parser.required(object, "child")?, latency }))
+    Ok(Handle::route(Config { child: parser.parse_required(object, "child")?, latency }))
 }
 
 impl RouteConfig for Config {

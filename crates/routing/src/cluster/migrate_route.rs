@@ -116,8 +116,8 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     Ok(Handle::route(Config {
         start_unix_s: start.integer("seconds since 1970", 0, UNIX_S_MAX)? as u64,
         interval_s: object.integer_or("interval", "seconds", EXPTIME_RELATIVE_S_MAX, interval_default_s)? as u32,
-        from: parser.required(object, "from")?,
-        to: parser.required(object, "to")?,
+        from: parser.parse_required(object, "from")?,
+        to: parser.parse_required(object, "to")?,
     }))
 }
 

@@ -16,7 +16,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     outcome::{as_get, is_error, is_miss, verb, worse},
-    split::ask_some,
+    split::route_some,
     verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
@@ -40,7 +40,7 @@ impl MissFailoverRoute {
         MissFailoverRoute { children, return_best_on_error }
     }
 
-    async fn ask_in_order(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_in_order(&self, batch: Batch, context: &Context) -> Outcomes {
         let requests = batch.clone();
         let (first, others) = self.children.split_first().expect("at least one child");
         let mut outcomes = first.route(batch, context).await;
@@ -54,7 +54,7 @@ impl MissFailoverRoute {
             if asked.is_empty() {
                 break;
             }
-            for (at, outcome) in ask_some(&**child, asked, context).await {
+            for (at, outcome) in route_some(&**child, asked, context).await {
                 let before = std::mem::replace(&mut outcomes[at], Ok(Reply::Miss));
                 outcomes[at] = self.merge(verb(&requests[at]), before, outcome);
             }
@@ -89,7 +89,7 @@ impl Route for MissFailoverRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match &*self.children {
             [only] => only.route(batch, context),
-            _ => Box::pin(self.ask_in_order(batch, context)),
+            _ => Box::pin(self.route_in_order(batch, context)),
         }
     }
 }

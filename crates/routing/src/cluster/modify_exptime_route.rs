@@ -94,7 +94,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         },
     };
     Ok(Handle::route(Config {
-        target: parser.required(object, "target")?,
+        target: parser.parse_required(object, "target")?,
         exptime_s: object.require("exptime", "seconds")?.integer("seconds", -1, EXPTIME_RELATIVE_S_MAX)?,
         action,
     }))

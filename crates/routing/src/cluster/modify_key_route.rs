@@ -18,7 +18,7 @@ use crate::{
     key::{is_encoded, prefix_bytes},
     meta::restore_client_key,
     outcome::client_error,
-    split::ask_some,
+    split::route_some,
 };
 use bytes::Bytes;
 use lookaside_protocol::{KEY_BYTES_MAX, Request};
@@ -80,7 +80,7 @@ impl ModifyKeyRoute {
                 asked.push((at, request));
             }
         }
-        for (at, outcome) in ask_some(&*self.target, asked, context).await {
+        for (at, outcome) in route_some(&*self.target, asked, context).await {
             outcomes[at] = restore_client_key(outcome, &keys[at]);
         }
         outcomes
@@ -140,7 +140,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     if change.replace_prefix.is_some() && object.get("ensure_key_prefix").is_none() {
         return Err(object.node.error("\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\""));
     }
-    Ok(Handle::route(Config { target: parser.required(object, "target")?, change }))
+    Ok(Handle::route(Config { target: parser.parse_required(object, "target")?, change }))
 }
 
 impl RouteConfig for Config {

@@ -9,7 +9,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    configuration::{Handle, Keys, RouteConfig, RouteType, TreeBuilder},
+    configuration::RouteType,
     meta,
     split::ready_outcomes,
     verb::{Verb, VerbKind},
@@ -40,21 +40,4 @@ pub(crate) fn empty_cache_reply(request: &Request<Bytes>) -> Outcome {
     })
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("NullRoute", |object, _| {
-    object.check(&Keys::known(&["type", "name"]))?;
-    Ok(Handle::route(Config))
-})
-.with_short_form(|_, argument, _| Ok(argument.is_none().then(|| Handle::route(Config))));
-
-#[derive(Debug, PartialEq)]
-struct Config;
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, _: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        Arc::new(NullRoute)
-    }
-}
+pub(crate) const TYPE: RouteType = RouteType::without_arguments("NullRoute", |_, _| Arc::new(NullRoute));

@@ -67,9 +67,9 @@ impl OperationSelectorRoute {
             let members: Vec<usize> = (0..batch.len()).filter(|&at| round_of[at] == round).collect();
             let part = members.iter().map(|&at| batch[at].clone()).collect();
             let part_choices = members.iter().map(|&at| choices[at]).collect();
-            let answers = scatter(&self.children, part, context, part_choices).await;
-            for (at, answer) in members.into_iter().zip(answers) {
-                outcomes[at] = Some(answer);
+            let of_round = scatter(&self.children, part, context, part_choices).await;
+            for (at, outcome) in members.into_iter().zip(of_round) {
+                outcomes[at] = Some(outcome);
             }
         }
         outcomes.into_iter().map(|outcome| outcome.expect("each request is in one round")).collect()

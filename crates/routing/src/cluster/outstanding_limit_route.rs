@@ -99,7 +99,7 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "target", "max_outstanding"]))?;
     let window = object.require("max_outstanding", "the number of requests that may be unanswered")?;
-    let target = parser.required(object, "target")?;
+    let target = parser.parse_required(object, "target")?;
     Ok(Handle::route(Config { target, outstanding_max: parse_outstanding_max(&window)? }))
 }
 

@@ -36,14 +36,14 @@ impl PoolRoute {
     /// As [`HashRoute::new`].
     pub fn new(servers: Vec<Arc<dyn Destination>>, keep_routing_prefix: bool, hash: KeyHash) -> Self {
         let leaf = |server| Arc::new(DestinationRoute::new(server, keep_routing_prefix)) as Arc<dyn Route>;
-        Self::over(servers.into_iter().map(leaf).collect(), hash)
+        Self::from_routes(servers.into_iter().map(leaf).collect(), hash)
     }
 
     /// A pool over existing routes to its servers.
     ///
     /// # Panics
     /// As [`HashRoute::new`].
-    pub fn over(leaves: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
+    pub fn from_routes(leaves: Vec<Arc<dyn Route>>, hash: KeyHash) -> Self {
         PoolRoute { servers: HashRoute::new(leaves, hash) }
     }
 }
@@ -107,10 +107,6 @@ impl RouteConfig for PoolRouteConfig {
         TYPE.name()
     }
 
-    fn label(&self) -> String {
-        format!("{}|{}", self.name(), self.pool.name)
-    }
-
     fn pool(&self) -> Option<&Arc<Pool>> {
         Some(&self.pool)
     }
@@ -120,7 +116,7 @@ impl RouteConfig for PoolRouteConfig {
         if let Some((failover, settings)) = &self.slow_warm_up {
             servers = SlowWarmUpRoute::around_each(servers, failover, *settings, tree);
         }
-        Arc::new(PoolRoute::over(servers, self.hash.clone()))
+        Arc::new(PoolRoute::from_routes(servers, self.hash.clone()))
     }
 }
 

@@ -18,12 +18,12 @@ use std::{collections::BTreeMap, sync::Arc};
 /// Selects a child by key prefix.
 pub struct PrefixSelectorRoute {
     /// Sorted, so that all entries that a key starts with are on one chain of `parent`s.
-    prefixes: Vec<Entry>,
+    prefixes: Vec<PrefixEntry>,
     /// One for each prefix; the wildcard is last.
     children: Vec<Arc<dyn Route>>,
 }
 
-struct Entry {
+struct PrefixEntry {
     prefix: Box<[u8]>,
     /// The longest other prefix that this one starts with.
     parent: Option<usize>,
@@ -32,13 +32,13 @@ struct Entry {
 impl PrefixSelectorRoute {
     /// Sends keys that start with a prefix of `policies` to its child, all others to `wildcard`.
     pub fn new(policies: BTreeMap<String, Arc<dyn Route>>, wildcard: Option<Arc<dyn Route>>) -> Self {
-        let mut prefixes: Vec<Entry> = Vec::with_capacity(policies.len());
+        let mut prefixes: Vec<PrefixEntry> = Vec::with_capacity(policies.len());
         let mut children = Vec::with_capacity(policies.len() + 1);
         for (prefix, child) in policies {
             let prefix: Box<[u8]> = prefix.into_bytes().into();
             let before = prefixes.len().checked_sub(1);
             let parent = longest_prefix(&prefixes, before, &prefix);
-            prefixes.push(Entry { prefix, parent });
+            prefixes.push(PrefixEntry { prefix, parent });
             children.push(child);
         }
         children.push(wildcard.unwrap_or_else(|| Arc::new(NoRoute::new("no prefix fits the key, and no wildcard"))));
@@ -59,7 +59,7 @@ impl Route for PrefixSelectorRoute {
 
 /// The longest entry that `key` starts with, given the last entry that sorts at or before `key`. All entries between a
 /// prefix of the key and the key start with that prefix, too; so the result is that last entry, or one of its parents.
-fn longest_prefix(entries: &[Entry], last: Option<usize>, key: &[u8]) -> Option<usize> {
+fn longest_prefix(entries: &[PrefixEntry], last: Option<usize>, key: &[u8]) -> Option<usize> {
     let mut candidate = last;
     while let Some(at) = candidate {
         if key.starts_with(&entries[at].prefix) {

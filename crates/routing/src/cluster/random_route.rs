@@ -8,11 +8,7 @@
 //! one key stay in order. A delete reaches one child only, and a `lease-set` rarely the child that issued the token:
 //! this route is for reads of copies. A child's failure is returned.
 
-use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route,
-    configuration::{Handle, RouteConfig, RouteType, TreeBuilder},
-    environment::SharedRng,
-};
+use crate::{Batch, BoxFuture, Context, Outcomes, Route, configuration::RouteType, environment::SharedRng};
 use std::sync::Arc;
 
 /// Interchangeable children.
@@ -38,26 +34,7 @@ impl Route for RandomRoute {
     }
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("RandomRoute", |object, parser| {
-    Ok(Handle::route(Config { children: parser.only_children(object)? }))
-})
-.with_short_form(|node, argument, parser| {
-    let children = parser.short_children(node, argument)?;
-    Ok(children.map(|children| Handle::route(Config { children })))
+pub(crate) const TYPE: RouteType = RouteType::of_children("RandomRoute", |children, tree| {
+    let seed = tree.next_seed();
+    Arc::new(RandomRoute::new(tree.build_all(children), seed))
 });
-
-#[derive(Debug, PartialEq)]
-struct Config {
-    children: Vec<Handle>,
-}
-
-impl RouteConfig for Config {
-    fn name(&self) -> &'static str {
-        TYPE.name()
-    }
-
-    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let seed = tree.next_seed();
-        Arc::new(RandomRoute::new(tree.build_all(&self.children), seed))
-    }
-}

@@ -18,7 +18,7 @@ use crate::{
     configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Clock,
     outcome::verb,
-    split::{ask_some, split},
+    split::{route_some, split},
     verb::VerbKind,
 };
 use bytes::Bytes;
@@ -89,7 +89,7 @@ impl Route for RefuseRoute {
             let mut outcomes: Outcomes = batch.iter().map(|_| Err(Failure::Busy)).collect();
             let not_deletes =
                 batch.into_iter().enumerate().filter(|(_, request)| verb(request).kind() != VerbKind::Delete);
-            for (at, outcome) in ask_some(&NullRoute, not_deletes.collect(), context).await {
+            for (at, outcome) in route_some(&NullRoute, not_deletes.collect(), context).await {
                 outcomes[at] = outcome;
             }
             outcomes
@@ -111,7 +111,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     Ok(Handle::route(Config {
         rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and others")?)?,
         fallback: parser.optional(object, "fallback")?,
-        target: parser.required(object, "target")?,
+        target: parser.parse_required(object, "target")?,
     }))
 }
 

@@ -29,7 +29,7 @@ pub struct SaltedFailoverRoute {
 
 impl SaltedFailoverRoute {
     /// Wraps a failover over the servers of a pool, with a policy of [`crate::FailoverPolicy::within_pool`].
-    pub fn over(inner: FailoverRoute) -> Self {
+    pub fn from_failover(inner: FailoverRoute) -> Self {
         SaltedFailoverRoute { inner }
     }
 }
@@ -57,7 +57,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let mut options = FailoverOptions::parse(object, &Handle::servers_of(&pool))?;
     match &options.order {
         FailoverOrder::ByKey { .. } => {}
-        FailoverOrder::AsTheyStand if object.get("failover_policy").is_none() => {
+        FailoverOrder::InOrder if object.get("failover_policy").is_none() => {
             options.order = FailoverOrder::ByKey { hash: KeyHash::default(), domains: Vec::new() };
         }
         _ => {
@@ -74,10 +74,6 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
-    fn label(&self) -> String {
-        format!("{}|{}", self.name(), self.pool.name)
-    }
-
     fn pool(&self) -> Option<&Arc<Pool>> {
         Some(&self.pool)
     }
@@ -85,7 +81,7 @@ impl RouteConfig for Config {
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let servers = build_servers(&self.pool, &self.shadows, None, tree);
         let clock = &tree.environment().clock;
-        Arc::new(SaltedFailoverRoute::over(FailoverRoute::with_options(
+        Arc::new(SaltedFailoverRoute::from_failover(FailoverRoute::with_options(
             servers,
             Some(&self.hash),
             &self.options,

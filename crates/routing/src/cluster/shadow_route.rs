@@ -120,7 +120,7 @@ struct Config {
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "target", "shadows"]).ignoring(&["shadow_policy"]))?;
-    let normal = parser.required(object, "target")?;
+    let normal = parser.parse_required(object, "target")?;
     let shadows = parse_shadows(&object.require("shadows", "a list of shadows")?, parser)?;
     Ok(Handle::route(Config { normal, shadows }))
 }
@@ -165,7 +165,7 @@ fn parse_shadows<'a>(node: &Node<'a>, parser: &mut Parser<'a>) -> Result<Vec<Sha
     for node in node.array("a list of shadows")? {
         let object = node.object("a shadow: an object with a \"target\"")?;
         object.check(&SHADOW)?;
-        let target = parser.required(&object, "target")?;
+        let target = parser.parse_required(&object, "target")?;
         let servers = object.get("index_range").map_or(Ok((0, SERVERS_MAX)), |node| parse_index_range(&node))?;
         let keys = object.get("key_fraction_range").map_or(Ok(KeyFraction::ALL), |node| parse_fraction_range(&node))?;
         shadows.push(Shadow { target, keys, servers });

@@ -20,11 +20,12 @@ use crate::{
     configuration::{ConfigurationError, Handle, Keys, Node, Parser, TreeBuilder},
     environment::SharedRng,
     outcome::{as_get, is_error, is_miss},
-    split::ask_some,
+    split::route_some,
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
-use std::sync::{Arc, Mutex, PoisonError};
+use lookaside_sync::Mutex;
+use std::sync::Arc;
 
 /// When a server is cold, and its share of gets then; all as parts of 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +90,7 @@ impl SlowWarmUpRoute {
 
     /// The share of gets that is sent to the server, in parts of [`WHOLE`]; `None` while it is warm.
     fn server_share(&self) -> Option<usize> {
-        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = self.recent.lock();
         let share = (self.settings.start + self.settings.step * recent.average).clamp(0.0, 1.0);
         recent.is_cold.then_some((share * WHOLE as f64) as usize)
     }
@@ -97,7 +98,7 @@ impl SlowWarmUpRoute {
     /// Updates the hit rate from replies of the server.
     fn record_gets(&self, batch: &Batch, outcomes: &Outcomes) {
         let SlowWarmUp { enable_threshold, disable_threshold, min_requests, .. } = self.settings;
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent.lock();
         for (_, outcome) in batch.iter().zip(outcomes).filter(|(get, outcome)| is_get(get) && !is_error(outcome)) {
             let hit = if is_miss(outcome) { 0.0 } else { 1.0 };
             recent.gets = recent.gets.saturating_add(1);
@@ -109,15 +110,15 @@ impl SlowWarmUpRoute {
         }
     }
 
-    async fn ask(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
+    async fn route_batch(&self, batch: Batch, share: Option<usize>, context: &Context) -> Outcomes {
         let is_spared =
             |get: &Request<Bytes>| share.is_some_and(|share| is_get(get) && self.rng.next_below(WHOLE) >= share);
         let (elsewhere, mut here): (Vec<_>, Vec<_>) =
             batch.into_iter().enumerate().partition(|(_, get)| is_spared(get));
         let mut outcomes: Outcomes = vec![Ok(Reply::Miss); elsewhere.len() + here.len()];
         let asked = elsewhere.iter().map(|(at, get)| (*at, as_get_of_lease(get))).collect();
-        let answers = ask_some(&*self.failover, asked, context).await;
-        for ((at, request), (_, outcome)) in elsewhere.into_iter().zip(answers) {
+        let found = route_some(&*self.failover, asked, context).await;
+        for ((at, request), (_, outcome)) in elsewhere.into_iter().zip(found) {
             match matches!(outcome, Ok(Reply::Value { .. })) || request.operation != Operation::LeaseGet {
                 true => outcomes[at] = outcome,
                 false => here.push((at, request)),
@@ -127,10 +128,10 @@ impl SlowWarmUpRoute {
         let (places, batch): (Vec<usize>, Batch) = here.into_iter().unzip();
         if !batch.is_empty() {
             let requests: Batch = batch.clone();
-            let answers = self.server.route(batch, context).await;
-            assert_eq!(answers.len(), requests.len(), "a route answers every request once");
-            self.record_gets(&requests, &answers);
-            places.into_iter().zip(answers).for_each(|(at, outcome)| outcomes[at] = outcome);
+            let of_server = self.server.route(batch, context).await;
+            assert_eq!(of_server.len(), requests.len(), "a route answers every request once");
+            self.record_gets(&requests, &of_server);
+            places.into_iter().zip(of_server).for_each(|(at, outcome)| outcomes[at] = outcome);
         }
         outcomes
     }
@@ -139,7 +140,7 @@ impl SlowWarmUpRoute {
 impl Route for SlowWarmUpRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         match batch.iter().any(is_get) {
-            true => Box::pin(self.ask(batch, self.server_share(), context)),
+            true => Box::pin(self.route_batch(batch, self.server_share(), context)),
             false => self.server.route(batch, context),
         }
     }
@@ -166,7 +167,7 @@ pub(crate) fn parse_slow_warm_up<'a>(
 ) -> Result<(Handle, SlowWarmUp), ConfigurationError> {
     let object = node.object("a slow warm-up: an object with a \"failoverTarget\"")?;
     object.check(&Keys::known(&["failoverTarget", "settings"]))?;
-    let failover = parser.required(&object, "failoverTarget")?;
+    let failover = parser.parse_required(&object, "failoverTarget")?;
     let mut settings = SlowWarmUp::default();
     if let Some(node) = object.get("settings") {
         let object = node.object("an object with \"enable_threshold\" and others")?;

@@ -26,7 +26,7 @@
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, Serving, Slot, VerbKind,
     outcome::{is_error, verb, worse},
-    split::{Part, ask_parts},
+    split::{Part, route_parts},
 };
 use std::sync::Arc;
 
@@ -65,9 +65,9 @@ impl SpareRoute {
         let mut parts = vec![Part { child: serving, batch }];
         let others = (0..self.children.len()).filter(|&child| child != serving);
         parts.extend(others.map(|child| Part { child, batch: deletes.clone() }));
-        let mut answers = ask_parts(&self.children, parts, context).await.into_iter();
-        let mut outcomes: Outcomes = answers.next().expect("the child that serves was asked").collect();
-        for others in answers {
+        let mut of_children = route_parts(&self.children, parts, context).await.into_iter();
+        let mut outcomes: Outcomes = of_children.next().expect("the child that serves was asked").collect();
+        for others in of_children {
             let of_deletes = outcomes.iter_mut().zip(&is_delete).filter(|(_, is_delete)| **is_delete);
             for ((outcome, _), other) in of_deletes.zip(others) {
                 let one = std::mem::replace(outcome, Err(Failure::Tko));

@@ -27,7 +27,7 @@ use crate::{
     environment::Background,
     key::is_encoded,
     outcome::{as_store, verb, worse},
-    split::ask_some,
+    split::route_some,
     verb::VerbKind,
 };
 use bytes::Bytes;
@@ -52,11 +52,11 @@ impl StagingRoute {
         StagingRoute { warm, staging, hold_off_ms, background }
     }
 
-    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_batch(&self, batch: Batch, context: &Context) -> Outcomes {
         let deletes = batch.iter().enumerate().filter(|(_, request)| verb(request).kind() != VerbKind::Read);
         let deletes = deletes.map(|(at, request)| (at, self.staging_delete(request))).collect();
         let requests = batch.clone();
-        let asked = join(self.warm.route(batch, context), ask_some(&*self.staging, deletes, context));
+        let asked = join(self.warm.route(batch, context), route_some(&*self.staging, deletes, context));
         let (mut outcomes, of_staging) = asked.await;
         assert_eq!(outcomes.len(), requests.len(), "a route answers every request once");
         for (at, outcome) in of_staging {
@@ -95,7 +95,7 @@ impl StagingRoute {
         let (warm, staging, context) = (self.warm.clone(), self.staging.clone(), *context);
         self.background.spawn_or_drop(async move {
             let left = found.iter().map(|(request, _)| time_left_request(request)).enumerate().collect();
-            let left = ask_some(&*warm, left, &context).await;
+            let left = route_some(&*warm, left, &context).await;
             let add = |(at, left): (usize, Outcome)| {
                 let (request, value) = &found[at];
                 as_store(request, value, StoreMode::Add, time_left_s(&left)?)
@@ -110,7 +110,7 @@ impl StagingRoute {
 
 impl Route for StagingRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(self.ask(batch, context))
+        Box::pin(self.route_batch(batch, context))
     }
 }
 
@@ -147,8 +147,8 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     object.check(&Keys::known(&["type", "name", "warm", "staging", "hold_off_ms"]))?;
     Ok(Handle::route(Config {
         hold_off_ms: parse_hold_off_ms(object)?,
-        warm: parser.required(object, "warm")?,
-        staging: parser.required(object, "staging")?,
+        warm: parser.parse_required(object, "warm")?,
+        staging: parser.parse_required(object, "staging")?,
     }))
 }
 

@@ -37,7 +37,7 @@ use crate::{
     environment::{Clock, Log},
     key::is_encoded,
     outcome::{as_get, as_store, is_error, is_miss, verb},
-    split::ask_some,
+    split::route_some,
     verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
@@ -125,11 +125,15 @@ impl WarmUpRoute {
         (held, is_clients)
     }
 
-    async fn ask(&self, batch: Batch, context: &Context) -> Outcomes {
+    async fn route_batch(&self, batch: Batch, context: &Context) -> Outcomes {
         let (held, is_clients) = self.add_hold_offs(&batch);
-        let answers = self.cold.route(held, context).await;
-        let mut outcomes: Outcomes =
-            answers.into_iter().zip(is_clients).filter(|(_, clients)| *clients).map(|(outcome, _)| outcome).collect();
+        let all_outcomes = self.cold.route(held, context).await;
+        let mut outcomes: Outcomes = all_outcomes
+            .into_iter()
+            .zip(is_clients)
+            .filter(|(_, clients)| *clients)
+            .map(|(outcome, _)| outcome)
+            .collect();
         assert_eq!(outcomes.len(), batch.len(), "a route answers every request once");
 
         if self.is_over() {
@@ -140,7 +144,7 @@ impl WarmUpRoute {
         let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == VerbKind::Read && !is_error(&outcomes[*at]);
         let answered = (0..batch.len()).filter(is_answered_read).count() as u64;
         let mut reads = Reads { answered, asked: missed.len() as u64, ..Reads::default() };
-        let mut found = ask_some(&*self.warm, missed, context).await;
+        let mut found = route_some(&*self.warm, missed, context).await;
         reads.failed = found.iter().filter(|(_, outcome)| is_error(outcome)).count() as u64;
         found.retain(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
 
@@ -148,7 +152,7 @@ impl WarmUpRoute {
             let exptime = requested_exptime(&batch[*at]).unwrap_or(self.exptime_s);
             Some((*at, as_store(&batch[*at], value, StoreMode::Add, exptime)?))
         };
-        let added = ask_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
+        let added = route_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
         // A refused value is no benefit: otherwise a cluster with many deletes would never end its warm-up.
         reads.filled = added.iter().filter(|(_, added)| matches!(added, Ok(Reply::Stored))).count() as u64;
         self.record_reads(reads);
@@ -164,7 +168,7 @@ impl WarmUpRoute {
                 _ => again.push((at, batch[at].clone())),
             }
         }
-        for (at, outcome) in ask_some(&*self.cold, again, context).await {
+        for (at, outcome) in route_some(&*self.cold, again, context).await {
             if !is_miss(&outcome) && !is_error(&outcome) {
                 outcomes[at] = outcome;
             }
@@ -183,7 +187,7 @@ impl Route for WarmUpRoute {
         };
         match batch.iter().all(is_plain) {
             true => self.cold.route(batch, context),
-            false => Box::pin(self.ask(batch, context)),
+            false => Box::pin(self.route_batch(batch, context)),
         }
     }
 }
@@ -233,8 +237,8 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, SharedProgress::default())),
         exptime_s: exptime.map_or(Ok(0), |node| node.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX))?,
         hold_off_ms,
-        cold: parser.required(object, "cold")?,
-        warm: parser.required(object, "warm")?,
+        cold: parser.parse_required(object, "cold")?,
+        warm: parser.parse_required(object, "warm")?,
     }))
 }
 

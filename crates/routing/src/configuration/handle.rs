@@ -72,7 +72,10 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
 
     /// See [`Handle::label`].
     fn label(&self) -> String {
-        self.name().to_owned()
+        match self.pool() {
+            Some(pool) => format!("{}|{}", self.name(), pool.name),
+            None => self.name().to_owned(),
+        }
     }
 
     /// The pool whose servers are the children of the route; `None` for a route over other routes.

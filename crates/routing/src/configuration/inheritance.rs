@@ -14,7 +14,7 @@ pub(super) type PoolNodes<'a> = BTreeMap<&'a str, Node<'a>>;
 pub(super) struct InheritanceChain<'a>(Vec<Object<'a>>);
 
 impl<'a> InheritanceChain<'a> {
-    pub(super) fn follow(name: &str, node: &Node<'a>, pools: &PoolNodes<'a>) -> Result<Self, ConfigurationError> {
+    pub(super) fn parse(name: &str, node: &Node<'a>, pools: &PoolNodes<'a>) -> Result<Self, ConfigurationError> {
         let mut seen = vec![name.to_owned()];
         let mut objects = vec![node.object("a pool: an object with \"servers\"")?];
         while let Some(parent) = objects[objects.len() - 1].get("inherit") {

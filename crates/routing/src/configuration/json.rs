@@ -25,7 +25,7 @@ const JSON_SYNTAX: ParseOptions = ParseOptions {
 pub(crate) struct Json {
     /// The index of its first byte in the text.
     pub(crate) at: usize,
-    pub(crate) value: Value,
+    pub(crate) value: JsonValue,
     /// The call of the macro that contains the value; `None` outside of macros.
     pub(crate) call: Option<Rc<MacroCall>>,
 }
@@ -34,18 +34,18 @@ pub(crate) struct Json {
 impl fmt::Display for Json {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Value::String(text) => write_quoted(text, f),
-            Value::Number(digits) => f.write_str(digits),
-            Value::Boolean(truth) => write!(f, "{truth}"),
-            Value::Null => f.write_str("null"),
-            Value::List(items) => {
+            JsonValue::String(text) => write_quoted(text, f),
+            JsonValue::Number(digits) => f.write_str(digits),
+            JsonValue::Boolean(truth) => write!(f, "{truth}"),
+            JsonValue::Null => f.write_str("null"),
+            JsonValue::List(items) => {
                 f.write_char('[')?;
                 for (at, item) in items.iter().enumerate() {
                     write!(f, "{}{item}", if at == 0 { "" } else { "," })?;
                 }
                 f.write_char(']')
             }
-            Value::Object(properties) => {
+            JsonValue::Object(properties) => {
                 f.write_char('{')?;
                 for (at, property) in properties.iter().enumerate() {
                     f.write_str(if at == 0 { "" } else { "," })?;
@@ -71,7 +71,7 @@ fn write_quoted(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub(crate) enum JsonValue {
     String(String),
     /// As written.
     Number(String),
@@ -134,12 +134,12 @@ pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
 impl From<&ast::Value<'_>> for Json {
     fn from(parsed: &ast::Value<'_>) -> Json {
         let value = match parsed {
-            ast::Value::StringLit(string) => Value::String(string.value.clone().into_owned()),
-            ast::Value::NumberLit(number) => Value::Number(number.value.to_owned()),
-            ast::Value::BooleanLit(boolean) => Value::Boolean(boolean.value),
-            ast::Value::NullKeyword(_) => Value::Null,
-            ast::Value::Array(array) => Value::List(array.elements.iter().map(Json::from).collect()),
-            ast::Value::Object(object) => Value::Object(object.properties.iter().map(Property::from).collect()),
+            ast::Value::StringLit(string) => JsonValue::String(string.value.clone().into_owned()),
+            ast::Value::NumberLit(number) => JsonValue::Number(number.value.to_owned()),
+            ast::Value::BooleanLit(boolean) => JsonValue::Boolean(boolean.value),
+            ast::Value::NullKeyword(_) => JsonValue::Null,
+            ast::Value::Array(array) => JsonValue::List(array.elements.iter().map(Json::from).collect()),
+            ast::Value::Object(object) => JsonValue::Object(object.properties.iter().map(Property::from).collect()),
         };
         Json { at: parsed.range().start, value, call: None }
     }
@@ -156,12 +156,12 @@ impl Json {
     /// A description for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
-            Value::String(string) => format!("the string {string:?}"),
-            Value::Number(number) => format!("the number {number}"),
-            Value::Boolean(boolean) => boolean.to_string(),
-            Value::Object(_) => "an object".to_owned(),
-            Value::List(_) => "a list".to_owned(),
-            Value::Null => "null".to_owned(),
+            JsonValue::String(string) => format!("the string {string:?}"),
+            JsonValue::Number(number) => format!("the number {number}"),
+            JsonValue::Boolean(boolean) => boolean.to_string(),
+            JsonValue::Object(_) => "an object".to_owned(),
+            JsonValue::List(_) => "a list".to_owned(),
+            JsonValue::Null => "null".to_owned(),
         }
     }
 }

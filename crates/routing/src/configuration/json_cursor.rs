@@ -6,7 +6,7 @@
 
 use super::{
     error::{ConfigurationError, ConfigurationWarning, line_and_column, suggestion},
-    json::{Json, MacroCall, Property, Value},
+    json::{Json, JsonValue, MacroCall, Property},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -61,17 +61,17 @@ impl<'a> Node<'a> {
     }
 
     pub(crate) fn is_object(&self) -> bool {
-        matches!(self.value.value, Value::Object(_))
+        matches!(self.value.value, JsonValue::Object(_))
     }
 
     pub(crate) fn is_array(&self) -> bool {
-        matches!(self.value.value, Value::List(_))
+        matches!(self.value.value, JsonValue::List(_))
     }
 
     /// The text, if this is a string.
     pub(crate) fn as_string(&self) -> Option<&'a str> {
         match &self.value.value {
-            Value::String(string) => Some(string),
+            JsonValue::String(string) => Some(string),
             _ => None,
         }
     }
@@ -82,7 +82,7 @@ impl<'a> Node<'a> {
 
     pub(crate) fn boolean(&self) -> Result<bool, ConfigurationError> {
         match self.value.value {
-            Value::Boolean(boolean) => Ok(boolean),
+            JsonValue::Boolean(boolean) => Ok(boolean),
             _ => Err(self.unexpected("true or false")),
         }
     }
@@ -103,21 +103,21 @@ impl<'a> Node<'a> {
 
     fn parse_number<T: std::str::FromStr>(&self) -> Option<T> {
         match &self.value.value {
-            Value::Number(number) => number.parse().ok(),
+            JsonValue::Number(number) => number.parse().ok(),
             _ => None,
         }
     }
 
     /// The elements of a list.
     pub(crate) fn array(&self, expected: &str) -> Result<Vec<Node<'a>>, ConfigurationError> {
-        let Value::List(list) = &self.value.value else { return Err(self.unexpected(expected)) };
+        let JsonValue::List(list) = &self.value.value else { return Err(self.unexpected(expected)) };
         let element = |(at, value)| Node { document: self.document, value, path: format!("{}[{at}]", self.path) };
         Ok(list.iter().enumerate().map(element).collect())
     }
 
     /// The object. A duplicate key is an error, since one of the two would be lost.
     pub(crate) fn object(&self, expected: &str) -> Result<Object<'a>, ConfigurationError> {
-        let Value::Object(properties) = &self.value.value else { return Err(self.unexpected(expected)) };
+        let JsonValue::Object(properties) = &self.value.value else { return Err(self.unexpected(expected)) };
         let mut first_by_name = BTreeMap::new();
         for Property { at, name, .. } in properties {
             if let Some(first) = first_by_name.insert(name, *at) {

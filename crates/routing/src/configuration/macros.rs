@@ -24,7 +24,7 @@
 
 use super::{
     error::{ConfigurationError, line_and_column, suggestion},
-    json::{Json, MacroCall, Property, Value},
+    json::{Json, JsonValue, MacroCall, Property},
 };
 use std::{collections::BTreeMap, rc::Rc};
 
@@ -48,13 +48,13 @@ const BUILT_IN: [&str; 3] = ["bool", "int", "str"];
 /// Expands all calls and names in `top`, and removes its macros.
 pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> {
     let mut expander = Expander { text, macros: BTreeMap::new(), path: Vec::new(), depth: 0, expanded_bytes: 0 };
-    let Json { at, value: Value::Object(mut properties), call } = top else { return Ok(top) };
+    let Json { at, value: JsonValue::Object(mut properties), call } = top else { return Ok(top) };
     // Two "macros" both stay, so that the duplicate key is refused later.
     if properties.iter().filter(|property| property.name == "macros").count() == 1 {
         let macros = properties.iter().position(|property| property.name == "macros");
         expander.define_macros(properties.remove(macros.expect("one of them")).value)?;
     }
-    expander.expand_value(&Json { at, value: Value::Object(properties), call }, &Scope::default())
+    expander.expand_value(&Json { at, value: JsonValue::Object(properties), call }, &Scope::default())
 }
 
 /// The values of `%name%`.
@@ -110,7 +110,7 @@ impl Expander<'_> {
     }
 
     /// Counts the bytes of an expansion.
-    fn charge(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
+    fn count_bytes(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
         self.expanded_bytes += bytes + VALUE_BYTES;
         match self.expanded_bytes > EXPANSION_BYTES_MAX {
             true => {
@@ -149,7 +149,7 @@ impl Expander<'_> {
             }
         }
         let of = |node: Option<&Json>| match node.map(|node| &node.value) {
-            Some(Value::String(text)) => text.clone(),
+            Some(JsonValue::String(text)) => text.clone(),
             _ => String::new(),
         };
         let params = match (&*of(kind), params) {
@@ -169,16 +169,16 @@ impl Expander<'_> {
 
     fn parse_params(&self, list: &Json) -> Result<Vec<(String, Option<Json>)>, ConfigurationError> {
         const A_PARAM: &str = "a parameter: its name, or an object with \"name\" and \"default\"";
-        let Value::List(list) = &list.value else { return Err(self.error(list, "expected a list of parameters")) };
+        let JsonValue::List(list) = &list.value else { return Err(self.error(list, "expected a list of parameters")) };
         let mut params: Vec<(String, Option<Json>)> = Vec::new();
         for param in list {
             let (mut name, mut default) = (None, None);
             match &param.value {
-                Value::String(text) => name = Some(text),
-                Value::Object(properties) => {
+                JsonValue::String(text) => name = Some(text),
+                JsonValue::Object(properties) => {
                     for property in properties {
                         match (&*property.name, &property.value.value) {
-                            ("name", Value::String(text)) => name = Some(text),
+                            ("name", JsonValue::String(text)) => name = Some(text),
                             ("default", _) => default = Some(property.value.clone()),
                             _ => return Err(self.error(&property.value, format!("expected {A_PARAM}"))),
                         }
@@ -198,31 +198,33 @@ impl Expander<'_> {
 
     fn properties<'v>(&self, value: &'v Json, expected: &str) -> Result<&'v [Property], ConfigurationError> {
         match &value.value {
-            Value::Object(properties) => Ok(properties),
+            JsonValue::Object(properties) => Ok(properties),
             _ => Err(self.error(value, format!("expected {expected}, found {}", value.describe()))),
         }
     }
 
     fn expand_value(&mut self, written: &Json, scope: &Scope) -> Expanded {
-        let mut value = Json { at: written.at, value: Value::Null, call: scope.call.clone() };
+        let mut value = Json { at: written.at, value: JsonValue::Null, call: scope.call.clone() };
         value.value = match &written.value {
-            Value::String(text) => return self.expand_string(&Json { value: Value::Null, ..value }, text, scope),
-            Value::List(list) => {
+            JsonValue::String(text) => {
+                return self.expand_string(&Json { value: JsonValue::Null, ..value }, text, scope);
+            }
+            JsonValue::List(list) => {
                 let mut expanded = Vec::with_capacity(list.len());
                 for (index, element) in list.iter().enumerate() {
                     expanded
                         .push(self.descend(&value, format!("[{index}]"), |this| this.expand_value(element, scope))?);
                 }
-                Value::List(expanded)
+                JsonValue::List(expanded)
             }
-            Value::Object(properties) => match self.macro_of_type(properties) {
+            JsonValue::Object(properties) => match self.macro_of_type(properties) {
                 Some(name) => return self.expand_object_call(&value, &name, properties, scope),
-                None => Value::Object(self.expand_object(&value, properties, scope)?),
+                None => JsonValue::Object(self.expand_object(&value, properties, scope)?),
             },
             other => other.clone(),
         };
         if scope.call.is_some() {
-            self.charge(&value, 0)?;
+            self.count_bytes(&value, 0)?;
         }
         Ok(value)
     }
@@ -235,9 +237,9 @@ impl Expander<'_> {
     ) -> Result<Vec<Property>, ConfigurationError> {
         let mut expanded = Vec::with_capacity(properties.len());
         for Property { at: name_at, name, value } in properties {
-            let written = Json { at: *name_at, value: Value::Null, call: at.call.clone() };
+            let written = Json { at: *name_at, value: JsonValue::Null, call: at.call.clone() };
             let name = match self.expand_string(&written, name, scope)?.value {
-                Value::String(name) => name,
+                JsonValue::String(name) => name,
                 _ => return Err(self.error(&written, format!("{name:?} is not text: a key must be text"))),
             };
             let value = self.descend(at, format!(".{name}"), |this| this.expand_value(value, scope))?;
@@ -250,7 +252,7 @@ impl Expander<'_> {
     fn macro_of_type(&self, properties: &[Property]) -> Option<String> {
         let of_type = properties.iter().find(|property| property.name == "type")?;
         match &of_type.value.value {
-            Value::String(name) if self.macros.get(name).is_some_and(|found| found.params.is_some()) => {
+            JsonValue::String(name) if self.macros.get(name).is_some_and(|found| found.params.is_some()) => {
                 Some(name.clone())
             }
             _ => None,
@@ -305,7 +307,7 @@ impl Expander<'_> {
     /// Expands a string: a call, a name, or text with names in it.
     fn expand_string(&mut self, at: &Json, text: &str, scope: &Scope) -> Expanded {
         if scope.call.is_some() {
-            self.charge(at, text.len())?;
+            self.count_bytes(at, text.len())?;
         }
         if let Some(call) = text.strip_prefix('@') {
             return self.expand_call(at, call, scope);
@@ -331,8 +333,8 @@ impl Expander<'_> {
                         return Ok(value);
                     }
                     match value.value {
-                        Value::String(text) | Value::Number(text) => plain.push_str(&text),
-                        Value::Boolean(boolean) => plain.push_str(&boolean.to_string()),
+                        JsonValue::String(text) | JsonValue::Number(text) => plain.push_str(&text),
+                        JsonValue::Boolean(boolean) => plain.push_str(&boolean.to_string()),
                         _ => {
                             let found = value.describe();
                             return Err(
@@ -340,7 +342,7 @@ impl Expander<'_> {
                             );
                         }
                     }
-                    self.charge(at, plain.len())?;
+                    self.count_bytes(at, plain.len())?;
                     characters = text.char_indices();
                     let past = index + length + 2;
                     while characters.offset() < past {
@@ -350,14 +352,14 @@ impl Expander<'_> {
                 other => plain.push(other),
             }
         }
-        Ok(Json { at: at.at, value: Value::String(plain), call: at.call.clone() })
+        Ok(Json { at: at.at, value: JsonValue::String(plain), call: at.call.clone() })
     }
 
     /// Expands `%name%`.
     fn expand_name(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
         if let Some(value) = scope.parameters.get(name) {
             let value = value.clone();
-            self.charge(at, expansion_bytes(&value))?;
+            self.count_bytes(at, expansion_bytes(&value))?;
             return Ok(value);
         }
         if let Some(found) = self.macros.get(name).filter(|found| found.params.is_none()).cloned() {
@@ -410,14 +412,14 @@ impl Expander<'_> {
     /// `@int(x)`, `@bool(x)`, `@str(x)`.
     fn convert(&self, at: &Json, name: &str, arguments: &[Json]) -> Expanded {
         let text = match arguments {
-            [Json { value: Value::String(text) | Value::Number(text), .. }] => text.clone(),
-            [Json { value: Value::Boolean(boolean), .. }] => boolean.to_string(),
+            [Json { value: JsonValue::String(text) | JsonValue::Number(text), .. }] => text.clone(),
+            [Json { value: JsonValue::Boolean(boolean), .. }] => boolean.to_string(),
             _ => return Err(self.error(at, format!("@{name} needs text: expected one text or number"))),
         };
         let value = match name {
-            "int" => text.parse::<i64>().ok().map(|number| Value::Number(number.to_string())),
-            "bool" => text.parse().ok().map(Value::Boolean),
-            _ => Some(Value::String(text.clone())),
+            "int" => text.parse::<i64>().ok().map(|number| JsonValue::Number(number.to_string())),
+            "bool" => text.parse().ok().map(JsonValue::Boolean),
+            _ => Some(JsonValue::String(text.clone())),
         };
         let what = if name == "int" { "a whole number" } else { "true or false" };
         let value = value.ok_or_else(|| self.error(at, format!("@{name}({text}) is not valid: expected {what}")))?;
@@ -453,11 +455,11 @@ fn split_arguments(text: &str) -> Option<Vec<&str>> {
 fn expansion_bytes(value: &Json) -> usize {
     VALUE_BYTES
         + match &value.value {
-            Value::String(text) | Value::Number(text) => text.len(),
-            Value::List(list) => list.iter().map(expansion_bytes).sum(),
-            Value::Object(properties) => {
+            JsonValue::String(text) | JsonValue::Number(text) => text.len(),
+            JsonValue::List(list) => list.iter().map(expansion_bytes).sum(),
+            JsonValue::Object(properties) => {
                 properties.iter().map(|property| property.name.len() + expansion_bytes(&property.value)).sum()
             }
-            Value::Boolean(_) | Value::Null => 0,
+            JsonValue::Boolean(_) | JsonValue::Null => 0,
         }
 }

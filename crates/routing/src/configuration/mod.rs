@@ -10,7 +10,7 @@
 //! | `json_cursor.rs`, `error.rs` | typed access with errors that give line, column, path and what was expected |
 //! | `pool.rs`, `pools.rs`, `inheritance.rs`, `transport.rs`, `fault_policy.rs` | pools and their servers |
 //! | `hash.rs` | hashes of pools and routes |
-//! | `parser.rs`, `handle.rs` | the common parts of routes; each route parses its own arguments (`cluster/`) |
+//! | `parser.rs`, `route_type.rs`, `handle.rs` | the common parts of routes; each route parses its own arguments (`cluster/`) |
 //!
 //! A feature of mcrouter that is not supported is either refused by name (if it would change where requests go) or
 //! ignored with a warning (if not). Nothing is ignored in silence: an unknown key is an error.
@@ -27,6 +27,7 @@ mod macros;
 mod parser;
 mod pool;
 mod pools;
+mod route_type;
 mod transport;
 
 pub use defaults::Defaults;
@@ -38,6 +39,7 @@ pub(crate) use hash::{check_servers, parse_hash, parse_hash_keys, parse_pool_has
 pub(crate) use json::parse as parse_json;
 pub(crate) use json_cursor::{Document, Keys, Node, Object};
 pub(crate) use macros::expand as expand_macros;
-pub(crate) use parser::{Parser, Registry, RouteType};
+pub(crate) use parser::{Parser, Registry};
 pub use pool::{DestinationSettings, Pool};
+pub(crate) use route_type::RouteType;
 pub use transport::{Protocol, Security, TlsPolicy, Transport};

@@ -20,6 +20,7 @@ use super::{
     json_cursor::{Keys, Node, Object},
     pool::Pool,
     pools::Pools,
+    route_type::RouteType,
     transport::TlsPolicy,
 };
 use crate::Address;
@@ -35,43 +36,6 @@ pub(crate) struct Registry {
     pub(crate) types: &'static [RouteType],
     /// Types of mcrouter that are not supported, to distinguish them from typing errors.
     pub(crate) unsupported: &'static [&'static str],
-}
-
-/// One type of route, and how its arguments are parsed.
-pub(crate) struct RouteType {
-    name: &'static str,
-    alias: Option<&'static str>,
-    parse: ParseObject,
-    parse_short: Option<ParseShort>,
-}
-
-/// Parses the object form, from its keys.
-type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
-
-/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if
-/// the type has no such form.
-type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
-
-impl RouteType {
-    /// A type that is written as an object with `"type": name`.
-    pub(crate) const fn new(name: &'static str, parse: ParseObject) -> RouteType {
-        RouteType { name, alias: None, parse, parse_short: None }
-    }
-
-    /// Adds a short form.
-    pub(crate) const fn with_short_form(self, parse_short: ParseShort) -> RouteType {
-        RouteType { parse_short: Some(parse_short), ..self }
-    }
-
-    /// Accepts `alias` as `"type"`, too.
-    pub(crate) const fn with_alias(self, alias: &'static str) -> RouteType {
-        RouteType { alias: Some(alias), ..self }
-    }
-
-    /// The value of `"type"`.
-    pub(crate) const fn name(&self) -> &'static str {
-        self.name
-    }
 }
 
 impl Registry {
@@ -154,7 +118,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the handle at `key`, which must be there.
-    pub(crate) fn required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
+    pub(crate) fn parse_required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
         self.handle(&object.require(key, "a route")?)
     }
 
@@ -194,9 +158,8 @@ impl<'a> Parser<'a> {
             return Ok(handle);
         }
         let (kind, argument) = text.split_once('|').map_or((text, None), |(kind, argument)| (kind, Some(argument)));
-        if let Some(route) = self.registry.types.iter().find(|route| route.name == kind) {
-            let handle = route.parse_short.map_or(Ok(None), |parse| parse(node, argument, self))?;
-            return handle.ok_or_else(|| {
+        if let Some(route) = self.registry.types.iter().find(|route| route.name() == kind) {
+            return route.parse_short_form(node, argument, self)?.ok_or_else(|| {
                 node.error(match argument {
                     None => {
                         format!("{kind} needs its arguments: expected {kind}|... or an object with \"type\": {kind:?}")
@@ -234,8 +197,8 @@ impl<'a> Parser<'a> {
     }
 
     /// The TLS policy of each server.
-    pub(crate) fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
-        self.pools.protections()
+    pub(crate) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
+        self.pools.tls_policies()
     }
 
     /// All named handles. Those without a reference are parsed now, so that their errors are reported.
@@ -254,8 +217,8 @@ impl<'a> Parser<'a> {
         let object = node.object(A_ROUTE)?;
         let type_node = object.require("type", "the route's type, such as \"PoolRoute\"")?;
         let name = type_node.string("the route's type")?;
-        match self.registry.types.iter().find(|route| route.name == name || route.alias == Some(name)) {
-            Some(route) => (route.parse)(&object, self),
+        match self.registry.types.iter().find(|route| route.accepts(name)) {
+            Some(route) => route.parse_object(&object, self),
             None => Err(self.registry.unknown_type(&type_node, name)),
         }
     }

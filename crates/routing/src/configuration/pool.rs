@@ -24,7 +24,7 @@ pub struct DestinationSettings {
     pub asynclog: bool,
     /// The protocol of requests to it.
     pub protocol: Protocol,
-    /// The protection of its connections.
+    /// The TLS policy of its connections.
     pub security: Security,
 }
 
@@ -123,7 +123,7 @@ impl Pool {
         pools: &PoolNodes<'a>,
         defaults: &Defaults,
     ) -> Result<Pool, ConfigurationError> {
-        let pool = InheritanceChain::follow(name, node, pools)?;
+        let pool = InheritanceChain::parse(name, node, pools)?;
         pool.own().check(&POOL)?;
         let pool_transport = PoolTransport::parse(&pool)?;
         let Some(list) = pool.get("servers") else {

@@ -16,7 +16,7 @@ pub(super) struct Pools<'a> {
     defaults: Defaults,
     by_name: BTreeMap<&'a str, Arc<Pool>>,
     nodes: PoolNodes<'a>,
-    protections: RefCell<Protections>,
+    tls_policies: RefCell<TlsPolicies>,
 }
 
 impl<'a> Pools<'a> {
@@ -25,12 +25,12 @@ impl<'a> Pools<'a> {
             |(name, node): (&&'a str, &Node<'a>)| Ok((*name, Arc::new(Pool::parse(name, node, &nodes, defaults)?)));
         let by_name: BTreeMap<&'a str, Arc<Pool>> =
             nodes.iter().map(parse).collect::<Result<_, ConfigurationError>>()?;
-        let mut protections = Protections::default();
+        let mut tls_policies = TlsPolicies::default();
         for (name, pool) in &by_name {
-            protections.add_pool(pool, &nodes[name])?;
+            tls_policies.add_pool(pool, &nodes[name])?;
             check_spares(pool, &nodes[name], by_name.values())?;
         }
-        Ok(Pools { defaults: defaults.clone(), by_name, nodes, protections: RefCell::new(protections) })
+        Ok(Pools { defaults: defaults.clone(), by_name, nodes, tls_policies: RefCell::new(tls_policies) })
     }
 
     /// The pool `name`, to which `node` refers.
@@ -48,22 +48,22 @@ impl<'a> Pools<'a> {
             None => "",
         };
         let pool = Pool::parse(name, node, &self.nodes, &self.defaults)?;
-        self.protections.borrow_mut().add_pool(&pool, node)?;
+        self.tls_policies.borrow_mut().add_pool(&pool, node)?;
         check_spares(&pool, node, self.by_name.values())?;
         Ok(Arc::new(pool))
     }
 
     /// The TLS policy of each server.
-    pub(super) fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
-        self.protections.borrow().0.clone()
+    pub(super) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
+        self.tls_policies.borrow().0.clone()
     }
 }
 
 /// The TLS policy of each server, over all pools.
 #[derive(Default)]
-struct Protections(BTreeMap<Address, TlsPolicy>);
+struct TlsPolicies(BTreeMap<Address, TlsPolicy>);
 
-impl Protections {
+impl TlsPolicies {
     /// Adds the members of a pool; an error if another pool reaches one of them in a different way.
     fn add_pool(&mut self, pool: &Pool, node: &Node<'_>) -> Result<(), ConfigurationError> {
         for (at, server) in pool.members().enumerate() {

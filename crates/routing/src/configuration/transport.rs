@@ -42,7 +42,7 @@ pub enum Security {
 pub struct Transport {
     /// The protocol.
     pub protocol: Protocol,
-    /// The protection of its connections.
+    /// The TLS policy of its connections.
     pub security: Security,
 }
 

@@ -21,7 +21,7 @@ use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
     key::prefix_bytes,
     outcome::worse,
-    split::{Part, ask_parts, next},
+    split::{Part, next, route_parts},
     verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
@@ -122,14 +122,14 @@ impl RootRoute {
         let parts = batches.into_iter().enumerate().map(|(child, batch)| Part { child, batch });
         let (asked, parts): (Vec<usize>, Vec<Part>) =
             parts.filter(|part| !part.batch.is_empty()).map(|part| (part.child, part)).unzip();
-        let answers = ask_parts(&self.trees, parts, context).await;
-        let mut answer_of_tree = vec![std::vec::IntoIter::default(); self.trees.len()];
-        asked.into_iter().zip(answers).for_each(|(tree, answer)| answer_of_tree[tree] = answer);
+        let outcomes = route_parts(&self.trees, parts, context).await;
+        let mut outcomes_of_tree = vec![std::vec::IntoIter::default(); self.trees.len()];
+        asked.into_iter().zip(outcomes).for_each(|(tree, outcomes)| outcomes_of_tree[tree] = outcomes);
         let mut unrouted = unrouted.into_iter();
         targets_of
             .each()
             .map(|targets| {
-                let of_each_tree = targets.iter().map(|&tree| next(&mut answer_of_tree[tree as usize]));
+                let of_each_tree = targets.iter().map(|&tree| next(&mut outcomes_of_tree[tree as usize]));
                 let nowhere = || Err(unrouted.next().expect("a request without a tree has a failure"));
                 of_each_tree.reduce(worse).unwrap_or_else(nowhere)
             })

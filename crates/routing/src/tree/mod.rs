@@ -67,7 +67,7 @@ impl Configuration {
             }
             (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
         };
-        let tls_policies = parser.protections();
+        let tls_policies = parser.tls_policies();
         let named = parser.into_named_handles(&top)?;
         let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
         Ok(Configuration { trees, named, tls_policies, default_prefix, warnings })

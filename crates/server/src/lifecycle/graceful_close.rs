@@ -1,5 +1,5 @@
 //! Closes the connections that cannot be handed over, such as those with TLS: each is sent the rest of its replies and
-//! the end of the stream, and is closed once its client has closed it, or after [`GRACE_MS`].
+//! the end of the stream, and is closed once its client has closed it, or after [`GRACE_PERIOD`].
 //!
 //! A socket that is closed with unread input resets its connection, which may lose a reply that is still in flight. So
 //! the client gets time to close first, and its further input is read and discarded. No command in it is executed: the
@@ -8,11 +8,9 @@
 use crate::clock::Clock;
 use crate::net::connection::Connection;
 use crate::net::socket::{Received, Sent, receive};
+use lookaside_upgrade::{GRACE_PERIOD, log_unclosed};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::Shutdown;
-
-/// The grace period for all connections together, in milliseconds.
-const GRACE_MS: u64 = 3_000;
 
 /// How often the deadline is checked.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -30,7 +28,7 @@ struct ClosingConnection {
 pub(crate) fn close_gracefully(connections: Vec<Connection>, clock: Clock) {
     let mut closing: Vec<ClosingConnection> =
         connections.into_iter().map(|connection| ClosingConnection { connection, is_write_shut: false }).collect();
-    let deadline_ms = clock.now().unix_ms + GRACE_MS;
+    let deadline_ms = clock.now().unix_ms + GRACE_PERIOD.as_millis() as u64;
     closing.retain_mut(ClosingConnection::advance);
     while !closing.is_empty() && clock.now().unix_ms < deadline_ms {
         let interest = |closing_connection: &ClosingConnection| {
@@ -44,7 +42,7 @@ pub(crate) fn close_gracefully(connections: Vec<Connection>, clock: Clock) {
         closing.retain_mut(ClosingConnection::advance);
     }
     if !closing.is_empty() {
-        tracing::info!("closing {} connections that are still open after the grace period", closing.len());
+        log_unclosed(closing.len());
     }
 }
 

@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::net::connection::Connection;
 use crate::shared::ServerState;
 use crate::startup::warm_restart;
-use lookaside_upgrade::{Outcome, Successor};
+use lookaside_upgrade::{Successor, UpgradeOutcome};
 use rustix::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
@@ -47,14 +47,14 @@ pub(super) fn hand_over(
         }
     };
     match successor.hand_over(store.is_none(), stop) {
-        Outcome::TakenOver => {
+        UpgradeOutcome::TakenOver => {
             tracing::info!("process {pid} has taken over");
             let unsent = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);
             let unsent = unsent.map(|(connection, _)| connection).collect();
             Ok(HandoverOutcome::TakenOver(successor, unsent, state.clock))
         }
-        Outcome::Stopped => Ok(HandoverOutcome::Stopped),
-        Outcome::Failed => {
+        UpgradeOutcome::Stopped => Ok(HandoverOutcome::Stopped),
+        UpgradeOutcome::Failed => {
             state.store = match store {
                 Some(store) => store,
                 None => warm_restart::reopen(&state.arguments, state.options.clone(), state.clock)?,

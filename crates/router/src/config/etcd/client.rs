@@ -213,18 +213,18 @@ impl Watch {
 
 #[derive(Deserialize)]
 struct Range {
-    header: Header,
+    header: EtcdHeader,
     #[serde(default)]
     kvs: Vec<KeyValue>,
 }
 
 #[derive(Default, Deserialize)]
-struct Header {
+struct EtcdHeader {
     #[serde(default)]
     revision: String,
 }
 
-impl Header {
+impl EtcdHeader {
     fn revision(&self) -> Result<i64, String> {
         self.revision.parse().map_err(|_| format!("malformed reply: the revision is {:?}", self.revision))
     }
@@ -245,18 +245,18 @@ struct WatchLine {
 #[derive(Deserialize)]
 struct WatchResult {
     #[serde(default)]
-    header: Header,
+    header: EtcdHeader,
     #[serde(default)]
     canceled: bool,
     #[serde(default)]
     cancel_reason: String,
     compact_revision: Option<String>,
     #[serde(default)]
-    events: Vec<Event>,
+    events: Vec<EtcdEvent>,
 }
 
 #[derive(Deserialize)]
-struct Event {
+struct EtcdEvent {
     #[serde(default, rename = "type")]
     kind: String,
     #[serde(default)]

@@ -4,6 +4,7 @@
 //! `etcd://h:2379//lookaside/one` is `/lookaside/one`. User and password are percent-encoded. So a key has no `@`: the
 //! text before an `@` may be a part of a password, and no message shows that.
 
+use lookaside_protocol::percent;
 use lookaside_routing::{Address, Security, TlsPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -47,7 +48,7 @@ impl EtcdLocation {
     }
 
     /// The TLS policies of its endpoints.
-    pub fn protections(&self) -> BTreeMap<Address, TlsPolicy> {
+    pub fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
         let security = if self.is_secured { Security::Tls } else { Security::Plain };
         self.endpoints
             .iter()
@@ -87,8 +88,9 @@ fn read(rest: &str) -> Result<EtcdLocation, String> {
 
 fn read_user(text: &str) -> Result<EtcdUser, String> {
     let (name, password) = text.split_once(':').unwrap_or((text, ""));
-    let plain =
-        |text| percent_decoded(text).ok_or("a % in the user or password is not followed by two hexadecimal digits");
+    let plain = |text| {
+        percent::decode_text(text).ok_or("a % in the user or password is not followed by two hexadecimal digits")
+    };
     Ok(EtcdUser { name: plain(name)?, password: plain(password)? })
 }
 
@@ -106,16 +108,6 @@ fn read_endpoint(text: &str) -> Result<Address, String> {
         true => Ok(Address(format!("{host}:{port}").into())),
         false => Err(wrong()),
     }
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut pieces = text.split('%');
-    let mut bytes = pieces.next()?.as_bytes().to_vec();
-    for piece in pieces {
-        bytes.push(u8::from_str_radix(piece.get(..2)?, 16).ok()?);
-        bytes.extend_from_slice(&piece.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// `text` without the part that may be a user and a password.
@@ -157,7 +149,7 @@ mod tests {
         assert!(location.user.is_none());
         assert_eq!(parse("etcd://a:1//one").expect("good").key, "/one");
         let secured = parse("etcds://a:1/k").expect("good");
-        assert!(secured.protections().values().all(|protection| protection.security == Security::Tls));
+        assert!(secured.tls_policies().values().all(|policy| policy.security == Security::Tls));
         assert_eq!((secured.to_string(), location.is_secured), ("etcds://a:1/k".to_owned(), false));
         let user = parse("etcd://ops:p%40s:s@a:1/k").expect("good").user.expect("a user");
         assert_eq!((&*user.name, &*user.password), ("ops", "p@s:s"));

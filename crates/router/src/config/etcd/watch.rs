@@ -35,7 +35,7 @@ pub(crate) struct EtcdWatcher {
     seen: Option<Vec<u8>>,
     /// The endpoint to ask next.
     endpoint: usize,
-    session: Option<Session>,
+    session: Option<WatchSession>,
     retry: Duration,
     /// Consecutive attempts without a reply.
     failures: usize,
@@ -47,7 +47,7 @@ pub(crate) struct EtcdWatcher {
 }
 
 /// An active watch.
-struct Session {
+struct WatchSession {
     watch: Watch,
     check_at: Instant,
 }
@@ -147,7 +147,7 @@ impl EtcdWatcher {
         }
         match watch {
             Ok(watch) => {
-                self.session = Some(Session { watch, check_at: Instant::now() + CHECK_INTERVAL });
+                self.session = Some(WatchSession { watch, check_at: Instant::now() + CHECK_INTERVAL });
                 if std::mem::take(&mut self.unwatched) >= endpoints {
                     tracing::info!(etcd = %self.location, "watching the key in etcd again");
                 }
@@ -210,7 +210,7 @@ impl EtcdWatcher {
     }
 }
 
-impl Session {
+impl WatchSession {
     /// The next update of the key, or its state at a check. The error is why the watch has ended.
     async fn next(
         &mut self,

@@ -9,15 +9,15 @@ use std::io;
 use std::task::{Context, Poll};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
-/// The sockets that one thread accepts from. [`Acceptor::register`] must be called in the thread's runtime.
+/// The sockets that one thread accepts from. [`AcceptorSockets::register`] must be called in the thread's runtime.
 #[derive(Debug, Default)]
-pub(crate) struct Acceptor {
+pub(crate) struct AcceptorSockets {
     tcp: Vec<(Socket, Option<ClientTls>)>,
     unix: Vec<Socket>,
 }
 
 /// The sockets, registered with a runtime. They are polled round-robin, so that a busy one does not starve the others.
-struct RegisteredAcceptor {
+struct Acceptor {
     listeners: Vec<AcceptSocket>,
     next: usize,
 }
@@ -28,10 +28,10 @@ enum AcceptSocket {
     Unix(UnixListener),
 }
 
-impl Acceptor {
+impl AcceptorSockets {
     /// No sockets yet.
-    pub(crate) fn new() -> Acceptor {
-        Acceptor::default()
+    pub(crate) fn new() -> AcceptorSockets {
+        AcceptorSockets::default()
     }
 
     /// Adds a TCP socket; `tls` is `None` if its clients use none.
@@ -54,11 +54,11 @@ impl Acceptor {
         });
         let unix = self.unix.into_iter().map(|socket| UnixListener::from_std(socket.into()).map(AcceptSocket::Unix));
         let listeners = tcp.chain(unix).collect::<io::Result<Vec<_>>>()?;
-        Ok(Box::new(RegisteredAcceptor { listeners, next: 0 }))
+        Ok(Box::new(Acceptor { listeners, next: 0 }))
     }
 }
 
-impl RegisteredAcceptor {
+impl Acceptor {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Box<dyn Stream>>> {
         for _ in 0..self.listeners.len() {
             let listener = &self.listeners[self.next];
@@ -93,7 +93,7 @@ fn poll_tcp(listener: &TcpListener, cx: &mut Context<'_>) -> Poll<io::Result<Tcp
     })
 }
 
-impl Listener for RegisteredAcceptor {
+impl Listener for Acceptor {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         Box::pin(poll_fn(|cx| self.poll_accept(cx)))
     }
@@ -119,7 +119,7 @@ mod tests {
     async fn busy_socket_does_not_starve_the_others() {
         let (busy, _, _busy_clients) = listener_with_clients(8);
         let (quiet, _, quiet_clients) = listener_with_clients(1);
-        let mut listeners = Acceptor::new();
+        let mut listeners = AcceptorSockets::new();
         listeners.add_tcp(busy, None);
         listeners.add_tcp(quiet, None);
         let mut listener = listeners.register().expect("a runtime");

@@ -2,7 +2,7 @@
 //! threads.
 //!
 //! ```text
-//!   -l, -p, -s  (cli)  ->  ListenAddress ...  ->  bind_all()  ->  BoundListener  ->  Acceptor, one per thread
+//!   -l, -p, -s  (cli)  ->  ListenAddress ...  ->  bind_all()  ->  BoundListener  ->  AcceptorSockets, one per thread
 //!                          names resolved                         sockets            accept() over all of them
 //! ```
 //!
@@ -15,7 +15,7 @@
 mod acceptor;
 mod unix;
 
-pub(crate) use acceptor::Acceptor;
+pub(crate) use acceptor::AcceptorSockets;
 pub(crate) use unix::SocketFile;
 
 use crate::frontend::tls_accept::ClientTls;
@@ -129,7 +129,7 @@ impl BoundListener {
     /// Distributes the sockets to the threads. Returns the file to remove at the end.
     pub(crate) fn distribute(
         self,
-        threads: &mut [Acceptor],
+        threads: &mut [AcceptorSockets],
         certificates: &Arc<Certificates>,
     ) -> Result<Option<SocketFile>, String> {
         let lost = |error: io::Error| format!("{}: cannot duplicate the socket for each thread: {error}", self.name);

@@ -89,7 +89,7 @@ impl SocketFile {
     }
 
     /// Leaves the file to another process.
-    pub(crate) fn disown(mut self) {
+    pub(crate) fn keep_file(mut self) {
         self.is_owned = false;
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("router");
         let (_socket, file) = open(&path, 0o700, 16, &mut Inherited::default()).expect("the path is free");
-        file.disown();
+        file.keep_file();
         drop(file_of(&path, 0o700, false).expect("it exists"));
         assert!(path.exists(), "it is another process's");
         let mut file = file_of(&path, 0o700, false).expect("it exists");

@@ -60,7 +60,7 @@ pub enum BinaryReplyKind {
     /// The request is refused.
     Refused(Status),
     /// A set was refused for its size. The batch has a delete instead.
-    RejectedStore {
+    RefusedStore {
         /// The key.
         key: ReplyKey,
         /// Why it was refused.
@@ -119,7 +119,7 @@ pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> ParsedBatch
             BinaryParsed::Bad { tag, status, consumed, swallow, close, key_to_delete } => {
                 parsed.swallow_bytes = swallow;
                 parsed.close = close;
-                (OffsetRequest::refused(buffer, tag, status, key_to_delete), consumed)
+                (OffsetRequest::from_refusal(buffer, tag, status, key_to_delete), consumed)
             }
         };
         request.push_to(&mut parsed, buffer.split_to(request_bytes).freeze());
@@ -167,11 +167,11 @@ enum OffsetReplyKind {
         value: Option<Span>,
         expected: ExpectedReply,
     },
-    RejectedStore {
+    RefusedStore {
         key: Span,
         status: Status,
     },
-    RejectedStoreOnWire {
+    RefusedStoreOnWire {
         key: Span,
         wire_key: Bytes,
         status: Status,
@@ -198,11 +198,11 @@ impl OffsetReplyKind {
     }
 
     /// A set that was refused for its size: the key's old value must be deleted. `None` if the key cannot be sent.
-    fn rejected_store(buffer: &[u8], key: &[u8], status: Status) -> Option<OffsetReplyKind> {
+    fn refused_store(buffer: &[u8], key: &[u8], status: Status) -> Option<OffsetReplyKind> {
         let span = span_in(buffer, key);
         match check_key(key) {
-            Ok(()) => Some(OffsetReplyKind::RejectedStore { key: span, status }),
-            Err(_) => Some(OffsetReplyKind::RejectedStoreOnWire { key: span, wire_key: encode_wire_key(key)?, status }),
+            Ok(()) => Some(OffsetReplyKind::RefusedStore { key: span, status }),
+            Err(_) => Some(OffsetReplyKind::RefusedStoreOnWire { key: span, wire_key: encode_wire_key(key)?, status }),
         }
     }
 }
@@ -243,8 +243,8 @@ impl OffsetRequest {
         OffsetRequest { tag: request.tag, kind }
     }
 
-    fn refused(buffer: &[u8], tag: ResponseTag, status: Status, key_to_delete: Option<&[u8]>) -> OffsetRequest {
-        let kind = key_to_delete.and_then(|key| OffsetReplyKind::rejected_store(buffer, key, status));
+    fn from_refusal(buffer: &[u8], tag: ResponseTag, status: Status, key_to_delete: Option<&[u8]>) -> OffsetRequest {
+        let kind = key_to_delete.and_then(|key| OffsetReplyKind::refused_store(buffer, key, status));
         let kind = kind.unwrap_or(OffsetReplyKind::Other(BinaryReplyKind::Refused(status)));
         OffsetRequest { tag, kind }
     }
@@ -272,16 +272,16 @@ impl OffsetRequest {
                 parsed.batch.push(Request { key: wire_key.unwrap_or_else(|| bytes.clone()), operation });
                 BinaryReplyKind::Outcome { key: ReplyKey { bytes, class: class_of(&expected) }, expected }
             }
-            OffsetReplyKind::RejectedStoreOnWire { key, wire_key, status } => {
+            OffsetReplyKind::RefusedStoreOnWire { key, wire_key, status } => {
                 let meta = MetaOperation { verb: MetaVerb::Delete, flags: Bytes::from_static(b"b"), value: None };
                 parsed.batch.push(Request { key: wire_key, operation: Operation::Meta(meta) });
-                BinaryReplyKind::RejectedStore {
+                BinaryReplyKind::RefusedStore {
                     key: ReplyKey { bytes: slice_span(bytes, key), class: CommandClass::Delete },
                     status,
                 }
             }
-            OffsetReplyKind::RejectedStore { key, status } => {
-                BinaryReplyKind::RejectedStore { key: parsed.push_delete(slice_span(bytes, key)), status }
+            OffsetReplyKind::RefusedStore { key, status } => {
+                BinaryReplyKind::RefusedStore { key: parsed.push_delete(slice_span(bytes, key)), status }
             }
             OffsetReplyKind::Other(kind) => kind,
         };

@@ -15,7 +15,7 @@ impl Session<'_> {
         let (tag, is_quiet) = (reply.tag, reply.is_quiet());
         match reply.kind {
             BinaryReplyKind::Outcome { key, expected } => {
-                let outcome = match (self.next_outcome(batch).await, &expected) {
+                let outcome = match (self.next_outcome_or_route(batch).await, &expected) {
                     (Ok(Reply::NotFound), ExpectedReply::Number { direction, delta, vivify: Some(vivify) }) => {
                         self.create_number(&key.bytes, *direction, *delta, *vivify).await
                     }
@@ -30,11 +30,11 @@ impl Session<'_> {
             BinaryReplyKind::Local(command) => self.execute_binary_local(tag, command).await,
             BinaryReplyKind::Quit if is_quiet => {}
             BinaryReplyKind::Quit => self.write_success(tag, b""),
-            BinaryReplyKind::Refused(status) => self.reject_binary(tag, status),
-            BinaryReplyKind::RejectedStore { key, status } => {
-                let outcome = self.next_outcome(batch).await;
+            BinaryReplyKind::Refused(status) => self.write_binary_refusal(tag, status),
+            BinaryReplyKind::RefusedStore { key, status } => {
+                let outcome = self.next_outcome_or_route(batch).await;
                 self.reply_writer().write_single(&key, true, outcome);
-                self.reject_binary(tag, status);
+                self.write_binary_refusal(tag, status);
             }
         }
     }
@@ -58,7 +58,7 @@ impl Session<'_> {
     }
 
     async fn route_one(&mut self, request: Request<Bytes>) -> Outcome {
-        self.next_outcome(&mut BatchInProgress::new(vec![request])).await
+        self.next_outcome_or_route(&mut BatchInProgress::new(vec![request])).await
     }
 
     async fn execute_binary_local(&mut self, tag: ResponseTag, command: LocalCommand) {
@@ -95,7 +95,7 @@ impl Session<'_> {
         }
     }
 
-    fn reject_binary(&mut self, tag: ResponseTag, status: Status) {
+    fn write_binary_refusal(&mut self, tag: ResponseTag, status: Status) {
         self.delta.bad_commands += 1;
         compose_error(tag, status, &mut self.out);
     }

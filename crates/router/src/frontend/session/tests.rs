@@ -74,8 +74,8 @@ async fn bytes_that_a_stream_buffered_are_sent_after_a_failed_handover() {
         shared.set_handing_over(true);
         stop.send_replace(true);
     };
-    let suspended = SuspendedSession::new(Box::new(stream));
-    let ((end, suspended), ()) = tokio::join!(serve(&context, suspended, shutdown.clone()), hand_over);
+    let session = ClientSession::new(Box::new(stream));
+    let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown.clone()), hand_over);
     assert_eq!(end, SessionEnd::Shutdown);
     shared.set_handing_over(false);
     stop.send_replace(false);

@@ -16,7 +16,7 @@ use crate::{
     Batch, Context, Outcome, Outcomes,
     cluster::staging_route::{time_left_request, time_left_s},
     outcome::is_error,
-    split::ask_some,
+    split::route_some,
 };
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode};
@@ -39,7 +39,7 @@ impl BigValueRoute {
                 _ => small.push((at, batch[at].clone())),
             }
         }
-        for (at, outcome) in ask_some(&*self.target, small, context).await {
+        for (at, outcome) in route_some(&*self.target, small, context).await {
             outcomes[at] = outcome;
         }
         outcomes
@@ -79,7 +79,7 @@ impl BigValueRoute {
         let value = extended_value(&value, &request.operation);
         let operation = Operation::Store { mode: StoreMode::Cas(cas), flags, exptime, value };
         let store = Request { key: request.key.clone(), operation };
-        match self.ask(vec![store], context).await.remove(0) {
+        match self.route_batch(vec![store], context).await.remove(0) {
             Ok(Reply::NotFound) => Ok(Reply::NotStored),
             outcome => outcome,
         }

@@ -42,7 +42,7 @@ impl Default for FailoverOptions {
     fn default() -> Self {
         FailoverOptions {
             errors: FailoverErrors::default(),
-            order: FailoverOrder::AsTheyStand,
+            order: FailoverOrder::InOrder,
             tries_max: u32::MAX,
             candidates_max: None,
             exclude_errors: FailoverErrorSet::NONE,
@@ -66,7 +66,7 @@ impl PartialEq for SharedPairs {
 /// The policies of `failover_policy.rs`, each by its name.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum FailoverOrder {
-    AsTheyStand,
+    InOrder,
     LeastFailures,
     ByKey {
         hash: KeyHash,
@@ -144,7 +144,7 @@ fn parse_policy(
     let kind = object.get("type");
     let kind = kind.as_ref().map_or(Ok("FailoverInOrderPolicy"), |node| node.string("the policy's type"))?;
     let (known, order) = match kind {
-        "FailoverInOrderPolicy" => (&IN_ORDER, FailoverOrder::AsTheyStand),
+        "FailoverInOrderPolicy" => (&IN_ORDER, FailoverOrder::InOrder),
         "LeastFailuresPolicy" => (&LEAST_FAILURES, FailoverOrder::LeastFailures),
         "RendezvousPolicy" => {
             (&RENDEZVOUS, FailoverOrder::Rendezvous { tags: parse_rendezvous_tags(object, children)? })

@@ -36,7 +36,7 @@ pub struct FailoverPolicy {
 
 #[derive(Debug)]
 enum Order {
-    AsTheyStand,
+    Listed,
     /// For each child, the failures since its last reply.
     LeastFailures(Box<[AtomicU32]>),
     ByKey {
@@ -56,7 +56,7 @@ impl FailoverPolicy {
 
     /// One child after the other.
     pub fn in_order() -> Self {
-        Self::with_order(Order::AsTheyStand, u32::MAX)
+        Self::with_order(Order::Listed, u32::MAX)
     }
 
     /// The first of `children` children, then those that failed least.
@@ -114,7 +114,7 @@ impl FailoverPolicy {
     pub(crate) fn order(&self, request: &Request<Bytes>, children: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..children as u32).collect();
         match &self.order {
-            Order::AsTheyStand => {}
+            Order::Listed => {}
             Order::LeastFailures(failures) => {
                 order[1..].sort_by_key(|&child| (failures[child as usize].load(Relaxed), child));
             }

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::sync::Arc;
 
 /// Asks a child in a separate future, which can outlive the caller's.
-pub(crate) fn ask_owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
+pub(crate) fn route_owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
     let (child, context, asked) = (child.clone(), *context, batch.len());
     Box::pin(async move {
         let outcomes = child.route(batch, &context).await;
@@ -31,7 +31,7 @@ pub(crate) struct FanOut {
 impl FanOut {
     /// Sends `batch` to all of `children`.
     pub(crate) fn all(children: &Children, batch: Batch, context: &Context, background: &Background) -> Self {
-        let pending = children.iter().map(|child| ask_owned(child, batch.clone(), context)).collect();
+        let pending = children.iter().map(|child| route_owned(child, batch.clone(), context)).collect();
         FanOut { pending, permit: background.try_permit() }
     }
 

@@ -20,10 +20,8 @@
 
 use crate::hash::murmur64a;
 use lookaside_protocol::LeaseToken;
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Mutex, PoisonError},
-};
+use lookaside_sync::Mutex;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The lifetime of a pair, in seconds: that of mcrouter, and the time between two tokens for a key in the paper.
 pub const PAIR_TTL_S: u64 = 10;
@@ -54,7 +52,7 @@ impl LeasePairs {
     pub(crate) fn remember(&self, token: LeaseToken, key: &[u8], child: u32, now_s: u64) {
         let until_s = now_s + PAIR_TTL_S;
         let pair = Pair { child, key_hash: murmur64a(key), until_s };
-        let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pairs = self.0.lock();
         let Pairs { by_token, tokens } = &mut *pairs;
         while let Some(&(oldest, its_until_s)) = tokens.front()
             && (its_until_s <= now_s || tokens.len() >= PAIRS_MAX)
@@ -70,7 +68,7 @@ impl LeasePairs {
 
     /// Removes the pair of `token` and `key`. Returns the child that issued the token.
     pub(crate) fn remove_pair(&self, token: LeaseToken, key: &[u8], now_s: u64) -> Option<u32> {
-        let mut pairs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pairs = self.0.lock();
         let is_for_key = pairs.by_token.get(&token.0).is_some_and(|pair| pair.key_hash == murmur64a(key));
         if !is_for_key {
             return None;
@@ -81,7 +79,7 @@ impl LeasePairs {
 
     /// The number of pairs.
     pub fn count(&self) -> usize {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).by_token.len()
+        self.0.lock().by_token.len()
     }
 }
 

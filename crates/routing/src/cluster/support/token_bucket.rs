@@ -1,10 +1,8 @@
 //! A token bucket: a rate with a burst, by a clock that is handed in.
 
 use crate::configuration::{ConfigurationError, Node};
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use lookaside_sync::Mutex;
+use std::time::Duration;
 
 /// A limit: tokens per second, and how many can accumulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +42,7 @@ impl TokenBucket {
 
     /// Takes one token. Returns whether there was one.
     pub(crate) fn try_take(&self, now: Duration) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let (tokens, counted_at) = &mut *state;
         let passed = now.saturating_sub(*counted_at).as_nanos();
         *tokens = (*tokens + passed * u128::from(self.rate.per_s)).min(u128::from(self.rate.burst) * TOKEN);

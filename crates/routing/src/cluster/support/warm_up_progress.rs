@@ -15,10 +15,8 @@
 //!
 //! All trees of one configuration share the progress, so that all threads of a router end together.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use lookaside_sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The shortest window, in seconds.
 const WINDOW_S: u64 = 60;
@@ -77,7 +75,7 @@ impl WarmUpProgress {
 
     /// Counts a batch. Returns whether this ended the warm-up.
     pub(crate) fn record(&self, reads: Reads, end: WarmUpEnd, now_s: u64) -> bool {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut window = self.window.lock();
         let since_s = *window.since_s.get_or_insert(now_s);
         window.reads = window.reads.add(reads);
         if now_s < since_s + WINDOW_S || window.reads.answered < WINDOW_READS {

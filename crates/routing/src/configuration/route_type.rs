@@ -1,0 +1,143 @@
+//! A type of route: its name, and how its arguments are parsed. No request passes here.
+//!
+//! | arguments | object form | short form |
+//! |---|---|---|
+//! | its own | parsed by the route's file | the same, if there is one |
+//! | children only | `{"type": "T", "children": [...]}` | `T|child`, `T|Pool|A` |
+//! | none | `{"type": "T"}` | `T` |
+
+use super::{
+    error::ConfigurationError,
+    handle::{Handle, RouteConfig, TreeBuilder},
+    json_cursor::{Keys, Node, Object},
+    parser::Parser,
+};
+use crate::Route;
+use std::sync::Arc;
+
+/// One type of route, and how its arguments are parsed.
+pub(crate) struct RouteType {
+    name: &'static str,
+    alias: Option<&'static str>,
+    arguments: Arguments,
+}
+
+enum Arguments {
+    Own { parse: ParseObject, parse_short: Option<ParseShort> },
+    Children(BuildRoute),
+    None(BuildRoute),
+}
+
+/// Parses the object form, from its keys.
+type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
+
+/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if
+/// the type has no such form.
+type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
+
+/// Builds the route over its children.
+type BuildRoute = fn(&[Handle], &mut dyn TreeBuilder) -> Arc<dyn Route>;
+
+impl RouteType {
+    /// A type that is written as an object with `"type": name`.
+    pub(crate) const fn new(name: &'static str, parse: ParseObject) -> RouteType {
+        RouteType { name, alias: None, arguments: Arguments::Own { parse, parse_short: None } }
+    }
+
+    /// A type with a list of children, at least one, and no other argument. It has a short form, too.
+    pub(crate) const fn of_children(name: &'static str, build: BuildRoute) -> RouteType {
+        RouteType { name, alias: None, arguments: Arguments::Children(build) }
+    }
+
+    /// A type without arguments. It has a short form, too. `build` gets no children.
+    pub(crate) const fn without_arguments(name: &'static str, build: BuildRoute) -> RouteType {
+        RouteType { name, alias: None, arguments: Arguments::None(build) }
+    }
+
+    /// Adds a short form to a type with arguments of its own.
+    pub(crate) const fn with_short_form(self, parse_short: ParseShort) -> RouteType {
+        match self.arguments {
+            Arguments::Own { parse, .. } => {
+                RouteType { arguments: Arguments::Own { parse, parse_short: Some(parse_short) }, ..self }
+            }
+            Arguments::Children(_) | Arguments::None(_) => panic!("the type has a short form"),
+        }
+    }
+
+    /// Accepts `alias` as `"type"`, too.
+    pub(crate) const fn with_alias(self, alias: &'static str) -> RouteType {
+        RouteType { alias: Some(alias), ..self }
+    }
+
+    /// The value of `"type"`.
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Whether `name` is a value of `"type"` for it.
+    pub(super) fn accepts(&self, name: &str) -> bool {
+        self.name == name || self.alias == Some(name)
+    }
+
+    /// Parses the object form.
+    pub(super) fn parse_object<'a>(
+        &self,
+        object: &Object<'a>,
+        parser: &mut Parser<'a>,
+    ) -> Result<Handle, ConfigurationError> {
+        match self.arguments {
+            Arguments::Own { parse, .. } => parse(object, parser),
+            Arguments::Children(build) => Ok(self.handle(parser.only_children(object)?, build)),
+            Arguments::None(build) => {
+                object.check(&Keys::known(&["type", "name"]))?;
+                Ok(self.handle(Vec::new(), build))
+            }
+        }
+    }
+
+    /// Parses the short form; `None` if the type has none with this argument.
+    pub(super) fn parse_short_form<'a>(
+        &self,
+        node: &Node<'a>,
+        argument: Option<&str>,
+        parser: &mut Parser<'a>,
+    ) -> Result<Option<Handle>, ConfigurationError> {
+        match self.arguments {
+            Arguments::Own { parse_short, .. } => parse_short.map_or(Ok(None), |parse| parse(node, argument, parser)),
+            Arguments::Children(build) => {
+                let children = parser.short_children(node, argument)?;
+                Ok(children.map(|children| self.handle(children, build)))
+            }
+            Arguments::None(build) => Ok(argument.is_none().then(|| self.handle(Vec::new(), build))),
+        }
+    }
+
+    fn handle(&self, children: Vec<Handle>, build: BuildRoute) -> Handle {
+        Handle::route(ChildrenConfig { name: self.name, children, build })
+    }
+}
+
+/// The children of a route that has no other argument.
+#[derive(Debug)]
+struct ChildrenConfig {
+    name: &'static str,
+    children: Vec<Handle>,
+    build: BuildRoute,
+}
+
+/// The name stands for the function: the address of a function is not unique.
+impl PartialEq for ChildrenConfig {
+    fn eq(&self, other: &Self) -> bool {
+        (self.name, &self.children) == (other.name, &other.children)
+    }
+}
+
+impl RouteConfig for ChildrenConfig {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
+        (self.build)(&self.children, tree)
+    }
+}
