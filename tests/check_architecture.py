@@ -31,25 +31,6 @@ CYCLE_FILES_MAX = 4
 # Type names that more crates than these may define.
 NAME_CRATES_MAX = 2
 SHARED_NAMES = {"Error", "Options"}
-# Names that still stand for several concepts. A name that no longer does is reported, so that it leaves the list.
-AMBIGUOUS_NAMES = {
-    "Clock",
-    "Connection",
-    "Counters",
-    "Database",
-    "Entry",
-    "Event",
-    "Header",
-    "Kind",
-    "Log",
-    "Memory",
-    "Progress",
-    "Region",
-    "Shared",
-    "Source",
-    "Statistics",
-    "Value",
-}
 
 Module = tuple[str, ...]
 
@@ -341,10 +322,8 @@ def check_type_names(crates: dict[str, Crate]) -> Iterator[str]:
             for type_name in TYPE.findall(code):
                 defining[type_name].add(name)
     shared = {name for name, folders in defining.items() if len(folders) > NAME_CRATES_MAX} - SHARED_NAMES
-    for name in sorted(shared - AMBIGUOUS_NAMES):
+    for name in sorted(shared):
         yield f"type {name} is defined in {', '.join(sorted(defining[name]))}: one name, one concept"
-    for name in sorted(AMBIGUOUS_NAMES - shared):
-        yield f"type {name} is not ambiguous any more: delete it from AMBIGUOUS_NAMES"
 
 
 def pictures(text: str) -> dict[str, str]:
