@@ -181,7 +181,7 @@ def test_without_descriptors_connections_wait_and_the_log_is_not_flooded(tmp_pat
             assert read(connection, 4) == b"MN\r\n"
             connection.close()
         eventually(lambda: stats_of(probe)["accepting_conns"] == "1", "there are descriptors again")
-        assert server.log().count("no file descriptor") == 1, server.log()
+        assert server.log().count("out of file descriptors") == 1, server.log()
         probe.ask()
     finally:
         assert server.stop() == 0

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import socket
 import struct
 import threading
@@ -303,6 +304,14 @@ def wait_for_requests(pools: list[Pool], count: int = 100) -> None:
 def serves(port: int) -> bool:
     """Whether new connections are served."""
     return answers(port)
+
+
+def takeover_failures(process: Process, until: int) -> int:
+    """How often a process has logged that a successor went as far as `until` and no further."""
+    if until > READY:
+        return process.log().count("takeover failed; continuing to serve")
+    # A successor that dies right after its Ready is noticed before the handover, or in the middle of it.
+    return len(re.findall("does not take over|has not taken over", process.log()))
 
 
 class FakePredecessor:
