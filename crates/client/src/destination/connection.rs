@@ -225,7 +225,7 @@ impl<'a> Connection<'a> {
                 Err(error) => return Poll::Ready(self.classify_error(error)),
             }
             if self.read_buffer.len() >= self.needed_bytes
-                && let Err(error) = self.dispatch_replies()
+                && let Err(error) = self.process_received()
             {
                 return Poll::Ready(End::ProtocolError(error));
             }
@@ -248,12 +248,13 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn dispatch_replies(&mut self) -> Result<(), ProtocolError> {
+    /// Gives all received bytes to the pipeline and counts the replies.
+    fn process_received(&mut self) -> Result<(), ProtocolError> {
         let block: Bytes = self.read_buffer.split().freeze();
         let answered_batches_before = self.pipeline.answered_batches();
         let late_batches_before = self.pipeline.late_batches();
         let unanswered_before = self.pipeline.unanswered();
-        let parsed = self.pipeline.parse_replies(&block);
+        let parsed = self.pipeline.dispatch_replies(&block);
         self.window = self.window.saturating_add(unanswered_before - self.pipeline.unanswered());
         let answered_batches = self.pipeline.answered_batches() - answered_batches_before;
         let counters = &self.context.shared.counters;

@@ -69,7 +69,7 @@ pub(super) enum ProtocolError {
     Desynchronized,
 }
 
-/// How much [`Pipeline::parse_replies`] parsed.
+/// How much [`Pipeline::dispatch_replies`] parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Consumed {
     /// Bytes of the block that were parsed.
@@ -218,8 +218,8 @@ impl Pipeline {
         compose_retrieve(&open.operation, keys, out);
     }
 
-    /// Parses all whole replies at the front of `block`. Values become slices of it.
-    pub(super) fn parse_replies(&mut self, block: &Bytes) -> Result<Consumed, ProtocolError> {
+    /// Parses all whole replies at the front of `block` and gives each to its request. Values become slices of it.
+    pub(super) fn dispatch_replies(&mut self, block: &Bytes) -> Result<Consumed, ProtocolError> {
         let mut at = 0;
         loop {
             if let Some(consumed) = self.parse_expected_value(&block[at..], block) {

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A delete follows these calls: [`SpoolingDestination`]`::send_or_spool` -> [`Spool::append`] ->
-//! `Writer::write_group` -> `ServerLog::end_append_and_fence` (raises the fence) -> `Peers::forward_or_fence` ->
-//! `Failure::Spooled` -> acknowledged; later `Replayer::run` -> `replay_next` -> `ReplayConnection::delete` ->
-//! `mark_replayed`.
+//! `Writer::write_group` -> `ServerLog::end_append_and_fence` (raises the fence) -> `Peers::forward_or_fence` (if there
+//! are peers) -> `Failure::Spooled` -> acknowledged; later `Replayer::run` -> `replay_next` ->
+//! `ReplayConnection::delete` -> `mark_replayed` -> `next_replay_or_unfence`.
 //!
 //! | files | |
 //! |---|---|

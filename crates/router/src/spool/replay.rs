@@ -98,7 +98,7 @@ impl Replayer {
 
     /// Returns when the backlog is empty, or when no configuration names the server.
     pub(super) async fn run(mut self) {
-        while let Some(action) = self.server.next_replay() {
+        while let Some(action) = self.server.next_replay_or_unfence() {
             let replayed = match action {
                 ReplayAction::Wait => {
                     self.server.wait_for_append_end().await;

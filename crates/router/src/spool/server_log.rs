@@ -157,7 +157,7 @@ impl ServerLog {
 
     /// The replayer's next action. `None`: its task ends, and a later append starts a new one. The fence is then down
     /// if the backlog is empty and no peer fence is set.
-    pub(super) fn next_replay(&self) -> Option<ReplayAction> {
+    pub(super) fn next_replay_or_unfence(&self) -> Option<ReplayAction> {
         let mut state = self.state();
         if state.is_configured || state.segments.is_extended() {
             let next = state.segments.next_replay();
@@ -359,7 +359,7 @@ mod tests {
                 return false;
             }
             match self.sending.take() {
-                None => match self.server.next_replay() {
+                None => match self.server.next_replay_or_unfence() {
                     None => self.is_replaying = false,
                     Some(ReplayAction::Wait) => return false,
                     Some(action) => self.sending = Some(action),
@@ -432,10 +432,10 @@ mod tests {
         assert!(server.end_append_and_fence(second, Ok((1, 100)), total, &mut replaced));
         let third = server.begin_append(100, u64::MAX, total, u64::MAX);
         assert_eq!(third, AppendTarget::Segment { number: 1, at: 108 });
-        assert_eq!(server.next_replay(), Some(ReplayAction::Wait));
+        assert_eq!(server.next_replay_or_unfence(), Some(ReplayAction::Wait));
         server.end_append_and_fence(third, Err(&full), total, &mut replaced);
         assert_eq!(server.begin_append(100, u64::MAX, total, u64::MAX), AppendTarget::Segment { number: 2, at: 0 });
-        assert_eq!(server.next_replay(), Some(ReplayAction::SendDeletes { number: 1, bytes: 108 }));
+        assert_eq!(server.next_replay_or_unfence(), Some(ReplayAction::SendDeletes { number: 1, bytes: 108 }));
         assert_eq!(server.backlog(), Backlog { deletes: 1, bytes: 108, flush_pending: false });
     }
 
@@ -447,7 +447,7 @@ mod tests {
         assert_eq!(target, AppendTarget::Flush { number: 0 });
         server.end_append_and_fence(target, Ok((1, 9)), total, &mut replaced);
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
-        assert_eq!(server.next_replay(), Some(ReplayAction::Flush { number: 0 }));
+        assert_eq!(server.next_replay_or_unfence(), Some(ReplayAction::Flush { number: 0 }));
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Segment { number: 1, at: 0 });
         server.flush_failed(0);
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);

@@ -150,7 +150,7 @@ impl Round {
 
     /// Answers all input that was added. [`Round::pop_finished`] then returns the connections with their states.
     pub(crate) fn serve(&mut self, connections: &mut [Option<Connection>], context: &SessionContext<'_>, now: Now) {
-        self.scan_and_execute(connections, context, now);
+        self.scan_execute_and_send(connections, context, now);
         for (ready, leftover) in self.ready.drain(..).zip(self.leftovers.drain(..)) {
             let Some(connection) = connections[ready.connection].as_mut() else { continue };
             let is_closed = leftover.next_state == NextState::Closed;
@@ -168,7 +168,12 @@ impl Round {
         self.finished.pop()
     }
 
-    fn scan_and_execute(&mut self, connections: &mut [Option<Connection>], context: &SessionContext<'_>, now: Now) {
+    fn scan_execute_and_send(
+        &mut self,
+        connections: &mut [Option<Connection>],
+        context: &SessionContext<'_>,
+        now: Now,
+    ) {
         let Round { arena, ready, leftovers, step_ranges, batch: idle_batch, reply, .. } = self;
         let (arena, ready) = (&*arena, &*ready);
         let mut batch = std::mem::take(idle_batch).recycle();

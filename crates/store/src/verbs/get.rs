@@ -50,12 +50,12 @@ impl StripeGuard<'_> {
         if after != before {
             self.shared.memory.pages.set_usage_at(found.at, after);
         }
-        self.view_with_expiry(found, expiry, now)
+        self.set_expiry_and_view(found, expiry, now)
     }
 
     /// Shows an item, with a new expiry if there is one, without recording an access.
     #[inline(always)]
-    pub(super) fn view_with_expiry(&mut self, found: ItemRef, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
+    pub(super) fn set_expiry_and_view(&mut self, found: ItemRef, expiry: Option<Expiry>, now: Now) -> ItemView<'_> {
         match expiry {
             None => self.view(&found, now),
             Some(expiry) => self.set_expiry(found, expiry, now),

@@ -43,7 +43,7 @@ impl StripeGuard<'_> {
         let (slab_class, item_bytes) = self.extent(&found);
         let touch = conditions.touch.filter(|_| !is_vivified);
         let item = match conditions.no_bump {
-            true => self.view_with_expiry(found, touch, now),
+            true => self.set_expiry_and_view(found, touch, now),
             false => self.access(found, touch, now),
         };
         let win_already_sent = !win_is_free && !is_vivified;
@@ -155,7 +155,7 @@ impl StripeGuard<'_> {
         let outcome = self.apply_delta(key, &found, direction, delta, conditions.cas_new, now);
         let touch = conditions.touch.filter(|_| matches!(outcome, ArithmeticOutcome::Number(..)));
         if let (Some(expiry), Some(found)) = (touch, self.find(key)) {
-            self.view_with_expiry(found, Some(expiry), now);
+            self.set_expiry_and_view(found, Some(expiry), now);
         }
         MetaArithmeticOutcome::Counted { outcome, expiry: [before, touch.unwrap_or(before)] }
     }
