@@ -24,7 +24,6 @@ use std::sync::{Arc, OnceLock};
 /// The programs that can take over from each other. The format includes that of a connection's handover state.
 pub(crate) const PROGRAM: Program = Program { name: "lookaside-server", format: 1 };
 
-/// The state that all threads of the process share.
 pub(crate) struct ServerState {
     pub(crate) arguments: Arguments,
     pub(crate) options: Options,
@@ -53,7 +52,7 @@ pub(crate) struct ServerState {
 #[derive(Clone, Debug)]
 pub(crate) struct WarmStart {
     pub(crate) name: RegionName,
-    /// The number of items found in the region.
+    /// Found in the region.
     pub(crate) items: u64,
     /// How long attaching or creating the region took.
     pub(crate) attach_ms: u64,
@@ -105,7 +104,6 @@ impl ServerState {
         }));
     }
 
-    /// The sources of the watchers' events.
     pub(crate) fn watch_sources(&self) -> WatchSources<'_> {
         let sinks = self.net.worker_handles.iter().map(|handle| &handle.events).chain([&*self.evictions]);
         WatchSources { sinks: sinks.collect(), connection_table: &self.net.connection_table, clock: self.clock }

@@ -90,7 +90,6 @@ const SUGGESTION_DISTANCE_MAX: usize = 3;
 /// Whether an option of `-o` is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Support {
-    /// It has its effect.
     Supported,
     /// It has no effect, and is not needed.
     NoEffect,
@@ -133,7 +132,7 @@ pub(super) fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// The edit distance between two words (Levenshtein).
+/// The Levenshtein distance.
 fn distance(one: &str, other: &str) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (letter_at, letter) in one.bytes().enumerate() {

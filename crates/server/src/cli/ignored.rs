@@ -8,7 +8,6 @@ use super::extended::{self, Support};
 use super::values::MEGABYTES_MAX;
 use clap::{ArgAction, Args};
 
-/// Their heading in `--help`.
 const IGNORED_HEADING: &str = "Options of memcached without effect here";
 
 /// A log line about an option without effect.

@@ -331,7 +331,6 @@ impl Arguments {
         (self.udp_worker_ports != 0).then_some(self.udp_worker_ports..=last)
     }
 
-    /// Whether a UDP port is open.
     pub(crate) fn serves_udp(&self) -> bool {
         self.udp_port != 0 && self.unix_path.is_none()
     }

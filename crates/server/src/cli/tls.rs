@@ -3,7 +3,6 @@
 use crate::net::tls::options::{ClientCertificate, KeyFormat, TlsOptions};
 use std::path::PathBuf;
 
-/// Whether an option of `-o` is one for TLS.
 pub(crate) fn is_tls_option(option: &str) -> bool {
     option.trim_start_matches("no_").starts_with("ssl_")
 }

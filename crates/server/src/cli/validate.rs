@@ -20,7 +20,6 @@ impl std::fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl UsageError {
-    /// An error from a literal message.
     pub(crate) fn new(why: impl ToString) -> UsageError {
         UsageError(why.to_string())
     }

@@ -24,7 +24,6 @@ struct ClosingConnection {
     is_write_shut: bool,
 }
 
-/// Closes all connections gracefully.
 pub(crate) fn close_gracefully(connections: Vec<Connection>, clock: Clock) {
     let mut closing: Vec<ClosingConnection> =
         connections.into_iter().map(|connection| ClosingConnection { connection, is_write_shut: false }).collect();

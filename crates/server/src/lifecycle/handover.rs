@@ -9,7 +9,6 @@ use lookaside_upgrade::{Successor, UpgradeOutcome};
 use rustix::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-/// The outcome of a handover.
 pub(super) enum HandoverOutcome {
     /// The new process serves; it cannot serve these connections.
     TakenOver(Successor, Vec<Connection>, Clock),
@@ -19,7 +18,6 @@ pub(super) enum HandoverOutcome {
     Stopped,
 }
 
-/// Hands connections and the saved region over to the new process.
 pub(super) fn hand_over(
     mut state: ServerState,
     mut successor: Successor,

@@ -26,11 +26,9 @@ const NO_WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 pub(super) enum Exit {
     /// A signal, or the command `shutdown`.
     Stopped,
-    /// A new process is ready to take over.
     Upgrade(Successor),
 }
 
-/// Accepts connections until the process is to stop, or a new process is ready to take over.
 pub(super) fn run_until_exit(
     state: &ServerState,
     listeners: &[Listener],

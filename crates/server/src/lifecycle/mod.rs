@@ -1,12 +1,4 @@
 //! The process from its command line to its end.
-//!
-//! | file | |
-//! |---|---|
-//! | [`threads`] | starts the threads, and ends them |
-//! | [`main_loop`] | the main thread while the others serve: accept, reload, tick, upgrade |
-//! | [`handover`] | gives everything to a new process |
-//! | [`graceful_close`] | the end of connections that cannot be handed over |
-//! | [`server_control`] | what clients may ask of the process: `stats`, `shutdown`, `verbosity`, ... |
 
 mod graceful_close;
 mod handover;

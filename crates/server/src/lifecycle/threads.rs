@@ -169,7 +169,7 @@ fn build_workers(state: &ServerState, udp_ports: Vec<Vec<UdpPort>>) -> anyhow::R
     workers.collect::<Result<_, _>>().context("cannot create the workers' epolls")
 }
 
-/// Descriptor and address of each listening socket, for `stats conns`.
+/// `stats conns` shows them.
 fn describe_listening_sockets(listeners: &[Listener], workers: &[Worker<'_>]) -> Vec<(RawFd, String)> {
     let tcp = listeners.iter().filter_map(|listener| {
         let descriptor = listener.socket.as_raw_fd();

@@ -35,12 +35,10 @@ impl AcceptPause {
         }
     }
 
-    /// Whether connections are being accepted.
     pub(crate) fn is_accepting(&self) -> bool {
         self.paused_at_ms.load(Ordering::Relaxed) == 0
     }
 
-    /// The number of pauses.
     pub(crate) fn pauses(&self) -> u64 {
         self.pauses.load(Ordering::Relaxed)
     }

@@ -1,7 +1,6 @@
 //! Accepts connections and gives each to the worker that has the fewest.
 //!
-//! Accepting pauses while the process has no file descriptor for another connection, and with `-o no_maxconns_fast`
-//! while there are as many connections as `-c` allows ([`AcceptPause`](crate::net::accept_pause::AcceptPause)).
+//! Accepting may pause ([`AcceptPause`](crate::net::accept_pause::AcceptPause)).
 
 use crate::clock::Clock;
 use crate::net::state::NetState;
@@ -41,7 +40,6 @@ pub(crate) struct Listener {
     pub(crate) protocols: Option<Protocols>,
 }
 
-/// Accepts connections on all listeners.
 pub(crate) struct Acceptor<'a> {
     net: &'a NetState,
     /// `None` if TLS is off.
@@ -91,7 +89,6 @@ impl<'a> Acceptor<'a> {
         }
     }
 
-    /// Accepts the connections that wait.
     pub(crate) fn accept_waiting(&mut self) {
         self.is_exhausted = false;
         for listener in self.listeners {
@@ -134,7 +131,6 @@ impl<'a> Acceptor<'a> {
     }
 }
 
-/// Whether new connections have to wait because the maximum is reached.
 fn waits_for_space(net: &NetState) -> bool {
     net.limits.waits_when_full && net.is_full()
 }

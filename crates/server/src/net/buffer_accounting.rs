@@ -14,7 +14,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bytes that one connection buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BufferUsage {
     pub(crate) input_bytes: u32,
@@ -28,7 +27,6 @@ pub(crate) enum LimitExceeded {
     Output,
 }
 
-/// The bytes that the connections of one worker buffer.
 #[derive(Debug, Default)]
 pub(crate) struct BufferAccounting {
     pub(crate) input: BufferGauge,
@@ -67,7 +65,6 @@ impl BufferAccounting {
 }
 
 impl BufferGauge {
-    /// The bytes buffered.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

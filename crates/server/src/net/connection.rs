@@ -182,7 +182,6 @@ impl Connection {
         receive(&self.socket, rustix::buffer::spare_capacity(&mut active.input))
     }
 
-    /// The event that it waits for.
     pub(crate) fn phase(&self) -> ConnectionPhase {
         match &self.active {
             None => ConnectionPhase::Read,
@@ -191,7 +190,6 @@ impl Connection {
         }
     }
 
-    /// Whether it uses TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }

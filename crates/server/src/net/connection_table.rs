@@ -37,7 +37,6 @@ pub(crate) struct ConnectionTable {
     slots: Box<[AtomicU32]>,
 }
 
-/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionEntry {
     pub(crate) descriptor: RawFd,
@@ -47,7 +46,6 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionPhase {
-    /// memcached's name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ConnectionPhase::Read => "conn_read",
@@ -73,7 +71,6 @@ impl ConnectionTable {
         }
     }
 
-    /// Removes a closed connection.
     pub(crate) fn remove(&self, descriptor: RawFd) {
         if let Some(slot) = self.slots.get(descriptor as usize) {
             slot.store(0, Ordering::Relaxed);

@@ -66,7 +66,6 @@ pub(crate) struct FinishedConnection {
     pub(crate) watches: Option<u8>,
 }
 
-/// A connection with input.
 struct Ready {
     connection: usize,
     source: InputSource,
@@ -88,20 +87,17 @@ struct Leftover {
     next_state: NextState,
 }
 
-/// The state of a connection after the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextState {
     /// Waiting for more bytes.
     Open,
     /// Waiting for space in the socket.
     Paused,
-    /// Closed.
     Closed,
     /// To be moved to the watchers' thread; it watches these kinds of events.
     Watching(u8),
 }
 
-/// The steps of one connection in a batch.
 struct StepRange {
     ready: usize,
     steps_end: usize,

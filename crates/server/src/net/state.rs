@@ -9,7 +9,6 @@ use lookaside_sync::SharedCounter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The connections of the process.
 pub(crate) struct NetState {
     pub(crate) worker_handles: Vec<WorkerHandle>,
     pub(crate) watchers: Watchers,
@@ -33,7 +32,6 @@ pub(crate) struct ConnectionLimits {
 }
 
 impl NetState {
-    /// The state before the first connection.
     pub(crate) fn new(
         worker_handles: Vec<WorkerHandle>,
         limits: ConnectionLimits,
@@ -51,19 +49,16 @@ impl NetState {
         }
     }
 
-    /// The worker that has the fewest connections.
     pub(crate) fn least_loaded_worker(&self) -> &WorkerHandle {
         let least_loaded =
             self.worker_handles.iter().min_by_key(|handle| handle.connections_open.load(Ordering::Relaxed));
         least_loaded.expect("there is at least one worker")
     }
 
-    /// Whether the maximum number of connections is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.connections_open() >= self.limits.connections_max
     }
 
-    /// The number of open client connections.
     pub(crate) fn connections_open(&self) -> usize {
         let served: usize =
             self.worker_handles.iter().map(|handle| handle.connections_open.load(Ordering::Relaxed)).sum();

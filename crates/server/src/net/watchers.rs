@@ -23,7 +23,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, PoisonError};
 use std::time::Duration;
 
-/// The maximum number of watchers.
 pub(crate) const WATCHERS_MAX: usize = 20;
 
 /// At most this many bytes are buffered for a watcher that does not read.
@@ -52,7 +51,6 @@ pub(crate) struct WatchSources<'a> {
     pub(crate) clock: Clock,
 }
 
-/// One watching connection.
 struct Watcher {
     connection: Connection,
     kinds: u8,
@@ -77,7 +75,6 @@ impl Watchers {
         update_interest(sources, &[]);
     }
 
-    /// Ends the thread.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         // Under the lock, so that the thread either has not checked the flag yet or is asleep.

@@ -2,8 +2,7 @@
 //!
 //! On each wake-up it reads all ready connections into the [`Round`], which scans, prefetches, executes and sends; then
 //! it handles the connections that paused or closed. Input that does not fit into one round is served in the next round
-//! of the same wake-up. Workers share nothing but the store. New connections arrive in the worker's mailbox
-//! ([`WorkerHandle`]).
+//! of the same wake-up. New connections arrive in the worker's mailbox ([`WorkerHandle`]).
 
 use crate::clock::Clock;
 use crate::net::buffer_accounting::{BufferUsage, LimitExceeded};
@@ -45,7 +44,6 @@ pub(crate) struct WorkerExit {
 const WAKE_TOKEN: u64 = u64::MAX;
 const UDP_TOKEN: u64 = 1 << 32;
 
-/// One thread's loop.
 pub(crate) struct Worker<'s> {
     net: &'s NetState,
     context: SessionContext<'s>,
@@ -89,7 +87,6 @@ impl<'s> Worker<'s> {
         Ok(Worker { net, context, handle, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_cursor })
     }
 
-    /// The descriptors of its UDP sockets.
     pub(crate) fn udp_descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.udp_ports.iter().map(|port| port.socket().as_raw_fd())
     }
@@ -198,7 +195,6 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Moves a connection to the watchers' thread.
     fn move_to_watchers(&mut self, index: usize, kinds: u8) {
         let Some(mut connection) = self.connections.remove(index) else { return };
         account_buffers(&mut connection, self.handle);
@@ -207,7 +203,7 @@ impl<'s> Worker<'s> {
         self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Closes a connection. `reason` is one of memcached's words.
+    /// `reason` is one of memcached's words.
     fn close(&mut self, index: usize, reason: &str) {
         if let Some(connection) = self.connections.slots[index].as_mut() {
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "connection closed: {reason}");
@@ -223,8 +219,8 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Closes connections that have been idle for longer than the timeout. Checks a part of them each second, and all
-    /// within [`IDLE_CHECK_ROUNDS`] seconds, or within the timeout if that is shorter.
+    /// Checks a part of the connections, so that all are checked within [`IDLE_CHECK_ROUNDS`] seconds, or within the
+    /// timeout if that is shorter.
     fn close_idle(&mut self, idle_timeout_s: u32) {
         let slots = self.connections.slots.len();
         let slots_to_check = slots.div_ceil(idle_timeout_s.min(IDLE_CHECK_ROUNDS) as usize);
@@ -239,7 +235,6 @@ impl<'s> Worker<'s> {
         }
     }
 
-    /// Takes the connections in the mailbox.
     fn take_assigned(&mut self) -> NextStep {
         let (assigned, next_step) = self.handle.take_mailbox();
         for assigned_connection in assigned {

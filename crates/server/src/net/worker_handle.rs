@@ -35,7 +35,6 @@ pub(super) enum NextStep {
     Stop,
 }
 
-/// A worker, as other threads see it.
 pub(crate) struct WorkerHandle {
     pub(crate) counters: Counters,
     pub(crate) events: EventSink,
@@ -79,7 +78,6 @@ impl WorkerHandle {
         self.is_stopping.store(false, Ordering::Release);
     }
 
-    /// Ends the worker's loop.
     pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
         self.wake();
@@ -90,7 +88,6 @@ impl WorkerHandle {
         let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
     }
 
-    /// Empties the mailbox.
     pub(super) fn take_mailbox(&self) -> (Vec<AssignedConnection>, NextStep) {
         let _ = rustix::io::read(&self.wake_fd, &mut [0u8; 8]);
         // The flag is read before the mailbox: a thread that stops the worker has dispatched everything by then. It is

@@ -22,7 +22,6 @@ const LISTINGS: [&[u8]; 5] = [b"STAT ", b"ITEM ", b"PREFIX ", b"key=", b"mg "];
 
 const BINARY_HEADER_BYTES: usize = 24;
 
-/// The trace of one connection.
 pub(crate) struct CommandTrace(i32);
 
 impl CommandTrace {

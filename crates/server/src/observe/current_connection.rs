@@ -8,7 +8,6 @@ const NO_CONNECTION: i32 = -1;
 /// Set in a watch request beside the kinds of events: these may be none.
 const REQUESTED: u8 = 1 << 6;
 
-/// One thread's current connection.
 #[derive(Debug)]
 pub(crate) struct CurrentConnection {
     descriptor: AtomicI32,

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 /// A thread counts at most this many prefixes; later ones are not counted.
 pub(crate) const PREFIXES_MAX: usize = 8192;
 
-/// One thread's counts.
 pub(crate) struct PrefixStats(Mutex<Prefixes>);
 
 struct Prefixes {
@@ -17,7 +16,6 @@ struct Prefixes {
     counts: BTreeMap<Vec<u8>, PrefixCounts>,
 }
 
-/// How often the keys of one prefix were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PrefixCounts {
     pub(crate) gets: u64,
@@ -26,7 +24,6 @@ pub(crate) struct PrefixCounts {
     pub(crate) deletes: u64,
 }
 
-/// One use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
     Get { is_hit: bool },
@@ -67,7 +64,6 @@ impl PrefixStats {
         }
     }
 
-    /// Adds this thread's counts to `sum`.
     pub(crate) fn add_to(&self, sum: &mut BTreeMap<Vec<u8>, PrefixCounts>) {
         for (prefix, counts) in &self.0.lock().counts {
             let total = sum.entry(prefix.clone()).or_default();

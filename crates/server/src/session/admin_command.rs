@@ -36,13 +36,11 @@ const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 const BAD_CLASS: &str = "BADCLASS invalid src or dst class id";
 const ERROR: &str = "ERROR";
 
-/// An operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AdminCommand<'a> {
     line: &'a str,
 }
 
-/// The action of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminAction {
     /// Reply with this line.

@@ -49,7 +49,6 @@ pub(crate) struct Step<'b> {
     pub(crate) action: Action<'b>,
 }
 
-/// The action of a step.
 pub(crate) enum Action<'b> {
     Command(Command<'b>),
     AdminCommand(AdminCommand<'b>, Option<Box<CrawlCommand>>),
@@ -157,7 +156,6 @@ impl<'b> Batch<'b> {
         self.steps.push(Step { input_at, keys_count, action: Action::ReplyLine { line, close } });
     }
 
-    /// The latency class of the step that is executed next.
     pub(crate) fn next_latency_class(&self) -> CommandClass {
         self.steps.get(self.step_next).map_or(CommandClass::Other, |step| class_of(&step.action))
     }

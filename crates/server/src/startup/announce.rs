@@ -1,4 +1,4 @@
-//! Announces the open ports: in the log, and in the file that MEMCACHED_PORT_FILENAME names.
+//! Announces the open ports: in the log and, as memcached does, in the file that MEMCACHED_PORT_FILENAME names.
 
 use crate::net::acceptor::Listener;
 use crate::session::context::Protocols;
@@ -9,10 +9,8 @@ use lookaside_net::TlsMode;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-/// memcached writes the ports that it has opened to the file that this variable names.
 const PORT_FILE_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
-/// Logs where the server listens, and writes the port file.
 pub(crate) fn announce(state: &ServerState, listeners: &[Listener]) -> anyhow::Result<()> {
     let arguments = &state.arguments;
     let mut ports = String::new();

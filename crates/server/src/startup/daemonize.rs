@@ -13,15 +13,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Set in the environment of the background process.
 const BACKGROUND_VARIABLE: &str = "LOOKASIDE_SERVER_BACKGROUND";
 
 fn is_background() -> bool {
     std::env::var_os(BACKGROUND_VARIABLE).is_some()
 }
 
-/// Starts the background process, and waits until it serves or has ended. Returns `None` in the background process
-/// itself.
+/// Starts the background process and waits for it. Returns `None` in the background process itself.
 pub(crate) fn spawn_background() -> anyhow::Result<Option<ExitCode>> {
     if is_background() {
         // Fails if the process leads a group already: then it has no terminal to leave either.
@@ -74,7 +72,6 @@ impl PidFile {
         Ok(PidFile { path: path.to_owned(), file })
     }
 
-    /// Writes the process id.
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         let id = format!("{}\n", std::process::id());
         let written = self.file.set_len(0).and_then(|()| self.file.write_all_at(id.as_bytes(), 0));

@@ -24,7 +24,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// All open sockets.
 pub(crate) struct Listeners {
     /// TCP and Unix sockets.
     pub(crate) stream: Vec<Listener>,

@@ -116,7 +116,6 @@ fn build_worker_handles(arguments: &Arguments, clock: Clock) -> anyhow::Result<V
     Ok(handles)
 }
 
-/// Logs the options that have no effect.
 pub(crate) fn log_ignored_options(arguments: &Arguments) {
     for option in arguments.compatible.ignored_options() {
         if option.is_unsupported { tracing::warn!("{}", option.text) } else { tracing::info!("{}", option.text) }

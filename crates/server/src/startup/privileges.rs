@@ -1,4 +1,4 @@
-//! The user and the resource limits of the process: `-u`, `-r`, `-k`. Set at the start, before any client is served.
+//! The user and the resource limits of the process: `-u`, `-r`, `-k`.
 //!
 //! ```text
 //!   read keys and passwords -> open ports -> become the user of -u -> build the store -> lock memory -> serve
@@ -39,7 +39,6 @@ pub(crate) fn find_target_user(name: Option<&str>) -> anyhow::Result<Option<Targ
 }
 
 impl TargetUser {
-    /// The user's id.
     pub(crate) fn uid(&self) -> u32 {
         self.0.uid.as_raw()
     }

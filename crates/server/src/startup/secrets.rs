@@ -10,7 +10,6 @@ use anyhow::Context;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::path::{Path, PathBuf};
 
-/// Reads the files that the options name.
 pub(crate) fn read_secrets(arguments: &Arguments, clock: Clock) -> anyhow::Result<Secrets> {
     Ok(Secrets {
         certificates: read_certificates(arguments, clock)?,

@@ -4,7 +4,6 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
-/// The pipes in which signals arrive.
 pub(crate) struct Signals {
     /// SIGINT, SIGTERM, SIGUSR1, or the command `shutdown`.
     pub(crate) stop: UnixStream,

@@ -1,5 +1,5 @@
 //! Warm restart (§6.4 of the paper), as the process sees it: with `--warm-restart`, attaches the store's region at the
-//! start and saves it at the end; logs the outcome; and `--remove-region` removes a region. Serves no request.
+//! start and saves it at the end; logs the outcome; and `--remove-region` removes a region.
 //!
 //! Every orderly end saves: SIGTERM, SIGINT, SIGUSR1 (memcached's signal for it), `shutdown`, and a start that fails
 //! after the store was attached. `kill -9` and a crash do not.

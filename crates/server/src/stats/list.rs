@@ -3,7 +3,6 @@
 use crate::session::reply;
 use std::fmt::Display;
 
-/// Statistics to be sorted into memcached's order.
 #[derive(Default)]
 pub(super) struct StatList(Vec<(&'static str, String)>);
 
@@ -26,7 +25,6 @@ impl StatList {
     }
 }
 
-/// Appends one statistic.
 pub(super) fn stat(name: &str, value: impl Display, out: &mut Vec<u8>) {
     reply::write_line(format!("STAT {name} {value}").as_bytes(), out);
 }

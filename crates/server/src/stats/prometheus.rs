@@ -46,7 +46,6 @@ const GAUGES: &[&str] = &[
     "uptime",
 ];
 
-/// Renders all metrics of the process.
 pub(crate) fn render(state: &ServerState, now: Now) -> String {
     let mut out = Exposition::new("lookaside_server_");
     out.family("info", MetricKind::Gauge, "The version that runs.");

@@ -9,7 +9,6 @@ use crate::shared::ServerState;
 use std::sync::atomic::Ordering;
 
 impl ServerState {
-    /// Appends `stats settings`.
     pub(super) fn write_settings(&self, out: &mut Vec<u8>) {
         let arguments = &self.arguments;
         let mut stats = StatList::default();

@@ -33,7 +33,6 @@ struct ServerConfigs {
     mutual: Option<Arc<ServerConfig>>,
 }
 
-/// Why certificates cannot be used.
 #[derive(Debug)]
 pub(crate) enum CertificateError {
     /// The file of the chain cannot be read or holds no certificate.
@@ -64,7 +63,6 @@ impl Display for CertificateError {
 }
 
 impl Certificates {
-    /// Reads the files that the options name.
     pub(crate) fn read(options: TlsOptions, now_ms: u64) -> Result<Certificates, CertificateError> {
         let current = RwLock::new(ServerConfigs::read(&options)?);
         Ok(Certificates { options, current, refreshed_ms: AtomicU64::new(now_ms) })

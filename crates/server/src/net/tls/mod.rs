@@ -1,9 +1,5 @@
 //! TLS, by rustls: `-Z` with memcached's `-o ssl_...` options.
 //!
-//! * [`options`]: the options, as plain values.
-//! * [`certificates`]: the files, reloaded by `refresh_certs` and SIGHUP.
-//! * [`stream`]: one connection's state between its socket and its session.
-//!
 //! A request takes the same path with TLS and without: decrypted bytes are scanned as plain ones are, and one reply
 //! buffer is encrypted and then sent. A plain connection costs no more than a null pointer.
 //!

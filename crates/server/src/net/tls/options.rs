@@ -24,7 +24,6 @@ pub(crate) enum KeyFormat {
     Der,
 }
 
-/// The options of `-o` that begin with `ssl_`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsOptions {
     pub(crate) chain_path: PathBuf,

@@ -10,7 +10,6 @@ use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
-/// The TLS state of a connection.
 pub(crate) struct TlsStream {
     rustls: ServerConnection,
     is_handshake_counted: bool,
@@ -18,7 +17,6 @@ pub(crate) struct TlsStream {
     is_ended: bool,
 }
 
-/// Events to be counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsEvents {
     pub(crate) new_sessions: u64,

@@ -2,8 +2,6 @@
 //!
 //! The kernel traverses its network stack once for all datagrams of a reply, not once for each. Linux supports it since
 //! 4.18. On other systems, and where the device or the path does not support it, datagrams are sent one by one.
-//!
-//! `unsafe`, because rustix and socket2 do not know the option.
 #![allow(unsafe_code, reason = "rustix and socket2 do not know the option")]
 
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -26,7 +24,6 @@ pub(crate) fn set_segment_size(socket: &OwnedFd, datagram_bytes: u16) -> bool {
     result == 0
 }
 
-/// Other systems do not support it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn set_segment_size(_socket: &OwnedFd, _datagram_bytes: u16) -> bool {
     false

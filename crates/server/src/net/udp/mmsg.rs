@@ -9,7 +9,7 @@
 //! touched only once a datagram as long has arrived in it. The gap spreads the starts of slots over the sets of the
 //! processor's caches: at a power of two they would all share a few sets.
 //!
-//! `unsafe`, because rustix has no `recvmmsg` and `sendmmsg`, and nix allocates its lists for each call.
+//! nix has these calls, but allocates its lists for each of them.
 #![expect(unsafe_code, reason = "rustix has no recvmmsg and sendmmsg")]
 
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -34,7 +34,6 @@ pub(super) struct RecvBatch {
     received: Vec<Datagram>,
 }
 
-/// One received datagram.
 struct Datagram {
     bytes: usize,
     client: SockAddr,
@@ -46,17 +45,14 @@ impl RecvBatch {
         RecvBatch { buffer, received: Vec::with_capacity(DATAGRAMS_PER_CALL) }
     }
 
-    /// The number of datagrams received.
     pub(super) fn len(&self) -> usize {
         self.received.len()
     }
 
-    /// The bytes of a datagram.
     pub(super) fn datagram(&self, number: usize) -> &[u8] {
         &self.buffer[number * SLOT_BYTES..][..self.received[number].bytes]
     }
 
-    /// The sender of a datagram.
     pub(super) fn client(&self, number: usize) -> &SockAddr {
         &self.received[number].client
     }

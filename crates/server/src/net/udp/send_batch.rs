@@ -38,7 +38,6 @@ struct Reply {
 }
 
 impl SendBatch {
-    /// An empty batch for `socket`.
     pub(super) fn new(socket: &OwnedFd) -> SendBatch {
         let uses_gso = gso::set_segment_size(socket, DATAGRAM_BYTES_MAX as u16);
         SendBatch { uses_gso, composed: Vec::new(), replies: Vec::new() }

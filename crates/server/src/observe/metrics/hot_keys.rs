@@ -4,10 +4,8 @@
 //! is its possible error. A key with a share of more than 1 / [`KEYS_MAX`] is always among the counted keys. Every
 //! [`SAMPLES_UNTIL_HALVED`] samples all counts are halved, so that keys that were hot an hour ago are replaced.
 
-/// The number of counted keys.
 pub(crate) const KEYS_MAX: usize = 128;
 
-/// The number of samples after which all counts are halved.
 const SAMPLES_UNTIL_HALVED: u64 = 1 << 16;
 
 /// A key with fewer samples is not reported.
@@ -32,7 +30,6 @@ struct KeyCount {
 }
 
 impl HotKeys {
-    /// Counts a requested key.
     pub(crate) fn count(&mut self, key: &[u8]) {
         self.samples += 1;
         if let Some(counted) = self.keys.iter_mut().find(|counted| counted.key == key) {
@@ -58,7 +55,6 @@ impl HotKeys {
         }
     }
 
-    /// Adds the keys of another thread.
     pub(crate) fn add(&mut self, other: &HotKeys) {
         self.samples += other.samples;
         for one in &other.keys {

@@ -7,7 +7,6 @@
 
 use lookaside_telemetry::{Histogram, HistogramSum};
 
-/// A class of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommandClass {
     Get,
@@ -51,7 +50,6 @@ impl CommandClass {
     }
 }
 
-/// One thread's histograms.
 #[derive(Default)]
 pub(crate) struct Latencies {
     by_class: [Histogram; CommandClass::ALL.len()],
@@ -62,7 +60,6 @@ impl Latencies {
         self.by_class[class as usize].record(took_us);
     }
 
-    /// Adds this thread's latencies of a class to `sum`.
     pub(crate) fn add_to(&self, class: CommandClass, sum: &mut HistogramSum) {
         sum.add(&self.by_class[class as usize]);
     }

@@ -43,12 +43,10 @@ impl Sampler {
         }
     }
 
-    /// Records that the worker has woken up.
     pub(crate) fn record_wakeup(&self) {
         self.woken_us.store(self.clock.elapsed_us(), Relaxed);
     }
 
-    /// Whether to time the next reply.
     pub(crate) fn should_time_reply(&self) -> bool {
         let left = self.replies_left.load(Relaxed) - 1;
         self.replies_left.store(if left == 0 { self.next_distance(REPLIES_PER_SAMPLE) } else { left }, Relaxed);
@@ -71,7 +69,6 @@ impl Sampler {
         self.hot_keys.lock().count(keys[left - 1].key());
     }
 
-    /// A copy of the counted keys.
     pub(crate) fn hot_keys(&self) -> HotKeys {
         self.hot_keys.lock().clone()
     }

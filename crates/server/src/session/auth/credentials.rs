@@ -172,7 +172,6 @@ impl Credentials {
         self.users().len()
     }
 
-    /// The number of users, for the log.
     pub(crate) fn describe_count(&self) -> String {
         let count = self.users_count();
         if count == 1 { "1 user".to_string() } else { format!("{count} users") }
@@ -231,7 +230,6 @@ impl BcryptSecret {
 }
 
 impl TokenBucket {
-    /// Takes a token, if one is available.
     fn take_token(&mut self, now: Now) -> bool {
         let new_tokens = now.unix_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
         if new_tokens > 0 {

@@ -1,5 +1,4 @@
-//! Logs refused logins: the user name that was given, and the client's address. Serves operators; no request passes
-//! here.
+//! Logs refused logins: the user name that was given, and the client's address.
 //!
 //! Passwords are never logged. A client that guesses passwords could fill the log, so at most [`LINES_MAX`] lines are
 //! written in [`WINDOW`], and the next line says how many were suppressed. `auth_errors` counts all refused logins.
@@ -17,7 +16,6 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// At most this many bytes of a user name are logged.
 const NAME_BYTES_MAX: usize = 64;
 
-/// A rate-limited log of refused logins.
 #[derive(Debug)]
 pub(crate) struct LoginLog(Mutex<LogThrottle<Duration>>);
 

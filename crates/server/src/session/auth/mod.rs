@@ -18,7 +18,6 @@ pub(crate) enum Authentication {
 }
 
 impl Authentication {
-    /// Whether the client may send any command.
     pub(crate) fn is_done(self) -> bool {
         self == Authentication::Done
     }

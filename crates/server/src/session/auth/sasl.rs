@@ -18,7 +18,6 @@ use lookaside_store::Now;
 
 const MECHANISM: &str = "PLAIN";
 
-/// The reply to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SaslReply {
     pub(crate) status: Status,
@@ -32,7 +31,6 @@ impl SaslReply {
     }
 }
 
-/// Lists the mechanisms.
 pub(crate) fn list_mechanisms(authentication: &mut Authentication, users: Option<&Credentials>) -> SaslReply {
     if users.is_none() {
         return SaslReply::error(Status::UnknownCommand);

@@ -60,7 +60,6 @@ pub(super) fn execute(
     }
 }
 
-/// The parameters of a get.
 struct GetRequest {
     exptime: Option<i64>,
     with_key: bool,
@@ -119,7 +118,6 @@ fn get(
     }
 }
 
-/// Records a storage command for watchers.
 fn record_stored(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,
@@ -231,7 +229,6 @@ fn vivify_counter(
     }
 }
 
-/// Composes a success with the new CAS.
 fn compose_success(tag: ResponseTag, cas: Cas, out: &mut Vec<u8>) {
     compose_response(&Response { tag, status: Status::Success, cas, extras: b"", key: b"", value: b"" }, out);
 }

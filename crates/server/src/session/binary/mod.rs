@@ -43,7 +43,6 @@ impl<'b> BinaryStep<'b> {
         BinaryStep::Reply { tag, status, text: status.message(), close }
     }
 
-    /// The class under which its latency is counted.
     pub(crate) fn latency_class(&self) -> CommandClass {
         let BinaryStep::Request(BinaryRequest { command: BinaryCommand::Keyed { operation, .. }, .. }) = self else {
             return CommandClass::Other;

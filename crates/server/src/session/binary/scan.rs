@@ -11,7 +11,6 @@ use lookaside_store::Now;
 
 /// The request at the front of a connection's input.
 pub(crate) enum Scanned<'b> {
-    /// A step.
     Step {
         step: BinaryStep<'b>,
         /// The key of a refused `set`, whose old value must be deleted.

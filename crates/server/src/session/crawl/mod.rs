@@ -47,7 +47,6 @@ pub(crate) enum CrawlKind {
     WorkingSet { within_s: u32, one_in: u32 },
 }
 
-/// A crawl in progress.
 #[derive(Debug)]
 pub(crate) struct CrawlCommand {
     cursor: Crawl,

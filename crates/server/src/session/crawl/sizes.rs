@@ -18,7 +18,6 @@ const FINE_BYTES_MAX: usize = 1 << 20;
 pub(super) struct Sizes(BTreeMap<usize, u64>);
 
 impl Sizes {
-    /// Counts an item.
     pub(super) fn count(&mut self, item_bytes: usize) {
         let unit_bytes = if item_bytes <= FINE_BYTES_MAX { STEP_BYTES } else { FINE_BYTES_MAX };
         *self.0.entry(item_bytes.next_multiple_of(unit_bytes)).or_default() += 1;

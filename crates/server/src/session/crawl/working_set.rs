@@ -25,7 +25,6 @@ struct ItemTotals {
     bytes: u64,
 }
 
-/// The items that a crawl has counted.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     sampled_items: u64,

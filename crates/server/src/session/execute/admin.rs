@@ -11,10 +11,8 @@ use std::borrow::Cow;
 const TOO_MANY_CRAWLS_FOR_SIZES: &str =
     "STAT sizes_status error\r\nSTAT sizes_error too many crawls are under way\r\nEND";
 
-/// The outcome of an operator's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminOutcome {
-    /// It is done.
     Done,
     /// The connection is to be closed, or to become a watcher.
     Close,

@@ -272,7 +272,6 @@ fn touch(context: &SessionContext<'_>, key: HashedKey<'_>, exptime: i64, now: No
     }
 }
 
-/// The outcome of a `flush_all`.
 pub(crate) enum Flush {
     /// It takes effect now or later.
     Scheduled,
@@ -282,7 +281,6 @@ pub(crate) enum Flush {
     TooMany,
 }
 
-/// Runs `flush_all`.
 pub(crate) fn flush_all(context: &SessionContext<'_>, delay_s: i64, now: Now) -> Flush {
     context.counters.cmd_flush.add(1);
     if !context.control.allows_flush() {

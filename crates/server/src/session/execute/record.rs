@@ -54,7 +54,6 @@ pub(crate) fn record_delete(context: &SessionContext<'_>, key: HashedKey<'_>, de
     counter.add(1);
 }
 
-/// Counts an `incr` or a `decr`.
 pub(crate) fn count_arithmetic(context: &SessionContext<'_>, direction: Direction, outcome: ArithmeticOutcome) {
     let counters = context.counters;
     let (hits, misses) = match direction {
