@@ -70,7 +70,6 @@ impl<'a> Value<'a> {
         std::iter::once(self.first).chain(self.rest)
     }
 
-    /// The bytes, if they are in one piece.
     pub(crate) fn in_one_piece(&self) -> Option<&'a [u8]> {
         (self.rest.bytes == 0).then_some(self.first)
     }

@@ -1,8 +1,7 @@
 //! The memory of one server.
 //!
 //! A get looks its keys up in a batch under a [`Reader`]: index lines are prefetched, then items, then each item is
-//! shown to a closure that renders the reply straight from it. A delete ([`Store::delete`]) removes the value (or
-//! keeps it as a stale one), voids the key's lease and starts the hold-off.
+//! shown to a closure that renders the reply straight from it.
 //!
 //! | | live item | stale value | lease | hold-off |
 //! |---|---|---|---|---|
@@ -15,12 +14,11 @@
 //! | delete | becomes stale, or is removed | kept | voided | started |
 //! | flush | removed | removed | voided | – |
 //!
-//! A lease-set during a hold-off: tokens from before the delete are void, and a token from after it belongs to a
-//! reader that has read the database after the delete, so it may fill.
+//! A lease-set may fill during a hold-off: a token that holds was issued after the delete, so its reader has read the
+//! database since.
 //!
 //! The meta verbs also see an item that a get created without a value (a placeholder), and one that was marked as out
-//! of date (`meta_state.rs`). Both are memcached's answer to the thundering herds that leases hold back; a client that
-//! uses one need not know the other.
+//! of date (`meta_state.rs`): memcached's answer to the thundering herds that leases hold back.
 //!
 //! | | placeholder | marked as stale |
 //! |---|---|---|
@@ -31,12 +29,10 @@
 //! | lease-set with a void token | refused | refused |
 //! | delete | removed | becomes a stale value as a live one does, or is removed |
 //!
-//! Creating a placeholder voids no lease, since no value was stored; marking an item as stale does, as a delete does.
-//! A win is not a lease: it refuses no store.
+//! Creating a placeholder voids no lease; marking an item as stale does. A win is not a lease: it refuses no store.
 //!
 //! Keys are spread over stripes, each with its own lock (`stripe`). Items lie in memory that all stripes share
-//! (`memory`): pages of one region, cut into the chunks of slab classes, found through an index that grows a bucket at
-//! a time. When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the
+//! (`memory`). When no chunk is free, `reclaim` evicts an item. No lock is shared by all verbs; `memory/mod.rs` has the
 //! order of locks.
 //!
 //! A store can outlive its process: [`Store::attach`] and [`Store::save`] (`warm_restart`).

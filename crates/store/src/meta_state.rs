@@ -6,7 +6,7 @@
 //! | placeholder | a get that vivifies | a store | misses |
 //! | won | the first get after either, or near the item's end | a store, a delete that invalidates | shows the item |
 //!
-//! These flags are memcached's and have nothing to do with leases. An item that was deleted is stale in another way
+//! These flags are memcached's and are not leases. An item that was deleted is stale in another way
 //! (`memory/chunk.rs`): for `stale_ms`, and only a lease-get shows it.
 
 /// A set of flags.

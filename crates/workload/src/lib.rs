@@ -1,10 +1,8 @@
 //! Workloads and their replay: traces of real caches, and the paper's pools and families of keys, generated from a seed
-//! (mechanism A2; §6.3 and §7 of the paper describe them).
+//! (mechanism A2; §6.3 and §7 of the paper).
 //!
-//! * `trace`: a workload in memory, and traces in files; `pool`: the pools of Tables 2 and 3 (`sizes`: their values);
-//!   `family`: short-lived keys among long-lived ones.
-//! * `replay`: as applications read, with leases, many requests at a time; `strict_replay`: get, and set on a miss, in
-//!   strict order and at the trace's own speed, for hit ratios of any memcached.
+//! `replay` reads as applications do, with leases, many requests at a time; `strict_replay` keeps the order, for hit
+//! ratios of any memcached.
 #![forbid(unsafe_code)]
 
 mod family;

@@ -168,7 +168,6 @@ fn popularity(ranks: usize, exponent: f64) -> Vec<f64> {
     reached
 }
 
-/// The objects of all ranks.
 struct Population {
     /// The object of each rank, once it was requested; and one for all objects that are not read.
     objects: Vec<Option<u32>>,

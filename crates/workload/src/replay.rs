@@ -59,7 +59,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Records that `requests` more requests were sent.
     pub(crate) fn advance(&self, requests: usize) {
         self.next.fetch_add(requests, Ordering::Relaxed);
     }

@@ -132,7 +132,6 @@ pub async fn fill(server: &dyn Destination, trace: &Trace, bytes_max: u64, batch
     failures
 }
 
-/// A running replay.
 struct Run<'a> {
     server: &'a dyn Destination,
     trace: &'a Trace,
@@ -236,7 +235,6 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The trace's clock.
 struct ReplayClock<'a> {
     trace: &'a Trace,
     speed: Option<f64>,
@@ -273,7 +271,6 @@ fn store(key: Bytes, value: Bytes, exptime_s: u32) -> Request<Bytes> {
     Request { key, operation: Operation::Store { mode: StoreMode::Set, flags: 0, exptime: exptime_s.into(), value } }
 }
 
-/// The key of an object, of `key_bytes` bytes.
 fn key(number: u64, key_bytes: usize) -> Bytes {
     Bytes::from(format!("{number:0key_bytes$x}"))
 }

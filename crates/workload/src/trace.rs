@@ -11,8 +11,6 @@
 //!
 //!   Objects are numbered from 0 in order of first use, a size is key and value together, the seconds sum to n.
 //! * **Twitter's CSV** (Yang et al., OSDI 2020): `timestamp,key,key size,value size,client,operation,ttl` a line.
-//!
-//! Generated traces come from `pool.rs` and `family.rs`.
 
 use std::{collections::HashMap, io::Read, path::Path};
 use thiserror::Error;

@@ -223,7 +223,6 @@ pub(crate) fn expiry_s(expiry: Expiry) -> u32 {
     }
 }
 
-/// The time in whole seconds.
 pub(crate) fn seconds(now: Now) -> u32 {
     (now.unix_ms / 1000) as u32
 }

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// How many crawls can be under way.
 const CRAWLS_MAX: usize = 16;
 /// A crawl that made no step for this long gives up its place when another needs one.
 const IDLE_MS_MAX: u64 = 60_000;

@@ -17,17 +17,15 @@ pub(crate) const VALUE_BITS: u32 = 20;
 const CHUNK_BYTES_LIMIT: usize = 1 << VALUE_BITS;
 /// The largest chunk is one part in this many of a page.
 const CHUNKS_PER_PAGE_MIN: usize = 2;
-/// The smallest store.
 const MEMORY_BYTES_MIN: usize = 64 << 10;
 /// More stripes than this reduce contention no further; a chunk has eight bits for the number of its stripe.
 const STRIPES_MAX: usize = 256;
-/// The size of the blocks with the entries of timer wheels.
+/// The size of a block of timers.
 pub(crate) const TIMER_BLOCK_BYTES: usize = 256;
 /// The memory that the lists of pages and classes use for each page.
 const PAGE_RECORD_BYTES: usize = 32;
 /// The memory of a stripe is rounded up to this in a store that can be restored.
 const PERSISTED_STRIPE_BYTES: usize = 512;
-/// The memory that a class uses.
 const CLASS_RECORD_BYTES: usize = 256;
 
 /// The sizes of one store.

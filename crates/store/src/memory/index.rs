@@ -1,5 +1,4 @@
-//! The index: from a key to its item. A bucketized cuckoo hash table that grows one bucket at a time. Every verb uses
-//! it.
+//! The index: from a key to its item. A bucketized cuckoo hash table. Every verb uses it.
 //!
 //! ```text
 //! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | 8 free       0: empty

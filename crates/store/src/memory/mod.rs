@@ -17,7 +17,7 @@
 //! An item that is relocated gets a new timer, so the class of timer blocks comes after that of its item.
 //!
 //! A second stripe is never waited for: a thread that evicts holds a class, and skips victims whose stripe is busy. The
-//! locks of crawls (`crawl_registry.rs`) are taken last; no lock of the table is taken under them.
+//! locks of crawls (`crawl_registry.rs`) are taken last.
 
 pub(crate) mod age;
 pub(crate) mod audit;
@@ -47,7 +47,6 @@ use slab::Slabs;
 use std::sync::atomic::AtomicUsize;
 use transient::Timers;
 
-/// No memory could be freed.
 pub(crate) struct OutOfMemory;
 
 /// The memory of a store, and the locks around its parts.

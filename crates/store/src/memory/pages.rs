@@ -6,8 +6,7 @@
 //!              |              +- free
 //!              +- buckets of the index (index.rs)
 //! ```
-//! A handle names a page and a chunk in it. Every byte that the store uses is counted against the memory limit: pages,
-//! and the stripes and lists beside them.
+//! Every byte that the store uses is counted against the memory limit: pages, and the stripes and lists beside them.
 
 use crate::memory::geometry::Geometry;
 use crate::memory::handle::Handle;
@@ -22,7 +21,6 @@ const LOWERED_PAGES_MIN: usize = 64;
 /// A page of this kind belongs to no class.
 const KIND_NONE: u8 = u8::MAX;
 
-/// The pages of a store.
 pub(crate) struct Pages {
     pub region: Region,
     pub geometry: Geometry,

@@ -2,8 +2,7 @@
 //! segment that outlives the process (§6.4 of the paper). Callers pass offsets and get atomics and byte slices; no
 //! pointer leaves this file.
 //!
-//! Beside `sysv_shm.rs`, which attaches shared memory, this is the only file of the crate with `unsafe` in it. Its
-//! safety rests on these rules:
+//! Beside `sysv_shm.rs` this is the only file of the crate with `unsafe`. Its safety rests on these rules:
 //!
 //! * No other process writes to the mapping (`sysv_shm.rs`).
 //! * Bounds are checked on every call, so no access leaves the mapping.

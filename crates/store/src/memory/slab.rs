@@ -3,9 +3,6 @@
 //!
 //! A page keeps the list of its own free chunks, so that a page can be given away, or freed once it is empty, without a
 //! search. Chunks are carved from the front of a page when they are first needed: the rest of the page is not touched.
-//!
-//! Nothing here evicts: `reclaim/eviction.rs` does when no chunk is free, and `reclaim/rebalance.rs` moves pages
-//! between classes.
 
 use crate::Now;
 use crate::memory::age::Age;
@@ -50,7 +47,6 @@ impl PageRecord {
     }
 }
 
-/// One slab class.
 pub(crate) struct Class {
     pub number: usize,
     /// In the order in which the CLOCK hand visits them. A new page comes right behind the hand, which reaches it last.

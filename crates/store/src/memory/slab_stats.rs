@@ -1,5 +1,4 @@
-//! The statistics of each slab class: how much it holds, what leaves it and at which age, and where its pages come
-//! from. Serves `stats slabs` and `stats items`, and no request.
+//! The statistics of each slab class. Serves `stats slabs` and `stats items`.
 //!
 //! Counters rise when items leave, so that storing and finding cost nothing. The items of a class are counted when the
 //! statistics are read, in up to [`SAMPLE_CHUNKS_MAX`] of its chunks: in a class with more of them, `items` and
@@ -13,7 +12,6 @@ use crate::memory::slab::{Class, Slabs};
 use crate::sync::lock;
 use lookaside_sync::SharedCounter;
 
-/// How many chunks of a class are sampled.
 const SAMPLE_CHUNKS_MAX: usize = 1024;
 
 /// A snapshot of a slab class; counters count from the start of the process.

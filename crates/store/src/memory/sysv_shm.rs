@@ -1,7 +1,7 @@
 //! System V shared memory and semaphores (§6.4 of the paper): memory that outlives a process, and a lock that
 //! gives one process exclusive use of it. Serves the start and the end of a server that restarts warm, and no request.
 //!
-//! Beside `region.rs` this is the only file of the crate with `unsafe` in it: it calls the kernel, and returns an
+//! Beside `region.rs` this is the only file of the crate with `unsafe`: it calls the kernel, and returns an
 //! [`Attachment`], which a `Region` reads and writes under that file's rules. These require that no other process
 //! writes. Other processes of the same user could, as they could through a debugger; those that use this file do not:
 //!
@@ -11,8 +11,6 @@
 //!   hold it. A semaphore set is created with zeros, so creating it needs no order.
 //! * The kernel undoes the step when the process ends, in whatever way (`SEM_UNDO`), after its memory is gone.
 //! * A process that attaches a segment holds the lock of its key, and releases it after detaching.
-//!
-//! Absent: the contents of the memory (`warm_restart/superblock.rs`, `snapshot.rs`).
 #![expect(unsafe_code, reason = "System V calls have no safe wrapper")]
 
 use std::io::{Error, Result};
@@ -257,7 +255,6 @@ fn operate(id: libc::c_int, steps: &mut [libc::sembuf]) -> Result<()> {
     check(unsafe { libc::semop(id, steps.as_mut_ptr(), steps.len()) }).map(drop)
 }
 
-/// The process that changed the semaphore last.
 fn last_changed_by(id: libc::c_int) -> i32 {
     // SAFETY: this command takes no further argument.
     unsafe { libc::semctl(id, 0, libc::GETPID) }.max(0)

@@ -153,7 +153,7 @@ fn pages_max(pages: &Pages) -> usize {
     pages.geometry.pages / TIMER_PAGES_SHARE + 1
 }
 
-/// A free block, or the first of a free page. When items hold all pages, the rebalancer brings one for later timers.
+/// A free block, or the first of a free page.
 fn allocate_block(pages: &Pages, slabs: &Slabs, now: Now) -> Option<Handle> {
     let mut class = lock(&slabs.classes[pages.geometry.timer_class()]);
     if class.pages.len() >= pages_max(pages) {

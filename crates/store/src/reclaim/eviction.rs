@@ -41,10 +41,8 @@ pub struct Evicted<'a> {
 /// Called for each eviction, under locks of the store: it must be quick, and must not call the store.
 pub type EvictionHook = Box<dyn Fn(&Evicted<'_>, Now) + Send + Sync>;
 
-/// How many chunks are visited in the search for one that was not accessed.
 const STEPS_MAX: usize = 2048;
 
-/// Evicts items.
 pub(crate) struct Evictor {
     age_exponent: f64,
     pub hook: OnceLock<EvictionHook>,

@@ -20,7 +20,6 @@ use rebalance::Rebalancer;
 /// How often a store looks for a chunk in its class, with pages brought in between, before it fails.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Frees memory.
 pub(crate) struct Reclaimer {
     pub evictor: Evictor,
     pub rebalancer: Rebalancer,

@@ -27,11 +27,10 @@ use crate::{Now, PageMove};
 use lookaside_sync::SharedCounter;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// A class gets memory if the items that it evicts are younger by this part than those of the others (§6.2).
+/// A class gets a page if its age is lower by this part than the mean of the others (§6.2).
 const AGE_GAP_MIN: f64 = 0.2;
 /// How often a class is considered for a page while it evicts as many items as fill one.
 const CHECKS_PER_PAGE: usize = 4;
-/// How many chunks of a page that moves are cleared in a step.
 pub(super) const STEP_CHUNKS: usize = 64;
 /// A page that cannot be cleared in this many rounds stays in its class: other threads use its items.
 const ROUNDS_MAX: usize = 4;
@@ -72,7 +71,6 @@ pub(super) enum MoveProgress {
     GivenUp,
 }
 
-/// Moves pages between classes.
 pub(crate) struct Rebalancer {
     pub(super) mover: Mutex<Mover>,
     pub is_enabled: AtomicBool,

@@ -4,7 +4,6 @@
 use crate::Now;
 use crate::snapshot_codec::{SnapshotReader, SnapshotWriter};
 
-/// At most this many flushes can be scheduled.
 const FLUSHES_MAX: usize = 8;
 
 /// The scheduled flushes of one stripe.

@@ -4,9 +4,9 @@
 //! ```text
 //! set of the table:  floor | [ hash | until ] x 7
 //! ```
-//! The table has a fixed size and is part of the store's memory. An entry that is displaced because its set is full
-//! raises the set's floor to its own end: until then `add` is refused for *every* key of that set. Refusing too much
-//! costs a read of the database; refusing too little would leave an old value in the cache permanently.
+//! The table has a fixed size. An entry that is displaced because its set is full raises the set's floor to its own
+//! end: until then `add` is refused for *every* key of that set. Refusing too much costs a read of the database;
+//! refusing too little would leave an old value in the cache permanently.
 
 use crate::Now;
 use crate::snapshot_codec::{SnapshotReader, SnapshotWriter};

@@ -9,10 +9,10 @@
 //! ```text
 //! set of the table:  [ hash | token | issued ] x 4         token 0: void, but the interval is still counted
 //! ```
-//! The table has a fixed size and is part of the store's memory. A new lease displaces the oldest one of a full set.
-//! That is safe: a displaced token is void, its set is refused, and the next reader gets another token.
+//! The table has a fixed size. A new lease displaces the oldest one of a full set. That is safe: the displaced token is
+//! void, and the next reader gets another.
 //!
-//! Absent: keys. Two keys with one 64-bit hash share a lease; at worst one of them has a fill refused.
+//! Keys are not stored: two with one 64-bit hash share a lease, and at worst a fill is refused.
 
 use crate::Now;
 use lookaside_protocol::LeaseToken;

@@ -1,4 +1,4 @@
-//! One stripe: a share of the keys behind its own lock. Its items lie in the memory that all stripes share.
+//! One stripe: a share of the keys behind its own lock.
 //!
 //! ```text
 //! hash of a key:  [ tag | .. set of leases, of hold-offs .. | bucket .. stripe ]
@@ -6,7 +6,7 @@
 //! stripe, under its lock:  leases; hold-offs; scheduled flushes; timers; counters; the right to change its buckets
 //! memory, shared:          index buckets --> chunks in slab pages
 //! ```
-//! A verb holds the stripe's lock from start to end (`verbs/mod.rs`); `memory/mod.rs` has the order of locks.
+//! `memory/mod.rs` has the order of locks.
 
 pub(crate) mod flush;
 pub(crate) mod hold_off;

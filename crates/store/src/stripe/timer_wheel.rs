@@ -3,10 +3,8 @@
 
 use crate::snapshot_codec::{SnapshotReader, SnapshotWriter};
 
-/// The seconds of a wheel.
 pub(crate) const WHEEL_S: u32 = 64;
 
-/// The timers of one stripe.
 pub(crate) struct TimerWheel {
     /// The newest block of each second, as a handle; 0: none.
     pub blocks: [u32; WHEEL_S as usize],

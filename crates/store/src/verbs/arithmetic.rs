@@ -13,7 +13,6 @@ const DIGITS_MAX: usize = 20;
 /// Numbers of up to this many bytes, spaces included, are rendered without allocating.
 const SHORT_BYTES: usize = 32;
 
-/// A rendered number.
 pub(crate) enum Number {
     Short { bytes: [u8; SHORT_BYTES], length: usize },
     Long(Vec<u8>),

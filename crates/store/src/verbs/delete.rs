@@ -1,4 +1,4 @@
-//! Delete: it voids the lease, starts the hold-off, and makes the value stale or removes it.
+//! The delete verb.
 
 use super::{ItemRef, StripeGuard};
 use crate::meta_state::MetaState;

@@ -1,4 +1,4 @@
-//! The verbs that show a value: get, gat, lease-get. A plain get never sees a stale value.
+//! The verbs that show a value: get, gat, lease-get.
 
 use super::{ItemRef, StripeGuard};
 use crate::item::Value;

@@ -91,7 +91,6 @@ impl StripeGuard<'_> {
         Ok(cas)
     }
 
-    /// Makes a live item stale.
     pub(super) fn make_stale(&mut self, found: ItemRef, until_ms: u64, now: Now) {
         let memory = &self.shared.memory;
         let header = found.header.into_stale(until_ms);
@@ -165,7 +164,7 @@ impl StripeGuard<'_> {
         Ok(chain[0])
     }
 
-    /// An empty slot for a key that has none. When both of its buckets are full, an item moves or is evicted.
+    /// An empty slot for a key that has none; an item may move or be evicted for it.
     fn find_slot(&mut self, key: HashedKey<'_>, now: Now) -> SlotAt {
         let (memory, reclaimer) = (&self.shared.memory, &self.shared.reclaimer);
         let (pages, index, region) = (&memory.pages, &memory.index, &memory.pages.region);

@@ -11,7 +11,6 @@ use crate::stripe::timer_wheel::WHEEL_S;
 const BLOCKS_PER_VERB_MAX: usize = 4;
 
 impl StripeGuard<'_> {
-    /// Runs a flush and timers that are due.
     pub(super) fn run_due(&mut self, now: Now) {
         if self.stripe.flushes.remove_due(now) {
             self.flush();
@@ -55,7 +54,6 @@ impl StripeGuard<'_> {
         true
     }
 
-    /// Drops all timers.
     fn clear_wheel(&mut self) {
         let memory = &self.shared.memory;
         for place in 0..WHEEL_S as usize {

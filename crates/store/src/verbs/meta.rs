@@ -1,6 +1,5 @@
-//! The meta verbs, as far as they do more than the classic ones: gets that vivify and recache, deletes that invalidate,
-//! arithmetic with conditions. Classic `incr` and `decr` ([`StripeGuard::arithmetic`]) are here too; `arithmetic.rs`
-//! parses and renders their numbers. Sets with conditions are in `set.rs`.
+//! The meta verbs, as far as they do more than the classic ones. Classic `incr` and `decr`
+//! ([`StripeGuard::arithmetic`]) are here too; sets with conditions are in `set.rs`.
 //!
 //! A win (`W`) is a flag on the item, not a lease: the winner is asked to recache, but other clients may still store. A
 //! client that wants a concurrent delete to refuse its store uses the CAS unique of its get.
@@ -123,8 +122,7 @@ impl StripeGuard<'_> {
         MetaDeleteOutcome::Deleted
     }
 
-    /// Increments or decrements. The number is written as in memcached: never shorter than it was, padded with spaces.
-    /// A number that got no longer keeps its meta state and usage.
+    /// Increments or decrements. A number that got no longer keeps its meta state and usage.
     pub fn arithmetic(&mut self, key: HashedKey<'_>, direction: Direction, delta: u64, now: Now) -> ArithmeticOutcome {
         match self.find_live(key, now) {
             Some(found) => self.apply_delta(key, &found, direction, delta, None, now),

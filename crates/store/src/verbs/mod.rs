@@ -89,7 +89,7 @@ impl<'s> StripeGuard<'s> {
         Some(ItemRef { slot, handle, at, header })
     }
 
-    /// The item of `key`, live or stale. An expired one is removed.
+    /// The item of `key`; an expired one is removed.
     #[inline(always)]
     pub fn find_unexpired(&mut self, key: HashedKey<'_>, now: Now) -> Option<ItemRef> {
         let found = self.find(key)?;

@@ -1,4 +1,4 @@
-//! The verbs that store a value: set and its kin, lease-set. Arithmetic is in `meta.rs`.
+//! The verbs that store a value: set and its kin, lease-set.
 //!
 //! Every store, and every delete, voids the key's lease: a fill that began earlier read the database earlier, and must
 //! not overwrite a newer value (§3.2.1 of the paper).
@@ -132,7 +132,6 @@ impl StripeGuard<'_> {
         }
     }
 
-    /// Whether an item of this size exceeds the limit.
     fn is_too_large(&self, key: HashedKey<'_>, value_bytes: usize) -> bool {
         HEADER_BYTES + key.key().len() + value_bytes > self.shared.item_bytes_max
     }

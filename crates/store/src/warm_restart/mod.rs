@@ -15,13 +15,11 @@
 //! leases (every token of the earlier process is void, since its reader may have read the database before a delete that
 //! this process has not seen), and counters.
 //!
-//! The state and the superblock have checksums; the pages of items, the index and timer blocks have none, since only
-//! the former are read at the start. They are trusted like the memory of a running process: a bit that flips in them
-//! between two processes is detected no better than one that flips in a process. Only this user's processes can reach
-//! them.
+//! The state and the superblock have checksums; the pages of items, the index and timer blocks have none, since they
+//! are not read at the start. They are trusted like the memory of a running process: flipped bits are not detected.
+//! Only this user's processes can reach them.
 //!
-//! Deletes that were sent while no process ran are not known here. Their sender must send them again before the store
-//! is used.
+//! Deletes that were sent while no process ran are unknown: their sender must repeat them before the store is used.
 
 mod error;
 mod name;

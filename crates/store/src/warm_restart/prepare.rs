@@ -13,7 +13,7 @@ use crate::shared::Shared;
 use crate::stripe::{self, Stripe, StripeLock};
 use crate::{Now, Options, OptionsError};
 
-/// A store without its region: the slow half of attaching, done while another process still uses the region.
+/// A store without its region: the slow half of attaching.
 pub struct Preparation {
     options: Options,
     name: RegionName,

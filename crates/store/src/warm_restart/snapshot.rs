@@ -1,6 +1,6 @@
-//! The state of a store beside its region, saved when it ends and restored by the next process (§6.4 of the paper).
-//! Items, keys, buckets, free chunks and timer blocks lie in the region already and stay as they are: no item is read,
-//! so the cost depends on the number of pages, not of items.
+//! The state of a store beside its region (§6.4 of the paper). Items, keys, buckets, free chunks and timer blocks lie
+//! in the region already and stay as they are: no item is read, so the cost depends on the number of pages, not of
+//! items.
 //!
 //! ```text
 //! state:   index | free pages | class x n | stripe x n                                    words of 32 bits
@@ -9,12 +9,11 @@
 //! class    pages | hand 2 | evictions to rebalance | mean age 2 | tail 2 | (page, first free chunk, carved and used) ..
 //! stripe   items | sequence | flushes | time 2 .. | floor 2 | hold-offs | (hash 2, until 2) .. | wheel second, block 64
 //! ```
-//! Not saved: leases, so that every token of the earlier process is void; counters, which count one process; and what
-//! follows from the rest (the class of a page, which pages have free chunks).
+//! Not saved: leases and counters (`mod.rs`), and what follows from the rest (the class of a page, which pages have
+//! free chunks).
 //!
-//! The words have a checksum, so they are what an earlier process wrote. Page numbers and handles in them are checked
-//! all the same, so that no access leaves the region; if one makes no sense, nothing is restored. This holds for these
-//! words alone: the pages have no checksum and are trusted like a process's memory (`mod.rs`).
+//! The words have a checksum. Page numbers and handles in them are checked all the same, so that no access leaves the
+//! region; if one makes no sense, nothing is restored. The pages themselves are trusted (`mod.rs`).
 
 use crate::Now;
 use crate::memory::geometry::Geometry;

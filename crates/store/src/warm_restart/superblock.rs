@@ -25,7 +25,6 @@ use crate::stripe::timer_wheel::WHEEL_S;
 use crate::{HashedKey, Now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// The size of a superblock.
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// To be raised when the layout of a region, or of its state, changes in a way that [`format_fingerprint`] does not
 /// cover.
