@@ -41,7 +41,6 @@ pub(crate) enum MessageKind {
     Refused = 7,
 }
 
-/// One message.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) kind: MessageKind,
@@ -58,11 +57,9 @@ pub(crate) enum ChannelError {
     Malformed(&'static str),
     /// The other process refuses, for this reason.
     Refused(String),
-    /// The other process took too long.
     TimedOut,
     /// This process was signalled to stop.
     Interrupted,
-    /// A system call failed.
     System(Errno),
 }
 
@@ -81,7 +78,6 @@ impl std::fmt::Display for ChannelError {
 
 const HEAD_BYTES: usize = 6;
 
-/// The most bytes of one read.
 const READ_BYTES: usize = 64 << 10;
 
 /// The most bytes of one send, unless one message is larger.
@@ -94,7 +90,6 @@ const KERNEL_DESCRIPTORS_MAX: usize = 253;
 /// How long a send may wait for the other process to read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One end of a channel.
 pub(crate) struct Channel {
     socket: UnixStream,
     payload_bytes_max: usize,
@@ -112,12 +107,10 @@ impl Channel {
         Ok(Channel { socket, payload_bytes_max, received: Vec::new(), parsed_bytes: 0, descriptors: VecDeque::new() })
     }
 
-    /// The socket to poll.
     pub(crate) fn socket(&self) -> &UnixStream {
         &self.socket
     }
 
-    /// Sends one message.
     pub(crate) fn send(
         &self,
         kind: MessageKind,
@@ -129,7 +122,6 @@ impl Channel {
         batch.send_rest()
     }
 
-    /// An empty batch of messages to send.
     pub(crate) fn batch<'f>(&self) -> MessageBatch<'_, 'f> {
         MessageBatch { socket: &self.socket, bytes: Vec::new(), descriptors: Vec::new() }
     }
@@ -168,7 +160,6 @@ impl Channel {
         }
     }
 
-    /// Waits until there is something to read.
     fn wait_readable(&self, stop: &UnixStream, timeout: Option<Duration>) -> Result<(), ChannelError> {
         let timeout = timeout.map(|timeout| Timespec::try_from(timeout).expect("it is a few seconds"));
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
@@ -249,7 +240,7 @@ fn kind_of(number: u8) -> Option<MessageKind> {
     kinds.into_iter().find(|kind| *kind as u8 == number)
 }
 
-/// A batch of messages. [`MessageBatch::finish`] sends those that have not been sent before.
+/// A batch of messages. [`MessageBatch::send_rest`] sends the last ones.
 pub(crate) struct MessageBatch<'c, 'f> {
     socket: &'c UnixStream,
     bytes: Vec<u8>,
@@ -276,7 +267,6 @@ impl<'f> MessageBatch<'_, 'f> {
         Ok(())
     }
 
-    /// Sends the messages that are not sent yet.
     pub(crate) fn send_rest(mut self) -> Result<(), ChannelError> {
         self.flush()
     }

@@ -43,7 +43,6 @@ const PAUSED: u8 = 1;
 const CLOSING: u8 = 2;
 
 impl ConnectionState {
-    /// Encodes the state.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let ConnectionState { session, input, input_needed_bytes, output, is_paused, is_closing } = self;
         let mut encoded = Vec::with_capacity(HEAD_BYTES + input.len() + output.len());
@@ -57,7 +56,7 @@ impl ConnectionState {
         encoded
     }
 
-    /// Decodes a state. `None` if it is malformed.
+    /// `None` if it is malformed.
     pub(crate) fn decode(encoded: &[u8]) -> Option<ConnectionState> {
         let (head, bytes) = encoded.split_at_checked(HEAD_BYTES)?;
         let (&[protocol, authentication, flags], sizes) = head.split_first_chunk()?;

@@ -28,16 +28,6 @@
 //! * If the old process dies, the new one detects it reliably (a socket that only that process held is closed) and
 //!   starts as after any exit. If the old one only refuses, the new one exits.
 //!
-//! | part | |
-//! |---|---|
-//! | [`UpgradeSocket`], [`UpgradeServer`], [`Successor`] | the running process's side |
-//! | [`Predecessor`] | the new process's side |
-//! | [`ConnectionState`] | the state of a connection, beside its descriptor |
-//! | [`Inherited`] | listening sockets from the old process, or from systemd |
-//! | [`GRACE_PERIOD`], [`log_unclosed`] | how connections end that cannot be handed over |
-//! | [`notify_ready`] | the notification of systemd |
-//! | [`Program`], `channel`, `peer` | messages, and the identity of their sender |
-//!
 //! Deliberately absent: the exclusive resources. Each daemon releases and acquires its own.
 
 mod channel;

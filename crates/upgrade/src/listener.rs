@@ -117,7 +117,6 @@ impl<'s> UpgradeServer<'s> {
         None
     }
 
-    /// Accepts the next candidate.
     fn accept(&mut self, now_ms: u64) {
         let flags = SocketFlags::CLOEXEC;
         let Ok(socket) = rustix::net::accept_with(&self.socket.socket, flags) else { return };

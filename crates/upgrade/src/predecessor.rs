@@ -172,7 +172,6 @@ fn receive_listeners(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, V
     }
 }
 
-/// Turns a refusal into an error.
 fn check_refusal(message: Message) -> Result<Message, ChannelError> {
     match message.kind {
         MessageKind::Refused => Err(ChannelError::Refused(String::from_utf8_lossy(&message.payload).into_owned())),

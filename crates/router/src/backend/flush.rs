@@ -10,7 +10,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// A longer reply is malformed.
 const LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
 
-/// Flushes the server at `address` after `delay_s` seconds.
 pub(crate) async fn flush_server(network: &dyn Network, address: &Address, delay_s: i64) -> Result<(), CommandError> {
     let mut connection = CommandConnection::connect(network, address, LIMITS, FLUSH_TIMEOUT).await?;
     connection.flush_all(Some(delay_s)).await

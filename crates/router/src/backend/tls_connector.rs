@@ -156,7 +156,6 @@ impl Network for TlsNetwork {
     }
 }
 
-/// A connection to a server after its handshake.
 struct TlsClientStream(TlsStream<Box<dyn Stream>>);
 
 impl Stream for TlsClientStream {

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 /// The file's mode: only the router's user may read it.
 const MODE: u32 = 0o600;
 
-/// The file.
 #[derive(Debug)]
 pub(crate) struct LastGoodConfig(PathBuf);
 

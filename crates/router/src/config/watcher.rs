@@ -6,11 +6,8 @@ use super::source::Source;
 use lookaside_client::Network;
 use std::sync::Arc;
 
-/// The watched source.
 pub(crate) enum ConfigWatcher {
-    /// A file.
     File(FileWatcher),
-    /// A key in etcd.
     Etcd(Box<EtcdWatcher>),
     /// The command line, which never changes.
     Fixed(String),

@@ -10,7 +10,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Closes all `clients`.
 pub(crate) async fn close_gracefully(clients: Vec<ClientSession>) {
     let mut closing: JoinSet<()> = clients.into_iter().map(close).collect();
     let all = async { while closing.join_next().await.is_some() {} };

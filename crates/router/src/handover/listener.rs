@@ -41,7 +41,6 @@ impl BoundUpgradeSocket {
         Ok(BoundUpgradeSocket { socket, listeners })
     }
 
-    /// Replaces the listening sockets.
     pub(crate) fn set_listeners(
         &mut self,
         listeners: &[BoundListener],
@@ -102,7 +101,6 @@ pub(crate) fn bind_upgrade_socket(
     BoundUpgradeSocket::bind(path, duplicate_listeners(listeners, metrics)?, inherited).map(Some)
 }
 
-/// Duplicates of all descriptors that this process listens on.
 fn duplicate_listeners(listeners: &[BoundListener], metrics: Option<&BoundEndpoint>) -> Result<Vec<OwnedFd>, String> {
     let mut copies = Vec::new();
     let copied = listeners.iter().try_for_each(|listener| {

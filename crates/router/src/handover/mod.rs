@@ -21,9 +21,6 @@
 //! | TCP or Unix: between requests, in the middle of one, or slow to read | handed over |
 //! | TLS: its keys are in rustls | closed after its last reply |
 //! | with more than 4 MiB that its client has not read; whose batch took more than 5 s | closed |
-//!
-//! [`UpgradeListener`] waits for a new process, [`WorkerSet`] suspends and resumes the threads of the running one,
-//! [`Takeover`] is the new process's side, and [`close_gracefully`] ends connections that are not handed over.
 
 mod graceful_close;
 mod listener;
@@ -43,7 +40,6 @@ use std::os::unix::net::UnixStream;
 /// files.
 pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 2 };
 
-/// The result of a handover.
 pub(crate) enum HandoverOutcome {
     /// The other process serves.
     TakenOver(Successor),

@@ -16,7 +16,6 @@ use std::path::Path;
 /// A client of an earlier process.
 pub(crate) type InheritedClient = (OwnedFd, ConnectionState);
 
-/// A takeover in progress.
 pub(crate) struct Takeover {
     predecessor: Predecessor,
     stop: NeverStopped,

@@ -47,7 +47,6 @@ impl WorkerSet {
         (self.suspended_in.clone(), commands)
     }
 
-    /// Ends all threads.
     pub(crate) fn shut_down(&self) {
         self.stop.send_replace(true);
     }
@@ -79,7 +78,6 @@ impl WorkerSet {
         }
     }
 
-    /// Makes all threads serve again.
     pub(crate) fn resume(&self, clients: Vec<Vec<ClientSession>>) {
         self.shared.set_handing_over(false);
         self.stop.send_replace(false);

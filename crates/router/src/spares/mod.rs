@@ -9,8 +9,8 @@
 //!     '---- the server has been readable for a second -----------------------------------------------------'
 //! ```
 //!
-//! A server is readable if it is neither TKO nor fenced. A server that responds but has undelivered deletes is of no
-//! more use than one that does not respond.
+//! A server is readable if it is neither TKO nor fenced: one with undelivered deletes is of no more use than one that
+//! does not respond.
 //!
 //! Invariants, and what keeps them:
 //! * No deleted value is read: every delete of the pool goes to the server and to all of its spares, whichever serves,
@@ -18,8 +18,8 @@
 //!   while on which servers are unreadable, and choose spares without an agreement.
 //! * A server that returns is read only after its backlog was replayed: until then it is fenced.
 //! * A spare may have values from before it was a spare of this pool, when it received no deletes. So it is flushed
-//!   before it serves, unless it has the pool's mark ([`prepare`]): then another router, or this one before a restart,
-//!   has flushed it and reads it, and another flush would only cost hits.
+//!   before it serves, unless the pool's mark shows that a router has flushed it since ([`prepare`]): another
+//!   flush would only cost hits.
 //! * A spare that a configuration removes from its pool receives no deletes from then on. So its mark is removed, and
 //!   a router that saw that configuration does not trust the mark, should the pool get the spare back, until it has
 //!   flushed the spare itself ([`trust`]).
@@ -29,7 +29,7 @@
 //! When a reload removes a serving spare, one thread may read there, for at most two seconds, what another has
 //! deleted.
 //!
-//! Deliberately absent: filling the spare from elsewhere (it warms like any cold server), and agreement among routers.
+//! Deliberately absent: filling the spare from elsewhere. It warms like any cold server.
 //!
 //! Lock order: [`Spares::positions`], then [`Spares::marks`], then the table of TKO trackers in `client`, in which the
 //! limits of pools are locked before the trackers. The state of a position is locked alone. Nothing is awaited under
@@ -220,7 +220,6 @@ impl Spares {
         );
     }
 
-    /// Renews the mark on the serving spare.
     async fn renew_mark(&self, position: &Position, slot: &Slot, network: &dyn Network) {
         let Serving::Spare(spare) = slot.serving() else { return };
         let is_due = |at: Instant| at.elapsed() >= prepare::MARK_INTERVAL;
@@ -231,7 +230,6 @@ impl Spares {
         }
     }
 
-    /// The spares that serve other positions of the same pool.
     fn spares_of_other_positions(&self, position: &Position) -> BTreeSet<Address> {
         let positions = self.positions.lock();
         let is_other = |other: &&Arc<Position>| other.pool == position.pool && other.server != position.server;

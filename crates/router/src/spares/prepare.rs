@@ -26,11 +26,9 @@ pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(1);
 const LIMITS: Limits = Limits { value_bytes_max: 1_024, line_bytes_max: 2_048 };
 
-/// Why a spare could not be prepared.
 #[derive(Debug)]
 pub(super) enum PrepareError {
     Connection(CommandError),
-    /// The spare does not accept `flush_all`.
     FlushRefused(CommandError),
 }
 
@@ -78,7 +76,6 @@ pub(super) async fn prepare(
     Ok(true)
 }
 
-/// Removes the mark.
 pub(super) async fn remove_mark(network: &dyn Network, address: &Address, mark: &str) -> Result<(), CommandError> {
     let mut spare = connect(network, address).await?;
     spare.send(format!("delete {mark}\r\n").as_bytes()).await?;

@@ -21,7 +21,6 @@ const AGE_MIN: Duration = READY_MAX.saturating_add(Duration::from_secs(1));
 /// How long a spare that could not be prepared is not tried again.
 const REFUSED_WAIT: Duration = Duration::from_secs(5);
 
-/// One server's position in a pool.
 #[derive(Debug)]
 pub(super) struct Position {
     pub(super) pool: String,
@@ -58,7 +57,6 @@ pub(super) struct PositionState {
     refused: BTreeMap<usize, Instant>,
 }
 
-/// The next action for a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Nothing,
@@ -92,7 +90,6 @@ impl Position {
         self.is_removed.load(Relaxed)
     }
 
-    /// Whether this is the position `index` of `pool`.
     pub(super) fn matches(&self, pool: &Pool, index: usize) -> bool {
         self.pool == pool.name
             && self.index == index

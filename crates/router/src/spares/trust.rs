@@ -1,6 +1,4 @@
-//! Which spares' marks are trusted ([`super::prepare`]). A spare that a configuration removes from its pool receives
-//! no deletes from then on. If a later configuration adds it again, its mark is not trusted until this router has
-//! flushed it.
+//! Which spares' marks ([`super::prepare`]) are trusted after a configuration has removed spares ([`super`]).
 
 use super::prepare;
 use lookaside_routing::{Address, Pool};
@@ -52,7 +50,6 @@ impl MarkRegistry {
     }
 }
 
-/// Whether the pool of that name has that spare.
 pub(super) fn has_spare(pools: &BTreeMap<String, Arc<Pool>>, name: &str, spare: &Address) -> bool {
     pools.get(name).is_some_and(|pool| pool.spares.contains(spare))
 }

@@ -33,7 +33,6 @@ impl SpoolingDestination {
         SpoolingDestination { inner, server, spool }
     }
 
-    /// Sends the batch, and spools deletes without a reply.
     async fn send_or_spool(&self, batch: Batch) -> Outcomes {
         let deletes: Vec<_> = with_indexes(&batch).filter(|(_, request)| is_delete(request)).collect();
         let mut outcomes = self.inner.send(batch).await;
@@ -104,7 +103,6 @@ impl Destination for SpoolingDestination {
     }
 }
 
-/// The root of a tree with spooling destinations.
 pub(crate) struct SpoolingRoot(pub(crate) Arc<dyn Route>);
 
 impl SpoolingRoot {

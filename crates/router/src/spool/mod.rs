@@ -13,14 +13,6 @@
 //! are peers) -> `Failure::Spooled` -> acknowledged; later `Replayer::run` -> `replay_next` ->
 //! `ReplayConnection::delete` -> `mark_replayed` -> `next_replay_or_unfence`.
 //!
-//! | files | |
-//! |---|---|
-//! | `destination` | the destinations and the root of a tree of routes |
-//! | `writer`, `record`, `storage`, `recovery` | group commit; the format; the files; the start |
-//! | `server_log`, `segments`, `peer_fence`, `shared` | the state of one server and of all |
-//! | `replay`, `replay_connection` | the replay |
-//! | `peers`, `peer_sync`, `peer_requests`, `peer_protocol`, `ids` | the other routers of the cluster, if any |
-//!
 //! Invariants:
 //! * No delete is acknowledged before it is applied or spooled.
 //! * From the moment that a spooled delete is acknowledged, no thread of this process reads or fills its server until
@@ -29,10 +21,10 @@
 //!   the old connection later than the new one. A fill under a lease is refused then; a plain `set` is as unsafe here
 //!   as it is beside any delete (§3.2.1).
 //!
-//! Everything is bounded: what waits to be written, the backlog of one server and of all servers, what is sent at
-//! once. A server whose backlog exceeds its bound is flushed instead.
+//! Bounded are the writer's queue, the backlog of one server and of all, and each batch that is sent. A server whose
+//! backlog exceeds its bound is flushed instead.
 //!
-//! Lock order: the fences to request from one peer (`Peer::fences`), then the table of servers (`SpoolShared::servers`),
+//! Lock order: the fences to request of a peer (`Peer::fences`), then the table of servers (`SpoolShared::servers`),
 //! then the state of one server (`ServerLog::state`). The other locks of this module are taken alone, except that an
 //! inline writer (simulation only) is locked before the state of a server, and `MemoryDisk`'s lock is taken last, under
 //! the inline writer. Nothing is awaited under any of them.
@@ -217,7 +209,6 @@ impl Spool {
         self.shared.disk.release().map_err(|error| format!("cannot release the lock of the spool: {error}"))
     }
 
-    /// `destination`, with its failed deletes spooled.
     pub(crate) fn wrap_destination(self: &Arc<Self>, destination: Arc<dyn Destination>) -> Arc<dyn Destination> {
         let server = self.configured_server(destination.address());
         Arc::new(SpoolingDestination::new(destination, server, self.clone()))

@@ -17,7 +17,6 @@ pub(super) struct PeerFences {
     released: BTreeMap<RouterId, u64>,
 }
 
-/// One router's fence.
 #[derive(Clone, Copy, Debug)]
 struct PeerFence {
     /// The router's message that set it. An older message that arrives later has no effect.

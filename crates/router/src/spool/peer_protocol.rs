@@ -28,7 +28,6 @@ use std::fmt::Display;
 /// forwarded.
 const FRAGMENTS_MAX: usize = 1_000;
 
-/// The request for the servers that are fenced for `router`.
 pub(super) fn fenced_query(router: RouterId) -> Vec<u8> {
     [ADMIN_KEY_PREFIX, format!("spool_fenced({router})").as_bytes()].concat()
 }
@@ -82,7 +81,6 @@ pub(super) fn parse_fence(name: &[u8]) -> Option<(RouterId, u64, Address)> {
     parse_server_request(name, "fence")
 }
 
-/// The router, number and server of a release.
 pub(super) fn parse_release(name: &[u8]) -> Option<(RouterId, u64, Address)> {
     parse_server_request(name, "release")
 }
@@ -93,7 +91,6 @@ fn parse_server_request(name: &[u8], verb: &str) -> Option<(RouterId, u64, Addre
     Some((router, number, decode_address(server)?))
 }
 
-/// The router whose fenced servers are requested.
 pub(super) fn parse_fenced_query(name: &[u8]) -> Option<RouterId> {
     let [router] = parse_arguments(name, "fenced")?;
     parse_router(router)

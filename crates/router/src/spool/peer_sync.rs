@@ -21,10 +21,8 @@ const KEYS_PER_GET_MAX: usize = 50;
 const RETRY: Duration = Duration::from_millis(200);
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 2_048 };
 
-/// Returns the state of this router's backlog for a server.
 type GetBacklogState<'a> = &'a (dyn Fn(&Address) -> BacklogState + Sync);
 
-/// Why a peer could not be synchronized.
 #[derive(Debug)]
 enum PeerError {
     Connection(CommandError),
@@ -95,7 +93,6 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
     }
 }
 
-/// The state of the synchronization with one peer.
 struct PeerSync<'a> {
     peers: &'a Peers,
     peer: &'a Peer,

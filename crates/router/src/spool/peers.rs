@@ -43,7 +43,6 @@ pub(super) struct Peers {
     own_id: RouterId,
     /// Of the next request. Increases over restarts.
     sequence: AtomicU64,
-    /// How long a confirmation is valid.
     confirmed_for: Duration,
     /// How long a peer may take to connect, or to reply.
     timeout: Duration,
@@ -51,14 +50,12 @@ pub(super) struct Peers {
     peers: Vec<Peer>,
 }
 
-/// One other router.
 pub(super) struct Peer {
     pub(super) address: Address,
     /// Servers that the peer is to fence, and when the last confirmation was requested. `None`: not yet confirmed.
     pub(super) fences: Mutex<BTreeMap<Address, Option<Instant>>>,
     /// Whether the last synchronization failed.
     pub(super) is_unreachable: AtomicBool,
-    /// There is something to synchronize.
     pub(super) sync_requested: Notify,
     /// Changes after each synchronization.
     pub(super) sync_counts: watch::Sender<SyncCounts>,
@@ -67,7 +64,6 @@ pub(super) struct Peer {
     pub(super) forward_queue: Mutex<Option<mpsc::Receiver<ForwardRequest>>>,
 }
 
-/// Synchronizations with a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SyncCounts {
     pub(super) failures: u64,

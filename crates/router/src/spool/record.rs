@@ -64,7 +64,6 @@ impl Deletion {
         Some(Deletion { key: Bytes::copy_from_slice(&request.key), is_base64, hold_off_ms })
     }
 
-    /// The request to send to the server.
     pub(super) fn request(&self) -> Request<Bytes> {
         let operation = match self.is_base64 {
             true => Operation::Meta(MetaOperation { verb: MetaVerb::Delete, flags: "b".into(), value: None }),
@@ -79,7 +78,6 @@ impl Deletion {
     }
 }
 
-/// Appends a record.
 pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; FRAME_BYTES]);
@@ -128,7 +126,6 @@ fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
     Some((record, FRAME_BYTES + length))
 }
 
-/// The result of reading a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Scan {
     pub(super) records: Vec<Record>,
@@ -137,7 +134,6 @@ pub(super) struct Scan {
     pub(super) condition: Condition,
 }
 
-/// The state of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Intact,
@@ -149,7 +145,6 @@ pub(super) enum Condition {
     Newer(u8),
 }
 
-/// Reads a segment.
 pub(super) fn scan(bytes: &[u8]) -> Scan {
     let Some(records) = bytes.strip_prefix(&HEADER[..]) else { return scan_headless(bytes) };
     let mut scan = Scan { records: Vec::new(), valid_bytes: HEADER.len() as u64, condition: Condition::Intact };
@@ -165,7 +160,6 @@ pub(super) fn scan(bytes: &[u8]) -> Scan {
     scan
 }
 
-/// A segment without the right header.
 fn scan_headless(bytes: &[u8]) -> Scan {
     let condition = match bytes.split_first_chunk::<8>() {
         Some(([name @ .., version], _)) if *name == HEADER[..7] && *version > HEADER[7] => Condition::Newer(*version),

@@ -10,8 +10,8 @@
 //! | found | treated as |
 //! |---|---|
 //! | an intact segment | its deletes; a flush record in it stands for everything older |
-//! | a torn tail | truncated and logged: it was never acknowledged (but see `--spool-fsync`) |
-//! | damage in the middle | a flush: deletes are lost, and it is not known which |
+//! | a torn tail ([`super::record`]) | truncated and logged |
+//! | damage in the middle | a flush |
 //! | a newer format | an error: only the newer version can read the backlog |
 
 use super::ids::RouterId;
@@ -31,7 +31,6 @@ use tokio::time::Instant;
 /// The most servers that are known, by the configuration, from an earlier run or from peers. Beyond it requests of
 /// peers are refused.
 pub(super) const SERVERS_MAX: usize = 10_000;
-/// The folder of this router's id.
 const IDENTITY_FOLDER: &str = "router";
 /// The names of peer fences in older builds.
 const OLD_FENCE_SUFFIX: &str = ".hold";
@@ -144,7 +143,6 @@ fn cut_torn_tail(disk: &dyn Disk, server: &ServerLog, number: u64, scan: &Scan, 
     disk.truncate(&server.folder, &file_name(number), scan.valid_bytes)
 }
 
-/// The file that stores the fence of `router`.
 pub(super) fn peer_fence_file(router: RouterId) -> String {
     format!("{router}.fence")
 }
@@ -179,7 +177,6 @@ pub(super) fn load_identity(disk: &dyn Disk, seed: u64) -> Result<(RouterId, u64
     Ok((router, run))
 }
 
-/// Replaces the backlog of `server` by a flush.
 pub(super) fn replace_with_flush(disk: &dyn Disk, server: &ServerLog, total: &TotalBytes) {
     let target = server.begin_flush();
     let AppendTarget::Flush { number } = target else { return };
@@ -200,7 +197,6 @@ pub(super) fn replace_with_flush(disk: &dyn Disk, server: &ServerLog, total: &To
     }
 }
 
-/// The folder of a server.
 pub(super) fn folder_name(address: &Address) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     percent::encode_except(address.0.as_bytes(), is_plain).to_string()

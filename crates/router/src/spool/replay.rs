@@ -24,7 +24,6 @@ const WAIT_MIN: Duration = Duration::from_millis(50);
 /// deletes count as lost.
 const READ_RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// The replay of one server's backlog until it is empty.
 pub(super) struct Replayer {
     shared: Arc<SpoolShared>,
     server: Arc<ServerLog>,
@@ -50,7 +49,6 @@ struct SegmentCursor {
     next: usize,
 }
 
-/// Why an attempt failed.
 #[derive(Debug)]
 enum ReplayError {
     Connection(CommandError),

@@ -63,7 +63,6 @@ impl ReplayConnection {
         self.exchange(&lines, deletions.len(), |reply| classify(&reply)).await
     }
 
-    /// Sends `flush_all`.
     pub(super) async fn flush(&mut self) -> Result<ReplayResult, CommandError> {
         let mut results = self.exchange(b"flush_all\r\n", 1, |reply| classify(&reply)).await?;
         Ok(results.remove(0))

@@ -22,7 +22,6 @@ const SEGMENT_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of the backlogs of all servers together.
 pub(super) type TotalBytes = AtomicU64;
 
-/// The segments of one server.
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     /// The oldest first.
@@ -64,7 +63,6 @@ pub(super) enum AppendTarget {
     Flush { number: u64 },
 }
 
-/// The replayer's next action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReplayAction {
     /// Send the deletes in the first `bytes` of this segment.
@@ -75,7 +73,6 @@ pub(super) enum ReplayAction {
     Wait,
 }
 
-/// A segment that was found on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecoveredSegment {
     Deletes {
@@ -107,12 +104,10 @@ impl Backlog {
     }
 }
 
-/// The file name of a segment.
 pub(super) fn file_name(number: u64) -> String {
     format!("{number:016}.deletes")
 }
 
-/// The number in a segment's file name.
 pub(super) fn file_number(name: &str) -> Option<u64> {
     name.strip_suffix(".deletes").filter(|digits| digits.len() == 16)?.parse().ok()
 }
@@ -122,7 +117,6 @@ impl Segments {
         self.list.is_empty()
     }
 
-    /// Whether the writer is extending a segment.
     pub(super) fn is_extended(&self) -> bool {
         self.extended.is_some()
     }
@@ -167,7 +161,6 @@ impl Segments {
         self.next_number = self.next_number.max(number + 1);
     }
 
-    /// Starts an append of `bytes`.
     pub(super) fn begin_append(
         &mut self,
         bytes: u64,

@@ -5,7 +5,8 @@
 //! and no peer fence is set. Both happen under the lock of the state, so no interleaving of writer and replayer leaves
 //! an undelivered delete behind a lowered fence.
 //!
-//! Under the lock no file is touched and nothing is awaited.
+//! Under the lock no file is touched and nothing is awaited. A method with the name of one of [`Segments`] or
+//! [`PeerFences`] calls that one under the lock.
 
 use super::ids::RouterId;
 use super::peer_fence::PeerFences;
@@ -19,7 +20,6 @@ use std::sync::{Arc, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// One server.
 #[derive(Debug)]
 pub(super) struct ServerLog {
     pub(super) address: Address,
@@ -82,7 +82,6 @@ impl ServerLog {
         }
     }
 
-    /// Whether no configuration of this run names it.
     pub(super) fn is_unconfigured(&self) -> bool {
         !self.state().is_configured
     }
@@ -99,7 +98,6 @@ impl ServerLog {
         self.fence.raise();
     }
 
-    /// Never gives a new segment this number.
     pub(super) fn skip_number(&self, number: u64) {
         self.state().segments.skip_number(number);
     }
@@ -117,7 +115,6 @@ impl ServerLog {
         self.request_retry();
     }
 
-    /// Starts an append of `bytes`.
     pub(super) fn begin_append(
         &self,
         bytes: u64,
@@ -128,7 +125,6 @@ impl ServerLog {
         self.state().segments.begin_append(bytes, bytes_max, total, total_bytes_max)
     }
 
-    /// Starts to replace the backlog by a flush record.
     pub(super) fn begin_flush(&self) -> AppendTarget {
         self.state().segments.begin_flush()
     }
@@ -170,44 +166,38 @@ impl ServerLog {
         None
     }
 
-    /// The server may not have been flushed. What is appended from now on is covered by the next attempt.
     pub(super) fn flush_failed(&self, number: u64) {
         self.state().segments.flush_failed(number);
     }
 
-    /// A segment is unreadable: the server must be flushed.
     pub(super) fn mark_lost(&self, number: u64) {
         self.state().segments.mark_lost(number);
     }
 
-    /// Drops a replayed segment. False if a flush record has replaced it meanwhile.
     pub(super) fn mark_replayed(&self, number: u64, total: &TotalBytes) -> bool {
         self.state().segments.mark_replayed(number, total)
     }
 
-    /// Fences the server for `router` until `until`, unless a newer message of that router did so.
+    /// As [`PeerFences::insert`], and raises the fence.
     pub(super) fn fence_for_peer(&self, router: RouterId, sequence: u64, until: Instant) {
         let mut state = self.state();
         state.peer_fences.insert(router, sequence, until);
         self.fence.raise();
     }
 
-    /// Whether `router` has released its fence with a message newer than `sequence`.
     pub(super) fn is_outdated(&self, router: RouterId, sequence: u64) -> bool {
         self.state().peer_fences.is_outdated(router, sequence)
     }
 
-    /// Whether the server is fenced for `router`.
     pub(super) fn is_fenced_for(&self, router: RouterId) -> bool {
         self.state().peer_fences.contains(router)
     }
 
-    /// The number of peer fences.
     pub(super) fn peer_fences(&self) -> usize {
         self.state().peer_fences.len()
     }
 
-    /// Releases the fence of `router`. False if a newer message of that router has set it.
+    /// As [`PeerFences::release`]. Lowers the fence if the server is idle then.
     pub(super) fn release_peer_fence(&self, router: RouterId, sequence: u64) -> bool {
         let mut state = self.state();
         let is_released = state.peer_fences.release(router, sequence);
@@ -217,7 +207,7 @@ impl ServerLog {
         is_released
     }
 
-    /// Removes the fence of `router` if it was not renewed in time. False if it was.
+    /// As [`PeerFences::expire`]. Lowers the fence if the server is idle then.
     pub(super) fn expire_peer_fence(&self, router: RouterId, now: Instant) -> bool {
         let mut state = self.state();
         let is_expired = state.peer_fences.expire(router, now);
@@ -227,7 +217,6 @@ impl ServerLog {
         is_expired
     }
 
-    /// Routers that did not renew their fence in time.
     pub(super) fn overdue_peers(&self, now: Instant) -> Vec<RouterId> {
         self.state().peer_fences.overdue(now)
     }
@@ -243,12 +232,10 @@ impl ServerLog {
         self.append_ended.notified().await;
     }
 
-    /// Makes the next replay attempt start at once.
     pub(super) fn request_retry(&self) {
         self.retry_requested.notify_one();
     }
 
-    /// Resolves when a retry is requested.
     pub(super) async fn wait_for_retry_request(&self) {
         self.retry_requested.notified().await;
     }

@@ -26,7 +26,6 @@ pub(super) struct SpoolShared {
 }
 
 impl SpoolShared {
-    /// The state of a server's backlog, for peers.
     pub(super) fn backlog_state(&self, address: &Address) -> BacklogState {
         let server = self.servers.lock().get(address).cloned();
         server.map_or(BacklogState::Empty, |server| server.backlog_state())

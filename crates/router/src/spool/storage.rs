@@ -43,7 +43,6 @@ pub struct FileDisk {
     lock: File,
 }
 
-/// The lock file.
 const LOCK_FILE: &str = "lock";
 /// Keys may be confidential.
 const FOLDER_MODE: u32 = 0o700;

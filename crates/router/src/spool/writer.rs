@@ -1,5 +1,5 @@
 //! Writes spooled deletes to disk, with group commit: appends that arrive at the same time are written and synced
-//! once. A delete comes here when its server did not answer.
+//! once.
 //!
 //! In the daemon a dedicated thread does it, so that no client waits for the disk access of another; while it syncs,
 //! the next group gathers. A simulation has no threads and writes each append in the caller.
@@ -34,7 +34,6 @@ const QUEUED_BYTES_MAX: u64 = 64 << 20;
 /// Failed appends are logged at most once in this time.
 pub(super) const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Why an entry was not written.
 #[derive(Clone, Debug)]
 pub(super) enum AppendError {
     /// Too many deletes wait for the writer.
@@ -60,7 +59,6 @@ impl std::fmt::Display for AppendError {
     }
 }
 
-/// An entry to write for one server.
 struct WriteRequest {
     server: Arc<ServerLog>,
     entry: WriteEntry,
@@ -69,7 +67,6 @@ struct WriteRequest {
     _permit: QueuedBytesPermit,
 }
 
-/// An entry for the writer.
 #[derive(Clone, Debug)]
 pub(super) enum WriteEntry {
     /// Deletes that the server did not answer.
@@ -114,7 +111,6 @@ impl Drop for QueuedBytesPermit {
     }
 }
 
-/// Sends entries to the writer.
 pub(super) struct WriterHandle {
     mode: WriterMode,
     queued_bytes: Arc<AtomicU64>,
@@ -143,7 +139,6 @@ impl WriterHandle {
         Ok(WriterHandle { mode: WriterMode::Thread(sender), queued_bytes: Arc::default(), counters })
     }
 
-    /// Writes an entry.
     pub(super) async fn write(&self, server: &Arc<ServerLog>, entry: WriteEntry) -> Result<(), AppendError> {
         let deletes = entry.deletions().len() as u64;
         let bytes = entry.deletions().iter().map(Deletion::bytes).sum();
@@ -188,7 +183,6 @@ pub(super) struct Writer {
     pub(super) total: Arc<TotalBytes>,
     pub(super) fsync: Fsync,
     pub(super) counters: Arc<SpoolCounters>,
-    /// Receives servers that need a replayer.
     pub(super) replay_starts: mpsc::UnboundedSender<Arc<ServerLog>>,
     /// Files that were written and not synced.
     pub(super) unsynced: BTreeSet<(String, String)>,

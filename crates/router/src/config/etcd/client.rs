@@ -59,7 +59,6 @@ pub(super) struct KeyState {
     pub(super) revision: i64,
 }
 
-/// An event of a watch.
 #[derive(Debug)]
 pub(super) enum WatchEvent {
     /// The last of some changes to the key.
@@ -164,7 +163,6 @@ impl EtcdClient {
     }
 }
 
-/// An active watch.
 pub(super) struct Watch {
     gateway: EtcdClient,
     body: Incoming,

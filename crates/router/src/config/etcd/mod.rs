@@ -7,10 +7,6 @@
 //!   every 30 s: range key, on another connection: has the watch missed a change?
 //! ```
 //!
-//! * [`location`] parses `etcd://host:port,host:port/key`;
-//! * [`client`] sends requests and parses replies;
-//! * [`watch`] decides which replies change the configuration, and when to retry.
-//!
 //! Invariants: only a value from etcd changes the configuration. An unreachable etcd, a deleted key and an interrupted
 //! watch (compaction) leave it as it was. After every gap the key is read again, so no gap hides a change.
 //!

@@ -15,7 +15,6 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
 use tokio::time::{Instant, timeout};
 
-/// The script of the etcd.
 #[derive(Default)]
 struct Script {
     /// The reply to each range; `None` if the connection is refused. The last one repeats.
@@ -128,7 +127,6 @@ impl Scripted {
     }
 }
 
-/// The next request's path and body.
 async fn request(stream: &mut DuplexStream) -> Option<(String, Vec<u8>)> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

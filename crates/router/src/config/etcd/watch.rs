@@ -26,7 +26,6 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How often the key is read while the watch reports nothing.
 const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Watches one key.
 pub(crate) struct EtcdWatcher {
     location: EtcdLocation,
     network: Arc<dyn Network>,
@@ -46,7 +45,6 @@ pub(crate) struct EtcdWatcher {
     is_deleted: bool,
 }
 
-/// An active watch.
 struct WatchSession {
     watch: Watch,
     check_at: Instant,
