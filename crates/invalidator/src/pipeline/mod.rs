@@ -5,7 +5,7 @@
 //! ```
 //!
 //! It runs as one future that drops all its work when it is dropped. Pipelines of different clusters share nothing but
-//! the database, so a cluster that is down delays no other.
+//! the database.
 //!
 //! * A key that is not acknowledged is sent again, with growing delays, until it is. Other keys proceed meanwhile: keys
 //!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.

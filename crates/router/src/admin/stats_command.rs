@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::Instant;
 
-/// The state that `stats` shows.
 pub(crate) struct StatsView<'a> {
     pub(crate) shared: &'a SharedState,
     pub(crate) tree: Arc<Tree>,
@@ -193,7 +192,6 @@ impl StatsView<'_> {
     }
 }
 
-/// The background work of all threads.
 pub(super) fn sum_background(shared: &SharedState) -> BackgroundStatistics {
     let mut sum = BackgroundStatistics::default();
     for source in shared.sources() {

@@ -39,7 +39,6 @@ pub(super) struct ConfigLoader {
     peers: Vec<(Address, TlsPolicy)>,
 }
 
-/// The configuration that a daemon starts with.
 pub(super) struct InitialConfig {
     pub(super) config: RouterConfig,
     /// The text of the source; `None` if it could not be read.

@@ -2,11 +2,10 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the daemon handles: two end it, and SIGHUP reloads configuration and certificates.
+/// Two signals end the daemon; SIGHUP reloads configuration and certificates.
 pub(super) struct Signals {
-    /// Reloads the configuration.
     pub(super) hangup_config: Signal,
-    /// Reloads the certificates. Every stream of a signal receives it.
+    /// Every stream of a signal receives it.
     pub(super) hangup_certificates: Signal,
     pub(super) interrupt: Signal,
     pub(super) terminate: Signal,

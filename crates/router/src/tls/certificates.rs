@@ -54,7 +54,6 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Every file.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PathBuf> {
         self.clients.iter().chain(self.servers.iter())
     }
@@ -94,7 +93,6 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads the files.
     pub(crate) fn read(files: TlsFiles) -> Result<Certificates, String> {
         let seen = Mutex::new(versions_of(&files));
         let current = RwLock::new(Current::read(&files)?);
@@ -123,7 +121,6 @@ impl Certificates {
         self.refreshed.lock().elapsed().as_secs()
     }
 
-    /// How long a client's handshake may take.
     pub(crate) fn handshake_max(&self) -> Duration {
         self.files.handshake_max
     }

@@ -14,14 +14,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// The environment of one thread's tree.
 pub(crate) fn environment(host: HostInfo, seed: u64, background: &BackgroundTasks) -> Environment {
     let runtime = Arc::new(TokioRuntime { host, started: Instant::now() });
     let background = background.background.clone();
     Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
 }
 
-/// The background tasks of one thread's trees.
 #[derive(Clone)]
 pub(crate) struct BackgroundTasks {
     background: Background,
