@@ -10,7 +10,7 @@
 //! * A key that is not acknowledged is sent again, with growing delays, until it is. Other keys proceed meanwhile: keys
 //!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.
 //! * [`PendingDeletes`](pending::PendingDeletes) is bounded. When it is full the reader waits, and the database's log
-//!   keeps the rest. Retrying is a state of its own, and so is a retry queue so full that reading waits (blocked).
+//!   keeps the rest.
 //! * No commit is accepted before the first position is on disk: after a crash the next start would begin at a later
 //!   present.
 //! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least

@@ -186,7 +186,6 @@ impl StatsView<'_> {
         write_stat("cmd_bad", self.shared.sum_counters().bad_commands, out);
     }
 
-    /// Requests of this class with this result, over all threads.
     fn sum_results(&self, class: CommandClass, result: ResultClass) -> u64 {
         self.shared.sources().iter().map(|source| source.results().count(class, result)).sum()
     }

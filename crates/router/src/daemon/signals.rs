@@ -12,7 +12,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Starts to receive them. Must be called inside the main thread's runtime.
+    /// Must be called inside the main thread's runtime.
     pub(super) fn receive() -> Result<Signals, String> {
         let receive = |kind| signal(kind).map_err(|error| format!("cannot receive signals: {error}"));
         Ok(Signals {

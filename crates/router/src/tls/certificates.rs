@@ -45,9 +45,7 @@ impl CertificatePaths {
 /// The files of both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
-    /// Towards clients.
     pub(crate) clients: CertificatePaths,
-    /// Towards servers.
     pub(crate) servers: CertificatePaths,
     /// How long a client's handshake may take.
     pub(crate) handshake_max: Duration,
@@ -175,7 +173,6 @@ impl Certificates {
         *self.seen.lock() != versions_of(&self.files)
     }
 
-    /// Whether there are any files.
     pub(crate) fn is_enabled(&self) -> bool {
         self.files.iter().next().is_some()
     }

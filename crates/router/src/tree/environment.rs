@@ -2,8 +2,7 @@
 //!
 //! Everything but the wall clock and the host's id is the runtime's, so that a paused runtime pauses the routes too.
 //! The background tasks of a tree run on its thread, also after the client has disconnected and after a reload: all
-//! trees of a thread share one [`BackgroundTasks`]. They end with the thread, which waits for them for at most
-//! [`DRAIN_MAX`].
+//! trees of a thread share one [`BackgroundTasks`]. They end with the thread.
 
 use crate::config::host::HostInfo;
 use crate::timeouts::DRAIN_MAX;

@@ -184,7 +184,6 @@ impl Tree {
     }
 }
 
-/// Builds the destinations of one tree, with their decorators.
 struct DestinationFactory<'a> {
     config: &'a RouterConfig,
     network: Arc<dyn Network>,

@@ -16,7 +16,7 @@ pub(crate) struct AcceptorSockets {
     unix: Vec<Socket>,
 }
 
-/// The sockets, registered with a runtime. They are polled round-robin, so that a busy one does not starve the others.
+/// The registered sockets. They are polled round-robin, so that a busy one does not starve the others.
 struct Acceptor {
     listeners: Vec<AcceptSocket>,
     next: usize,
