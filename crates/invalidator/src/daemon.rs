@@ -191,7 +191,6 @@ fn lock_directory(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// Prunes a SQLite journal periodically.
 async fn prune_loop(path: PathBuf, statistics: Arc<Statistics>, history: Duration) {
     loop {
         sleep(PRUNE_EVERY).await;

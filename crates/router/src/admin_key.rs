@@ -1,7 +1,6 @@
 //! Keys that the router answers itself. Clients read them (`admin`), and routers of a cluster exchange their fences by
 //! them (`spool`).
 
-/// The prefix of these keys.
 pub(crate) const ADMIN_KEY_PREFIX: &[u8] = b"__mcrouter__.";
 
 /// Whether the router answers a get of `key` itself.

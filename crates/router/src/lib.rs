@@ -6,7 +6,7 @@
 //!   <--------  bytes <- replies in order  <-  one outcome per request  <-  pipelined replies
 //! ```
 //!
-//! All requests of applications pass here. (In the paper gets go to servers directly by UDP; no client here does that.) The deletes of an
+//! All requests of applications pass here. (In the paper gets go to servers directly by UDP.) The deletes of an
 //! invalidator (§4.1) arrive as a long pipeline and leave as one batch per server.
 //!
 //! | module | contents |

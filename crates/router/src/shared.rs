@@ -37,11 +37,8 @@ pub struct ConfigStatus {
 
 /// One thread, as `stats` and metrics see it.
 pub(crate) trait StatsSource: Send + Sync {
-    /// Its counters.
     fn counters(&self) -> &Counters;
-    /// Results of its clients' requests, by verb.
     fn results(&self) -> &VerbResults;
-    /// The tree in force.
     fn tree(&self) -> Arc<Tree>;
     /// The limit on connections, over all threads.
     fn connections_max(&self) -> usize;
@@ -55,7 +52,6 @@ pub struct SharedState {
     sources: Mutex<Vec<Weak<dyn StatsSource>>>,
     connections: AtomicUsize,
     reply_bytes: AtomicUsize,
-    /// Whether a shutdown hands the clients over to another process.
     is_handing_over: AtomicBool,
     config: Mutex<ConfigStatus>,
     log: OnceLock<Log>,
@@ -153,7 +149,6 @@ impl SharedState {
         self.is_handing_over.load(SeqCst)
     }
 
-    /// Sets whether the next shutdown hands the clients over to another process.
     pub(crate) fn set_handing_over(&self, is_handing_over: bool) {
         self.is_handing_over.store(is_handing_over, SeqCst);
     }

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-/// How long batches that have begun may take after a shutdown has begun. Those that are not answered by then are
-/// dropped.
+/// How long batches that have begun may take after a shutdown begins; then they are dropped.
 pub const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// How long to wait for connections to servers before a new tree is put in force, or a spare is used.

@@ -17,7 +17,6 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-/// The parts of one thread.
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
     pub(crate) shared: Arc<SharedState>,
@@ -102,7 +101,6 @@ impl Worker {
     }
 }
 
-/// A runtime for one thread.
 pub(crate) fn new_runtime() -> Result<tokio::runtime::Runtime, String> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().map_err(|error| format!("cannot create the tokio runtime: {error}"))

@@ -18,11 +18,10 @@
 //! /* ... */     comment; they do not nest       /*! ... */ and /*M! ... */   code; may hold comments
 //! ```
 //!
-//! The meaning of a backslash depends on the session's `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which the log
-//! does not record with a statement, and which each connection may set for itself. So a statement with a backslash is
-//! read in every mode that the server may have used, and the union of the keys is deleted: a superfluous delete is
-//! harmless, a missing one is not. The price: text inside a literal with a backslash may name a key, which is then
-//! deleted needlessly.
+//! The meaning of a backslash depends on the `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which each connection
+//! may set for itself and the log does not record with a statement. So a statement with a backslash is read in every
+//! mode, and the union of the keys is deleted: a superfluous delete is harmless, a missing one is not. The price: text
+//! inside a literal with a backslash may name a key.
 //!
 //! Not supported: dollar quoting (PostgreSQL), character sets in which a backslash or quote can be the second byte of a
 //! letter (GBK, Big5, SJIS), and version conditions: the content of `/*!99999 ... */` counts as code even if the server
@@ -35,7 +34,7 @@ use std::ops::Range;
 /// The beginning of a comment that names keys, after white space.
 const MARK: &[u8] = b"lookaside:";
 
-/// The meaning of a backslash in quotes, which depends on the session's `sql_mode`.
+/// The meaning of a backslash in quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SqlMode {
     /// Whether `\` escapes the next byte in `'...'`. Off under `NO_BACKSLASH_ESCAPES`.

@@ -76,7 +76,7 @@ pub struct ClusterStatistics {
 
 #[derive(Debug)]
 struct LockedStatistics {
-    /// The state of reading. The state that is shown depends on the other fields too.
+    /// The state that is shown depends on the other fields too.
     reading_state: PipelineState,
     /// Retrying or blocked; `None` if deletes are acknowledged.
     delivery_state: Option<PipelineState>,

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants:
-//! * Nothing is sent before the gate has let it pass: the log runs ahead of what readers see, and a delete that is sent
-//!   too early is undone by a reader that still fills the old row. Each read costs one call of the gate.
+//! * Nothing is sent before the gate has let it pass ([`Source::wait_until_visible`]). Each read costs one call of the
+//!   gate.
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present.
@@ -75,7 +75,6 @@ pub(crate) enum ReaderMessage {
     Commits(Commits),
 }
 
-/// Reads the log for one pipeline.
 pub(crate) struct LogReader {
     pub log: Arc<dyn CommitLog>,
     pub delivery: Arc<dyn Delivery>,
@@ -88,13 +87,11 @@ pub(crate) struct LogReader {
     pub sender: mpsc::Sender<ReaderMessage>,
 }
 
-/// Why an attempt to read ended.
 enum ReadStop {
     /// Another attempt may help.
     Retry(String),
     /// The log no longer reaches back.
     PositionLost(SourceError),
-    /// The pipeline has dropped the receiver.
     ReceiverDropped,
     /// No attempt can help.
     Fatal(PipelineError),
@@ -180,8 +177,7 @@ impl LogReader {
         }
     }
 
-    /// Handles lost deletes, which are always counted and logged: stops, or flushes the cluster and continues from the
-    /// present.
+    /// Stops, or flushes the cluster and continues from the present.
     async fn recover_lost_position(
         &self,
         error: SourceError,

@@ -5,12 +5,12 @@
 //! ```
 //!
 //! It runs as one future that drops all its work when it is dropped. Pipelines of different clusters share nothing but
-//! the database, so a cluster that is down delays no other.
+//! the database.
 //!
 //! * A key that is not acknowledged is sent again, with growing delays, until it is. Other keys proceed meanwhile: keys
 //!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.
 //! * [`PendingDeletes`](pending::PendingDeletes) is bounded. When it is full the reader waits, and the database's log
-//!   keeps the rest. Retrying is a state of its own, and so is a retry queue so full that reading waits (blocked).
+//!   keeps the rest.
 //! * No commit is accepted before the first position is on disk: after a crash the next start would begin at a later
 //!   present.
 //! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least

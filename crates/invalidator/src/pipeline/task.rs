@@ -62,7 +62,6 @@ impl Pipeline {
     }
 }
 
-/// The work in flight.
 #[derive(Default)]
 struct InFlight {
     tasks: JoinSet<TaskResult>,
@@ -82,7 +81,6 @@ impl InFlight {
     }
 }
 
-/// The result of a task in flight.
 enum TaskResult {
     Batch(InFlightBatch, Vec<DeleteResult>),
     Save(SavedPosition, Result<(), PositionError>),
@@ -108,7 +106,6 @@ impl Default for FailureLog {
     }
 }
 
-/// A running pipeline.
 struct PipelineTask {
     pipeline: Pipeline,
     statistics: Arc<ClusterStatistics>,

@@ -17,7 +17,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// The endpoint, bound and not yet served.
 pub(crate) struct BoundEndpoint(Endpoint);
 
 /// The thread that serves the endpoint until this is dropped.
@@ -44,7 +43,6 @@ impl BoundEndpoint {
         self.0.listener().as_fd().try_clone_to_owned()
     }
 
-    /// Serves the metrics of all threads, on a thread of its own.
     pub(crate) fn serve(self, shared: Arc<SharedState>, version: String) -> Result<MetricsThread, String> {
         let no_thread = |error: std::io::Error| format!("cannot start the metrics thread: {error}");
         let (stop, stopped) = UnixStream::pair().map_err(no_thread)?;

@@ -28,7 +28,6 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The state that the values show.
 pub(crate) struct AdminView<'a> {
     pub(crate) shared: &'a SharedState,
     pub(crate) tree: Arc<Tree>,
@@ -81,7 +80,6 @@ impl AdminView<'_> {
         Some(value.clone())
     }
 
-    /// The reply to another router of the cluster.
     async fn reply_to_peer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let spool = self.tree.spool()?;
         let Some((address, delete)) = spool.parse_forwarded_delete(request) else {
@@ -120,7 +118,6 @@ impl AdminView<'_> {
     }
 }
 
-/// A value about the configuration in force.
 fn config_value(name: &[u8], config: &RouterConfig, status: &ConfigStatus) -> Option<String> {
     let pools = || config.pools().into_values();
     let text = match name {

@@ -18,14 +18,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The most pools that are reported.
 const POOLS_MAX: usize = 200;
 /// The most servers that are reported, some 40 lines each.
 const SERVERS_MAX: usize = 1_000;
 /// The most pairs of a pool and a server that are reported.
 const POOL_SERVERS_MAX: usize = 4_000;
 
-/// All metrics of the process.
 pub(crate) fn render(shared: &SharedState, version: &str) -> String {
     let mut out = Exposition::new("lookaside_router_");
     out.family("info", Gauge, "The version that runs.");

@@ -33,7 +33,6 @@ pub(crate) struct ServerStatus {
     hard_tko_threads: u64,
     /// Whether it is not read because it has undelivered deletes.
     pub(crate) is_fenced: bool,
-    /// For how long it has been fenced.
     pub(crate) fenced_for: Duration,
     pub(crate) backlog: Backlog,
     pub(crate) sum: DestinationStatistics,
@@ -52,7 +51,6 @@ impl ServerStatus {
         }
     }
 
-    /// The server's line in `stats servers`.
     pub(crate) fn to_stats_line(&self) -> String {
         let sum = &self.sum;
         let failed_batches = sum.timed_out_batches + sum.connect_failures + sum.connections_lost + sum.malformed;

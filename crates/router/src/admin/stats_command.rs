@@ -28,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::Instant;
 
-/// The state that `stats` shows.
 pub(crate) struct StatsView<'a> {
     pub(crate) shared: &'a SharedState,
     pub(crate) tree: Arc<Tree>,
@@ -187,13 +186,11 @@ impl StatsView<'_> {
         write_stat("cmd_bad", self.shared.sum_counters().bad_commands, out);
     }
 
-    /// Requests of this class with this result, over all threads.
     fn sum_results(&self, class: CommandClass, result: ResultClass) -> u64 {
         self.shared.sources().iter().map(|source| source.results().count(class, result)).sum()
     }
 }
 
-/// The background work of all threads.
 pub(super) fn sum_background(shared: &SharedState) -> BackgroundStatistics {
     let mut sum = BackgroundStatistics::default();
     for source in shared.sources() {

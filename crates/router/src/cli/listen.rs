@@ -97,7 +97,6 @@ impl ListenOptions {
         }
     }
 
-    /// The ports for addresses without one.
     fn ports(&self, tls: TlsMode) -> Vec<Port> {
         let is_default = self.ports.is_empty() && self.ssl_ports.is_empty() && self.unix_path.is_none();
         let plain = if is_default { &[DEFAULT_PORT][..] } else { &self.ports };

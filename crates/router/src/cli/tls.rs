@@ -39,7 +39,6 @@ pub struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// The files of both sides.
     pub(crate) fn files(&self) -> TlsFiles {
         TlsFiles {
             clients: self.client_files(),

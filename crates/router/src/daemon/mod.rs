@@ -10,11 +10,6 @@
 //! Threads share a port (SO_REUSEPORT) and, of the state that a request needs, one word per server: whether it is TKO,
 //! and whether it is fenced. A new configuration is read and validated once, on the main thread; every thread then
 //! builds its own tree from it.
-//!
-//! * `startup`: from the command line to running threads, with a takeover from the running process if there is one;
-//! * `reload`: loads configurations, the first and all later ones;
-//! * `signals`: SIGHUP, SIGINT, SIGTERM;
-//! * `takeover`: hands everything over to the next process, or resumes if that fails.
 
 mod reload;
 mod signals;
@@ -74,7 +69,6 @@ pub fn run(options: Options) -> ExitCode {
     }
 }
 
-/// The addresses to listen at.
 fn listen_addresses(options: &Options, certificates: &Certificates) -> Result<Vec<ListenAddress>, String> {
     let tls_mode = if options.tls.ssl_require_peer_certs { TlsMode::MutualTls } else { TlsMode::Tls };
     let addresses = options.listen.listeners(tls_mode)?;
@@ -113,7 +107,6 @@ struct Daemon<'a> {
 
 /// Why the main loop has returned.
 enum Exit {
-    /// The daemon is to end.
     Shutdown,
     /// Another process is ready to take over.
     Upgrade(Successor),
@@ -136,8 +129,8 @@ impl Daemon<'_> {
         self.end(successor)
     }
 
-    /// Runs until the daemon is to end, or until another process is ready to take over and all threads have suspended
-    /// their sessions. `None` if it is to end.
+    /// Runs until the daemon is to end (`None`), or until another process is ready to take over and all threads have
+    /// suspended their sessions.
     fn run_until_exit(&mut self) -> Result<Option<(Successor, Sessions)>, String> {
         let Daemon { loader, signals, workers, thread_ends, upgrade_listener, .. } = self;
         let seen = self.seen.take();

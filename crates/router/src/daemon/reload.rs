@@ -39,7 +39,6 @@ pub(super) struct ConfigLoader {
     peers: Vec<(Address, TlsPolicy)>,
 }
 
-/// The configuration that a daemon starts with.
 pub(super) struct InitialConfig {
     pub(super) config: RouterConfig,
     /// The text of the source; `None` if it could not be read.
@@ -121,7 +120,7 @@ impl ConfigLoader {
         Ok(InitialConfig { config, seen: content.ok(), refusal: Some(why) })
     }
 
-    /// The configuration in `content`. The error names the source and the line.
+    /// The error names the source and the line.
     pub(super) fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
         let text = content.map_err(|why| self.source.error_context(&why))?;
         let config = RouterConfig::parse(&text, &self.defaults, &self.destination_options)

@@ -2,18 +2,17 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the daemon handles: two end it, and SIGHUP reloads configuration and certificates.
+/// Two signals end the daemon; SIGHUP reloads configuration and certificates.
 pub(super) struct Signals {
-    /// Reloads the configuration.
     pub(super) hangup_config: Signal,
-    /// Reloads the certificates. Every stream of a signal receives it.
+    /// Every stream of a signal receives it.
     pub(super) hangup_certificates: Signal,
     pub(super) interrupt: Signal,
     pub(super) terminate: Signal,
 }
 
 impl Signals {
-    /// Starts to receive them. Must be called inside the main thread's runtime.
+    /// Must be called inside the main thread's runtime.
     pub(super) fn receive() -> Result<Signals, String> {
         let receive = |kind| signal(kind).map_err(|error| format!("cannot receive signals: {error}"));
         Ok(Signals {

@@ -30,7 +30,6 @@ use tokio::sync::{mpsc, watch};
 /// File descriptors besides those of clients: listeners, event queues, connections to servers.
 const FDS_RESERVED: u64 = 100;
 
-/// Starts the daemon.
 pub(super) fn start<'a>(
     options: &'a Options,
     addresses: &[ListenAddress],
@@ -92,7 +91,6 @@ pub(super) fn start<'a>(
     })
 }
 
-/// The bound sockets.
 struct Sockets {
     listeners: Vec<BoundListener>,
     metrics: Option<BoundEndpoint>,
@@ -197,7 +195,6 @@ fn announce(threads: usize, loader: &ConfigLoader, names: Vec<String>) {
     notify_ready();
 }
 
-/// Opens the spool, if the options name one.
 pub(super) fn open_spool(options: &Options, config: &RouterConfig) -> Result<Option<Arc<Spool>>, String> {
     let Some(directory) = options.spool_directory() else { return Ok(None) };
     let tko_trackers =

@@ -15,7 +15,6 @@ use tokio::time::{Instant, sleep};
 const REOPEN_MAX: Duration = Duration::from_secs(5);
 const REOPEN_RETRY: Duration = Duration::from_millis(5);
 
-/// The result of a handover.
 pub(super) enum HandoverResult {
     /// The other process serves.
     TakenOver(Successor),

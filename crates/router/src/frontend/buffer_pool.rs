@@ -18,9 +18,7 @@ pub(crate) const POOLED_INPUT_BYTES_MAX: usize = 64 << 10;
 /// A read and a write buffer. Both are empty while they are in the pool.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBuffers {
-    /// Bytes from the client.
     pub(crate) input: BytesMut,
-    /// Bytes for the client.
     pub(crate) out: Vec<u8>,
 }
 

@@ -11,12 +11,10 @@ use crate::tree::Tree;
 use lookaside_sync::RwLock;
 use std::sync::Arc;
 
-/// The context of one thread's sessions.
 pub(crate) struct SessionContext {
     pub(crate) settings: Settings,
     pub(crate) shared: Arc<SharedState>,
     pub(crate) counters: Counters,
-    /// Results of clients' requests, by verb.
     pub(crate) results: VerbResults,
     pub(crate) buffers: BufferPool,
     tree: RwLock<Arc<Tree>>,
@@ -34,7 +32,6 @@ impl SessionContext {
         }
     }
 
-    /// The tree in force.
     pub(crate) fn tree(&self) -> Arc<Tree> {
         self.tree.read().clone()
     }
@@ -54,20 +51,17 @@ impl SessionContext {
         self.tree().flush_all(delay_s).await
     }
 
-    /// Changes the level of the log.
     pub(crate) fn set_verbosity(&self, level: u32) {
         if let Some(log) = self.shared.log() {
             log.set_verbosity(level);
         }
     }
 
-    /// The values of the keys that the router answers itself.
     pub(crate) fn admin(&self) -> AdminView<'_> {
         let Settings { version, options, .. } = &self.settings;
         AdminView { shared: &self.shared, tree: self.tree(), version, options }
     }
 
-    /// Appends the whole reply to `stats [arguments]`.
     pub(crate) fn write_stats(&self, arguments: &[u8], out: &mut Vec<u8>) {
         let Settings { version, connections_max, .. } = &self.settings;
         let stats = StatsView { shared: &self.shared, tree: self.tree(), version, connections_max: *connections_max };

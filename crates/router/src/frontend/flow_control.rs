@@ -1,9 +1,9 @@
 //! Bounds the bytes of values that a session holds, by routing a batch in chunks. Serves the get verbs.
 //!
-//! A get costs its client 10 bytes and its router a value. So a batch is routed in chunks, and the next chunk follows
-//! when the replies to the last are written: a client that sends without reading delays only itself. The size of values
-//! is estimated from those that came: a session that is new, or whose values are large, gets small chunks; one with
-//! small values gets its multigets in one chunk (§3.1: in one round trip).
+//! A get costs its client 10 bytes and its router a value. So the next chunk follows when the replies to the last are
+//! written: a client that sends without reading delays only itself. The size of values is estimated from those that
+//! came: a session that is new, or whose values are large, gets small chunks; one with small values gets its multigets
+//! in one chunk (§3.1: in one round trip).
 //!
 //! ```text
 //!   values of a new session    32      then, all of 1 MiB:   8     8     8 ...

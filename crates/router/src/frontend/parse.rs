@@ -8,8 +8,7 @@
 //! ```
 //!
 //! Nothing is copied: each command's part of the buffer is split off, and keys and values are slices of it. During
-//! parsing keys and values are ranges of the buffer ([`OffsetCommand`]). They become slices once the command's length
-//! is known.
+//! parsing they are ranges of the buffer ([`OffsetCommand`]), until the command's length is known.
 //!
 //! A command that reads or changes more than its own key (`flush_all`, `stats`, a get of the router's own keys) is a
 //! batch of its own: it must see the effect of all commands before it, and of none after it.
@@ -158,7 +157,6 @@ pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> P
 }
 
 impl ParsedBatch {
-    /// Whether another command may join the batch.
     fn has_capacity(&self) -> bool {
         let is_small = self.batch.len() < BATCH_REQUESTS_MAX && self.replies.len() < BATCH_REQUESTS_MAX;
         is_small && !self.is_full && !self.close && self.swallow_bytes == 0
@@ -178,7 +176,6 @@ impl ParsedBatch {
     }
 }
 
-/// A command whose keys and values are ranges of the buffer.
 enum OffsetCommand {
     Retrieve { keys: Span, operation: Operation<Bytes> },
     Single { request: Request<Span>, noreply: bool, quiet: Option<MetaVerb> },
@@ -245,7 +242,6 @@ impl OffsetCommand {
     }
 }
 
-/// The part of `bytes` at `span`.
 fn slice_span(mut bytes: Bytes, span: Span) -> Bytes {
     bytes.truncate(span.end);
     bytes.advance(span.start);

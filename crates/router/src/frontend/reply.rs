@@ -109,7 +109,6 @@ impl ReplyWriter<'_> {
     }
 }
 
-/// The error line for a request for `key`.
 fn error_line(key: &[u8], outcome: &Outcome) -> Vec<u8> {
     let mut line = Vec::new();
     match outcome {

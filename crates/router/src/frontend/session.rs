@@ -76,7 +76,6 @@ pub(crate) struct ClientSession {
 }
 
 impl ClientSession {
-    /// A new connection.
     pub(crate) fn new(stream: Box<dyn Stream>) -> ClientSession {
         ClientSession { stream, connection_state: ConnectionState::default() }
     }
@@ -148,7 +147,6 @@ struct Session<'a> {
     delta: CounterDelta,
 }
 
-/// A batch that is being routed.
 struct BatchInProgress {
     /// Requests that are not routed yet.
     rest: vec::IntoIter<Request<Bytes>>,

@@ -44,7 +44,6 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// A client's encrypted connection.
 pub(crate) struct HandshakingStream {
     state: State,
     peer: Option<IpAddr>,

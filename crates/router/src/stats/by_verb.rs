@@ -55,12 +55,10 @@ impl ResultClass {
 }
 
 impl VerbResults {
-    /// Counts one request.
     pub(crate) fn record(&self, class: CommandClass, outcome: &Outcome) {
         self.0[class as usize][ResultClass::of(outcome) as usize].add(1);
     }
 
-    /// Requests of this class with this result.
     pub(crate) fn count(&self, class: CommandClass, result: ResultClass) -> u64 {
         self.0[class as usize][result as usize].value()
     }

@@ -90,7 +90,6 @@ pub(crate) struct PerTargetStats {
     pub(crate) pools: BTreeMap<String, PoolStats>,
 }
 
-/// One pool's counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PoolStats {
     pub(crate) stats: Arc<TargetStats>,

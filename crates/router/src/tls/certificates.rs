@@ -45,16 +45,13 @@ impl CertificatePaths {
 /// The files of both sides.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
-    /// Towards clients.
     pub(crate) clients: CertificatePaths,
-    /// Towards servers.
     pub(crate) servers: CertificatePaths,
     /// How long a client's handshake may take.
     pub(crate) handshake_max: Duration,
 }
 
 impl TlsFiles {
-    /// Every file.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &PathBuf> {
         self.clients.iter().chain(self.servers.iter())
     }
@@ -94,7 +91,6 @@ impl std::fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads the files.
     pub(crate) fn read(files: TlsFiles) -> Result<Certificates, String> {
         let seen = Mutex::new(versions_of(&files));
         let current = RwLock::new(Current::read(&files)?);
@@ -123,7 +119,6 @@ impl Certificates {
         self.refreshed.lock().elapsed().as_secs()
     }
 
-    /// How long a client's handshake may take.
     pub(crate) fn handshake_max(&self) -> Duration {
         self.files.handshake_max
     }
@@ -178,7 +173,6 @@ impl Certificates {
         *self.seen.lock() != versions_of(&self.files)
     }
 
-    /// Whether there are any files.
     pub(crate) fn is_enabled(&self) -> bool {
         self.files.iter().next().is_some()
     }

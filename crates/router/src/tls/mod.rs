@@ -1,9 +1,7 @@
 //! TLS by rustls with ring, as in `lookaside-server`: between clients and the router, and between the router and
 //! servers.
 //!
-//! * [`certificates`]: the contents of the files, reloaded on SIGHUP and when they change.
-//! * [`server_name`]: the name that a server's certificate must bear.
-//! * `frontend::tls_accept`: a client's connection; `backend::tls_connector`: a server's.
+//! The handshakes are in `frontend::tls_accept` (clients) and `backend::tls_connector` (servers).
 //!
 //! tokio-rustls adapts rustls to tokio's sockets, because the router waits on streams; the server's own adapter is made
 //! for sockets that never wait. A plain connection passes through none of this.

@@ -3,7 +3,7 @@
 use lookaside_routing::{Address, TlsPolicy};
 use rustls::pki_types::ServerName;
 
-/// The name that the certificate of the server at `address` must bear: the policy's, or else the address's host.
+/// The policy's name, or else the address's host.
 pub(crate) fn server_name(address: &Address, policy: &TlsPolicy) -> Result<ServerName<'static>, String> {
     let host = match &policy.certificate_name {
         Some(identity) => identity,

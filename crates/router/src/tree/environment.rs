@@ -2,8 +2,7 @@
 //!
 //! Everything but the wall clock and the host's id is the runtime's, so that a paused runtime pauses the routes too.
 //! The background tasks of a tree run on its thread, also after the client has disconnected and after a reload: all
-//! trees of a thread share one [`BackgroundTasks`]. They end with the thread, which waits for them for at most
-//! [`DRAIN_MAX`].
+//! trees of a thread share one [`BackgroundTasks`]. They end with the thread.
 
 use crate::config::host::HostInfo;
 use crate::timeouts::DRAIN_MAX;
@@ -14,14 +13,12 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// The environment of one thread's tree.
 pub(crate) fn environment(host: HostInfo, seed: u64, background: &BackgroundTasks) -> Environment {
     let runtime = Arc::new(TokioRuntime { host, started: Instant::now() });
     let background = background.background.clone();
     Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
 }
 
-/// The background tasks of one thread's trees.
 #[derive(Clone)]
 pub(crate) struct BackgroundTasks {
     background: Background,

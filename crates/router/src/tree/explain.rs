@@ -222,7 +222,6 @@ impl Clock for FrozenClock {
     }
 }
 
-/// Records the requests and outcomes of a route.
 struct RecordingRoute {
     at: String,
     inner: Arc<dyn Route>,

@@ -47,14 +47,12 @@ pub struct Tree {
     destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
     /// The window over all that its destinations have outstanding (§3.1); `None` without `--window`.
     window: Option<Arc<Window>>,
-    /// `None` if servers and pools are not measured.
     target_stats: Option<PerTargetStats>,
     background_tasks: BackgroundTasks,
     /// `None` if the tree was not built from a configuration.
     source: Option<TreeSource>,
 }
 
-/// The origin of a tree.
 struct TreeSource {
     config: Arc<RouterConfig>,
     network: Arc<dyn Network>,
@@ -186,7 +184,6 @@ impl Tree {
     }
 }
 
-/// Builds the destinations of one tree, with their decorators.
 struct DestinationFactory<'a> {
     config: &'a RouterConfig,
     network: Arc<dyn Network>,

@@ -1,4 +1,4 @@
-//! A transaction of the log whose end has not been read yet. Part of the [`assembler`](super::assembler).
+//! Part of the [`assembler`](super::assembler): the open transaction.
 
 use super::{
     event,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const PORT_DEFAULT: u16 = 3306;
 
-/// The address and account of the server, and time limits.
+/// The options of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MysqlOptions {
     /// Host name or address. Default 127.0.0.1.

@@ -4,8 +4,8 @@
 
 use super::gtid::GtidSet;
 
-/// The commits that readers must see before the emitted keys may be deleted. Each kind of server has its own fields; those of the
-/// other kind stay empty.
+/// The commits that readers must see before the emitted keys may be deleted. Each kind of server has its own fields;
+/// those of the other kind stay empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VisibilityTarget {
     /// MariaDB: the end of the last transaction in the log.

@@ -81,7 +81,6 @@ pub(super) struct Journal {
     rejected: u64,
 }
 
-/// The result of [`Journal::read`].
 pub(super) enum ReadResult {
     Nothing,
     Commits(Commits),
@@ -265,7 +264,6 @@ pub(super) fn seq_of(position: &Position) -> Result<i64, SourceError> {
     })
 }
 
-/// Converts an error of SQLite.
 pub(super) fn source_error(why: &rusqlite::Error) -> SourceError {
     match why.sqlite_error_code() {
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) | None => {

@@ -73,7 +73,6 @@ impl CommitLog for SqliteLog {
     }
 }
 
-/// Reads the journal from a position on.
 struct SqliteSource {
     journal: Arc<Mutex<Journal>>,
 }

@@ -16,7 +16,7 @@ pub(crate) struct AcceptorSockets {
     unix: Vec<Socket>,
 }
 
-/// The sockets, registered with a runtime. They are polled round-robin, so that a busy one does not starve the others.
+/// The registered sockets. They are polled round-robin, so that a busy one does not starve the others.
 struct Acceptor {
     listeners: Vec<AcceptSocket>,
     next: usize,
@@ -29,7 +29,6 @@ enum AcceptSocket {
 }
 
 impl AcceptorSockets {
-    /// No sockets yet.
     pub(crate) fn new() -> AcceptorSockets {
         AcceptorSockets::default()
     }
@@ -43,7 +42,6 @@ impl AcceptorSockets {
         self.unix.push(socket);
     }
 
-    /// Registers the sockets with the current runtime.
     pub(crate) fn register(self) -> io::Result<Box<dyn Listener>> {
         let tcp = self.tcp.into_iter().map(|(socket, tls)| {
             let listener = TcpListener::from_std(socket.into())?;

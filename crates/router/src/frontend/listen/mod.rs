@@ -52,7 +52,6 @@ pub(crate) enum Endpoint {
     },
 }
 
-/// A bound listener.
 #[derive(Debug)]
 pub(crate) struct BoundListener {
     /// The name in the log.

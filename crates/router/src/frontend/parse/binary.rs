@@ -141,7 +141,6 @@ fn needs_own_batch(command: &BinaryCommand<'_>) -> bool {
     }
 }
 
-/// A request whose keys and values are ranges of the buffer.
 struct OffsetRequest {
     tag: ResponseTag,
     kind: OffsetReplyKind,

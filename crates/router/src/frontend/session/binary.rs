@@ -10,7 +10,6 @@ use lookaside_protocol::{Cas, Direction, Operation, Reply, Request, StoreMode};
 use lookaside_routing::Outcome;
 
 impl Session<'_> {
-    /// Writes the response to one request.
     pub(super) async fn reply_to_binary(&mut self, reply: BinaryPendingReply, batch: &mut BatchInProgress) {
         let (tag, is_quiet) = (reply.tag, reply.is_quiet());
         match reply.kind {

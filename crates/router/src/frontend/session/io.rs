@@ -35,7 +35,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Reads the bytes that have arrived. A session that has to wait returns its buffers to the pool if they are empty.
+    /// A session that has to wait returns its buffers to the pool if they are empty.
     fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
         if !self.has_buffers {
             SessionBuffers { input: self.input, out: self.out } = self.context.buffers.acquire();
