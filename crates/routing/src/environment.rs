@@ -1,17 +1,15 @@
 //! The environment of routes: time, background work, random numbers, and a log. All of it is handed in, so that the
 //! simulation runs the same routes on its own clock.
 //!
-//! **Background work.** Some routes reply before all their children have. The other children must be asked to the end
-//! even if the caller's future is dropped: a client that disconnects must not decide whether a copy is deleted. So that
-//! work is handed to a [`Spawner`], and counted: at most [`BACKGROUND_TASKS_MAX`] batches at a time. Without a permit,
+//! **Background work.** Some routes reply before all their children have. The others must be asked to the end: a client
+//! that disconnects must not decide whether a copy is deleted. So that work is handed to a [`Spawner`], at most
+//! [`BACKGROUND_TASKS_MAX`] batches at a time. Without a permit,
 //!
 //! * work that changes the content of a cache (`AllAsyncRoute`, `AllInitialRoute`, `AllFastestRoute`,
-//!   `AllMajorityRoute`) is awaited by its caller: slower, and dropped together with its caller, which has not been
-//!   answered then;
+//!   `AllMajorityRoute`) is awaited by its caller and dropped with it, before any reply;
 //! * copies on which no client relies (shadows, fills of a cache in front of another) are dropped and counted.
 //!
-//! A task counts until it ends or its spawner drops it. Without a spawner there is never a permit, so everything is
-//! awaited: that is how a request is explained.
+//! A task counts until it ends or its spawner drops it. A request is explained without a spawner: all is awaited.
 
 use crate::BoxFuture;
 use std::{
@@ -23,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-/// The maximum number of batches in one [`Background`]. Beyond it, callers wait and shadows are dropped.
+/// The maximum number of batches in one [`Background`].
 pub const BACKGROUND_TASKS_MAX: usize = 1_000;
 
 /// The clock.
@@ -59,7 +57,7 @@ pub struct Environment {
     pub log: Arc<dyn Log>,
     /// The seed of random numbers.
     pub seed: u64,
-    /// Distinguishes this host from others: `HostIdRoute` and similar routes spread hosts over children by it.
+    /// By this, `HostIdRoute` and similar routes spread hosts over children.
     pub host_id: u32,
 }
 
@@ -148,12 +146,12 @@ impl Background {
         }
     }
 
-    /// The number of tasks that are running now.
+    /// As [`BackgroundStatistics::running`].
     pub fn running(&self) -> usize {
         self.0.running.load(Relaxed)
     }
 
-    /// The number of copies dropped since the start, as there was no permit.
+    /// As [`BackgroundStatistics::dropped`].
     pub fn dropped(&self) -> u64 {
         self.0.dropped.load(Relaxed)
     }
@@ -191,7 +189,6 @@ impl Background {
 pub(crate) struct BackgroundPermit(Arc<Tasks>);
 
 impl BackgroundPermit {
-    /// Spawns the rest of a task on which a client relies.
     pub(crate) fn spawn_rest(self, task: impl Future<Output = ()> + Send + 'static) {
         self.0.fan_outs.fetch_add(1, Relaxed);
         self.spawn(task);

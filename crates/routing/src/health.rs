@@ -1,8 +1,7 @@
 //! Whether a server may be sent to: the state machine that marks a failing destination TKO and clears the mark.
 //!
-//! A get and a delete both check [`Health::may_send`] before a byte is sent. While a destination is TKO, every request
-//! fails at once, so that the failover children (the gutter, §3.3 of the paper) are asked without waiting for a
-//! timeout.
+//! Every request checks [`Health::may_send`] first. While a destination is TKO, requests fail at once, so that the
+//! failover children (the gutter, §3.3 of the paper) are asked without a timeout.
 //!
 //! ```text
 //!             N timeouts in a row (soft), one connect error (hard)
@@ -70,12 +69,12 @@ impl Health {
         Health { settings, timeouts_in_a_row: 0, probe: None }
     }
 
-    /// Whether requests may be sent; otherwise they fail with [`Failure::Tko`] at once.
+    /// Whether requests may be sent; else they fail with [`Failure::Tko`].
     pub fn may_send(&self) -> bool {
         self.probe.is_none()
     }
 
-    /// Records the outcome of a request. Misses and error lines are replies: they prove that the server lives.
+    /// Records the outcome of a request.
     pub fn on_outcome(&mut self, outcome: &Outcome, now_ms: u64) -> Option<HealthChange> {
         match outcome {
             Ok(_) => self.mark_up(),
@@ -116,8 +115,8 @@ impl Health {
         None
     }
 
-    /// Puts the probe that is due off by 5 to 50 percent of its wait, so that many routers that saw the same outage do
-    /// not all come at once. `jitter` as in [`Health::on_probe`].
+    /// Delays the due probe by 5 to 50 percent of its wait (`jitter` as in [`Health::on_probe`]), so that routers that
+    /// saw the same outage do not all come at once.
     pub fn delay_probe(&mut self, jitter: f64) {
         if let Some(probe) = &mut self.probe {
             probe.at_ms = probe.at_ms.saturating_add(with_jitter_ms(probe.wait_ms, jitter) - probe.wait_ms);
@@ -139,7 +138,6 @@ impl Health {
     }
 }
 
-/// `wait_ms` and 5 to 50 percent more.
 fn with_jitter_ms(wait_ms: u64, jitter: f64) -> u64 {
     let share = 0.05 + 0.45 * jitter.clamp(0.0, 1.0);
     wait_ms.saturating_add((wait_ms as f64 * share) as u64)

@@ -73,12 +73,10 @@ pub(crate) fn with_failover_tag(key: Bytes) -> Bytes {
     }
 }
 
-/// The key without its prefix.
 pub(crate) fn stored_key_of(key: &[u8]) -> &[u8] {
     &key[prefix_bytes_of(key)..]
 }
 
-/// The key without its prefix, up to `|#|`.
 pub(crate) fn routing_key_of(key: &[u8]) -> &[u8] {
     up_to_hash_stop(&key[prefix_bytes_of(key)..])
 }

@@ -1,21 +1,10 @@
 //! Where a key goes: a tree of routes, from the configuration down to destinations. No sockets and no clock of its own.
 //!
-//! Requests travel through the tree in batches, so that the keys of one multiget, or all pipelined requests of a
-//! client, cost each route handle once: a route splits the batch among its children and restores the order of the
-//! replies.
+//! Requests travel in batches, so that the keys of one multiget, or all pipelined requests of a client, cost each route
+//! handle once: it splits the batch among its children and restores the order of the replies (`split.rs`).
 //!
-//! ```text
-//!   route.rs         the vocabulary: Batch, Outcome, Route, Destination
-//!   region/          the root: routing prefix -> the tree of a cluster
-//!   cluster/         one file for each route; its head shows the effect on each verb
-//!   split.rs         splits a batch among children, asks them concurrently, restores the order
-//!   hash/  key.rs  verb.rs  meta.rs  outcome.rs     the properties by which routes choose
-//!   environment.rs   clock, background work, random numbers: handed in
-//!   health.rs        when a destination becomes TKO, and when it returns
-//!   slot.rs          the server or spare that serves a place in a pool
-//!   configuration/   mcrouter's language -> the description of a tree
-//!   tree/            a configuration: text -> description -> tree
-//! ```
+//! Begin with `route.rs`, which has the vocabulary. The head of each file in `cluster/` shows a route's effect on each
+//! verb. `tree/` turns a configuration into a tree.
 //!
 //! Absent on purpose: how a destination is reached. `client` implements [`Destination`] over sockets, tests by
 //! recording fakes, `simulation` by a network of its own.

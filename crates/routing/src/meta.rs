@@ -1,5 +1,5 @@
-//! The parts of a meta command (`mg ms md ma me`) that matter to routing: its flags, its exptimes, and the reply that an
-//! empty cache would give (memcached's `protocol.txt`, "Meta Commands"). `verb.rs` has the verb that it counts as.
+//! The parts of a meta command (`mg ms md ma me`) that matter to routing: flags, exptimes, and the reply of an empty
+//! cache (memcached's `protocol.txt`, "Meta Commands"). `verb.rs` has the verb that it counts as.
 
 use crate::Outcome;
 use bytes::Bytes;
@@ -11,7 +11,6 @@ pub(crate) fn token(flags: &[u8], letter: u8) -> Option<&[u8]> {
     meta_flags(flags).find(|flag| flag.letter == letter).map(|flag| flag.token)
 }
 
-/// Whether the key is base64 on the wire.
 pub(crate) fn has_encoded_key(meta: &MetaOperation<Bytes>) -> bool {
     token(&meta.flags, b'b').is_some()
 }

@@ -45,8 +45,8 @@ pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
     if severity(&other) > severity(&one) { other } else { one }
 }
 
-/// Only the order among replies to the same request matters. "Deleted" is above "not found", so that a delete that
-/// found a value anywhere reports it; for all other verbs "not done" is above "done".
+/// Compares replies to the same request. "Deleted" is above "not found", so that a delete that found a value anywhere
+/// reports it; for all other verbs "not done" is above "done".
 fn severity(outcome: &Outcome) -> u8 {
     match outcome {
         Ok(reply) => match reply {
@@ -68,7 +68,6 @@ fn severity(outcome: &Outcome) -> u8 {
     }
 }
 
-/// A plain get of a request's key.
 pub(crate) fn as_get(request: &Request<Bytes>) -> Request<Bytes> {
     Request { key: request.key.clone(), operation: Operation::Get { cas: false } }
 }
@@ -85,12 +84,10 @@ pub(crate) fn as_store(
     Some(Request { key: request.key.clone(), operation })
 }
 
-/// The verb of a request.
 pub(crate) fn verb(request: &Request<Bytes>) -> Verb {
     Verb::of(&request.operation)
 }
 
-/// A `CLIENT_ERROR` with this text.
 pub(crate) fn client_error(why: &'static str) -> Outcome {
     Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(why.as_bytes()))))
 }

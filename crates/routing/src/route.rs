@@ -17,12 +17,10 @@ pub type Outcome = Result<Reply<Bytes>, Failure>;
 /// The future of a route or a destination.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The start of the text of [`Failure::NoRoute`]. A client of the router in another process recognizes the failure by
-/// it.
+/// The start of the text of [`Failure::NoRoute`], by which a client in another process recognizes the failure.
 pub const NO_ROUTE: &str = "no route: ";
 
-/// The reason of [`Failure::NoRoute`] after a selection by operation. Unlike other reasons it does not depend on the
-/// key, for which other operations may have a route.
+/// The reason of [`Failure::NoRoute`] after a selection by operation: other operations on the key may have a route.
 pub const NO_POLICY: &str = "no policy for this operation, and no default";
 
 /// Why a request has no reply. For the last four it is unknown whether the destination executed it.

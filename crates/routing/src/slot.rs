@@ -35,9 +35,8 @@ impl Slot {
     }
 }
 
-/// Chooses one of `spares` spares for the server at index `at` of its pool: the first free one, starting at `at` modulo
-/// `spares`. So routers that find the same servers unreadable mostly choose the same spare, which improves the hit rate but is
-/// not needed for correctness.
+/// Chooses one of `spares` spares for the server at index `at` of its pool: the first free one from `at` modulo
+/// `spares` on. So routers mostly choose the same spare, which improves the hit rate but is not needed for correctness.
 pub fn choose_spare(at: usize, spares: usize, is_free: impl Fn(usize) -> bool) -> Option<usize> {
     (0..spares).map(|offset| (at + offset) % spares).find(|&spare| is_free(spare))
 }

@@ -6,9 +6,8 @@
 //!   outcomes   for each choice, the next outcome of the chosen child
 //! ```
 //!
-//! Invariants: each child gets its requests in the order of the batch; a batch that belongs to one child is passed on
-//! unchanged, without a copy or an allocation; children are polled by the caller's own task, so nothing outlives the
-//! batch.
+//! Invariants: each child gets its requests in the order of the batch; a batch for one child is passed on without a
+//! copy or an allocation; children are polled by the caller's own task, so nothing outlives the batch.
 
 use crate::{Batch, BoxFuture, Context, Outcome, Outcomes, Route};
 use bytes::Bytes;
@@ -16,15 +15,12 @@ use futures_util::future::join_all;
 use lookaside_protocol::Request;
 use std::{future::ready, sync::Arc, vec};
 
-/// The nodes below a route.
 pub(crate) type Children = [Arc<dyn Route>];
 
-/// A future that is ready with `outcomes`.
 pub(crate) fn ready_outcomes<'a>(outcomes: Outcomes) -> BoxFuture<'a, Outcomes> {
     Box::pin(ready(outcomes))
 }
 
-/// The child of each request.
 pub(crate) enum Choices {
     /// The whole batch goes to one child.
     Whole(usize),
@@ -51,7 +47,6 @@ impl Choices {
     }
 }
 
-/// Sends each request to the child that `choose` names.
 pub(crate) fn split<'a>(
     children: &'a Children,
     batch: Batch,
@@ -83,7 +78,6 @@ pub(crate) async fn scatter(children: &Children, batch: Batch, context: &Context
     choices.iter().map(|&child| next(&mut outcomes[part_of_child[child as usize] as usize])).collect()
 }
 
-/// The requests for one child.
 pub(crate) struct Part {
     pub(crate) child: usize,
     pub(crate) batch: Batch,

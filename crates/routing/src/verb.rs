@@ -149,7 +149,6 @@ impl Verb {
     }
 }
 
-/// The classic verb that a meta command counts as.
 fn verb_of_meta(meta: &MetaOperation<Bytes>) -> Verb {
     let has = |letter| token(&meta.flags, letter).is_some();
     let mode = token(&meta.flags, b'M').and_then(|mode| mode.first());

@@ -59,7 +59,6 @@ impl Route for AllMajorityRoute {
     }
 }
 
-/// The votes about one request.
 #[derive(Clone, Default)]
 struct Ballot {
     /// The first outcome of each kind, and its votes.

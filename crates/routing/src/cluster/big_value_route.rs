@@ -16,12 +16,12 @@
 //! | append prepend | a get first; for a split value a read, and a cas of the whole value in new chunks (`append`) |
 //! | meta commands | unchanged: they see the manifest, and store what the server accepts |
 //!
-//! Old and new chunks never mix, since the keys of chunks contain the hash of the value: overwriting a chunk stores the
-//! same bytes again. A failure of a chunk, unlike its miss, is returned. A stale manifest (of a lease) is dropped.
+//! Old and new chunks never mix, since their keys contain the hash of the value. A failure of a chunk, unlike its miss,
+//! is returned. A stale manifest (of a lease) is dropped.
 //!
-//! Bounded: at most [`CHUNKS_MAX`] chunks. A value that needs more, or whose key has no space for `:i:S`, is sent to
-//! the server unsplit. Bit 15 of the client's flags is reserved. Keys with a `|#|` have their chunks on the same
-//! server. mcrouter's chunks can be read if their version is 1.
+//! A value that needs more than [`CHUNKS_MAX`] chunks, or whose key has no space for `:i:S`, is sent unsplit. Bit 15 of
+//! the client's flags is reserved. Keys with a `|#|` have their chunks on the same server. mcrouter's chunks can be
+//! read if their version is 1.
 
 mod append;
 
@@ -43,7 +43,6 @@ pub const BIG_VALUE_FLAG: u32 = 0x8000;
 /// The maximum number of chunks of one value.
 pub const CHUNKS_MAX: usize = 1_000;
 
-/// The version of the manifest format.
 const VERSION: u32 = 1;
 
 /// Splits large values for its target.
@@ -83,8 +82,8 @@ impl BigValueRoute {
         outcomes
     }
 
-    /// Stores the chunks of large values and replaces these values by manifests. Returns the outcome of each request
-    /// whose chunks were not all stored.
+    /// Stores chunks and replaces their values by manifests. Returns the outcome of each request whose chunks were not
+    /// all stored.
     async fn store_chunks(&self, batch: &mut Batch, context: &Context) -> Vec<Option<Outcome>> {
         let mut chunks = Vec::new();
         for (at, request) in batch.iter_mut().enumerate() {
@@ -124,7 +123,6 @@ impl BigValueRoute {
         })
     }
 
-    /// Replaces manifests by their values.
     async fn join(&self, batch: &[Request<Bytes>], outcomes: &mut Outcomes, context: &Context) {
         let mut manifests = Vec::new();
         let mut chunks = Vec::new();
@@ -268,7 +266,7 @@ fn chunk_request(request: &Request<Bytes>, key: Bytes) -> Request<Bytes> {
     }
 }
 
-/// Joins the next `count` chunks. If one is missing, the error is its outcome; failures take precedence over misses.
+/// Joins the next `count` chunks. The error is the outcome of a missing one; failures take precedence over misses.
 fn join_chunks(chunks: &mut vec::IntoIter<(usize, Outcome)>, count: usize) -> Result<Bytes, Outcome> {
     let mut whole = BytesMut::new();
     let mut lost = None;

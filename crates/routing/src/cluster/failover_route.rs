@@ -10,16 +10,15 @@
 //! defines the order of the children and how many are asked.
 //!
 //! A failed delete stays failed: the first child still holds the value, and a client that reads "done" does not retry.
-//! A spooled delete ([`Failure::Spooled`]) is as good as done at the first child, but meanwhile reads go to the others.
-//! So they are asked too, and the delete is done when they have done or spooled it.
+//! A spooled delete ([`Failure::Spooled`]) is as good as done at the first child, but meanwhile reads go to the others:
+//! they must do or spool it, too.
 //!
-//! A lease token is unknown everywhere except at the server that issued it, so a fill that arrives elsewhere after a
-//! failover is refused. With `enable_lease_pairing` the fill is sent to the child that issued its token
-//! (`lease_pairing.rs`); a failure of that child is returned.
+//! With `enable_lease_pairing` a fill is sent to the child that issued its token (`lease_pairing.rs`), whose failure is
+//! returned: any other child would refuse it.
 //!
-//! `failover_limit` limits the rate of failovers; beyond it the failure is returned, so that the failover pool is not
-//! overloaded as well. Deletes are not limited. With `failover_tag`, keys that have a `|#|` reach the other children
-//! with the suffix `:failover=1`: a delete on another path than this route must append it, too.
+//! Beyond the rate `failover_limit` a failure is returned, so that the failover pool is not overloaded as well; deletes
+//! are not limited. With `failover_tag`, keys that have a `|#|` reach the other children with the suffix `:failover=1`:
+//! a delete on another path than this route must append it, too.
 //!
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has replied.
 
@@ -143,7 +142,6 @@ impl FailoverRoute {
         batch.iter().enumerate().filter_map(paired).filter(has_child).collect()
     }
 
-    /// The first child of each request.
     fn first_choices(&self, batch: &Batch, paired: &BTreeMap<usize, u32>) -> Choices {
         if !paired.is_empty() {
             let first = |at: usize| paired.get(&at).copied().unwrap_or_else(|| self.policy.first(&batch[at]) as u32);
@@ -155,7 +153,6 @@ impl FailoverRoute {
         }
     }
 
-    /// Whether a failed request may fail over.
     fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
         let is_free = |(bucket, clock): &(TokenBucket, Arc<dyn Clock>)| bucket.try_take(clock.now());
         kind(request) == VerbKind::Delete || self.limit.as_ref().is_none_or(is_free)
@@ -166,7 +163,7 @@ impl FailoverRoute {
             && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.tries))
     }
 
-    /// Sends each pending request to its next child, all children concurrently. Requests that fail stay pending.
+    /// Sends each pending request to its next child, concurrently. Requests that fail stay pending.
     async fn route_to_next(
         &self,
         pending: &mut Vec<Pending>,
@@ -225,7 +222,6 @@ impl FailoverRoute {
     }
 }
 
-/// A request that no child has answered yet.
 struct Pending {
     at: usize,
     /// The children to ask, in order.

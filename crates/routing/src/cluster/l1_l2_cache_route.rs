@@ -9,17 +9,16 @@
 //! | delete | deleted, after L2 | asked; an error if either failed, `DELETED` if either held the key |
 //! | meta commands | deleted after those that write; its reply does not count | asked; its outcome |
 //!
-//! **Negative cache**: with an `ncacheExptime`, a miss of L2 on a `get` is stored in L1 for that time, and later gets
-//! are answered from it; every `ncacheUpdatePeriod`-th such get asks L2 nevertheless (0: never). A negative entry is an
-//! empty value with the flag [`NEGATIVE_FLAG`], which clients must not use. A `lease-get` ignores it: it needs a token.
+//! **Negative cache**: with an `ncacheExptime`, L1 stores a miss of L2 on a `get` for that time and answers later gets
+//! with it; every `ncacheUpdatePeriod`-th of them asks L2 nevertheless (0: never). A negative entry is an empty value
+//! with the flag [`NEGATIVE_FLAG`], which clients must not use. A `lease-get` ignores it: it needs a token.
 //!
 //! Deletes reach L2 first: in the other order, a read in between would add the old value again. An accepted race: a
-//! value read from L2 before a write may be added to L1 after it. It expires after `upgradingL1Exptime`, so keep that
-//! short.
+//! value read from L2 before a write may be added to L1 after it; keep its lifetime `upgradingL1Exptime` short.
 //!
-//! A failure of L1 does not fail reads: L2 replies. If the delete of a copy fails, only a `delete` fails with it; for
-//! other writes the copy stays until its exptime. Fills of L1 outlive their caller, and are dropped if the background
-//! is full.
+//! A failure of L1 does not fail reads. If the delete of a copy fails, only a `delete` fails with it; after other
+//! writes the copy stays until its exptime. Fills of L1 outlive their caller; if the background is full, they are
+//! dropped.
 //!
 //! Reads and writes that a client pipelined are executed in order, so that a get after a set sees it.
 

@@ -12,8 +12,8 @@
 //! | delete | to both around the switch, both awaited: an error if either failed, `DELETED` if either held the key |
 //! | all others | to `from`, and from `start + interval` on to `to`; its outcome, including failures |
 //!
-//! Routers need not switch in the same second: deletes reach both sides, whichever side another router still reads. The
-//! wall clock is handed in; routers whose clocks differ by more than an interval may read deleted values.
+//! Routers need not switch in the same second, since deletes reach both sides. Routers whose clocks differ by more than
+//! an interval may read deleted values.
 //!
 //! Absent on purpose: copying. The new servers fill by misses, or by a `WarmUpRoute` in place of `to`.
 

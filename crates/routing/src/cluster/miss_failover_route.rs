@@ -30,8 +30,7 @@ pub struct MissFailoverRoute {
 }
 
 impl MissFailoverRoute {
-    /// Asks `children` in order. With `return_best_on_error` a miss of any child takes precedence over an error of the
-    /// last.
+    /// Asks `children` in order. With `return_best_on_error` any child's miss takes precedence over the last's error.
     ///
     /// # Panics
     /// Without a child.

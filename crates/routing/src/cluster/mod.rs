@@ -1,7 +1,7 @@
 //! Routes inside one cluster, from a tree's top down to its servers, and the registry of their types.
 //!
-//! **To add a route handle**: write `cluster/my_route.rs`, and add two lines here: its `mod`, and its `TYPE` in
-//! [`REGISTRY`], in alphabetical order. The file has everything that is specific to the route:
+//! **To add a route handle**: write `cluster/my_route.rs`, and add its `mod` and its `TYPE` in [`REGISTRY`] here, in
+//! alphabetical order. The file has everything that is specific to the route:
 //!
 //! * its head, with a table of its effect on each verb;
 //! * the route, which implements [`Route`](crate::Route);

@@ -6,9 +6,9 @@
 //! | the meta commands of these verbs | the same in their flags; an `ms` without `T` gets one |
 //! | get gets lease-get metaget delete incr decr | unchanged |
 //!
-//! An exptime of 0 is "never": `min` treats it as the longest, and as a limit it limits nothing. A negative exptime is
-//! "already expired"; `min` keeps it. An absolute one (above 30 days: a Unix time) is above every limit in seconds, so
-//! a value that is about to expire by the wall clock may live on for the limit. Routing has no clock to compare.
+//! For `min`, 0 ("never") is the longest exptime, and limits nothing as a limit. A negative one ("already expired")
+//! stays. An absolute one (above 30 days: a Unix time) is above every limit, so a value that is about to expire by the
+//! wall clock may live on for the limit: routing has no clock to compare.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,

@@ -5,9 +5,8 @@
 //! | all | sent to the child that `operation_policies` names for the verb, else to `default_policy` |
 //!
 //! Two children may lead to the same server, and a client that pipelines `delete k`, `get k` must not read the old
-//! value because the two took different paths. So a request waits for earlier ones of the same key that went to another
-//! child: the batch is executed in rounds, each as large as that allows. Nearly every batch has no such pair and is one
-//! round.
+//! value. So a request waits for earlier ones of the same key that went to another child: the batch is executed in
+//! rounds, each as large as that allows. Nearly every batch is one round.
 
 use crate::{
     Batch, BoxFuture, Context, NO_POLICY, Outcome, Outcomes, Route, Verb,

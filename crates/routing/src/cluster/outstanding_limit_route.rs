@@ -6,9 +6,9 @@
 //! | all | sent while at most `max_outstanding` requests are unanswered; the others queue |
 //! | all, with [`OUTSTANDING_WAITING_MAX`] requests in the queue | fails at once with "too many requests outstanding" |
 //!
-//! The queue is first in, first out, by batches. A client has one batch in flight at a time, so clients take turns, and
-//! one with many keys does not lock out the rest: a batch larger than the window is sent in parts that fit, each of
-//! which queues again. A miss, an error, a timeout and a dropped caller return the permit as a hit does.
+//! The queue is first in, first out, by batches. A client has one batch in flight at a time, so clients take turns; a
+//! batch larger than the window is sent in parts that fit, each of which queues again, so that it does not lock out the
+//! rest. Every outcome returns the permit, and so does a dropped caller.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route,
@@ -117,7 +117,6 @@ impl RouteConfig for Config {
 /// A larger window limits nothing.
 const OUTSTANDING_MAX: i64 = 1_000_000;
 
-/// Parses the size of a window.
 pub(crate) fn parse_outstanding_max(node: &Node<'_>) -> Result<u32, ConfigurationError> {
     Ok(node.integer("requests", 1, OUTSTANDING_MAX)? as u32)
 }

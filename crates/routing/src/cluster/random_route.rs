@@ -4,9 +4,9 @@
 //! |---|---|
 //! | all | the whole batch goes to one child; all are equally likely |
 //!
-//! One choice for each batch, not for each request as in mcrouter: a multiget stays whole, and pipelined requests for
-//! one key stay in order. A delete reaches one child only, and a `lease-set` rarely the child that issued the token:
-//! this route is for reads of copies. A child's failure is returned.
+//! mcrouter chooses for each request; here a multiget stays whole, and pipelined requests for one key stay in order. A
+//! delete reaches one child only, and a `lease-set` rarely the child that issued the token: this route is for reads of
+//! copies. A child's failure is returned.
 
 use crate::{Batch, BoxFuture, Context, Outcomes, Route, configuration::RouteType, environment::SharedRng};
 use std::sync::Arc;

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | all | sent to the server that the pool's hash picks; after a failure as `failover_route.rs`, to the next by key |
 //!
-//! The paper warns of this (§3.3): a hot key that overloaded one server overloads the next, which is why there is a
-//! gutter. Here each key fails over to a few servers of its own (`failover_policy.rs`), not to one server that takes
-//! over all keys; still, set a `failover_limit`. When the first server is back, deletes no longer reach the values on
-//! other servers: put a `ModifyExptimeRoute` above, or use the route for data that may be stale for a while.
+//! The paper warns of this (§3.3): a hot key that overloaded one server overloads the next. Here each key fails over to
+//! a few servers of its own (`failover_policy.rs`); still, set a `failover_limit`. When the first server is back,
+//! deletes no longer reach the values on other servers: put a `ModifyExptimeRoute` above, or use the route for data
+//! that may be stale for a while.
 
 use crate::{
     Batch, BoxFuture, Context, FailoverRoute, KeyHash, Outcomes, Route,

@@ -6,11 +6,10 @@
 //! | lease-get | asked | a `get`: an unused token would make other clients wait |
 //! | lease-set cas | asked | a `set`, after the normal target has replied `STORED`: token and CAS unique are not valid at the shadow |
 //!
-//! Copied are the keys whose hash is in `key_fraction_range`, so a key is always shadowed or never. Misses, errors and
-//! timeouts of the shadow have no effect.
+//! Copied are the keys whose hash is in `key_fraction_range`, so a key is always shadowed or never.
 //!
-//! A copy continues if the caller is dropped. If the background is full, copies are dropped and counted. A caller that
-//! is dropped before the normal target has accepted a `lease-set` or `cas` leaves no copy of it.
+//! A copy outlives its caller, but a caller that is dropped before the normal target has accepted a `lease-set` or
+//! `cas` leaves none. If the background is full, copies are dropped and counted.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route, SERVERS_MAX,
@@ -140,16 +139,13 @@ impl RouteConfig for Config {
 /// The description of one shadow.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Shadow {
-    /// The target of the copies.
     pub(crate) target: Handle,
-    /// The keys that are copied.
     pub(crate) keys: KeyFraction,
     /// The servers of a pool whose requests are copied: the first and the last index.
     servers: (usize, usize),
 }
 
 impl Shadow {
-    /// Whether requests of the server at index `at` are copied.
     pub(crate) fn is_of_server(&self, at: usize) -> bool {
         (self.servers.0..=self.servers.1).contains(&at)
     }
@@ -159,7 +155,6 @@ const SHADOW: Keys = Keys::known(&["target", "index_range", "key_fraction_range"
     .ignoring(&["validate_replies"])
     .refusing(&["key_fraction_range_rv", "keys_to_shadow", "requests_fraction"]);
 
-/// Parses `[{target, index_range, key_fraction_range}]`.
 fn parse_shadows<'a>(node: &Node<'a>, parser: &mut Parser<'a>) -> Result<Vec<Shadow>, ConfigurationError> {
     let mut shadows = Vec::new();
     for node in node.array("a list of shadows")? {

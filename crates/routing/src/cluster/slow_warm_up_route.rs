@@ -8,12 +8,12 @@
 //! | all others | sent to the server |
 //!
 //! ```text
-//!   hit rate of the server, over its last gets    below `enable_threshold`: cold; above `disable_threshold`: warm again
+//!   hit rate of the server, over its last gets    below `enable_threshold`: cold; above `disable_threshold`: warm
 //!   share of gets while cold                      start + step x hit rate, at most all of them
 //! ```
 //!
 //! The hit rate is a moving average over about `min_requests` gets; before that number it is not used. A failure is not
-//! a miss. A failure of the failover target is the reply to a get. Deletes must reach the failover target, too.
+//! a miss. Deletes must reach the failover target, too.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -65,7 +65,6 @@ struct HitRate {
     is_cold: bool,
 }
 
-/// The unit of shares.
 const WHOLE: usize = 1_000_000;
 
 impl SlowWarmUpRoute {

@@ -1,25 +1,23 @@
-//! A server of a pool and the pool's spares, one of which serves while the server is unreadable for long (§3.3 of the paper:
-//! the gutter bridges the minutes until "an automated remediation system" has replaced a host).
+//! A server of a pool and the pool's spares, one of which serves while the server is unreadable for long (§3.3 of the
+//! paper: the gutter bridges the minutes until "an automated remediation system" has replaced a host).
 //!
 //! | verb | sent to | reply |
 //! |---|---|---|
 //! | delete | the server and all spares, whichever serves | an error if any failed; spooled if any is; else as `AllSyncRoute` |
 //! | all others | the one that serves the [`Slot`] | its reply |
 //!
-//! **Every delete is always sent to all**, also while every server is readable. Routers do not agree on which servers are
-//! unreadable: one may still read and fill the server while another reads and fills a spare. Every router delivers or spools
-//! each delete to the server and all its spares. So no router reads a deleted value, however often its own decision
-//! changes, and routers need not agree. A server that returns, and a spare that was unreadable itself, is treated like any
-//! server: it is not read before its spooled deletes are replayed.
+//! **Every delete is always sent to all**, also while every server is readable: one router may still read and fill the
+//! server while another reads and fills a spare. Every router delivers or spools each delete to the server and all its
+//! spares, so no router reads a deleted value, and routers need not agree. A server or a spare that returns is not read
+//! before its spooled deletes are replayed.
 //!
 //! | two routers, the server cut off from A alone | A reads the spare | B reads the server |
 //! |---|---|---|
 //! | delete through A | deleted at the spare | spooled or forwarded by B, then acknowledged (the spool) |
 //! | delete through B | deleted at the spare | deleted at the server |
 //!
-//! A lease token is valid at the server that issued it and refused by all others, so a fill does not follow a change of
-//! the serving server. A plain `set` without a delete is visible only to routers that read the same server, as with a
-//! gutter.
+//! A lease token is refused by all servers but its issuer, so a fill does not follow a change of the serving server. A
+//! plain `set` without a delete is visible only to routers that read the same server, as with a gutter.
 //!
 //! Absent on purpose: choosing the server that serves. The router does that, by the health of the servers.
 
@@ -44,7 +42,6 @@ impl SpareRoute {
         SpareRoute { children, slot }
     }
 
-    /// The index of the child that serves.
     fn serving(&self) -> usize {
         match self.slot.serving() {
             Serving::Own => 0,

@@ -11,14 +11,12 @@
 //! `hold_off_ms`, so that a fill that was read before the change is refused (§4.3 has the same race). `mg k t` asks
 //! warm for the remaining time to live; if that is not known, there is no fill.
 //!
-//! Accepted: more than `hold_off_ms` may pass between the read of a value and its add in staging (a server that hangs,
-//! a router that is stopped). If the value was changed meanwhile, and the hold-off of its delete is over, staging has
-//! the old value until it is changed again or expires. The add is one round trip after the read, so that takes an
-//! outage; a longer hold-off makes it rarer, as with a cluster warm-up (§4.3).
+//! Accepted: if a value is changed and more than `hold_off_ms` pass between its read and its add in staging (a server
+//! that hangs, a router that is stopped), staging has the old value until it is changed again or expires. The add is
+//! one round trip after the read, so that takes an outage; a longer hold-off makes it rarer (§4.3).
 //!
-//! A failure of staging fails deletes and nothing else. Changes that staging missed while it was unreachable stay
-//! missed: flush it before it serves. A base64 key is not filled. Bounded: fills are dropped and counted if the
-//! background is full.
+//! A failure of staging fails deletes only. Changes that staging missed while unreachable stay missed: flush it before
+//! it serves. A base64 key is not filled. Bounded: fills are dropped and counted if the background is full.
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
@@ -47,7 +45,7 @@ pub struct StagingRoute {
 }
 
 impl StagingRoute {
-    /// Replies from `warm`, and fills `staging`, whose deletes hold off adds for `hold_off_ms`.
+    /// Replies from `warm` and fills `staging`; deletes hold off adds for `hold_off_ms`.
     pub fn new(warm: Arc<dyn Route>, staging: Arc<dyn Route>, hold_off_ms: u32, background: Background) -> Self {
         StagingRoute { warm, staging, hold_off_ms, background }
     }
@@ -84,7 +82,6 @@ impl StagingRoute {
         Request { key: request.key.clone(), operation }
     }
 
-    /// Adds values of warm to staging.
     fn fill(&self, batch: &Batch, outcomes: &Outcomes, context: &Context) {
         let found = batch.iter().zip(outcomes).filter(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
         let found: Vec<(Request<Bytes>, Outcome)> =
@@ -114,7 +111,6 @@ impl Route for StagingRoute {
     }
 }
 
-/// A request for the remaining time to live of a value.
 pub(crate) fn time_left_request(request: &Request<Bytes>) -> Request<Bytes> {
     let operation = Operation::Meta(MetaOperation { verb: MetaVerb::Get, flags: "t".into(), value: None });
     Request { key: request.key.clone(), operation }

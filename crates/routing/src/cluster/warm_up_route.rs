@@ -13,19 +13,18 @@
 //! | delete | cold, with a hold-off of at least `hold_off_ms` (2 s); a meta delete is followed by a plain one that carries it |
 //! | metaget, set add replace append prepend cas lease-set touch incr decr | cold |
 //!
-//! Why an add, and a hold-off: a client changes the database and deletes the key here; another misses, and reads the
-//! old value from the warm cluster, where the invalidation has not arrived yet. During the hold-off its add is refused.
-//! After a refused add the value is not used: cold is asked once more, as the refusal may come from a faster fill, and
-//! if it misses again, the reply is a miss, so that the client reads the database. The fill under a lease is an add,
-//! too, unlike in mcrouter, which uses the token: a token issued after the delete would bypass the hold-off.
+//! Why an add and a hold-off: after a client has changed the database and deleted the key here, another may read the
+//! old value from warm, where the invalidation has not arrived yet. The hold-off refuses its add. Then cold is asked
+//! again, as the refusal may come from a faster fill; a second miss is returned, so that the client reads the database.
+//! A fill under a lease is an add, too; mcrouter uses the token, but one issued after the delete would bypass the
+//! hold-off.
 //!
-//! An error or a timeout of cold is returned, and warm is not asked. An error of warm is a miss. After an add that
-//! fails or times out the reply is a miss: the value may have been held off.
+//! An error or a timeout of cold is returned. An error of warm is a miss; so is a failed add, as the value may have
+//! been held off.
 //!
 //! A copy lives for `exptime`, since a get does not return the remaining time to live. A base64 key is not warmed up.
 //!
-//! The warm-up ends by itself (`warm_up_progress.rs`): from then on, cold's replies are returned. Deletes keep their
-//! hold-off, since other routers may still be filling the same cluster.
+//! The warm-up ends by itself (`warm_up_progress.rs`). Deletes keep their hold-off: other routers may still fill cold.
 
 use crate::{
     Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route,
@@ -44,8 +43,7 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request, StoreMode, meta::MetaVerb};
 use std::sync::Arc;
 
-/// The hold-off of deletes in the paper, in milliseconds: longer than nearly every invalidation takes to reach the warm
-/// cluster.
+/// The paper's hold-off, in milliseconds: longer than nearly every invalidation takes to reach the warm cluster.
 pub const WARM_UP_HOLD_OFF_MS: u32 = 2_000;
 
 /// A cold cluster and a warm one.
@@ -72,7 +70,7 @@ impl WarmUpRoute {
         WarmUpRoute { cold, warm, exptime_s, hold_off_ms, end: None }
     }
 
-    /// Ends by itself according to `progress`; without this, it continues until it is removed from the configuration.
+    /// Ends by itself according to `progress`; without this, it never ends.
     pub fn with_end(
         mut self,
         when: WarmUpEnd,
@@ -192,14 +190,12 @@ impl Route for WarmUpRoute {
     }
 }
 
-/// Whether a miss of cold is sent to the warm cluster.
 fn should_ask_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     let is_hot_miss = matches!(outcome, Ok(Reply::Lease { token, .. }) if !token.is_held());
     let verb = verb(request);
     verb.kind() == VerbKind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
 }
 
-/// The exptime that a `gat` requests.
 fn requested_exptime(request: &Request<Bytes>) -> Option<i64> {
     match request.operation {
         Operation::GetAndTouch { exptime, .. } => Some(exptime),
@@ -273,7 +269,6 @@ impl PartialEq for SharedProgress {
 /// A minute: a longer hold-off keeps the cluster cold.
 const HOLD_OFF_MS_MAX: i64 = 60_000;
 
-/// Parses the key `hold_off_ms`.
 pub(crate) fn parse_hold_off_ms(object: &Object<'_>) -> Result<u32, ConfigurationError> {
     let default = WARM_UP_HOLD_OFF_MS.into();
     Ok(object.integer_or("hold_off_ms", "milliseconds", HOLD_OFF_MS_MAX, default)? as u32)

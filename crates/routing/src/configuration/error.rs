@@ -1,4 +1,4 @@
-//! Errors and warnings about a configuration, with their places. No request passes here.
+//! Errors and warnings about a configuration, with their places.
 
 use std::fmt;
 
@@ -52,7 +52,6 @@ fn write_place(f: &mut fmt::Formatter<'_>, line: usize, column: usize, path: &st
     f.write_str(": ")
 }
 
-/// Line and column, from 1, of the byte at an index.
 pub(crate) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -1,5 +1,5 @@
 //! The reaction of a pool to servers that fail, beyond failover: spares that take their places (§3.3 of the paper), and
-//! a limit on the number of servers in TKO. No request passes here.
+//! a limit on the number of servers in TKO.
 
 use super::{
     error::ConfigurationError,
@@ -32,10 +32,8 @@ const TKO_TRACKER: Keys = Keys::known(&[
     "percent_tko_threshold_lower",
 ]);
 
-/// The spares of a pool.
 pub(super) struct Spares {
     pub(super) addresses: Vec<Address>,
-    /// One for each spare.
     pub(super) transport: Vec<Transport>,
     pub(super) after_ms: u64,
 }

@@ -1,7 +1,6 @@
-//! The description of a tree: its nodes with their arguments, checked. No request passes here.
+//! The description of a tree: its nodes with their arguments, checked.
 //!
-//! Every route describes itself by a [`RouteConfig`] in its own file under `cluster/`; this file has the parts that all
-//! of them share.
+//! Every route describes itself by a [`RouteConfig`] in its own file under `cluster/`.
 //!
 //! ```text
 //!   text -- Parser --> Handle -- TreeBuilder --> Arc<dyn Route>
@@ -28,18 +27,16 @@ pub enum Handle {
 }
 
 impl Handle {
-    /// A node for the route that `config` describes.
     pub(crate) fn route(config: impl RouteConfig) -> Handle {
         Handle::Route(Arc::new(config))
     }
 
-    /// Each server of `pool` as a node.
     pub(crate) fn servers_of(pool: &Arc<Pool>) -> Vec<Handle> {
         (0..pool.servers.len()).map(|server| Handle::Server { pool: pool.clone(), server }).collect()
     }
 
-    /// The name of the node in messages and in explanations of a key's path: the route's type as in configurations,
-    /// with the pool or the reply that distinguishes it (`PoolRoute|main`). A server is named as in a list of children.
+    /// The name of the node in messages: the route's type as in configurations, with the pool or the reply that
+    /// distinguishes it (`PoolRoute|main`). A server is named as in a list of children.
     pub fn label(&self) -> String {
         match self {
             Handle::Route(config) => config.label(),

@@ -1,4 +1,4 @@
-//! The hash of a pool or a route: how it is written, and where its names and weights come from. No request passes here.
+//! The hash of a pool or a route: how it is written, and where its names and weights come from.
 //!
 //! ```text
 //!   "hash": "Ch3"                                             a function's name
@@ -48,7 +48,6 @@ pub(crate) fn parse_hash(node: &Node<'_>) -> Result<KeyHash, ConfigurationError>
     parse_hash_keys(&object)
 }
 
-/// Checks that `hash` can spread keys over `servers` servers.
 pub(crate) fn check_servers(hash: KeyHash, servers: usize, node: &Node<'_>) -> Result<KeyHash, ConfigurationError> {
     hash.check(servers).map_err(|error| node.error(error.to_string()))?;
     Ok(hash)
@@ -64,7 +63,6 @@ pub(crate) fn parse_hash_keys(object: &Object<'_>) -> Result<KeyHash, Configurat
     })
 }
 
-/// Parses the key `salt`; empty by default.
 pub(crate) fn parse_salt(object: &Object<'_>) -> Result<String, ConfigurationError> {
     let Some(node) = object.get("salt") else { return Ok(String::new()) };
     let salt = node.string("the salt, a string")?;

@@ -1,5 +1,4 @@
 //! Inheritance between pools: a key that a pool does not set is taken from the pool that its `inherit` names.
-//! No request passes here.
 
 use super::{
     error::{ConfigurationError, suggestion},
@@ -31,7 +30,6 @@ impl<'a> InheritanceChain<'a> {
         Ok(InheritanceChain(objects))
     }
 
-    /// The object of the pool itself.
     pub(super) fn own(&self) -> &Object<'a> {
         &self.0[0]
     }

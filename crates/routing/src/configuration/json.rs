@@ -1,5 +1,4 @@
-//! The values of a configuration, each with its place in the text, and the macro calls that produced it. No request
-//! passes here.
+//! The values of a configuration, each with its place in the text, and the macro calls that produced it.
 
 use super::error::{ConfigurationError, line_and_column};
 use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
@@ -89,7 +88,6 @@ pub(crate) struct Property {
     pub(crate) value: Json,
 }
 
-/// A call of a macro.
 #[derive(Debug)]
 pub(crate) struct MacroCall {
     pub(crate) name: String,
@@ -116,7 +114,6 @@ impl MacroCall {
     }
 }
 
-/// Parses `text`.
 pub(crate) fn parse(text: &str) -> Result<Json, ConfigurationError> {
     let refuse = |at: usize, message: String| {
         let (line, column) = line_and_column(text, at);
@@ -153,7 +150,6 @@ impl From<&ast::ObjectProp<'_>> for Property {
 }
 
 impl Json {
-    /// A description for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             JsonValue::String(string) => format!("the string {string:?}"),

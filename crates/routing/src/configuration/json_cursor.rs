@@ -1,5 +1,4 @@
 //! A cursor over the JSON of a configuration that knows the path and the place of each value, for error messages.
-//! No request passes here.
 //!
 //! A [`Node`] is a value with its path from the top. An error of typed access names what was expected and what was
 //! found.
@@ -30,7 +29,6 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A value and its path.
 #[derive(Clone)]
 pub(crate) struct Node<'a> {
     document: &'a Document<'a>,
@@ -39,7 +37,6 @@ pub(crate) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// An error at this place.
     pub(crate) fn error(&self, message: impl Into<String>) -> ConfigurationError {
         self.error_at(self.value.at, &self.path, message.into())
     }
@@ -50,7 +47,6 @@ impl<'a> Node<'a> {
         ConfigurationError { line, column, path: path.to_owned(), message }
     }
 
-    /// Adds a warning about this place.
     pub(crate) fn warn(&self, message: impl Into<String>) {
         let ConfigurationError { line, column, path, message } = self.error(message);
         self.document.warnings.borrow_mut().push(ConfigurationWarning { line, column, path, message });
@@ -68,7 +64,6 @@ impl<'a> Node<'a> {
         matches!(self.value.value, JsonValue::List(_))
     }
 
-    /// The text, if this is a string.
     pub(crate) fn as_string(&self) -> Option<&'a str> {
         match &self.value.value {
             JsonValue::String(string) => Some(string),
@@ -108,7 +103,6 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The elements of a list.
     pub(crate) fn array(&self, expected: &str) -> Result<Vec<Node<'a>>, ConfigurationError> {
         let JsonValue::List(list) = &self.value.value else { return Err(self.unexpected(expected)) };
         let element = |(at, value)| Node { document: self.document, value, path: format!("{}[{at}]", self.path) };
@@ -192,7 +186,6 @@ impl<'a> Object<'a> {
         Ok(())
     }
 
-    /// The value at `name`.
     pub(crate) fn get(&self, name: &str) -> Option<Node<'a>> {
         self.properties.iter().find(|property| property.name == name).map(|property| self.child(property))
     }

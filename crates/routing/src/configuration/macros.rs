@@ -1,5 +1,4 @@
-//! Macros: parts of a configuration that are written once and used often, expanded before anything else is parsed. No
-//! request passes here.
+//! Macros: parts of a configuration that are written once and used often, expanded before anything else is parsed.
 //!
 //! ```text
 //!   "macros": {
@@ -17,8 +16,7 @@
 //! Built in are `@int(x)`, `@bool(x)` and `@str(x)`, which convert text to a value, and back.
 //!
 //! A macro sees its parameters and the constants, not those of its caller. An error in a macro's result is reported at
-//! its place, with the calls that led there. Bounded: calls and lists are nested at most [`DEPTH_MAX`] deep, and the
-//! expansion of all macros is at most [`EXPANSION_BYTES_MAX`].
+//! its place, with the calls that led there. Bounded by [`DEPTH_MAX`] and [`EXPANSION_BYTES_MAX`].
 //!
 //! Absent on purpose: mcrouter's other built-in macros, `vars`, and `@import`: a configuration is one file.
 
@@ -57,7 +55,6 @@ pub(crate) fn expand(text: &str, top: Json) -> Result<Json, ConfigurationError> 
     expander.expand_value(&Json { at, value: JsonValue::Object(properties), call }, &Scope::default())
 }
 
-/// The values of `%name%`.
 #[derive(Default)]
 struct Scope {
     parameters: BTreeMap<String, Json>,
@@ -89,7 +86,6 @@ impl Expander<'_> {
         ConfigurationError { line, column, path, message: message.into() + &MacroCall::trace(&at.call) }
     }
 
-    /// Runs `inner` one level deeper.
     fn descend<T>(
         &mut self,
         at: &Json,
@@ -109,7 +105,6 @@ impl Expander<'_> {
         result
     }
 
-    /// Counts the bytes of an expansion.
     fn count_bytes(&mut self, at: &Json, bytes: usize) -> Result<(), ConfigurationError> {
         self.expanded_bytes += bytes + VALUE_BYTES;
         match self.expanded_bytes > EXPANSION_BYTES_MAX {
@@ -355,7 +350,6 @@ impl Expander<'_> {
         Ok(Json { at: at.at, value: JsonValue::String(plain), call: at.call.clone() })
     }
 
-    /// Expands `%name%`.
     fn expand_name(&mut self, at: &Json, name: &str, scope: &Scope) -> Expanded {
         if let Some(value) = scope.parameters.get(name) {
             let value = value.clone();
@@ -451,7 +445,6 @@ fn split_arguments(text: &str) -> Option<Vec<&str>> {
     (open == 0).then_some(arguments)
 }
 
-/// The bytes that a value adds to the expansion.
 fn expansion_bytes(value: &Json) -> usize {
     VALUE_BYTES
         + match &value.value {

@@ -4,16 +4,10 @@
 //!   text -- json.rs --> values -- macros.rs --> values without macros -- json_cursor.rs, parser.rs --> Handle
 //! ```
 //!
-//! | file | content |
-//! |---|---|
-//! | `json.rs`, `macros.rs` | values with their places in the text; macro expansion |
-//! | `json_cursor.rs`, `error.rs` | typed access with errors that give line, column, path and what was expected |
-//! | `pool.rs`, `pools.rs`, `inheritance.rs`, `transport.rs`, `fault_policy.rs` | pools and their servers |
-//! | `hash.rs` | hashes of pools and routes |
-//! | `parser.rs`, `route_type.rs`, `handle.rs` | the common parts of routes; each route parses its own arguments (`cluster/`) |
+//! Each route parses its own arguments (`cluster/`).
 //!
-//! A feature of mcrouter that is not supported is either refused by name (if it would change where requests go) or
-//! ignored with a warning (if not). Nothing is ignored in silence: an unknown key is an error.
+//! A feature of mcrouter that is not supported is refused by name if it would change where requests go, and otherwise
+//! ignored with a warning. An unknown key is an error.
 
 mod defaults;
 mod error;

@@ -1,4 +1,4 @@
-//! From JSON to [`Handle`]s: how routes are written, named handles, and lists of children. No request passes here.
+//! From JSON to [`Handle`]s: how routes are written, named handles, and lists of children.
 //!
 //! ```text
 //!   {"type": "PoolRoute", "pool": "A"}    an object with its keys
@@ -7,11 +7,10 @@
 //!   "Pool|A"                              in a list of children: each server of the pool
 //! ```
 //!
-//! The parser does not know the routes: a [`Registry`] lists the route types, each of which parses its own arguments
-//! and calls back for its children.
+//! A [`Registry`] lists the route types, each of which parses its own arguments and calls back for its children.
 //!
-//! A named handle is parsed at the first reference to it, so named handles may stand in any order. A handle that leads
-//! back to itself is detected because it is still being parsed.
+//! A named handle is parsed at the first reference, so named handles may stand in any order. A handle that leads back
+//! to itself is detected because it is still being parsed.
 
 use super::{
     defaults::Defaults,
@@ -31,7 +30,6 @@ const DEPTH_MAX: usize = 100;
 
 const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
 
-/// The route types that a configuration can use.
 pub(crate) struct Registry {
     pub(crate) types: &'static [RouteType],
     /// Types of mcrouter that are not supported, to distinguish them from typing errors.
@@ -57,7 +55,6 @@ impl Registry {
     }
 }
 
-/// Parses the handles of one configuration.
 pub(crate) struct Parser<'a> {
     registry: &'static Registry,
     pools: Pools<'a>,
@@ -108,7 +105,6 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Parses the handle at `node`.
     pub(crate) fn handle(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
         self.enter(node, 1)?;
         self.depth += 1;
@@ -117,12 +113,10 @@ impl<'a> Parser<'a> {
         handle
     }
 
-    /// Parses the handle at `key`, which must be there.
     pub(crate) fn parse_required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
         self.handle(&object.require(key, "a route")?)
     }
 
-    /// Parses the handle at `key`, if there is one.
     pub(crate) fn optional(&mut self, object: &Object<'a>, key: &str) -> Result<Option<Handle>, ConfigurationError> {
         object.get(key).map(|node| self.handle(&node)).transpose()
     }
@@ -181,7 +175,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The pool `name`, to which `node` refers.
     pub(crate) fn pool(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
         self.pools.get(node, name)
     }
@@ -196,7 +189,6 @@ impl<'a> Parser<'a> {
         Ok((pool, node))
     }
 
-    /// The TLS policy of each server.
     pub(crate) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
         self.pools.tls_policies()
     }
@@ -232,7 +224,6 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The named handle `name`, if there is one.
     fn resolve_name(&mut self, node: &Node<'a>, name: &str) -> Result<Option<Handle>, ConfigurationError> {
         if let Some(&ParsedHandle { at, height }) = self.done_by_name.get(name) {
             self.enter(node, height)?;

@@ -1,4 +1,4 @@
-//! Pools: named lists of servers (§3.2.2 of the paper) and the settings of their connections. No request passes here.
+//! Pools: named lists of servers (§3.2.2 of the paper) and the settings of their connections.
 
 use super::{
     defaults::Defaults,
@@ -51,8 +51,8 @@ pub struct Pool {
     pub failure_domains: Vec<u32>,
     /// Idle servers that replace unreadable ones. May be empty.
     pub spares: Vec<Address>,
-    /// How long a server must be unreadable before a spare replaces it, in milliseconds. With a short time, a restart
-    /// leaves two cold caches; for a long time, only the gutter helps.
+    /// After how long unreadable a spare replaces a server, in milliseconds. With a short time, a restart leaves two
+    /// cold caches; for a long time, only the gutter helps.
     pub spare_after_ms: u64,
     /// The limit on servers in TKO; `None` for no limit.
     pub tko_limit: Option<TkoLimit>,
@@ -160,7 +160,6 @@ impl Pool {
 }
 
 impl Pool {
-    /// Its servers, then its spares.
     pub(super) fn members(&self) -> impl Iterator<Item = &Address> {
         self.servers.iter().chain(&self.spares)
     }
@@ -170,13 +169,11 @@ impl Pool {
         self.servers.get(at).unwrap_or_else(|| &self.spares[at - self.servers.len()])
     }
 
-    /// The settings of the member at index `at`.
     pub(crate) fn settings_of(&self, at: usize) -> DestinationSettings {
         let Transport { protocol, security } = self.transport[at];
         DestinationSettings { protocol, security, ..self.settings }
     }
 
-    /// The TLS policy of the member at index `at`.
     pub(super) fn tls_policy_of(&self, at: usize) -> TlsPolicy {
         let security = self.transport[at].security;
         let certificate_name = self.identity.clone().filter(|_| security == Security::Tls);

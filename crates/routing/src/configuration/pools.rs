@@ -1,4 +1,4 @@
-//! All pools of a configuration by name, and what must hold between them. No request passes here.
+//! All pools of a configuration by name, and what must hold between them.
 
 use super::{
     defaults::Defaults,
@@ -11,7 +11,6 @@ use super::{
 use crate::Address;
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 
-/// The pools of a configuration.
 pub(super) struct Pools<'a> {
     defaults: Defaults,
     by_name: BTreeMap<&'a str, Arc<Pool>>,
@@ -33,7 +32,6 @@ impl<'a> Pools<'a> {
         Ok(Pools { defaults: defaults.clone(), by_name, nodes, tls_policies: RefCell::new(tls_policies) })
     }
 
-    /// The pool `name`, to which `node` refers.
     pub(super) fn get(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
         self.by_name.get(name).cloned().ok_or_else(|| {
             let known = suggestion(name, "pools", self.by_name.keys().copied());
@@ -41,7 +39,6 @@ impl<'a> Pools<'a> {
         })
     }
 
-    /// A pool that is described where it is used.
     pub(super) fn parse_inline(&self, node: &Node<'a>) -> Result<Arc<Pool>, ConfigurationError> {
         let name = match node.object("a pool")?.get("name") {
             Some(name) => name.string("the pool's name")?,
@@ -53,7 +50,6 @@ impl<'a> Pools<'a> {
         Ok(Arc::new(pool))
     }
 
-    /// The TLS policy of each server.
     pub(super) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
         self.tls_policies.borrow().0.clone()
     }

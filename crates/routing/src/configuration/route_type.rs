@@ -1,4 +1,4 @@
-//! A type of route: its name, and how its arguments are parsed. No request passes here.
+//! A type of route: its name, and how its arguments are parsed.
 //!
 //! | arguments | object form | short form |
 //! |---|---|---|
@@ -15,7 +15,6 @@ use super::{
 use crate::Route;
 use std::sync::Arc;
 
-/// One type of route, and how its arguments are parsed.
 pub(crate) struct RouteType {
     name: &'static str,
     alias: Option<&'static str>,
@@ -31,11 +30,9 @@ enum Arguments {
 /// Parses the object form, from its keys.
 type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
 
-/// Parses the short form, from the text behind the `|`; that is `None` where the type stands alone. Returns `None` if
-/// the type has no such form.
+/// Parses the short form, from the text behind the `|`, if any. Returns `None` if the type has no such form.
 type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
 
-/// Builds the route over its children.
 type BuildRoute = fn(&[Handle], &mut dyn TreeBuilder) -> Arc<dyn Route>;
 
 impl RouteType {
@@ -64,12 +61,10 @@ impl RouteType {
         }
     }
 
-    /// Accepts `alias` as `"type"`, too.
     pub(crate) const fn with_alias(self, alias: &'static str) -> RouteType {
         RouteType { alias: Some(alias), ..self }
     }
 
-    /// The value of `"type"`.
     pub(crate) const fn name(&self) -> &'static str {
         self.name
     }
@@ -79,7 +74,6 @@ impl RouteType {
         self.name == name || self.alias == Some(name)
     }
 
-    /// Parses the object form.
     pub(super) fn parse_object<'a>(
         &self,
         object: &Object<'a>,

@@ -1,4 +1,4 @@
-//! The protocol in which a server is asked, and how its connections are protected. No request passes here.
+//! The protocol in which a server is asked, and how its connections are protected.
 //!
 //! ```text
 //!   pool      "protocol": "ascii" | "meta"     "security_mech": "plain" | "tls" (or "ssl")     "use_ssl": true | false
@@ -69,7 +69,6 @@ impl fmt::Display for TlsPolicy {
     }
 }
 
-/// The settings of a pool that apply to all its servers.
 pub(super) struct PoolTransport {
     transport: Transport,
     skips_verification: bool,

@@ -3,7 +3,6 @@
 /// Keys with an appended salt fit into this, unless the salt is unusually long.
 const APPENDED_BYTES: usize = 512;
 
-/// Calls `read` with `key` and `suffix` in one piece.
 pub(super) fn with_appended<T>(key: &[u8], suffix: &[u8], read: impl FnOnce(&[u8]) -> T) -> T {
     let total = key.len() + suffix.len();
     let mut buffer = [0; APPENDED_BYTES];

@@ -1,5 +1,5 @@
 //! Ch3 ("furc"), mcrouter's consistent hash: going from n to n + 1 servers moves 1/(n + 1) of the keys, all of them to
-//! the new server. Every verb passes here.
+//! the new server.
 //!
 //! It reads bits from an endless stream: murmur64A of the key, then murmur64A of that hash, and so on.
 //!
@@ -85,7 +85,6 @@ impl Bits {
     }
 }
 
-/// The seed that mcrouter hashes with.
 const MURMUR_SEED: u64 = 4_193_360_111;
 
 /// MurmurHash64A (Austin Appleby, public domain).

@@ -314,7 +314,6 @@ impl KeyHash {
         }
     }
 
-    /// One weight for each server.
     fn all_weights(&self, servers: usize) -> Vec<f64> {
         let missing = if self.function.weights_needed() == WeightsNeeded::Parts { 0.5 } else { 1.0 };
         self.weights.iter().copied().chain(std::iter::repeat(missing)).take(servers).collect()

@@ -5,8 +5,6 @@
 //!   KeyHash (from the configuration)  -- picker_for(n) -->  Picker (tables made once)  -- pick(key) -->  0 .. n
 //! ```
 //!
-//! There are three kinds:
-//!
 //! | kind | hashes | keys that move when a server is added or removed |
 //! |---|---|---|
 //! | a walk over indices (`ch3.rs`, `weighted_ch3.rs`) | Ch3, WeightedCh3, ConstShard | its share |

@@ -1,4 +1,4 @@
-//! The tables of a hash over n servers, and the pick of a server for a key. Every verb passes here.
+//! The tables of a hash over n servers, and the pick of a server for a key.
 
 use super::{
     append::with_appended,

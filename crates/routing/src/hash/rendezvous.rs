@@ -1,4 +1,4 @@
-//! Rendezvous hashing (highest random weight): the server with the highest score for the key. Every verb passes here.
+//! Rendezvous hashing (highest random weight): the server with the highest score for the key.
 //!
 //! | name | score |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Rings: each server has many points on a circle of 32-bit numbers, and a key belongs to the next one. Every verb
-//! passes here. What other clients call ketama differs in the names of servers, the number of points, and the choice of
+//! Rings: each server has many points on a circle of 32-bit numbers, and a key belongs to the next one.
+//! What other clients call ketama differs in the names of servers, the number of points, and the choice of
 //! the next point.
 //!
 //! | client | points for each of n servers | text that is hashed, `i` from 0 | next |
@@ -11,8 +11,8 @@
 //!
 //! libmemcached and twemproxy leave out `:port` if it is 11211.
 //!
-//! Equal points are very rare among the 2^32; the first server has such a point, and for spymemcached the last, as in
-//! its map. Cost: one binary search for each key, 8 bytes for each point.
+//! Of equal points the first server's counts, for spymemcached the last's, as in its map. Cost: one binary search for
+//! each key, 8 bytes for each point.
 
 use super::digest::{first_word, one_at_a_time};
 use md5::{Digest as _, Md5};
@@ -43,7 +43,6 @@ impl Ring {
         self.servers[next]
     }
 
-    /// libmemcached's ring without weights.
     pub(super) fn libmemcached(names: &[String]) -> Self {
         const POINTS: u32 = 100;
         let of = |server: usize, i: u32| (one_at_a_time(format!("{}-{i}", names[server]).as_bytes()), server as u32);
@@ -63,14 +62,12 @@ impl Ring {
         Ring::from_points(md5_points(counted), false)
     }
 
-    /// spymemcached's ring.
     pub(super) fn spymemcached(names: &[String]) -> Self {
         let mut points = md5_points(names.iter().map(|name| (name, POINTS / 4)));
         points.reverse(); // The last of two equal points replaces the first.
         Ring::from_points(points, false)
     }
 
-    /// dalli's ring.
     pub(super) fn dalli(names: &[String], weights: &[f64]) -> Self {
         let total: f64 = weights.iter().sum();
         let mut points = Vec::new();

@@ -1,4 +1,4 @@
-//! SpookyHash V2 (Bob Jenkins, public domain), the 32 bits of it that WeightedCh3 reads. Every verb passes here.
+//! SpookyHash V2 (Bob Jenkins, public domain), the 32 bits of it that WeightedCh3 reads.
 //!
 //! ```text
 //!   below 192 bytes   4 words of state, 32 bytes a step, the last 0..16 bytes and the length into two of them
@@ -13,7 +13,6 @@ const CONSTANT: u64 = 0xdead_beef_dead_beef;
 /// Texts of this length and longer use the long form.
 const LONG_BYTES: usize = 192;
 
-/// The number of words in the state of the long form.
 const WORDS: usize = 12;
 
 /// The low half of the 64-bit hash of `text`.

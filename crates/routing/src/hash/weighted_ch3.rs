@@ -1,8 +1,8 @@
-//! WeightedCh3: Ch3, where a server of weight w accepts the part w of its keys. Every verb passes here.
+//! WeightedCh3: Ch3, where a server of weight w accepts the part w of its keys.
 //!
 //! ```text
 //!   try 0: the key     try i: the key with the digits of i - 1 behind it, the lowest digit first
-//!   server = Ch3(text);  SpookyHash(text) below weight x 2^32? accepted, otherwise the next try; the 32nd is accepted anyway
+//!   server = Ch3(text);  SpookyHash(text) below weight x 2^32? accepted, otherwise the next try; the 32nd: accepted
 //! ```
 //!
 //! Lowering one weight moves keys of that server only, to all others. A server of weight 0 gets a key only if all tries
@@ -10,7 +10,6 @@
 
 use super::{append::with_appended, ch3::ch3, spooky::spooky32};
 
-/// mcrouter's seed for this hash.
 const SEED: u32 = 0xface_2014;
 
 /// The number of tries; the last one is accepted whatever its weight.

@@ -11,11 +11,10 @@
 //! A cluster without a tree of its name uses `/region/fallback/` if there is one; otherwise the request fails with "no
 //! route". A tree with several names is asked once.
 //!
-//! mcrouter awaits the first tree of a broadcast and leaves the rest to the background. Here all are awaited: the
-//! invalidator takes an acknowledgement for "deleted in every cluster" and drops the key, so an earlier reply would
-//! lose the delete of a cluster that then fails.
+//! mcrouter awaits the first tree of a broadcast only. Here all are awaited: the invalidator drops a key that is
+//! acknowledged, so an earlier reply would lose the delete of a cluster that then fails.
 //!
-//! Requests for one tree travel together and in order, including broadcasts, so the order per key is preserved.
+//! Requests for one tree, broadcasts included, travel together, so the order per key is preserved.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
@@ -168,7 +167,6 @@ impl TargetLists {
     }
 }
 
-/// Whether a request whose prefix is a pattern goes to only one tree.
 fn goes_to_one_tree(request: &Request<Bytes>) -> bool {
     let verb = Verb::of(&request.operation);
     verb.kind() == VerbKind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)

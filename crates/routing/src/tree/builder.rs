@@ -11,12 +11,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// Makes the leaves of a tree.
 pub trait Destinations {
-    /// The destination at `address`. Called once for each pair of address and settings in a build. An implementation
-    /// may return the same destination in several builds, so that connections outlive a change of the configuration.
+    /// The destination at `address`, called once for each pair of address and settings in a build. Several builds may
+    /// get the same destination, so that connections outlive a change of the configuration.
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination>;
 
-    /// The slot of the server at index `at` of a pool that has spares. Called for every use of the pool; by default the
-    /// slot is always served by the server itself.
+    /// The slot of the server at index `at` of a pool that has spares, called for every use of the pool; by default
+    /// always served by the server itself.
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
         let _ = (pool, at);
         Arc::default()
@@ -32,8 +32,8 @@ pub trait Destinations {
         Environment::none()
     }
 
-    /// The route that takes the place of `route`, which `handle` describes: by default `route` itself. A caller that
-    /// traces or measures requests returns a wrapper.
+    /// The route in place of `route`, which `handle` describes: by default `route` itself; a wrapper to trace or
+    /// measure requests.
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         let _ = handle;
         route

@@ -6,8 +6,8 @@
 //!         column, path    checked         makes the leaves
 //! ```
 //!
-//! No request passes here; the tree that is built serves every verb. Parsing reaches no server, so a configuration can
-//! be checked anywhere, and a bad one is refused while the tree of the last good one continues to serve.
+//! Parsing reaches no server, so a configuration can be checked anywhere, and a bad one is refused while the tree of
+//! the last good one continues to serve.
 //!
 //! Absent on purpose: files. The caller reads and watches them.
 
@@ -95,7 +95,6 @@ impl Configuration {
 
 const ROUTES_ENTRY: Keys = Keys::known(&["aliases", "route"]);
 
-/// The trees, each with its routing prefixes.
 type Trees = Vec<(Vec<RoutingPrefix>, Handle)>;
 
 /// Parses `[{aliases, route}]`, or `{"/region/cluster/": route}`.

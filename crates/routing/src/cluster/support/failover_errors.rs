@@ -163,7 +163,6 @@ pub(crate) fn parse_failover_errors(object: &Object<'_>) -> Result<FailoverError
     Ok(FailoverErrors { gets: of("gets")?, updates: of("updates")?, deletes: of("deletes")? })
 }
 
-/// Parses a list of names.
 pub(crate) fn parse_error_set(node: &Node<'_>) -> Result<FailoverErrorSet, ConfigurationError> {
     let names = FailoverError::ALL.map(FailoverError::name);
     let named = |node: &Node<'_>| {

@@ -12,25 +12,19 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// The keys of a failover route besides its children.
 pub(crate) const FAILOVER_KEYS: &[&str] =
     &["failover_errors", "failover_policy", "failover_limit", "failover_tag", "enable_lease_pairing"];
 
 /// The arguments of a failover route besides its children.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FailoverOptions {
-    /// The failures that count.
     pub(crate) errors: FailoverErrors,
-    /// The order in which children are asked.
     pub(crate) order: FailoverOrder,
-    /// The maximum number of tries of a request.
     pub(crate) tries_max: u32,
     /// The maximum number of children that are asked for one request, including failures that are not tries; `None` for
     /// the default of the policy.
     pub(crate) candidates_max: Option<u32>,
-    /// Failures that do not count as tries.
     pub(crate) exclude_errors: FailoverErrorSet,
-    /// The rate of requests that may fail over; `None` for no limit.
     pub(crate) limit: Option<Rate>,
     /// Whether keys are tagged for children other than the first.
     pub(crate) has_tag: bool,

@@ -7,12 +7,12 @@
 //! | `DeterministicOrderPolicy` | the first child, or the one that the pool's hash picks | those that the hash picks for key and 1, key and 2, ... |
 //! | `RendezvousPolicy` | the highest score for the key | the next highest |
 //!
-//! A request has at most `max_tries` tries. A child that is TKO, or fails with one of `exclude_errors`, does not count
-//! as a try: there was no wait. At most `max_error_tries` children are asked in all. **Deletes are not counted**: every
-//! child that may be chosen for the key is asked, as each may hold a copy.
+//! A request has at most `max_tries` tries; a child that is TKO, or fails with one of `exclude_errors`, does not count:
+//! there was no wait. At most `max_error_tries` children are asked in all. **Deletes are not counted**: every child
+//! that may be chosen for the key is asked, as each may hold a copy.
 //!
-//! With the last two policies a key always has the same children, so its copies are few and a delete finds them; that
-//! is why they ask at most [`CANDIDATES_DEFAULT`] children by default. Their orders are not mcrouter's.
+//! With the last two policies a key always has the same children, by default at most [`CANDIDATES_DEFAULT`], so its
+//! copies are few and a delete finds them. Their orders are not mcrouter's.
 
 use crate::{FailoverError, FailoverErrorSet, Outcome, Picker, hash::Rendezvous, key::routing_key};
 use bytes::Bytes;
@@ -101,7 +101,6 @@ impl FailoverPolicy {
         }
     }
 
-    /// The first child of this request.
     pub(crate) fn first(&self, request: &Request<Bytes>) -> usize {
         match &self.order {
             Order::ByKey { first: Some(first), .. } => first.pick_for(request),
@@ -166,13 +165,11 @@ impl FailoverPolicy {
         }
     }
 
-    /// Whether this outcome counts as a try.
     pub(crate) fn is_try(&self, outcome: &Outcome) -> bool {
         let error = FailoverError::of(outcome);
         error.is_none_or(|error| error != FailoverError::Tko && !self.exclude_errors.contains(error))
     }
 
-    /// Whether another try is allowed after `tries`.
     pub(crate) fn allows_try(&self, tries: u32) -> bool {
         tries < self.max_tries
     }

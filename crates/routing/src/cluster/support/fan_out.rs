@@ -1,8 +1,7 @@
 //! Sends a batch to several children of which not all are awaited: the base of the `All...Route`s.
 //!
-//! Children that have not replied when the caller has enough replies, or when the caller is dropped, continue in the
-//! background. A permit for that is taken before they are asked; without one the caller waits for all (`environment.rs`
-//! explains why).
+//! Children that have not replied when the caller returns or is dropped continue in the background. A permit for that
+//! is taken before they are asked; without one the caller waits for all (`environment.rs` explains why).
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,

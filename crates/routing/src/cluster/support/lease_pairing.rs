@@ -9,14 +9,13 @@
 //! Example: the first choice does not reply, another child issues a token, and the first choice is back before the fill
 //! arrives. Without pairing the fill goes to the first choice, which does not know the token and refuses it.
 //!
-//! Nothing else is lost: pairing improves the hit rate, and is not needed for safety. Tokens are 64 bits that cannot be
-//! guessed, unique across servers, and a server refuses a token that it did not issue. So pairs may be dropped, and
-//! are: after [`PAIR_TTL_S`], above [`PAIRS_MAX`], with a new configuration, and with the process.
+//! Pairing improves the hit rate and is not needed for safety: tokens are 64 bits that cannot be guessed, unique across
+//! servers, and a server refuses a token that it did not issue. So pairs are dropped after [`PAIR_TTL_S`], above
+//! [`PAIRS_MAX`], with a new configuration, and with the process.
 //!
-//! All trees of one configuration share the pairs, as a client's next request may arrive on another connection, served
-//! by another thread. Another router does not have them. A token cannot carry the child: servers leave no bits free for
-//! it, since every bit counts against guessing, and a client that reads servers directly (§3.1: gets by UDP) and fills
-//! through a router holds a token that no router has changed.
+//! All trees of one configuration share the pairs, as a client's next request may arrive at another thread. Another
+//! router does not have them. A token cannot carry the child: every bit of it counts against guessing, and a client
+//! that reads servers directly (§3.1: gets by UDP) and fills through a router has a token that no router has changed.
 
 use crate::hash::murmur64a;
 use lookaside_protocol::LeaseToken;
@@ -48,7 +47,6 @@ struct Pair {
 }
 
 impl LeasePairs {
-    /// Remembers that `child` issued `token` for `key`.
     pub(crate) fn remember(&self, token: LeaseToken, key: &[u8], child: u32, now_s: u64) {
         let until_s = now_s + PAIR_TTL_S;
         let pair = Pair { child, key_hash: murmur64a(key), until_s };

@@ -35,7 +35,6 @@ pub(crate) struct TokenBucket {
 const TOKEN: u128 = 1_000_000_000;
 
 impl TokenBucket {
-    /// A full bucket.
     pub(crate) fn new(rate: Rate, now: Duration) -> Self {
         TokenBucket { rate, state: Mutex::new((u128::from(rate.burst) * TOKEN, now)) }
     }

@@ -1,19 +1,16 @@
 //! The end of a warm-up (§4.3 of the paper: when the cold cluster's hit rate stabilizes).
 //!
-//! The benefit of the warm cluster is the difference between the hit rates with and without it: a value that the cold
-//! cluster refused, as it was deleted a moment ago, is no benefit. Once the benefit is close to zero, the hit rate is
-//! stable, and asking the warm cluster for every miss is wasted work.
+//! The benefit of the warm cluster is the difference between the hit rates with and without it; a value that the cold
+//! cluster refused is no benefit. Once the benefit is close to zero, asking the warm cluster is wasted work.
 //!
 //! ```text
 //!   window       60 s and 1,000 reads, whichever takes longer
-//!   converged    the warm cluster filled at most the part `share` of the reads, and answered nine tenths of its requests
+//!   converged    the warm cluster filled at most `share` of the reads, and answered nine tenths of its requests
 //!   over         when all windows of `after_s` seconds were converged
 //! ```
 //!
-//! A warm cluster that does not reply brings no benefit either: such a window is not converged. The end is final until
-//! the next configuration: load one to warm up a cluster that was flushed again.
-//!
-//! All trees of one configuration share the progress, so that all threads of a router end together.
+//! A window in which the warm cluster does not reply is not converged. The end is final until the next configuration:
+//! load one to warm up a cluster that was flushed again. All threads of a router share the progress and end together.
 
 use lookaside_sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -47,7 +44,6 @@ pub struct WarmUpProgress {
     window: Mutex<Window>,
 }
 
-/// The reads of one batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reads {
     /// Reads that the cold cluster answered.
