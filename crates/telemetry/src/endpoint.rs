@@ -51,7 +51,6 @@ pub struct Endpoint {
     listener: TcpListener,
 }
 
-/// One connection.
 struct Scrape {
     socket: TcpStream,
     deadline: Instant,

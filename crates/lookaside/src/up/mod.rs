@@ -96,7 +96,6 @@ pub fn run(options: &Options) -> Result<()> {
     })
 }
 
-/// Starts the region and, with `--demo`, the demo application.
 async fn start(
     plan: &Plan,
     options: &Options,
@@ -166,8 +165,7 @@ struct LocalRegion {
 }
 
 impl LocalRegion {
-    /// Starts the servers. They start before the routers, which connect eagerly: a missing server would be TKO for a
-    /// while.
+    /// The servers start before the routers, which connect eagerly: a missing server would be TKO for a while.
     fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
         for cluster in &self.plan.clusters {
             for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
@@ -217,7 +215,6 @@ impl LocalRegion {
         Ok(())
     }
 
-    /// Waits until the processes on these ports reply to `stats`.
     async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         for (port, purpose) in ports {
@@ -318,7 +315,6 @@ async fn run_view(
     view.print_notice("stopping")
 }
 
-/// SIGINT and SIGTERM.
 struct ShutdownSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,

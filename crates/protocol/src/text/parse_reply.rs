@@ -51,7 +51,7 @@ pub enum ParsedReply<'a> {
     },
     /// One part.
     Part {
-        /// The part, borrowing from the buffer.
+        /// The part.
         part: ReplyPart<'a>,
         /// Bytes of the buffer that it took.
         consumed: usize,
@@ -63,7 +63,7 @@ pub enum ParsedReply<'a> {
     },
 }
 
-/// Parses one part of a reply at the front of `buffer`. Allocates nothing.
+/// Parses one part of a reply at the front of `buffer`.
 ///
 /// ```
 /// use lookaside_protocol::{Reply, text::{Limits, ParsedReply, ReplyPart, parse_reply}};

@@ -7,7 +7,6 @@ thread_local! {
     static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records the panics of this thread since [`PanicWatcher::install`].
 pub(super) struct PanicWatcher(());
 
 impl PanicWatcher {

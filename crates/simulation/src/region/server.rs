@@ -20,7 +20,6 @@ const MEMORY_BYTES: usize = 2 << 20;
 const LEASE_INTERVAL_MS: u32 = 500;
 const STALE_MS: u32 = 1_000;
 
-/// The memory of a running server.
 #[derive(Clone)]
 pub(super) struct ServerMemory {
     store: Arc<Store>,
