@@ -23,8 +23,8 @@
 //!
 //! **Fail open.** When many servers of a pool fail at once, the cause is rather this host's network or a short timeout,
 //! and giving them up would send the whole load to the gutter or the databases. With a [`PoolTkoLimit`], no further
-//! server is marked from `enter` TKO servers on, until at most `exit` are left. Those wait for an answered probe as
-//! always.
+//! server is marked from `enter` TKO servers on, until at most `exit` are left. TKO servers stay so until a probe is
+//! answered.
 
 use lookaside_routing::{Address, HealthChange};
 use lookaside_sync::Mutex;

@@ -1,7 +1,7 @@
 //! Metrics and logs of the daemons.
 //!
-//! * [`Counter`] and [`Histogram`]: one thread writes, any thread reads, without locks. [`SharedCounter`]: any thread
-//!   writes. [`counters!`] declares a set of either.
+//! * [`Counter`] and [`Histogram`]: one thread writes, any thread reads, without a lock or a locked instruction.
+//!   [`SharedCounter`]: any thread writes. [`counters!`] declares a set of either.
 //! * [`Exposition`]: Prometheus's text format. [`Endpoint`]: the port where Prometheus scrapes it.
 //! * [`Log`]: the log. [`LogThrottle`] and [`OnChange`] keep repeated events out of it.
 //!

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! **Slow start.** A recovered server does not get the whole queue at once: at first [`SLOW_START_REQUESTS`] may be
-//! outstanding, and one more for each that is answered, so that the limit doubles with every round trip. A server that
-//! was never TKO has no such limit. A larger batch is sent as a whole when nothing is outstanding or the limit is not
-//! yet reached.
+//! outstanding, and one more for each that is answered, so that the limit doubles with every round trip. This costs a
+//! few round trips, and nothing if the server was never TKO. A larger batch is sent as a whole when nothing is
+//! outstanding or the limit is not yet reached.
 //!
 //! Deliberately absent: making connections, and handling their end (`driver`).
 
@@ -84,7 +84,7 @@ impl std::fmt::Debug for Replacement {
 /// State that a connection borrows from its driver.
 pub(super) struct ConnectionContext<'a> {
     pub(super) queue: &'a mut mpsc::UnboundedReceiver<PendingBatch>,
-    /// Not composed.
+    /// Not composed yet.
     pub(super) waiting: &'a mut VecDeque<PendingBatch>,
     pub(super) health: &'a mut Health,
     pub(super) shared: &'a DestinationShared,

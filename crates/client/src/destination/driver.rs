@@ -134,7 +134,6 @@ impl Driver {
         }
     }
 
-    /// Waits for a batch, or until it is time to connect without one.
     async fn wait_for_work(&mut self) -> Result<(), HandleDropped> {
         let is_new = std::mem::replace(&mut self.is_new, false);
         let wait = match (self.options.connect_eagerly, is_new) {
@@ -197,7 +196,7 @@ impl Driver {
         }
     }
 
-    /// Records that an attempt to connect failed, which began in `epoch`.
+    /// The failed attempt began in `epoch`.
     fn record_connect_failure(&mut self, outcome: &Outcome, epoch: TkoEpoch) {
         if let Some(change) = self.health.on_outcome(outcome, millis_since(self.started)) {
             self.mark_tko(change, epoch);

@@ -187,7 +187,7 @@ impl Pipeline {
         }
     }
 
-    /// Adds a request to the open line; false if it does not fit.
+    /// False if it does not fit.
     fn extend_line(&mut self, batch: usize, index: usize) -> bool {
         let (Some(open), Some(line)) = (&mut self.open, self.lines.back_mut()) else { return false };
         let request = &self.batches[batch].requests[index];
@@ -249,7 +249,6 @@ impl Pipeline {
         Some(consumed)
     }
 
-    /// Assigns a reply to the requests of the front line.
     fn match_reply(&mut self, part: ReplyPart<'_>, block: &Bytes) -> Result<(), ProtocolError> {
         let Some(&line) = self.lines.front() else {
             return Err(ProtocolError::Malformed("a reply without a request"));

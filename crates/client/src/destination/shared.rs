@@ -18,7 +18,7 @@ pub(crate) struct DestinationShared {
 }
 
 counters! {
-    /// One field for each of [`DestinationStatistics`]; `outstanding` is not counted here.
+    /// `outstanding` is not counted here.
     pub(super) struct DestinationCounters(SharedCounter);
 
     /// Events at a destination since it was made. `outstanding` is a present value.

@@ -11,7 +11,7 @@ use lookaside_protocol::{KeyError, LeaseToken, Operation, Request};
 use std::{fmt, future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
-/// The first wait for another client's fill, in milliseconds; it doubles from round to round.
+/// The first wait for another client's fill, in milliseconds; it doubles each round.
 pub const HOT_MISS_DELAY_MS_MIN: u64 = 1;
 
 /// The longest wait between two lookups of a hot miss, in milliseconds.

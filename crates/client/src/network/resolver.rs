@@ -10,8 +10,7 @@
 //!               '--> the last result
 //! ```
 //!
-//! Deliberately absent: times to live, which the system's resolver does not tell. [`crate::DestinationOptions`] sets
-//! how often the name of a connected server is resolved again.
+//! Deliberately absent: times to live, which the system's resolver does not tell.
 
 use lookaside_sync::Mutex;
 use std::{

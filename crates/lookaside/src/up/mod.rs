@@ -18,7 +18,6 @@ use std::{
 };
 use view::View;
 
-/// How long the region may take to start.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long the invalidator may take to start reading the database's log.
 const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);

@@ -4,7 +4,6 @@ use super::{HEADER_BYTES, RESPONSE_MAGIC, ResponseTag, Status};
 use crate::Cas;
 use crate::text::Limits;
 
-/// The flags of a hit, in bytes.
 const FLAGS_BYTES: usize = 4;
 
 /// A response.

@@ -110,7 +110,6 @@ impl<'a> Block<'a, '_> {
         }
     }
 
-    /// Refuses the command: its line is dropped at once, its block as it arrives.
     fn refuse(&self, line: &'static str, value_bytes: usize, key_to_delete: Option<&'a [u8]>) -> Parsed<'a> {
         Parsed::Bad {
             line: (!self.noreply).then_some(line),

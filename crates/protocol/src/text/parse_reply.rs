@@ -191,7 +191,6 @@ fn parse_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
     tokens.token().filter(|key| check_key(key).is_ok()).ok_or("an item without a valid key")
 }
 
-/// The position of a data block.
 struct Block<'a, 'l> {
     buffer: &'a [u8],
     /// The start of the block: the end of the line.

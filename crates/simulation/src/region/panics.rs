@@ -23,7 +23,6 @@ impl PanicWatcher {
         PanicWatcher(())
     }
 
-    /// The first message; `None` if there was no panic.
     pub(super) fn first(&self) -> Option<String> {
         MESSAGES.with_borrow(|messages| messages.first().cloned())
     }

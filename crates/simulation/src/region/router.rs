@@ -117,7 +117,7 @@ impl SimulatedRegion {
         });
     }
 
-    /// Opens the spool of a router, with the deletes on its disk; `None` in runs without one.
+    /// `None` in runs without a spool.
     fn open_spool(&self, cluster: usize, tko_trackers: &Arc<TkoTrackers>) -> Option<Arc<Spool>> {
         let settings = self.spool_mode.settings()?;
         let mut disks = self.spools.borrow_mut();
