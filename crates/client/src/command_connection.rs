@@ -1,11 +1,9 @@
 //! A connection of its own for a few commands: `version`, `flush_all`, `stats`, or the keys of one maintenance task.
 //!
-//! Destinations carry operations on keys, over a connection that all callers share. Other commands, and maintenance
-//! that must not wait behind clients' requests, use a `CommandConnection`.
+//! Maintenance on it does not wait behind clients' requests, as it would on a destination's shared connection.
 //!
-//! Every connection has one deadline, which [`CommandConnection::connect`] or [`CommandConnection::from_stream`] sets
-//! and which holds for all that follows, until [`CommandConnection::set_timeout`] sets another. [`Limits`] bound each
-//! part of a reply, and with it the memory that a connection uses.
+//! One deadline holds from the start for all that follows, until [`CommandConnection::set_timeout`] moves it.
+//! [`Limits`] bound each part of a reply, and so the memory of a connection.
 //!
 //! ```
 //! # use lookaside_client::{CommandConnection, CommandError, Network};
@@ -34,7 +32,7 @@ use tokio::{
 /// A connection to one server, for one task.
 pub struct CommandConnection {
     stream: Box<dyn Stream>,
-    /// Bytes received. Those before `parsed_bytes` have been returned to the caller.
+    /// Those before `parsed_bytes` have been returned to the caller.
     received: Vec<u8>,
     parsed_bytes: usize,
     limits: Limits,
@@ -170,7 +168,6 @@ impl CommandConnection {
         (!self.has_unparsed()).then_some(self.stream)
     }
 
-    /// Whether bytes have arrived that no call has returned.
     fn has_unparsed(&self) -> bool {
         self.parsed_bytes < self.received.len()
     }
@@ -196,7 +193,6 @@ async fn within<T>(
     }
 }
 
-/// The error for a reply that a command does not have.
 fn unexpected(part: &ReplyPart<'_>) -> CommandError {
     match part {
         ReplyPart::Reply(Reply::Error(error)) => CommandError::Refused(error.to_string()),

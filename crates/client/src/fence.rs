@@ -1,8 +1,7 @@
 //! Keeps a server from being read while it has undelivered deletes. Serves gets and updates; §5 of the paper.
 //!
-//! A fence is a reason of its own not to read a server, beside its TKO state: a probe that is answered ends the TKO
-//! state and does not lower the fence. The router's spool raises it before it acknowledges a delete that the server
-//! missed, and lowers it once the server has executed all of them.
+//! A fence is independent of the server's TKO state: an answered probe does not lower it. The router's spool raises it
+//! before it acknowledges a delete that the server missed, and lowers it once the server has executed all of them.
 
 use crate::tko::{TkoTracker, TkoTrackers};
 use lookaside_routing::Address;

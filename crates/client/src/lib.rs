@@ -3,12 +3,11 @@
 //! * [`Client`] is an application's view of the cache (`look_aside`): get, fill, set, delete, and whole reads under a
 //!   lease.
 //! * [`Window`] bounds the outstanding requests of all destinations together (§3.1).
-//! * [`TcpDestination`] is a leaf of the routing tree (`destination`): one pipelined connection to a server, shared
-//!   by all its callers.
-//! * [`TkoTrackers`] holds the TKO state of each server, shared by all destinations of a process at one address. A
-//!   [`Fence`] keeps a server from being read while it has undelivered deletes.
+//! * [`TcpDestination`] is a leaf of the routing tree: one pipelined connection to a server, shared by all its callers.
+//! * [`TkoTrackers`] holds the TKO state of each server; a [`Fence`] keeps one from being read while it has undelivered
+//!   deletes.
 //! * [`Network`] stands between all of this and the sockets; `network::resolver` resolves host names.
-//! * [`CommandConnection`] is a connection for `version`, `flush_all`, `stats`, and the maintenance of one server.
+//! * [`CommandConnection`] carries `version`, `flush_all`, `stats` and maintenance.
 //!
 //! Deliberately absent: the choice of a server for a key (`routing`), and clocks and randomness of its own (it uses
 //! tokio's clock and a seed), so that a simulation runs this very code.

@@ -1,9 +1,8 @@
 //! TKO ("technical knock-out"): which servers have failed and are not sent requests. One state per server address and
 //! process, shared by all destinations at that address, on every thread. Serves every path; §3.3 of the paper.
 //!
-//! A state per thread would be wrong: after a partition one thread could read a server while another still refuses
-//! deletes for it until its next probe, so that stale values would be served. With one state, gets and deletes find a
-//! server back at the same moment.
+//! A state per thread would be wrong: after a partition one thread could read a server for which another still refuses
+//! deletes, and serve stale values.
 //!
 //! ```text
 //!   one word    | TKO count : 62 bits | 0 up, 1 soft TKO, 2 hard TKO |
@@ -13,20 +12,19 @@
 //! ```
 //!
 //! Invariants:
-//! * The destination that marks a server TKO probes it, and only that one clears the state. If that destination is
-//!   dropped, the server counts as up until another destination fails to connect: TKO for ever would be worse.
-//! * A server is marked TKO only on evidence that is newer than the last time: requests or connections from an
-//!   earlier epoch do not count. A compare-and-swap decides, so that one of many destinations that see the same
-//!   outage wins.
+//! * The destination that marks a server TKO probes it, and only that one clears the state. If it is dropped, the
+//!   server counts as up until another destination fails to connect: TKO for ever would be worse.
+//! * Only evidence newer than the last TKO marks a server: requests and connections from an earlier epoch do not count.
+//!   A compare-and-swap picks one of the destinations that see the same outage.
 //! * A connection from before a TKO is not used after it: it may stay silent for minutes.
 //!
 //! State changes wake no task: a task reads the word when it gets a batch. So a get costs one atomic load and no
 //! lock, and a simulation has no order of wake-ups to fix.
 //!
-//! **Fail open.** When many servers of a pool fail at once, the cause is rather this host's network or a short
-//! timeout, and giving up all of them would send the whole load to the gutter or the databases. So a pool may have a
-//! limit ([`PoolTkoLimit`]): from `enter` TKO servers on no further one is marked, until at most `exit` are left.
-//! Servers that are TKO stay so until a probe is answered.
+//! **Fail open.** When many servers of a pool fail at once, the cause is rather this host's network or a short timeout,
+//! and giving them up would send the whole load to the gutter or the databases. With a [`PoolTkoLimit`], no further
+//! server is marked from `enter` TKO servers on, until at most `exit` are left. TKO servers stay so until a probe is
+//! answered.
 
 use lookaside_routing::{Address, HealthChange};
 use lookaside_sync::Mutex;
@@ -75,7 +73,7 @@ impl TkoTrackers {
         Arc::default()
     }
 
-    /// The tracker of the server at `address`. Walks over all trackers: only for when destinations are made.
+    /// Walks over all trackers: only for when destinations are made.
     pub(crate) fn tracker(&self, address: &Address) -> Arc<TkoTracker> {
         let mut trackers = self.trackers.lock();
         trackers.retain(|_, tracker| tracker.strong_count() > 0);
@@ -127,7 +125,6 @@ impl TkoTrackers {
         tracker.mark_tko(epoch, change)
     }
 
-    /// Counts a pool's TKO servers, and decides whether the pool fails open.
     fn update_fail_open(&self, name: &str, (limit, is_open): &mut (PoolTkoLimit, IsFailOpen)) -> IsFailOpen {
         let is_tko = |address: &&Address| self.find_tracker(address).is_some_and(|tracker| tracker.is_tko());
         let tko = limit.servers.iter().filter(is_tko).count();
@@ -175,7 +172,6 @@ impl ReadabilityObserver {
 pub(crate) struct TkoEpoch(u64);
 
 impl TkoEpoch {
-    /// Whether the server had ever been TKO.
     pub(crate) fn was_tko(self) -> bool {
         self.0 >> STATE_BITS > 0
     }
@@ -192,7 +188,6 @@ impl TkoTracker {
         self.epoch().is_none()
     }
 
-    /// Whether the server is TKO because a connection could not be made.
     pub(crate) fn is_hard_tko(&self) -> bool {
         self.word.load(Ordering::Acquire) & STATE_MASK == HARD_TKO
     }
@@ -209,14 +204,13 @@ impl TkoTracker {
         self.word.compare_exchange(epoch.0, tko, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Ends the TKO state. Only for the destination that marked the server.
+    /// Only for the destination that marked the server.
     pub(crate) fn clear_tko(&self) -> TkoEpoch {
         let up = self.word.load(Ordering::Acquire) & !STATE_MASK;
         self.word.store(up, Ordering::Release);
         TkoEpoch(up)
     }
 
-    /// Whether the server is fenced.
     pub(crate) fn is_fenced(&self) -> bool {
         self.is_fenced.load(Ordering::SeqCst)
     }

@@ -1,10 +1,10 @@
 //! One sliding window over all outstanding requests of a client, or of one thread of a router, to all servers. Serves
 //! every verb; §3.1 of the paper ("incast congestion").
 //!
-//! A page's keys are spread over all servers, and all of them answer at once: more than the last switch can buffer,
-//! so that replies are lost. The window bounds the outstanding requests. As in TCP's congestion control it grows by
-//! one request for each window that is answered, and is halved when a request goes unanswered; unlike TCP's there is
-//! one for all servers, since it is their sum that floods the link.
+//! A page's keys are spread over all servers, and all of them answer at once: more than the last switch can buffer, so
+//! that replies are lost. As in TCP's congestion control the window grows by one request for each window that is
+//! answered, and is halved when a request goes unanswered; unlike TCP's, one serves all servers, since their sum floods
+//! the link.
 //!
 //! ```text
 //!   batches in order   [ 24 ] [ 3 ] [ 24 ] [ 7 ]  ->  outstanding <= size  ->  server A, B, C ...
@@ -71,7 +71,6 @@ struct WindowState {
     outstanding: usize,
     waiting_requests: usize,
     waiting: VecDeque<Waiter>,
-    /// Permits granted since the beginning.
     granted: u64,
     /// `granted` when the window was last halved: permits from this number on were granted since.
     decrease_seq: u64,
@@ -94,7 +93,7 @@ struct WindowPermit {
     was_half_used: bool,
 }
 
-/// The state of a window at a moment.
+/// The state of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowStatistics {
     /// Its size, in requests.
@@ -130,7 +129,7 @@ impl Window {
         Arc::new(Window { settings, state: Mutex::new(state) })
     }
 
-    /// Its state at this moment.
+    /// Its state.
     pub fn statistics(&self) -> WindowStatistics {
         let state = self.state.lock();
         WindowStatistics { size: state.size as usize, outstanding: state.outstanding, waiting: state.waiting_requests }

@@ -9,7 +9,6 @@ use lookaside_router::{RouterConfig, Source};
 use lookaside_routing::{ConfigurationError, Defaults, RoutingPrefix};
 use std::{io::Read as _, path::Path};
 
-/// The largest configuration on standard input, in bytes.
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 
 /// Options of how a configuration is read.

@@ -103,7 +103,6 @@ pub fn run(options: &Options) -> Result<()> {
     print(&report, options.json)
 }
 
-/// Opens a trace file, or generates a trace.
 fn open(options: &Options) -> Result<Trace> {
     let (kind, name) = options.trace.to_str().and_then(|path| path.split_once(':')).unwrap_or_default();
     if kind == "family" {

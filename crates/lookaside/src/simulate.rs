@@ -14,7 +14,6 @@ use std::{
     time::Instant,
 };
 
-/// The most failed seeds in the text report.
 const SEEDS_LISTED_MAX: usize = 10;
 
 /// Options of `lookaside simulate`.
@@ -95,7 +94,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Runs all seeds. Returns the outcomes in the order of the seeds.
+/// Returns the outcomes in the order of the seeds.
 fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee) -> Vec<RunOutcome> {
     let next = AtomicU64::new(0);
     let outcomes = Mutex::new(Vec::new());

@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// How long connecting to a daemon and its reply may take.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// The largest accepted reply.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 const LIMITS: Limits = Limits { value_bytes_max: REPLY_BYTES_MAX, line_bytes_max: REPLY_BYTES_MAX };
 

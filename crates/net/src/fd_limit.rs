@@ -16,7 +16,6 @@ pub fn raise_fd_limit(wanted: Option<u64>) -> Option<u64> {
     }
 }
 
-/// The soft limit to set.
 fn raised(limits: &Rlimit, wanted: Option<u64>) -> Option<u64> {
     let current = limits.current?;
     let allowed = match (limits.maximum, wanted) {

@@ -1,11 +1,5 @@
 //! Listening addresses, Unix sockets, the file limit and certificates, for the server and the router.
 //!
-//! * [`ListenSpec`]: the grammar of `-l`.
-//! * [`bind_unix`] and [`parse_mode`]: Unix sockets and their access mode.
-//! * [`is_accepted_at`]: which listener accepted a connection.
-//! * [`raise_fd_limit`]: the limit on open files.
-//! * [`pem`]: certificates and private keys.
-//!
 //! Deliberately absent: the sockets' options, accepting, and TLS itself. The server uses epoll and the router tokio.
 #![forbid(unsafe_code)]
 

@@ -11,16 +11,15 @@
 //! so that a client can match responses although some are omitted: a quiet get has no response on a miss, other quiet
 //! requests have none on success. A get of many keys is a run of quiet gets followed by a `noop`.
 //!
-//! A get and a delete pass here as in the text protocol: [`parse_request`] and the composers of responses at a
-//! server's end, [`compose_request`] and [`parse_response`] at a client's.
+//! [`parse_request`] and the composers of responses serve a server's end, [`compose_request`] and [`parse_response`] a
+//! client's.
 //!
 //! * The lengths of a request are checked as memcached 1.6.45 does; statuses and their messages are memcached's too.
 //! * Keys are any 1 to 250 bytes, as this protocol has no separators. A router checks a key with [`crate::check_key`]
 //!   before it forwards the request in the text protocol.
 //! * An exptime is an unsigned number of 32 bits: 0xffffffff is a day in the year 2106, not one that has passed. In
 //!   `incr`/`decr`, 0xffffffff means: do not create the key.
-//! * As everywhere in this crate, parsers borrow and allocate nothing, and their results do not depend on where the
-//!   bytes were cut.
+//! * Parsers borrow and allocate nothing, and their results do not depend on where the bytes were cut.
 //!
 //! Deliberately absent: leases, for which this protocol has no opcodes. Data types and the reserved field are
 //! ignored, as in memcached.

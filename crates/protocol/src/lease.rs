@@ -7,8 +7,8 @@
 //!                                          STORED\r\n | STALE_STORED\r\n | NOT_STORED\r\n
 //! ```
 //!
-//! An `LVALUE` without a stale value has 0 bytes. An empty stale value cannot be distinguished from none, and is
-//! parsed as none: its reader loads from the database instead.
+//! An `LVALUE` of 0 bytes has no stale value. An empty one cannot be distinguished from none: its reader loads from the
+//! database.
 
 /// A 64-bit token bound to a key: its holder may fill the miss that it was issued for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

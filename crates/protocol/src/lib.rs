@@ -1,7 +1,7 @@
 //! Memcached's protocols: bytes to requests and replies, and back.
 //!
-//! A get and a delete both pass here four times: the client composes a request, the server (or router) parses it and
-//! composes a reply, and the client parses that. All of it is sans-I/O: no sockets, no clock.
+//! A client composes a request, the server (or router) parses it and composes a reply, and the client parses that. All
+//! of it is sans-I/O: no sockets, no clock.
 //!
 //! * [`request`] and [`reply`] are the common types: one operation on one key, and its result.
 //! * [`text`] and [`meta`] are memcached's text and meta protocols (memcached's `protocol.txt`); [`lease`] has the

@@ -18,7 +18,7 @@ pub(crate) enum FirstLine<'a> {
     TooLong,
 }
 
-/// Splits off the first line. The limit counts all bytes but the line feed, and holds wherever the bytes are cut.
+/// The limit counts all bytes but the line feed, and holds wherever the bytes are cut.
 pub(crate) fn split_first_line(buffer: &[u8], line_bytes_max: usize) -> FirstLine<'_> {
     let window = &buffer[..buffer.len().min(line_bytes_max.saturating_add(1))];
     match memchr::memchr(b'\n', window) {
@@ -31,7 +31,6 @@ pub(crate) fn split_first_line(buffer: &[u8], line_bytes_max: usize) -> FirstLin
     }
 }
 
-/// Iterates over the tokens of a line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tokens<'a>(pub(crate) &'a [u8]);
 
@@ -68,7 +67,6 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// The next token as client flags.
     pub(crate) fn flags(&mut self) -> Option<u32> {
         self.unsigned().and_then(|flags| u32::try_from(flags).ok())
     }
@@ -130,7 +128,6 @@ pub(crate) fn signed(digits: &[u8]) -> Option<i64> {
     }
 }
 
-/// Strips spaces at both ends.
 pub(crate) fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
         bytes = rest;

@@ -17,8 +17,7 @@
 //! routed and answered under the bytes that its client sent; [`decode_key`] returns the key that is stored. Two
 //! clients of which only one uses `b` for the same key must therefore not share a router.
 //!
-//! Deliberately absent: suppressing replies for the flag `q`. [`MetaStatus::is_silent`] tells which, and the server
-//! does it.
+//! Deliberately absent: suppressing replies for the flag `q`, which the server does by [`MetaStatus::is_silent`].
 
 mod compose;
 mod flags;

@@ -1,8 +1,8 @@
 //! The text protocol (memcached's `protocol.txt`): parse and compose, for both ends of a connection.
 //!
-//! A get and a delete both pass here: [`parse_command`] and [`compose_reply`] at a server's end of a connection,
-//! [`compose_request`] and [`parse_reply`] at a client's (§2 and §3.1 of the paper). Lease verbs (§3.2.1) and meta
-//! verbs share the connection and so the two parsers.
+//! [`parse_command`] and [`compose_reply`] serve a server's end of a connection, [`compose_request`] and
+//! [`parse_reply`] a client's (§2 and §3.1 of the paper). Lease verbs (§3.2.1) and meta verbs share the connection and
+//! so the two parsers.
 //!
 //! * A parser gets all bytes that have arrived. It parses one command, or one part of a reply, at their front, or
 //!   returns how many bytes are needed at least. It keeps no state between calls and allocates nothing.

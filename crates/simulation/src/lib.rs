@@ -2,7 +2,7 @@
 //!
 //! A run is one thread with tokio's paused clock and random numbers from one seed: the same seed gives the same run.
 //! Only the environment of our processes is simulated: sockets ([`network`]), the database ([`database`]) and the disk.
-//! A [`checker`] records all commits, acknowledgements and reads, and reports violated guarantees.
+//! A [`checker`] reports violated guarantees.
 //!
 //! There are no models of our own components: if the router or the store is wrong, the production code fails here.
 #![forbid(unsafe_code)]

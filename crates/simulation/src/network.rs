@@ -7,8 +7,6 @@
 //!   end sees a reset on its own: bytes may still arrive although the end that wrote them saw an error, so a request
 //!   that "failed" may be executed later;
 //! * a host that dies loses its listeners and resets all of its connections.
-//!
-//! Time is tokio's paused clock; there is no thread and no randomness but the seed.
 
 pub use crate::link::LinkModel;
 use crate::{
@@ -34,11 +32,9 @@ pub struct SimulatedNetwork {
 struct NetworkState {
     listeners: BTreeMap<Address, (Arc<str>, AcceptSender)>,
     connections: Vec<SimulatedConnection>,
-    /// Pairs of hosts whose link is cut.
     cuts: BTreeSet<Pair>,
 }
 
-/// Sends new connections to a listener.
 type AcceptSender = mpsc::UnboundedSender<Box<dyn Stream>>;
 
 /// Two hosts, in alphabetical order.
@@ -147,7 +143,6 @@ fn pair(one: &str, other: &str) -> Pair {
     if one <= other { (one.into(), other.into()) } else { (other.into(), one.into()) }
 }
 
-/// The network of one host.
 struct Host {
     name: Arc<str>,
     network: SimulatedNetwork,

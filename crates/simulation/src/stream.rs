@@ -69,7 +69,6 @@ impl Pipe {
         self.reader.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Copies bytes that have arrived to `buffer`.
     fn copy_arrived(&mut self, buffer: &mut ReadBuf<'_>) {
         let (_, bytes) = self.in_flight.front_mut().expect("only called when something has arrived");
         let copied = bytes.len().min(buffer.remaining());
@@ -83,7 +82,6 @@ impl Pipe {
     }
 }
 
-/// One end of a connection.
 pub(crate) struct SimulatedStream {
     delays: LinkDelays,
     incoming: Arc<Mutex<Pipe>>,

@@ -2,12 +2,10 @@
 
 use bytes::Bytes;
 
-/// The version that a value holds.
 pub(crate) fn version_of(value: &[u8]) -> u64 {
     std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).expect("applications cache versions only")
 }
 
-/// The value that holds a version.
 pub(crate) fn value_of(version: u64) -> Bytes {
     Bytes::from(version.to_string())
 }

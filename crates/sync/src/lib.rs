@@ -1,8 +1,5 @@
-//! State that threads share: locks that ignore poisoning, and counters.
-//!
-//! * [`Mutex`] and [`RwLock`]: those of std without poisoning.
-//! * [`Counter`]: one thread writes, any thread reads; [`SharedCounter`]: any thread writes. [`counters!`] declares a
-//!   set of either, with its snapshot.
+//! State that threads share: locks that ignore poisoning ([`Mutex`], [`RwLock`]), and counters ([`Counter`],
+//! [`SharedCounter`], [`counters!`]).
 #![forbid(unsafe_code)]
 
 mod counter;

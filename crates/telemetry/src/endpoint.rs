@@ -18,7 +18,6 @@ const SCRAPES_MAX: usize = 16;
 /// The longest request with all its headers, in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// The longest duration of a connection.
 const SCRAPE_MAX: Duration = Duration::from_secs(5);
 
 /// How often deadlines are checked.
@@ -51,7 +50,6 @@ pub struct Endpoint {
     listener: TcpListener,
 }
 
-/// One connection.
 struct Scrape {
     socket: TcpStream,
     deadline: Instant,

@@ -1,6 +1,6 @@
 //! Metrics and logs of the daemons.
 //!
-//! * [`Counter`] and [`Histogram`]: one thread writes, any thread reads; no lock and no locked instruction.
+//! * [`Counter`] and [`Histogram`]: one thread writes, any thread reads, without a lock or a locked instruction.
 //!   [`SharedCounter`]: any thread writes. [`counters!`] declares a set of either.
 //! * [`Exposition`]: Prometheus's text format. [`Endpoint`]: the port where Prometheus scrapes it.
 //! * [`Log`]: the log. [`LogThrottle`] and [`OnChange`] keep repeated events out of it.

@@ -9,7 +9,6 @@ use lookaside_protocol::text::Limits;
 use lookaside_routing::{Address, Failure};
 use tokio::time::timeout;
 
-/// Bounds the reply to a probe.
 const PROBE_LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 1_024 };
 
 /// Makes a connection and counts the outcome.

@@ -1,18 +1,17 @@
 //! The I/O of one connection: moves bytes between a stream and a [`Pipeline`]. Serves every path.
 //!
-//! One poll does it all: it reads and dispatches replies, takes the queued batches, composes them into one buffer,
-//! and writes that buffer. Batches that are queued during a write leave together with the next one: no batch waits
-//! for others, and batches grow with the load.
+//! One poll dispatches replies, takes the queued batches, composes them into one buffer and writes it. Batches queued
+//! during a write leave together with the next one: none waits for others, and batches grow with the load.
 //!
 //! ```text
 //! read buffer   [ reply | reply | half a re ]   split off as one block of Bytes; values are slices of it
 //!                                 half a re     copied to the front of the next block: each byte at most once
 //! ```
 //!
-//! **Slow start.** A recovered server does not get the whole queue at once. At first [`SLOW_START_REQUESTS`] may be
-//! outstanding on a connection, and one more for each that is answered: the limit doubles with every round trip. The
-//! other requests wait in the queue. This costs a few round trips, and nothing if the server was never TKO. A larger
-//! batch is sent as a whole when nothing is outstanding or the limit is not yet reached.
+//! **Slow start.** A recovered server does not get the whole queue at once: at first [`SLOW_START_REQUESTS`] may be
+//! outstanding, and one more for each that is answered, so that the limit doubles with every round trip. This costs a
+//! few round trips, and nothing if the server was never TKO. A larger batch is sent as a whole when nothing is
+//! outstanding or the limit is not yet reached.
 //!
 //! Deliberately absent: making connections, and handling their end (`driver`).
 
@@ -46,7 +45,6 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The most that a read buffer grows in one step for a large value: the server must send bytes before it gets more.
 const READ_GROWTH_BYTES_MAX: usize = 1 << 20;
 
-/// Batches taken from the queue at once.
 const BATCHES_PER_RECV: usize = 64;
 
 /// Requests that may be outstanding at first on a connection to a server that was TKO.
@@ -55,7 +53,6 @@ pub(super) const SLOW_START_REQUESTS: usize = 32;
 /// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The destination's handle was dropped.
     HandleDropped,
     /// The server or the network closed it.
     Closed(io::ErrorKind),
@@ -76,7 +73,6 @@ pub(super) enum End {
     Relocated(Replacement),
 }
 
-/// A stream that replaces the connection's own.
 pub(super) struct Replacement(pub(super) Box<dyn Stream>);
 
 impl std::fmt::Debug for Replacement {
@@ -88,7 +84,7 @@ impl std::fmt::Debug for Replacement {
 /// State that a connection borrows from its driver.
 pub(super) struct ConnectionContext<'a> {
     pub(super) queue: &'a mut mpsc::UnboundedReceiver<PendingBatch>,
-    /// Taken from the queue and not composed.
+    /// Not composed yet.
     pub(super) waiting: &'a mut VecDeque<PendingBatch>,
     pub(super) health: &'a mut Health,
     pub(super) shared: &'a DestinationShared,
@@ -104,17 +100,15 @@ pub(super) struct Connection<'a> {
     context: ConnectionContext<'a>,
     /// Resolves with a stream to the server's new address, if its name ever leads to one.
     relocation: BoxFuture<'a, Box<dyn Stream>>,
-    /// That stream. `Some`: no more batches are taken from the queue.
+    /// `Some`: no more batches are taken from the queue.
     replacement: Option<Box<dyn Stream>>,
     /// Requests that may be outstanding.
     window: usize,
     pipeline: Pipeline,
     /// The deadlines of `context.waiting`, in its order.
     deadlines: VecDeque<Instant>,
-    /// Batches just taken from the queue.
     received: Vec<PendingBatch>,
     read_buffer: BytesMut,
-    /// Whether any byte has been received.
     has_received: bool,
     /// `read_buffer` holds no whole reply below this length.
     needed_bytes: usize,
@@ -248,7 +242,6 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Gives all received bytes to the pipeline and counts the replies.
     fn process_received(&mut self) -> Result<(), ProtocolError> {
         let block: Bytes = self.read_buffer.split().freeze();
         let answered_batches_before = self.pipeline.answered_batches();
@@ -329,8 +322,7 @@ impl<'a> Connection<'a> {
         self.pipeline.end_line(&mut self.write_buffer);
     }
 
-    /// Fails the batches whose deadline has passed. The timer is reset only when it fires: a reply in time costs
-    /// nothing.
+    /// The timer is reset only when it fires: a reply in time costs nothing.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             if !self.is_timer_set {

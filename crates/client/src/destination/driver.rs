@@ -9,16 +9,15 @@
 //!   '------------- TKO <---------------------'         v
 //! ```
 //!
-//! A TKO server loses its connection too: after a partition an old connection can stay silent for minutes, while a
-//! new one fails or succeeds at once. A probe is a new connection with a `version` on it; if that is answered, the
-//! connection stays.
+//! A TKO server loses its connection too: after a partition an old one can stay silent for minutes, while a new one
+//! fails or succeeds at once. A probe is a new connection with a `version` on it, which stays if that is answered.
 //!
-//! Several destinations may share one server's TKO state (`tko`). The destination that marked the server TKO probes
-//! it. The others refuse their batches until it is back, and then make a new connection.
+//! Of the destinations that share a server's TKO state (`tko`), the one that marked it probes. The others refuse their
+//! batches until the server is back, and then make a new connection.
 //!
-//! With `connect_eagerly` no batch is needed to leave `idle`: the task connects when it starts, and again a moment
-//! after a connection has ended or another destination has marked the server TKO. So a server's failure, or its
-//! return, is found before a request needs it.
+//! With `connect_eagerly` the task connects without a batch when it starts, and a moment after a connection has ended
+//! or another destination has marked the server TKO. So a server's failure or return is found before a request needs
+//! it.
 
 use super::{
     connect::{connect, connect_and_probe},
@@ -47,12 +46,10 @@ pub(super) struct Driver {
     network: Arc<dyn Network>,
     options: DestinationOptions,
     queue: mpsc::UnboundedReceiver<PendingBatch>,
-    /// Taken from the queue and not sent yet.
     waiting: VecDeque<PendingBatch>,
     shared: Arc<DestinationShared>,
     health: Health,
     random: fastrand::Rng,
-    /// The origin of the milliseconds in `health`.
     started: Instant,
     /// Before the first attempt to connect.
     is_new: bool,
@@ -137,7 +134,6 @@ impl Driver {
         }
     }
 
-    /// Waits for a batch, or until it is time to connect without one.
     async fn wait_for_work(&mut self) -> Result<(), HandleDropped> {
         let is_new = std::mem::replace(&mut self.is_new, false);
         let wait = match (self.options.connect_eagerly, is_new) {
@@ -175,7 +171,6 @@ impl Driver {
         Some((stream, self.shared.tracker.clear_tko()))
     }
 
-    /// Handles the end of a connection that was made in `epoch`.
     fn on_end(&mut self, end: &End, epoch: TkoEpoch) {
         match end {
             End::ProtocolError(ProtocolError::Malformed(why)) => {
@@ -201,7 +196,7 @@ impl Driver {
         }
     }
 
-    /// Records that an attempt to connect failed, which began in `epoch`.
+    /// The failed attempt began in `epoch`.
     fn record_connect_failure(&mut self, outcome: &Outcome, epoch: TkoEpoch) {
         if let Some(change) = self.health.on_outcome(outcome, millis_since(self.started)) {
             self.mark_tko(change, epoch);

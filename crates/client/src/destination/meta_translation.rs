@@ -14,7 +14,7 @@
 //!
 //! Errors are the same lines in both protocols.
 //!
-//! Deliberately absent: quiet gets of many keys. Every key needs a reply, so that replies stay matched to requests.
+//! Deliberately absent: quiet gets of many keys, whose missing replies could not be matched to requests.
 //!
 //! An item that `md I` made stale gives the first `mg` the right to recache it (`W`). A classic get through here
 //! consumes that right unknowingly: if both kinds of clients share such items, use the text protocol.
@@ -26,7 +26,6 @@ use lookaside_protocol::{
 };
 use std::fmt::Write as _;
 
-/// Whether an operation is sent as another command.
 pub(super) fn is_translated(operation: &Operation<Bytes>) -> bool {
     match operation {
         Operation::Delete { hold_off_ms } => *hold_off_ms == 0,
@@ -107,7 +106,6 @@ pub(super) fn to_classic(operation: &Operation<Bytes>, reply: MetaReply<Bytes>) 
     })
 }
 
-/// The number that a returned flag carries.
 fn number(reply: &MetaReply<Bytes>, letter: u8) -> Option<u64> {
     str::from_utf8(reply.flag(letter)?).ok()?.parse().ok()
 }

@@ -1,8 +1,8 @@
 //! A leaf of the routing tree that is a server: one connection, shared by all its callers. Serves every path.
 //!
-//! The handle that callers hold only queues batches. One task per destination owns the connection, writes all that
-//! has queued up at once, and matches the replies (`pipeline`). So thousands of client connections are coalesced into
-//! one per server (§3.1 of the paper), and the busier a server is, the larger are the writes it gets.
+//! The handle only queues batches. One task per destination owns the connection, writes all that has queued up at once,
+//! and matches the replies. So thousands of client connections are coalesced into one per server (§3.1 of the paper),
+//! and a busier server gets larger writes.
 //!
 //! ```text
 //! TcpDestination --PendingBatch--> driver --> connection --> pipeline --> server
@@ -16,9 +16,8 @@
 //!   may or may not have executed it, and the caller must decide.
 //! * At most `outstanding_requests_max` requests are queued or sent and not answered.
 //!
-//! Values are slices of the block that they were read into. Nothing is copied, but a value keeps its block of
-//! [`crate::READ_BYTES`] (or the size of the largest value in it) in memory: callers that keep values for long copy
-//! them.
+//! Values are slices of the block that they were read into, and keep that block of [`crate::READ_BYTES`] (or the size
+//! of its largest value) in memory: callers that keep values for long copy them.
 
 mod connect;
 mod connection;
@@ -70,7 +69,7 @@ impl TcpDestination {
         let _ = self.shared.is_ready.subscribe().wait_for(|is_ready| *is_ready).await;
     }
 
-    /// Whether the server is TKO at this moment.
+    /// Whether the server is TKO.
     pub fn is_tko(&self) -> bool {
         self.shared.tracker.is_tko()
     }
@@ -80,7 +79,7 @@ impl TcpDestination {
         self.shared.tracker.is_hard_tko()
     }
 
-    /// Whether the server is not read because it has undelivered deletes (see [`crate::Fence`]).
+    /// Whether a [`crate::Fence`] keeps the server from being read.
     pub fn is_fenced(&self) -> bool {
         self.shared.tracker.is_fenced()
     }
@@ -90,7 +89,7 @@ impl TcpDestination {
         self.shared.tracker.fenced_for()
     }
 
-    /// Its counters at this moment.
+    /// Its counters.
     pub fn statistics(&self) -> DestinationStatistics {
         self.shared.statistics()
     }

@@ -29,8 +29,7 @@ pub struct DestinationOptions {
     pub protocol: Protocol,
     /// When the server becomes TKO, and how it is probed.
     pub health: HealthSettings,
-    /// Shares the server's TKO state with the other destinations at its address. Default `None`: this destination has a
-    /// state of its own.
+    /// Shares the server's TKO state with the other destinations at its address. Default `None`: not shared.
     pub tko_trackers: Option<Arc<TkoTrackers>>,
     /// Whether to connect before the first batch, and again after a connection has ended, so that a dead server is
     /// found before a request waits for it. Default false: connections are made when they are needed.

@@ -40,19 +40,16 @@ pub(super) const MULTIGET_BYTES_MAX: usize = 2_000;
 /// The longest beginning of a get line: `gats` and an exptime.
 const RETRIEVE_VERB_BYTES_MAX: usize = 25;
 
-/// A batch that has not been sent.
 #[derive(Debug)]
 pub(super) struct PendingBatch {
     /// Not empty.
     pub(super) requests: Batch,
-    /// Where the outcomes go; the caller may have stopped waiting.
+    /// The caller may have stopped waiting.
     pub(super) reply: oneshot::Sender<Outcomes>,
-    /// Counts the requests as outstanding.
     pub(super) permit: Permit,
 }
 
 impl PendingBatch {
-    /// Returns `failure` for each request.
     pub(super) fn fail(self, failure: &Failure) {
         let outcomes = vec![Err(failure.clone()); self.requests.len()];
         drop(self.permit);
@@ -72,13 +69,11 @@ pub(super) enum ProtocolError {
 /// How much [`Pipeline::dispatch_replies`] parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Consumed {
-    /// Bytes of the block that were parsed.
     pub(super) bytes: usize,
     /// The rest holds no whole reply below this length.
     pub(super) needed_bytes: usize,
 }
 
-/// A batch that has been sent.
 #[derive(Debug)]
 struct InFlightBatch {
     requests: Batch,
@@ -192,7 +187,7 @@ impl Pipeline {
         }
     }
 
-    /// Adds a request to the open line; false if it does not fit.
+    /// False if it does not fit.
     fn extend_line(&mut self, batch: usize, index: usize) -> bool {
         let (Some(open), Some(line)) = (&mut self.open, self.lines.back_mut()) else { return false };
         let request = &self.batches[batch].requests[index];
@@ -208,7 +203,6 @@ impl Pipeline {
         fits
     }
 
-    /// Composes the open line.
     pub(super) fn end_line(&mut self, out: &mut Vec<u8>) {
         let Some(open) = self.open.take() else { return };
         let line = self.lines.back().expect("the open line is the last one");
@@ -255,7 +249,6 @@ impl Pipeline {
         Some(consumed)
     }
 
-    /// Assigns a reply to the requests of the front line.
     fn match_reply(&mut self, part: ReplyPart<'_>, block: &Bytes) -> Result<(), ProtocolError> {
         let Some(&line) = self.lines.front() else {
             return Err(ProtocolError::Malformed("a reply without a request"));
@@ -297,7 +290,6 @@ impl Pipeline {
         }
     }
 
-    /// The classic reply to the front line's request.
     fn to_classic_reply(&self, reply: Reply<Bytes>) -> Result<Reply<Bytes>, ProtocolError> {
         let Reply::Meta(meta) = reply else {
             return match reply {
@@ -341,8 +333,7 @@ impl Pipeline {
         Cursor { batch: 0, request: self.batches.front().map_or(0, |batch| batch.done), offset: 0 }
     }
 
-    /// Completes the front line: its requests that have no reply yet get this one. Completes each batch that has all
-    /// outcomes.
+    /// Gives this reply to the line's requests that have none yet, and completes each batch that has all outcomes.
     fn complete_line(&mut self, line: SentLine, reply: &Reply<Bytes>) {
         self.lines.pop_front();
         self.unanswered -= line.requests;
@@ -403,7 +394,6 @@ impl Pipeline {
         self.late - already_late
     }
 
-    /// Fails all outstanding requests: the connection has ended.
     pub(super) fn fail(&mut self, failure: &Failure) {
         for mut batch in self.batches.drain(..) {
             if let Some((waiter, permit)) = batch.waiter.take() {
@@ -425,7 +415,6 @@ impl Pipeline {
         self.batches.get(self.late).map(|batch| batch.deadline)
     }
 
-    /// Whether no reply is outstanding.
     pub(super) fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
@@ -435,7 +424,6 @@ impl Pipeline {
         self.late == self.batches.len()
     }
 
-    /// Requests that were sent and not answered, late ones included.
     pub(super) fn unanswered(&self) -> usize {
         self.unanswered
     }
@@ -445,12 +433,10 @@ impl Pipeline {
         self.late_requests
     }
 
-    /// Batches that were answered in time, since the beginning.
     pub(super) fn answered_batches(&self) -> u64 {
         self.answered_batches
     }
 
-    /// Batches that were answered too late, since the beginning.
     pub(super) fn late_batches(&self) -> u64 {
         self.late_batches
     }
@@ -485,8 +471,8 @@ impl LineKind {
     }
 }
 
-/// Composes a request that has a line of its own. A quiet meta command is sent without its `q`: a reply that may or
-/// may not come could not be matched. The caller that got the quiet command suppresses the reply itself.
+/// A quiet meta command is sent without its `q`: a reply that may or may not come could not be matched. The caller that
+/// got the quiet command suppresses the reply itself.
 fn compose_single(request: &Request<Bytes>, out: &mut Vec<u8>) {
     let is_quiet = |flag: &&[u8]| flag.first() == Some(&b'q');
     match &request.operation {

@@ -1,6 +1,6 @@
-//! Follows a server's host name: resolves it again while a connection serves, and replaces the connection when the
-//! name leads to another address. Serves no request. The paper's configuration system notifies clients (§3.1); DNS
-//! does not, so names are polled.
+//! Follows a server's host name: resolves it again while a connection serves, and replaces the connection when the name
+//! leads to another address. The paper's configuration system notifies clients (§3.1); DNS does not, so names are
+//! polled.
 //!
 //! ```text
 //!   connected to the old address ... resolved: the address is gone ... connect to the new one, `version` answered

@@ -8,7 +8,6 @@ use std::sync::{
 };
 use tokio::sync::watch;
 
-/// State of one destination.
 #[derive(Debug)]
 pub(crate) struct DestinationShared {
     outstanding: AtomicUsize,
@@ -19,7 +18,7 @@ pub(crate) struct DestinationShared {
 }
 
 counters! {
-    /// One field for each of [`DestinationStatistics`]; `outstanding` is not counted here.
+    /// `outstanding` is not counted here.
     pub(super) struct DestinationCounters(SharedCounter);
 
     /// Events at a destination since it was made. `outstanding` is a present value.
@@ -31,7 +30,7 @@ counters! {
     busy,
     /// Requests refused because the server was TKO or fenced.
     refused_tko,
-    /// Requests queued or sent and not answered at this moment.
+    /// Requests queued or sent and not answered.
     outstanding,
     /// Writes to the connection: `requests / writes` tells how well batching works.
     writes,

@@ -32,8 +32,7 @@ use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes, Route};
 use stats::ClientCounters;
 use std::{fmt, sync::Arc};
 
-/// Smaller values are copied out of the block that they were read into, so that an application that keeps a small value
-/// does not keep a block of [`crate::READ_BYTES`] with it.
+/// Smaller values are copied, so that they do not keep their block of [`crate::READ_BYTES`] in memory.
 const SLICE_BYTES_MIN: usize = crate::READ_BYTES / 8;
 
 /// Why an operation failed.
@@ -252,7 +251,6 @@ fn to_lookup(outcome: Outcome) -> Result<Lookup, ClientError> {
     }
 }
 
-/// The error for an outcome that is not one of the operation's.
 fn unexpected(operation: &'static str, outcome: Outcome) -> ClientError {
     match outcome {
         Err(failure) => ClientError::Failed(failure),
@@ -262,7 +260,6 @@ fn unexpected(operation: &'static str, outcome: Outcome) -> ClientError {
     }
 }
 
-/// Copies a small value out of the block that it was read into.
 fn copy_if_small(value: Bytes) -> Bytes {
     if value.len() < SLICE_BYTES_MIN { Bytes::copy_from_slice(&value) } else { value }
 }

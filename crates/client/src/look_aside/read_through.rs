@@ -11,7 +11,7 @@ use lookaside_protocol::{KeyError, LeaseToken, Operation, Request};
 use std::{fmt, future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
-/// The first wait for another client's fill, in milliseconds; it doubles from round to round.
+/// The first wait for another client's fill, in milliseconds; it doubles each round.
 pub const HOT_MISS_DELAY_MS_MIN: u64 = 1;
 
 /// The longest wait between two lookups of a hot miss, in milliseconds.
@@ -59,7 +59,7 @@ pub enum Origin {
     Database,
 }
 
-/// Why a read returned no value. Failures of the cache are not among the reasons: then the value is loaded.
+/// Why a read returned no value. A failing cache is no reason: then the value is loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadError<E> {
     /// The key is invalid; nothing was sent or loaded.
@@ -195,7 +195,6 @@ struct ReadState {
     pending: Vec<usize>,
 }
 
-/// The work that one round of lookups leaves.
 #[derive(Default)]
 struct Round {
     /// Keys to load now, with the token to fill with, if there is one.

@@ -3,7 +3,6 @@
 use lookaside_sync::{SharedCounter, counters};
 
 counters! {
-    /// One field for each of [`ClientStatistics`].
     pub(super) struct ClientCounters(SharedCounter);
 
     /// Events at a [`crate::Client`] and its clones since it was made.

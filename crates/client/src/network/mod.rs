@@ -1,5 +1,5 @@
 //! Sockets behind a trait: all code that connects or listens takes a [`Network`], so that `simulation` can use a seeded
-//! one instead of sockets. Time is tokio's, which a simulation can pause and advance.
+//! one. Time is tokio's, which a simulation can pause and advance.
 
 mod resolver;
 

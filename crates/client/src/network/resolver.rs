@@ -10,8 +10,7 @@
 //!               '--> the last result
 //! ```
 //!
-//! Deliberately absent: times to live, which the system's resolver does not tell. [`crate::DestinationOptions`] sets
-//! how often the name of a connected server is resolved again.
+//! Deliberately absent: times to live, which the system's resolver does not tell.
 
 use lookaside_sync::Mutex;
 use std::{
@@ -38,7 +37,6 @@ const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(100);
 /// The most addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 16;
 
-/// The results of the system's resolver.
 static CACHE: LazyLock<Arc<ResolverCache>> = LazyLock::new(Arc::default);
 
 /// Connects to `name`, which is `host:port`.
@@ -91,14 +89,12 @@ async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 #[derive(Debug, Default)]
 struct ResolverCache(Mutex<BTreeMap<String, CachedName>>);
 
-/// The state of one name.
 #[derive(Debug, Default)]
 struct CachedName {
     /// The last result; empty if there was none.
     addresses: Vec<SocketAddr>,
     /// Whether the last lookup failed, which has been logged.
     is_failing: bool,
-    /// Whether a lookup is in flight.
     is_in_flight: bool,
 }
 

@@ -32,7 +32,6 @@ pub enum DemoDatabase {
         /// Selected by id.
         readers: Arc<Vec<Mutex<Connection>>>,
     },
-    /// A pool of connections.
     Mysql(mysql_async::Pool),
 }
 

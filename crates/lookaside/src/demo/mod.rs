@@ -103,7 +103,7 @@ fn client(router: &str, seed: u64) -> Client {
     Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
 }
 
-/// Draws a user id. Low ids are far more frequent.
+/// Low ids are far more frequent.
 fn random_user_id(rng: &mut fastrand::Rng) -> u32 {
     (f64::from(ROWS) * rng.f64().powi(4)) as u32
 }

@@ -18,7 +18,6 @@ use std::{
 };
 use view::View;
 
-/// How long the region may take to start.
 const START_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long the invalidator may take to start reading the database's log.
 const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -96,7 +95,6 @@ pub fn run(options: &Options) -> Result<()> {
     })
 }
 
-/// Starts the region and, with `--demo`, the demo application.
 async fn start(
     plan: &Plan,
     options: &Options,
@@ -166,8 +164,7 @@ struct LocalRegion {
 }
 
 impl LocalRegion {
-    /// Starts the servers. They start before the routers, which connect eagerly: a missing server would be TKO for a
-    /// while.
+    /// The servers start before the routers, which connect eagerly: a missing server would be TKO for a while.
     fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
         for cluster in &self.plan.clusters {
             for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
@@ -217,7 +214,6 @@ impl LocalRegion {
         Ok(())
     }
 
-    /// Waits until the processes on these ports reply to `stats`.
     async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
         let deadline = Instant::now() + START_TIME_MAX;
         for (port, purpose) in ports {
@@ -318,7 +314,6 @@ async fn run_view(
     view.print_notice("stopping")
 }
 
-/// SIGINT and SIGTERM.
 struct ShutdownSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,

@@ -3,7 +3,6 @@
 use super::{BinaryCommand, BinaryOperation, BinaryRequest, HEADER_BYTES, REQUEST_MAGIC, parse::EXPTIME_NO_VIVIFY};
 use crate::{Cas, StoreMode};
 
-/// The longest extras, in bytes.
 const EXTRAS_BYTES_MAX: usize = 20;
 
 /// Appends `request`. The caller ensures that its opcode belongs to its command, that key and value have valid

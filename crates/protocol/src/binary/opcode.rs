@@ -50,7 +50,6 @@ pub const fn is_quiet(opcode: u8) -> bool {
     matches!(opcode, GETQ | GETKQ | GATQ | GATKQ | SETQ..=PREPENDQ)
 }
 
-/// Whether its response repeats the key.
 pub(super) const fn has_key(opcode: u8) -> bool {
     matches!(opcode, GETK | GETKQ | GATK | GATKQ)
 }

@@ -21,7 +21,7 @@ pub enum BinaryParsed<'a> {
     },
     /// A request.
     Request {
-        /// The request, borrowing from the buffer.
+        /// The request.
         request: BinaryRequest<'a>,
         /// Bytes of the buffer that it took.
         consumed: usize,
@@ -45,7 +45,6 @@ pub enum BinaryParsed<'a> {
     NotBinary,
 }
 
-/// A request's header.
 struct RequestHeader {
     opcode: u8,
     key_bytes: usize,
@@ -55,7 +54,7 @@ struct RequestHeader {
     cas: u64,
 }
 
-/// Parses one request at the front of `buffer`. Allocates nothing.
+/// Parses one request at the front of `buffer`.
 ///
 /// ```
 /// use lookaside_protocol::binary::{BinaryCommand, BinaryParsed, parse_request};

@@ -4,7 +4,6 @@ use super::{HEADER_BYTES, RESPONSE_MAGIC, ResponseTag, Status};
 use crate::Cas;
 use crate::text::Limits;
 
-/// The flags of a hit, in bytes.
 const FLAGS_BYTES: usize = 4;
 
 /// A response.
@@ -34,7 +33,7 @@ pub enum ParsedResponse<'a> {
     },
     /// A response.
     Response {
-        /// The response, borrowing from the buffer.
+        /// The response.
         response: Response<'a>,
         /// Bytes of the buffer that it took.
         consumed: usize,
@@ -85,7 +84,7 @@ pub fn compose_statistics(tag: ResponseTag, text: &[u8], out: &mut Vec<u8>) {
     compose_response(&statistic(b"", b""), out);
 }
 
-/// Parses one response at the front of `buffer`. Allocates nothing.
+/// Parses one response at the front of `buffer`.
 pub fn parse_response<'a>(buffer: &'a [u8], limits: &Limits) -> ParsedResponse<'a> {
     if buffer.first().is_some_and(|&magic| magic != RESPONSE_MAGIC) {
         return ParsedResponse::Bad;

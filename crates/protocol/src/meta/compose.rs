@@ -78,7 +78,6 @@ pub fn compose_meta_reply(
     append_end_and_block(value, out);
 }
 
-/// Appends a meta command.
 pub(crate) fn append_meta_request<B: AsRef<[u8]>>(key: &[u8], operation: &MetaOperation<B>, out: &mut Vec<u8>) {
     let value = operation.value.as_ref().map(AsRef::as_ref);
     out.extend_from_slice(match operation.verb {
@@ -94,7 +93,6 @@ pub(crate) fn append_meta_request<B: AsRef<[u8]>>(key: &[u8], operation: &MetaOp
     append_end_and_block(value, out);
 }
 
-/// Appends a meta reply.
 pub(crate) fn append_meta_reply<B: AsRef<[u8]>>(reply: &MetaReply<B>, out: &mut Vec<u8>) {
     let value = reply.value.as_ref().map(AsRef::as_ref);
     append_status(reply.status, value, out);

@@ -93,8 +93,8 @@ pub struct MetaFlags<'a> {
 }
 
 impl<'a> MetaFlags<'a> {
-    /// Parses a command's flags; the error is the reply to the client. Allocates nothing. Like memcached, the parser of
-    /// commands checks the length of an opaque token last, and not here.
+    /// Parses a command's flags; the error is the reply to the client. Like memcached, the parser of commands checks
+    /// the length of an opaque token last, and not here.
     pub fn read(verb: MetaVerb, text: &'a [u8]) -> Result<MetaFlags<'a>, &'static str> {
         MetaFlags::parse_with_key(verb, None, text)
     }

@@ -20,7 +20,6 @@ pub(crate) fn parse_operation<'a>(
     Ok((MetaOperation { verb, flags, value: None }, parsed))
 }
 
-/// Parses a meta reply without a data block.
 pub(crate) fn parse_status_line<'a>(word: &[u8], rest: &'a [u8]) -> Option<MetaReply<&'a [u8]>> {
     let status = match word {
         b"HD" => MetaStatus::Done,

@@ -15,7 +15,6 @@ use crate::{Cas, Command, LeaseToken, Operation, StoreMode};
 /// The largest valid length: with its line end the block's size must fit into 31 bits.
 const DATA_BYTES_MAX: u64 = i32::MAX as u64 - 2;
 
-/// The verbs of the text protocol with a data block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockVerb {
     Store(StoreMode),
@@ -23,7 +22,6 @@ pub(super) enum BlockVerb {
     LeaseSet,
 }
 
-/// The position of a data block, and how to refuse it.
 pub(super) struct Block<'a, 'l> {
     pub(super) buffer: &'a [u8],
     /// The start of the block: the end of the line.
@@ -112,7 +110,6 @@ impl<'a> Block<'a, '_> {
         }
     }
 
-    /// Refuses the command: its line is dropped at once, its block as it arrives.
     fn refuse(&self, line: &'static str, value_bytes: usize, key_to_delete: Option<&'a [u8]>) -> Parsed<'a> {
         Parsed::Bad {
             line: (!self.noreply).then_some(line),

@@ -24,7 +24,7 @@ use crate::{Command, Direction, Keys, Operation, StoreMode, check_key};
 /// The shortest line with its end, in bytes: memcached refuses shorter ones, even `mn\n`.
 const LINE_BYTES_MIN: usize = 4;
 
-/// Parses one command at the front of `buffer`: text, lease and meta verbs. Allocates nothing.
+/// Parses one command at the front of `buffer`: text, lease and meta verbs.
 ///
 /// ```
 /// use lookaside_protocol::{Command, text::{Limits, Parsed, parse_command}};
@@ -95,7 +95,6 @@ fn parse_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Li
     to_parsed(command, consumed, noreply)
 }
 
-/// The result for a command without a data block.
 fn to_parsed<'a>(command: Result<Command<'a>, &'static str>, consumed: usize, noreply: bool) -> Parsed<'a> {
     match command {
         Ok(command) => Parsed::Command { command, consumed },
@@ -103,7 +102,6 @@ fn to_parsed<'a>(command: Result<Command<'a>, &'static str>, consumed: usize, no
     }
 }
 
-/// Whether the arguments end with `noreply`.
 fn has_noreply(mut arguments: &[u8]) -> bool {
     while let [rest @ .., b' '] = arguments {
         arguments = rest;

@@ -51,7 +51,7 @@ pub enum ParsedReply<'a> {
     },
     /// One part.
     Part {
-        /// The part, borrowing from the buffer.
+        /// The part.
         part: ReplyPart<'a>,
         /// Bytes of the buffer that it took.
         consumed: usize,
@@ -63,7 +63,7 @@ pub enum ParsedReply<'a> {
     },
 }
 
-/// Parses one part of a reply at the front of `buffer`. Allocates nothing.
+/// Parses one part of a reply at the front of `buffer`.
 ///
 /// ```
 /// use lookaside_protocol::{Reply, text::{Limits, ParsedReply, ReplyPart, parse_reply}};
@@ -191,7 +191,6 @@ fn parse_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {
     tokens.token().filter(|key| check_key(key).is_ok()).ok_or("an item without a valid key")
 }
 
-/// The position of a data block.
 struct Block<'a, 'l> {
     buffer: &'a [u8],
     /// The start of the block: the end of the line.

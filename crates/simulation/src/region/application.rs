@@ -21,7 +21,6 @@ fn key(rng: &mut fastrand::Rng) -> String {
 }
 
 impl SimulatedRegion {
-    /// Starts the application of every cluster.
     pub(super) fn start_applications(&self, rng: &mut fastrand::Rng) {
         for cluster in 0..CLUSTERS {
             let region = self.clone();
@@ -106,7 +105,6 @@ impl Application {
         }
     }
 
-    /// A read as an application without leases does it.
     async fn read_without_lease(&mut self) {
         let key = key(&mut self.rng);
         let read_in_progress = self.region.checker.begin_read(&cluster_name(self.cluster), &key);

@@ -8,10 +8,9 @@
 //!   app-1 --- router-1 --- server-1-0, server-1-1, gutter-1, spare-1
 //! ```
 //!
-//! This is the production code: the server's sessions on the store, the router with its configuration language, the
-//! client's destinations and look-aside reads, the invalidator's pipelines. Only sockets, the clock, the database, the
-//! position file and the spool's disk are simulated. In half of the runs routers have a spool (§5) for deletes that
-//! their servers did not answer; in half of those it is so small that servers are flushed.
+//! All of it is production code. Only sockets, the clock, the database, the position file and the spool's disk are
+//! simulated. In half of the runs routers have a spool (§5) for deletes that their servers did not answer; in half of
+//! those it is so small that servers are flushed.
 
 mod application;
 mod faults;

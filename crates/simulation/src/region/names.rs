@@ -1,6 +1,5 @@
 //! The names of clusters, hosts and addresses.
 
-/// Frontend clusters.
 pub(super) const CLUSTERS: usize = 2;
 /// Servers of a cluster, besides its gutter server and its spare.
 pub(super) const SERVERS: usize = 2;
@@ -11,7 +10,6 @@ pub(super) fn server_names(cluster: usize) -> impl Iterator<Item = String> {
     (0..SERVERS).map(move |server| format!("server-{cluster}-{server}")).chain(others)
 }
 
-/// The address on which the program of `host` listens.
 pub(super) fn address(host: &str) -> lookaside_routing::Address {
     lookaside_routing::Address(format!("{host}:11211").into())
 }
@@ -20,12 +18,10 @@ pub(super) fn cluster_name(cluster: usize) -> String {
     format!("cluster-{cluster}")
 }
 
-/// The host of a cluster's application.
 pub(super) fn application_host(cluster: usize) -> String {
     format!("app-{cluster}")
 }
 
-/// The host of a cluster's router.
 pub(super) fn router_host(cluster: usize) -> String {
     format!("router-{cluster}")
 }

@@ -7,7 +7,6 @@ thread_local! {
     static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Records the panics of this thread since [`PanicWatcher::install`].
 pub(super) struct PanicWatcher(());
 
 impl PanicWatcher {
@@ -24,7 +23,6 @@ impl PanicWatcher {
         PanicWatcher(())
     }
 
-    /// The first message; `None` if there was no panic.
     pub(super) fn first(&self) -> Option<String> {
         MESSAGES.with_borrow(|messages| messages.first().cloned())
     }

@@ -1,5 +1,5 @@
-//! A router: the production code with its configuration language, on a simulated network. In half of the runs it has a
-//! spool, on a disk that survives it.
+//! A router: the production code with its configuration language, on a simulated network. The disk of its spool
+//! survives it.
 
 use super::names::{SERVERS, address, router_host, server_names};
 use super::{DisabledGuarantee, SimulatedRegion};
@@ -19,7 +19,6 @@ const SPARE_AFTER_MS: u64 = 600;
 /// The size of a small spool, in bytes: a few deletes per server.
 const SPOOL_BYTES_SMALL: u64 = 200;
 
-/// Whether routers have a spool, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SpoolMode {
     Off,
@@ -83,7 +82,6 @@ fn configuration(cluster: usize, disabled: DisabledGuarantee) -> String {
 }
 
 impl SimulatedRegion {
-    /// Starts the router of a cluster.
     pub(super) fn start_router(&self, cluster: usize, seed: u64) {
         let host = router_host(cluster);
         let (network, address) = (self.network.host(&host), address(&host));
@@ -119,7 +117,7 @@ impl SimulatedRegion {
         });
     }
 
-    /// Opens the spool of a router, with the deletes on its disk; `None` in runs without one.
+    /// `None` in runs without a spool.
     fn open_spool(&self, cluster: usize, tko_trackers: &Arc<TkoTrackers>) -> Option<Arc<Spool>> {
         let settings = self.spool_mode.settings()?;
         let mut disks = self.spools.borrow_mut();

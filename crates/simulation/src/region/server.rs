@@ -12,7 +12,6 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The time of day at the start of a run.
 pub(super) const BOOT_UNIX_MS: u64 = 1_700_000_000_000;
 /// Small, so that items are evicted.
 const MEMORY_BYTES: usize = 2 << 20;
@@ -20,7 +19,6 @@ const MEMORY_BYTES: usize = 2 << 20;
 const LEASE_INTERVAL_MS: u32 = 500;
 const STALE_MS: u32 = 1_000;
 
-/// The memory of a running server.
 #[derive(Clone)]
 pub(super) struct ServerMemory {
     store: Arc<Store>,
@@ -53,7 +51,6 @@ impl ServerMemory {
 }
 
 impl SimulatedRegion {
-    /// Starts an empty server on `host`.
     pub(super) fn start_server(&self, host: &str, seed: u64) {
         let memory = ServerMemory::new(seed);
         self.stores.borrow_mut().insert(host.to_owned(), memory.clone());
