@@ -105,7 +105,7 @@ impl Tree {
         &self.root
     }
 
-    /// Resolves when every server is connected to or known to be down, or after [`READY_MAX`]. Until then requests
+    /// Resolves when every server is connected to or known to be down, or after `READY_MAX`. Until then requests
     /// through the tree wait for connections, so the old tree stays in force.
     pub async fn wait_until_ready(&self) {
         let all = async {
