@@ -6,9 +6,9 @@ SEEDS ?= 300
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # A folder with the program `peers` and the load generator's source `loadgen/`.
-TOOLS ?= ../shared/tools
+TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
-TRACES ?= ../shared/traces
+TRACES ?= traces
 
 .PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections reference
 

@@ -25,7 +25,7 @@ class Unusable(Exception):
 
 def tools() -> Path:
     """The folder with the peers and the load generator's source, from the environment's TOOLS."""
-    return (ROOT / os.environ.get("TOOLS", "../shared/tools")).resolve()
+    return (ROOT / os.environ.get("TOOLS", "tools")).resolve()
 
 
 def peer(name: str) -> Path:
