@@ -76,7 +76,7 @@ class Side:
 
 def trace() -> Path:
     """The longest trace of Twitter's cluster 52 in the folder TRACES."""
-    folder = (ROOT / os.environ.get("TRACES", "../shared/traces")).resolve()
+    folder = (ROOT / os.environ.get("TRACES", "traces")).resolve()
     found = sorted(folder.glob("twitter-cluster52*.pack.zst"), key=lambda path: path.stat().st_size)
     if not found:
         raise Unusable("no twitter-cluster52*.pack.zst in the folder TRACES; set it to where the traces are")
