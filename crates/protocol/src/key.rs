@@ -82,7 +82,7 @@ fn has_bad_byte(key: &[u8]) -> bool {
 }
 
 /// Whether a text is one or more keys separated by spaces: one pass over the bytes, and at most one search per key for
-/// the lengths.
+/// the lengths, so that the cost of a get of many keys is little more than that of its bytes.
 #[inline]
 pub(crate) fn are_keys(text: &[u8]) -> bool {
     // No early exit: vector steps over the whole text are faster than stopping at a bad byte, which is rare.

@@ -7,7 +7,8 @@ use super::verb::MetaVerb;
 pub struct MetaOperation<B> {
     /// The verb.
     pub verb: MetaVerb,
-    /// The flags as they were sent, separated by spaces. Those of a parsed command are valid [`MetaFlags`](super::MetaFlags).
+    /// The flags as they were sent, separated by spaces. Those of a parsed command are valid
+    /// [`MetaFlags`](super::MetaFlags).
     pub flags: B,
     /// The value, of an `ms`.
     pub value: Option<B>,

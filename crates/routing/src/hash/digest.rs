@@ -1,7 +1,8 @@
 //! Digests of keys as other clients compute them, for a ring or a remainder.
 //!
-//! The names are twemproxy's. Each digest follows its public description, except where twemproxy departs from that, as
-//! noted. Bytes of a key from 0x80 on count as negative in `one_at_a_time` and FNV, as in both clients on x86.
+//! The names are twemproxy's. Each digest follows its public description, except where twemproxy departs from that:
+//! this decides where keys are stored, so each departure is noted and followed. Bytes of a key from 0x80 on count as
+//! negative in `one_at_a_time` and FNV, as in both clients on x86.
 
 use md5::{Digest as _, Md5};
 

@@ -11,8 +11,8 @@
 //!
 //! libmemcached and twemproxy leave out `:port` if it is 11211.
 //!
-//! Of equal points the first server's counts, for spymemcached the last's, as in its map. Cost: one binary search for
-//! each key, 8 bytes for each point.
+//! Of equal points, which are very rare among the 2^32, the first server's counts, for spymemcached the last's, as in
+//! its map. Cost: one binary search for each key, 8 bytes for each point.
 
 use super::digest::{first_word, one_at_a_time};
 use md5::{Digest as _, Md5};

@@ -1,7 +1,8 @@
 //! The end of a warm-up (§4.3 of the paper: when the cold cluster's hit rate stabilizes).
 //!
 //! The benefit of the warm cluster is the difference between the hit rates with and without it; a value that the cold
-//! cluster refused is no benefit. Once the benefit is close to zero, asking the warm cluster is wasted work.
+//! cluster refused, because of a recent delete, is no benefit. Once the benefit is close to zero, asking the warm
+//! cluster is wasted work.
 //!
 //! ```text
 //!   window       60 s and 1,000 reads, whichever takes longer
