@@ -2,7 +2,8 @@
 
 import pytest
 from mariadb import MariaDb
-from processes import Cluster, Server
+from postgres import Postgres
+from processes import Cluster, Server, eventually
 
 # Their assertions are reported in full, as those of tests are.
 pytest.register_assert_rewrite("load", "tls", "upgrade")
@@ -57,3 +58,29 @@ def mariadb(mariadb_server):
         cursor.execute("DROP DATABASE IF EXISTS app")
         cursor.execute("CREATE DATABASE app")
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory):
+    """One PostgreSQL for all tests."""
+    database = Postgres(tmp_path_factory.mktemp("postgres"))
+    yield database
+    database.stop()
+    database.remove()
+
+
+@pytest.fixture
+def postgres(postgres_server):
+    """PostgreSQL with an empty database `app` and no replication slots."""
+    with postgres_server.connect("postgres") as connection:
+
+        def are_slots_dropped() -> bool:
+            slots = connection.execute("SELECT slot_name FROM pg_replication_slots WHERE NOT active").fetchall()
+            for (slot,) in slots:
+                connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+            return not connection.execute("SELECT FROM pg_replication_slots").fetchall()
+
+        eventually(are_slots_dropped, "the slots of the last test are free")
+        connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
+        connection.execute("CREATE DATABASE app")
+    return postgres_server

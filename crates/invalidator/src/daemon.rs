@@ -10,6 +10,7 @@ use crate::{
     pipeline::{Pipeline, delivery::RouterDelivery, positions::PositionFile},
     source::{
         mysql::{MysqlLog, MysqlOptions},
+        postgres::{PostgresLog, PostgresOptions, slot_of_cluster},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
 };
@@ -62,6 +63,7 @@ fn fail(why: &str, code: u8) -> ExitCode {
 enum DatabaseUrl {
     Sqlite(SqliteLog),
     Mysql(MysqlOptions),
+    Postgres(PostgresOptions),
 }
 
 impl DatabaseUrl {
@@ -78,16 +80,29 @@ impl DatabaseUrl {
                 ..server
             }));
         }
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            if options.outbox_only {
+                return Err("--outbox-only is for MariaDB and MySQL: PostgreSQL's log has no text of statements".into());
+            }
+            let server = PostgresOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
+            let (outbox_table, publication) = (options.outbox_table.clone(), options.publication.clone());
+            return Ok(DatabaseUrl::Postgres(PostgresOptions { outbox_table, publication, ..server }));
+        }
         // Not the URL itself: it may hold a password.
-        Err("--source must be sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://USER:PASSWORD@HOST:PORT"
+        Err("--source must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
             .into())
     }
 
-    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
+    /// The log as the pipeline of `cluster` reads it.
+    fn log(&self, cluster: &str, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
             DatabaseUrl::Mysql(server) => {
                 Arc::new(MysqlLog::new(server.clone(), network.clone(), Arc::new(SystemTime::now)))
+            }
+            DatabaseUrl::Postgres(server) => {
+                let server = PostgresOptions { slot: slot_of_cluster(cluster), ..server.clone() };
+                Arc::new(PostgresLog::new(server, network.clone(), Arc::new(SystemTime::now)))
             }
         }
     }
@@ -107,12 +122,18 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
     let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
     for index in 0..options.clusters.len() {
-        let pipeline = build_pipeline(options, index, database.log(&network), &network, &statistics);
+        let pipeline = build_pipeline(
+            options,
+            index,
+            database.log(&options.clusters[index].name, &network),
+            &network,
+            &statistics,
+        );
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
     let mut background = JoinSet::new();
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
-    // MariaDB and MySQL prune their logs themselves.
+    // The other databases prune their logs themselves.
     if let DatabaseUrl::Sqlite(log) = &database {
         let history = Duration::from_secs(options.journal_history_s.into());
         background.spawn(prune_loop(log.path().to_path_buf(), statistics, history));

@@ -24,11 +24,17 @@ const EXAMPLES: &str = "Examples:
         --state-dir /var/lib/lookaside \\
         --cluster front-1=127.0.0.1:5000
 
+  One cluster, the write-ahead log of PostgreSQL:
+    lookaside invalidator setup --database postgres://postgres:secret@db.example/shop
+    lookaside-invalidator --source postgres://lookaside:secret@db.example/shop \\
+        --state-dir /var/lib/lookaside --cluster front-1=127.0.0.1:5000
+
   Show its statistics:
     printf 'stats\\r\\nquit\\r\\n' | nc 127.0.0.1 11250
 
 Keys are named in comments (/* lookaside: user:42 */) or in the table lookaside_outbox
-(MariaDB, MySQL), or in the table lookaside_journal (SQLite).
+(MariaDB, MySQL), by SELECT lookaside_invalidate('user:42') or in the table lookaside_outbox
+(PostgreSQL), or in the table lookaside_journal (SQLite).
 
 Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines have stopped;
 2 for an invalid command line.";
@@ -37,7 +43,8 @@ Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines 
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
 pub struct Options {
-    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT or mariadb://... It need not be reachable at the
+    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT, mariadb://..., or
+    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not be reachable at the
     /// start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: String,
@@ -82,12 +89,16 @@ pub struct Options {
     /// server makes the router TKO
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(1..=600_000))]
     pub router_timeout_ms: u64,
-    /// MariaDB, MySQL: the table, in any schema, whose inserted rows name a key in their first column
+    /// MariaDB, MySQL, PostgreSQL: the table, in any schema, whose inserted rows name a key in their first column
+    /// (PostgreSQL: the one named key, if there is one)
     #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
     pub outbox_table: String,
     /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
+    /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    pub publication: String,
     /// Seconds of acknowledged history to keep in a SQLite journal, for replay
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub journal_history_s: u32,

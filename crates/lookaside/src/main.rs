@@ -4,6 +4,7 @@
 
 mod configuration;
 mod demo;
+mod invalidator;
 mod replay;
 mod simulate;
 mod statistics;
@@ -20,6 +21,7 @@ const EXAMPLES: &str = "Examples:
   lookaside simulate --seed 42                            repeat one run
   lookaside check-config router.json                      is the configuration valid?
   lookaside route get user:42 -f router.json              the route of a key
+  lookaside invalidator setup --database postgres://postgres:pw@127.0.0.1/app
 
 Exit status: 0 success; 1 failure, with the reason on standard error; 2 usage error.";
 
@@ -43,6 +45,9 @@ enum Command {
     CheckConfig(configuration::check::Options),
     /// Show how a router's configuration routes a request
     Route(configuration::route::Options),
+    /// Prepare a database for the invalidator
+    #[command(subcommand)]
+    Invalidator(invalidator::Invalidator),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => simulate::run(&options),
         Command::CheckConfig(options) => configuration::check::run(&options),
         Command::Route(options) => configuration::route::run(&options),
+        Command::Invalidator(command) => invalidator::run(&command),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -348,6 +348,7 @@ impl PipelineTask {
         match result {
             Ok(()) => {
                 self.has_saved_position = true;
+                self.pipeline.log.release(&saved.position);
                 self.statistics.set_saved_position(saved.position);
             }
             Err(why) => {

@@ -1,6 +1,7 @@
 //! The commit log of a database, as the daemon reads it.
 
 pub mod mysql;
+pub mod postgres;
 pub mod sqlite;
 
 use lookaside_routing::BoxFuture;
@@ -90,6 +91,12 @@ pub trait CommitLog: Send + Sync {
 
     /// Opens a source whose first commit is the first one after `start`.
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>>;
+
+    /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
+    /// may end there. Does nothing by default.
+    fn release(&self, position: &Position) {
+        let _ = position;
+    }
 }
 
 /// Where to start reading.

@@ -1,0 +1,479 @@
+//! A connection to a PostgreSQL server: login, queries with text results, and the stream of a replication slot.
+//!
+//! Serves the start-up checks, the gate and the log. Messages are those of `postgres-protocol`, which knows no sockets;
+//! the stream comes from [`Network`]. Every message and every result is bounded. Login is by password: SCRAM-SHA-256, or
+//! MD5 of an older server; a clear password is sent only over TLS. Not supported: GSSAPI, client certificates.
+
+use super::{
+    lsn::{Lsn, us_of},
+    options::PostgresOptions,
+    tls,
+};
+use crate::SourceError;
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use lookaside_client::Network;
+use lookaside_routing::Address;
+use postgres_protocol::{
+    authentication::{
+        md5_hash,
+        sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256},
+    },
+    message::{
+        backend::{AuthenticationSaslBody, ErrorResponseBody, Header, Message},
+        frontend,
+    },
+};
+use std::{
+    fmt, io,
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    time::{Instant, timeout_at},
+};
+
+use fallible_iterator::FallibleIterator;
+
+/// A longer message of the log is skipped: a message of an application, or a row, that cannot be a key.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// The most rows of one result.
+const ROWS_MAX: usize = 10_000;
+const HEADER_BYTES: usize = 5;
+
+const COPY_BOTH_TAG: u8 = b'W';
+const WAL_DATA: u8 = b'w';
+const KEEPALIVE: u8 = b'k';
+
+/// A connection's bytes, plain or by TLS.
+pub(super) trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for T {}
+
+/// One row, each column as text; `None` is NULL.
+pub type Row = Vec<Option<String>>;
+
+/// An error of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// The SQLSTATE (PostgreSQL's manual, appendix A).
+    pub code: String,
+    /// The server's words.
+    pub message: String,
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code)
+    }
+}
+
+impl From<ServerError> for SourceError {
+    fn from(error: ServerError) -> SourceError {
+        // Wrong data, a missing feature, no right to log in, no such database, a wrong statement or no privilege:
+        // these stay until an operator changes something.
+        let is_lasting = ["0A", "22", "28", "3D", "42"].iter().any(|class| error.code.starts_with(class));
+        match is_lasting {
+            true => SourceError::Unusable { why: error.to_string() },
+            false => SourceError::Unreachable { why: error.to_string() },
+        }
+    }
+}
+
+/// Why a query has no result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QueryError {
+    /// The server refused it.
+    Server(ServerError),
+    /// The connection failed.
+    Source(SourceError),
+}
+
+impl From<QueryError> for SourceError {
+    fn from(error: QueryError) -> SourceError {
+        match error {
+            QueryError::Server(error) => error.into(),
+            QueryError::Source(error) => error,
+        }
+    }
+}
+
+impl From<SourceError> for QueryError {
+    fn from(error: SourceError) -> QueryError {
+        QueryError::Source(error)
+    }
+}
+
+/// What a connection is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Queries.
+    Queries,
+    /// Commands for replication slots, and queries.
+    Replication,
+}
+
+/// A connection that is logged in.
+pub struct PostgresConnection {
+    stream: Box<dyn Bytestream>,
+    received: BytesMut,
+    wait_max: Duration,
+}
+
+impl PostgresConnection {
+    /// Connects and logs in.
+    pub async fn open(
+        network: &dyn Network,
+        options: &PostgresOptions,
+        purpose: Purpose,
+    ) -> Result<PostgresConnection, SourceError> {
+        let deadline = Instant::now() + options.connect_wait_max;
+        let open = Self::connect(network, options, purpose);
+        match timeout_at(deadline, open).await {
+            Ok(opened) => opened,
+            Err(_) => {
+                let waited = options.connect_wait_max;
+                Err(SourceError::Unreachable { why: format!("connecting and login took more than {waited:?}") })
+            }
+        }
+    }
+
+    async fn connect(
+        network: &dyn Network,
+        options: &PostgresOptions,
+        purpose: Purpose,
+    ) -> Result<PostgresConnection, SourceError> {
+        let address = Address(options.address().into());
+        let stream =
+            network.connect(&address).await.map_err(|why| SourceError::Unreachable { why: why.to_string() })?;
+        let mut stream: Box<dyn Bytestream> = Box::new(stream);
+        if let Some(authorities) = &options.root_certificates {
+            stream = tls::secure(stream, &options.host, authorities).await?;
+        }
+        let mut connection = PostgresConnection { stream, received: BytesMut::new(), wait_max: options.reply_wait_max };
+        let mut parameters = vec![
+            ("user", options.user.as_str()),
+            ("database", &options.database),
+            ("application_name", "lookaside-invalidator"),
+            ("client_encoding", "UTF8"),
+            // The server's default may be shorter than a wait here.
+            ("options", "-c statement_timeout=0"),
+        ];
+        if purpose == Purpose::Replication {
+            parameters.push(("replication", "database"));
+        }
+        let mut startup = BytesMut::new();
+        frontend::startup_message(parameters, &mut startup).map_err(malformed)?;
+        connection.send(&startup).await?;
+        connection.log_in(options).await?;
+        Ok(connection)
+    }
+
+    async fn log_in(&mut self, options: &PostgresOptions) -> Result<(), SourceError> {
+        let password = options.password.as_bytes();
+        let mut reply = BytesMut::new();
+        loop {
+            match self.read_message().await? {
+                Message::AuthenticationOk => break,
+                Message::AuthenticationSasl(body) => {
+                    self.log_in_by_scram(&body, password).await?;
+                    continue;
+                }
+                Message::AuthenticationMd5Password(body) => {
+                    let hash = md5_hash(options.user.as_bytes(), password, body.salt());
+                    frontend::password_message(hash.as_bytes(), &mut reply).map_err(malformed)?;
+                }
+                Message::AuthenticationCleartextPassword if options.root_certificates.is_some() => {
+                    frontend::password_message(password, &mut reply).map_err(malformed)?;
+                }
+                Message::AuthenticationCleartextPassword => {
+                    return Err(unusable("the server asks for the password unencrypted: use sslmode=verify-full"));
+                }
+                Message::ErrorResponse(body) => return Err(server_error(&body)?.into()),
+                Message::NoticeResponse(_) => continue,
+                _ => return Err(unusable("the server asks for a login that is not supported; use scram-sha-256")),
+            }
+            self.send(&reply.split()).await?;
+        }
+        self.read_result().await.map_err(SourceError::from).map(|_| ())
+    }
+
+    async fn log_in_by_scram(&mut self, body: &AuthenticationSaslBody, password: &[u8]) -> Result<(), SourceError> {
+        if !body.mechanisms().any(|mechanism| Ok(mechanism == SCRAM_SHA_256)).map_err(malformed)? {
+            return Err(unusable("the server offers no login by SCRAM-SHA-256"));
+        }
+        let mut scram = ScramSha256::new(password, ChannelBinding::unsupported());
+        let mut reply = BytesMut::new();
+        frontend::sasl_initial_response(SCRAM_SHA_256, scram.message(), &mut reply).map_err(malformed)?;
+        self.send(&reply.split()).await?;
+        loop {
+            match self.read_message().await? {
+                Message::AuthenticationSaslContinue(body) => {
+                    scram.update(body.data()).map_err(malformed)?;
+                    frontend::sasl_response(scram.message(), &mut reply).map_err(malformed)?;
+                    self.send(&reply.split()).await?;
+                }
+                Message::AuthenticationSaslFinal(body) => {
+                    return scram.finish(body.data()).map_err(|_| unusable("the server does not know the password"));
+                }
+                Message::ErrorResponse(body) => return Err(server_error(&body)?.into()),
+                Message::NoticeResponse(_) => {}
+                _ => return Err(protocol_error("an unexpected message during the login")),
+            }
+        }
+    }
+
+    /// Runs statements, and returns the rows of all of them. A reply may take as long as the options allow.
+    pub async fn query(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let deadline = Instant::now() + self.wait_max;
+        match timeout_at(deadline, self.query_unlimited(sql)).await {
+            Ok(result) => result,
+            Err(_) => {
+                let why = format!("no reply to a query within {:?}", self.wait_max);
+                Err(SourceError::Unreachable { why }.into())
+            }
+        }
+    }
+
+    /// As [`PostgresConnection::query`], for as long as it takes.
+    pub async fn query_unlimited(&mut self, sql: &str) -> Result<Vec<Row>, QueryError> {
+        let mut message = BytesMut::new();
+        frontend::query(sql, &mut message).map_err(malformed)?;
+        self.send(&message).await?;
+        self.read_result().await
+    }
+
+    /// The first column of the first row; `None` if there is no row, or if it is NULL.
+    pub async fn query_one(&mut self, sql: &str) -> Result<Option<String>, QueryError> {
+        Ok(self.query(sql).await?.into_iter().next().and_then(|row| row.into_iter().next().flatten()))
+    }
+
+    /// Reads until the server is ready for the next query.
+    async fn read_result(&mut self) -> Result<Vec<Row>, QueryError> {
+        let (mut rows, mut error) = (Vec::new(), None);
+        loop {
+            let message = match (self.read_message().await, error.take()) {
+                // The server closes the connection after a fatal error.
+                (Err(_), Some(fatal)) => return Err(QueryError::Server(fatal)),
+                (message, earlier) => {
+                    error = earlier;
+                    message?
+                }
+            };
+            match message {
+                Message::DataRow(body) if rows.len() < ROWS_MAX => {
+                    let buffer = body.buffer();
+                    let text = |range: std::ops::Range<usize>| String::from_utf8_lossy(&buffer[range]).into_owned();
+                    let columns = body.ranges().map(|range| Ok(range.map(text))).collect();
+                    rows.push(columns.map_err(malformed)?);
+                }
+                Message::DataRow(_) => return Err(protocol_error("more rows than expected").into()),
+                Message::ErrorResponse(body) => error = Some(server_error(&body)?),
+                Message::ReadyForQuery(_) => {
+                    return error.map_or(Ok(rows), |error| Err(QueryError::Server(error)));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Sends a `START_REPLICATION` command and returns its stream.
+    pub(super) async fn start_replication(mut self, command: &str) -> Result<ReplicationStream, QueryError> {
+        let mut message = BytesMut::new();
+        frontend::query(command, &mut message).map_err(malformed)?;
+        self.send(&message).await?;
+        let deadline = Instant::now() + self.wait_max;
+        loop {
+            if let Some(COPY_BOTH_TAG) = self.peek_tag()? {
+                self.skip_message()?;
+                return Ok(ReplicationStream { connection: self, skipping: None });
+            }
+            match self.parse_message()? {
+                Some(Message::ErrorResponse(body)) => return Err(QueryError::Server(server_error(&body)?)),
+                Some(_) => {}
+                None => timeout_at(deadline, self.receive())
+                    .await
+                    .unwrap_or_else(|_| Err(protocol_error("the log does not start")))?,
+            }
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        self.stream.write_all(bytes).await.map_err(broken)?;
+        self.stream.flush().await.map_err(broken)
+    }
+
+    async fn read_message(&mut self) -> Result<Message, SourceError> {
+        loop {
+            match self.parse_message()? {
+                Some(message) => return Ok(message),
+                None => self.receive().await?,
+            }
+        }
+    }
+
+    /// The next message, if all of it has arrived.
+    fn parse_message(&mut self) -> Result<Option<Message>, SourceError> {
+        if self.message_bytes()?.is_some_and(|bytes| bytes > MESSAGE_BYTES_MAX) {
+            return Err(protocol_error("a message is too long"));
+        }
+        Message::parse(&mut self.received).map_err(malformed)
+    }
+
+    fn peek_tag(&self) -> Result<Option<u8>, SourceError> {
+        let is_complete = self.message_bytes()?.is_some_and(|bytes| bytes <= self.received.len());
+        Ok(self.received.first().copied().filter(|_| is_complete))
+    }
+
+    /// The length of the next message with its header, once that has arrived.
+    fn message_bytes(&self) -> Result<Option<usize>, SourceError> {
+        let header = Header::parse(&self.received).map_err(malformed)?;
+        Ok(header.map(|header| usize::try_from(header.len()).unwrap_or(usize::MAX).saturating_add(1)))
+    }
+
+    fn skip_message(&mut self) -> Result<(), SourceError> {
+        let bytes = self.message_bytes()?.unwrap_or_default();
+        self.received.advance(bytes);
+        Ok(())
+    }
+
+    async fn receive(&mut self) -> Result<(), SourceError> {
+        match self.stream.read_buf(&mut self.received).await.map_err(broken)? {
+            0 => Err(protocol_error("the server closed the connection")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A message of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LogMessage {
+    /// A message of the output plugin.
+    Data(Bytes),
+    /// Everything that was committed before `end` has been sent.
+    Keepalive { end: Lsn, is_reply_requested: bool },
+    /// A message that was too long to be read.
+    Skipped { bytes: usize },
+}
+
+/// The stream of a replication slot.
+pub(super) struct ReplicationStream {
+    connection: PostgresConnection,
+    skipping: Option<Skipping>,
+}
+
+/// A message that is too long and is being discarded.
+#[derive(Clone, Copy)]
+struct Skipping {
+    bytes: usize,
+    remaining: usize,
+}
+
+impl ReplicationStream {
+    /// Waits for the next message. May be dropped while it waits: nothing is lost.
+    pub async fn read(&mut self) -> Result<LogMessage, SourceError> {
+        loop {
+            if let Some(message) = self.read_ready()? {
+                return Ok(message);
+            }
+            self.connection.receive().await?;
+        }
+    }
+
+    /// The next message, if it has arrived.
+    pub fn read_ready(&mut self) -> Result<Option<LogMessage>, SourceError> {
+        loop {
+            if let Some(skipping) = &mut self.skipping {
+                let discarded = skipping.remaining.min(self.connection.received.len());
+                self.connection.received.advance(discarded);
+                skipping.remaining -= discarded;
+                let Skipping { bytes, remaining } = *skipping;
+                if remaining > 0 {
+                    return Ok(None);
+                }
+                self.skipping = None;
+                return Ok(Some(LogMessage::Skipped { bytes }));
+            }
+            if let Some(bytes) = self.connection.message_bytes()?.filter(|&bytes| bytes > MESSAGE_BYTES_MAX) {
+                self.skipping = Some(Skipping { bytes, remaining: bytes });
+                continue;
+            }
+            match self.connection.parse_message()? {
+                None => return Ok(None),
+                Some(Message::CopyData(body)) => return parse_log_message(body.into_bytes()).map(Some),
+                Some(Message::ErrorResponse(body)) => return Err(server_error(&body)?.into()),
+                Some(Message::CopyDone) => return Err(protocol_error("the server ended the stream of its log")),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Reports that everything before `received` has been read, and that the server need not keep what is before
+    /// `flushed`. With `is_reply_requested` the server answers by a keepalive.
+    pub async fn send_status(
+        &mut self,
+        received: Lsn,
+        flushed: Lsn,
+        now: SystemTime,
+        is_reply_requested: bool,
+    ) -> Result<(), SourceError> {
+        let mut status = BytesMut::with_capacity(HEADER_BYTES + 34);
+        status.put_u8(b'r');
+        status.put_u64(received.0);
+        status.put_u64(flushed.0);
+        status.put_u64(flushed.0);
+        status.put_i64(us_of(now));
+        status.put_u8(u8::from(is_reply_requested));
+        let mut message = BytesMut::with_capacity(HEADER_BYTES + status.len());
+        frontend::CopyData::new(status).map_err(malformed)?.write(&mut message);
+        self.connection.send(&message).await
+    }
+}
+
+fn parse_log_message(mut bytes: Bytes) -> Result<LogMessage, SourceError> {
+    let short = |_| protocol_error("a message of the log is too short");
+    match bytes.try_get_u8().map_err(short)? {
+        WAL_DATA => {
+            // Its position, the end of the log, the server's clock.
+            for _ in 0..3 {
+                bytes.try_get_u64().map_err(short)?;
+            }
+            Ok(LogMessage::Data(bytes))
+        }
+        KEEPALIVE => {
+            let end = Lsn(bytes.try_get_u64().map_err(short)?);
+            bytes.try_get_i64().map_err(short)?;
+            Ok(LogMessage::Keepalive { end, is_reply_requested: bytes.try_get_u8().map_err(short)? != 0 })
+        }
+        _ => Err(protocol_error("a message of the log is of an unknown kind")),
+    }
+}
+
+fn server_error(body: &ErrorResponseBody) -> Result<ServerError, SourceError> {
+    let mut error = ServerError { code: String::new(), message: String::new() };
+    let mut fields = body.fields();
+    while let Some(field) = fields.next().map_err(malformed)? {
+        let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
+        match field.type_() {
+            b'C' => error.code = text,
+            b'M' => error.message = text,
+            _ => {}
+        }
+    }
+    Ok(error)
+}
+
+fn broken(error: io::Error) -> SourceError {
+    SourceError::Unreachable { why: format!("the connection broke: {error}") }
+}
+
+fn malformed(error: io::Error) -> SourceError {
+    protocol_error(&error.to_string())
+}
+
+pub(super) fn protocol_error(what: &str) -> SourceError {
+    SourceError::Unreachable { why: format!("PostgreSQL's protocol: {what}") }
+}
+
+fn unusable(why: &str) -> SourceError {
+    SourceError::Unusable { why: why.into() }
+}

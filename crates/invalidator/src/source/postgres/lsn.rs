@@ -1,0 +1,71 @@
+//! Positions in the write-ahead log, and PostgreSQL's clock.
+
+use crate::{Position, SourceError};
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// A byte position in the write-ahead log, written as PostgreSQL does: `16/B374D848`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lsn(pub u64);
+
+impl Lsn {
+    /// Parses `16/B374D848`; `None` if it is anything else.
+    pub fn parse(text: &str) -> Option<Lsn> {
+        let (high, low) = text.split_once('/')?;
+        let part = |text: &str| u32::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'));
+        Some(Lsn(u64::from(part(high)?) << 32 | u64::from(part(low)?)))
+    }
+
+    pub(super) fn of_position(position: &Position) -> Result<Lsn, SourceError> {
+        Lsn::parse(&position.0).ok_or_else(|| SourceError::Unusable {
+            why: format!("a position in PostgreSQL's log is like 16/B374D848, not {:?}", position.0),
+        })
+    }
+
+    pub(super) fn position(self) -> Position {
+        Position(self.to_string())
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:X}/{:X}", self.0 >> 32, self.0 & 0xffff_ffff)
+    }
+}
+
+/// PostgreSQL counts microseconds from 2000-01-01.
+const EPOCH: Duration = Duration::from_secs(946_684_800);
+
+pub(super) fn time_of(us: i64) -> SystemTime {
+    UNIX_EPOCH + EPOCH + Duration::from_micros(us.max(0) as u64)
+}
+
+pub(super) fn us_of(time: SystemTime) -> i64 {
+    let since = time.duration_since(UNIX_EPOCH + EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_written_as_they_are_read() {
+        for text in ["0/0", "16/B374D848", "FFFFFFFF/FFFFFFFF"] {
+            assert_eq!(Lsn::parse(text).expect("a position").to_string(), text);
+        }
+        for text in ["", "1", "1/", "/1", "1/100000000", "x/1", "+1/1", "1/1/1"] {
+            assert_eq!(Lsn::parse(text), None, "{text}");
+        }
+        assert!(Lsn::parse("1/0") > Lsn::parse("0/FFFFFFFF"));
+    }
+
+    #[test]
+    fn times_are_counted_from_2000() {
+        let time = time_of(1_500_000);
+        assert_eq!(time.duration_since(UNIX_EPOCH).expect("later"), Duration::from_millis(946_684_801_500));
+        assert_eq!(us_of(time), 1_500_000);
+    }
+}

@@ -1,0 +1,324 @@
+//! PostgreSQL's write-ahead log as a source, by logical replication (13 and later).
+//!
+//! The source uses two connections: the log arrives message by message on one, the gate queries the other.
+//!
+//! ```text
+//! connection.rs -> pgoutput.rs -> assembler.rs -> commits
+//!
+//! tls.rs, setup.rs     login, the SQL that prepares a database
+//! slot.rs              settings of the server, the replication slot
+//! gate.rs              waits until readers see what was read
+//! ```
+//!
+//! Serves the delete path (§4.1 of the paper). Keys come from messages (`SELECT lookaside_invalidate('user:42')`, in the
+//! transaction) and from rows of the outbox table.
+//!
+//! Each cluster has a slot of its own, confirmed up to the position that is saved on disk: the server keeps its log for
+//! a cluster that is down, as far as `max_slot_wal_keep_size` allows. If the slot is lost, so is the position, and the
+//! operator decides.
+//!
+//! Not supported: keys in comments of statements, which this log does not contain; rules that map a table's columns to
+//! keys. Transactions arrive when they are committed, a prepared one when it is committed: no streaming in progress.
+
+mod assembler;
+mod connection;
+mod gate;
+mod lsn;
+mod options;
+mod pgoutput;
+mod setup;
+mod slot;
+mod tls;
+
+pub use assembler::{Anomalies, MESSAGE_PREFIX};
+pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
+pub use lsn::Lsn;
+pub use options::{PostgresOptions, slot_of_cluster};
+pub use setup::setup_sql;
+
+use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use assembler::Assembler;
+use connection::{LogMessage, ReplicationStream, protocol_error};
+use lookaside_client::Network;
+use lookaside_routing::BoxFuture;
+use slot::Server;
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::time::{Instant, timeout_at};
+
+/// The most messages that one call of [`Source::next`] reads before it returns.
+const MESSAGES_OF_NEXT_MAX: usize = 10_000;
+/// How often the confirmed position is sent, and how often a position without commits is returned.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// The connection is closed after this many requests for a sign of life without an answer.
+const HEARTBEATS_MISSED_MAX: u32 = 3;
+
+/// One slot of one server's log.
+pub struct PostgresLog {
+    options: PostgresOptions,
+    network: Arc<dyn Network>,
+    wall_clock: WallClock,
+    /// The server need not keep its log before this.
+    released: Arc<AtomicU64>,
+}
+
+impl PostgresLog {
+    /// The log of the server that `options` name. Connects when it is used.
+    pub fn new(options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
+        PostgresLog { options, network, wall_clock, released: Arc::default() }
+    }
+}
+
+impl CommitLog for PostgresLog {
+    fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
+        Box::pin(async move {
+            let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
+            Ok(Server::inspect(&mut connection, &self.options).await?.identity)
+        })
+    }
+
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
+        Box::pin(async move {
+            let source = PostgresSource::open(self, start).await?;
+            let position = source.position();
+            Ok(OpenedSource { source: Box::new(source), position })
+        })
+    }
+
+    fn release(&self, position: &Position) {
+        if let Some(position) = Lsn::parse(&position.0) {
+            self.released.fetch_max(position.0, Relaxed);
+        }
+    }
+}
+
+/// Reads the commits of one slot, from a position on.
+///
+/// After an error, the next call reconnects and resumes from the position that was returned last.
+pub struct PostgresSource {
+    network: Arc<dyn Network>,
+    options: PostgresOptions,
+    wall_clock: WallClock,
+    server: Server,
+    released: Arc<AtomicU64>,
+    queries: Option<PostgresConnection>,
+    stream: Option<LogStream>,
+    assembler: Assembler,
+    /// Everything up to here was returned by `next`, at this time.
+    returned: (Lsn, Instant),
+    /// The transactions that the gate must still wait for.
+    invisible: BTreeSet<u32>,
+    /// An error that came after commits, which are returned first.
+    deferred_error: Option<SourceError>,
+    rejected: u64,
+    anomalies: Anomalies,
+}
+
+/// The stream of the log, and when its server was last heard of.
+struct LogStream {
+    stream: ReplicationStream,
+    received_at: Instant,
+    asked_at: Instant,
+    status_at: Instant,
+}
+
+impl PostgresSource {
+    /// Logs in, checks the settings of the server, and looks up `start`. Reading starts with the first call of
+    /// [`Source::next`].
+    ///
+    /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
+    pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
+        let PostgresLog { options, network, wall_clock, released } = log;
+        let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
+        let server = Server::inspect(&mut connection, options).await?;
+        for warning in &server.warnings {
+            tracing::warn!(log = server.identity, warning, "the log may be incomplete");
+        }
+        let from = server.start_position(&mut connection, options, start).await?;
+        if let Start::At(_) = start {
+            released.fetch_max(from.0, Relaxed);
+        }
+        Ok(PostgresSource {
+            assembler: Assembler::new(&options.outbox_table, from),
+            network: network.clone(),
+            options: options.clone(),
+            wall_clock: wall_clock.clone(),
+            server,
+            released: released.clone(),
+            queries: None,
+            stream: None,
+            returned: (from, Instant::now()),
+            invisible: BTreeSet::new(),
+            deferred_error: None,
+            rejected: 0,
+            anomalies: Anomalies::default(),
+        })
+    }
+
+    /// Everything up to here was returned by [`Source::next`]; at first, where reading starts.
+    pub fn position(&self) -> Position {
+        self.returned.0.position()
+    }
+
+    /// How many invalid keys (too long, or with white space) were ignored.
+    pub fn keys_rejected(&self) -> u64 {
+        self.rejected + self.assembler.rejected()
+    }
+
+    /// Irregularities of the log. Each was logged as a warning.
+    pub fn anomalies(&self) -> Anomalies {
+        self.anomalies + self.assembler.anomalies()
+    }
+
+    async fn open_stream(&mut self) -> Result<(), SourceError> {
+        if self.stream.is_none() {
+            let connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
+            let command = self.server.start_command(&self.options, self.assembler.read());
+            let stream = connection.start_replication(&command).await?;
+            let now = Instant::now();
+            self.stream = Some(LogStream { stream, received_at: now, asked_at: now, status_at: now });
+        }
+        Ok(())
+    }
+
+    /// Waits for a message, and reads on while more have arrived already.
+    async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
+        self.open_stream().await?;
+        let log = self.stream.as_mut().expect("it was opened");
+        let read = self.assembler.read();
+        let confirmed = Lsn(self.released.load(Relaxed)).min(read);
+        let mut message = log.read(&self.options, read, confirmed, &self.wall_clock).await?;
+        let (mut keys, mut messages) = (0, 0);
+        loop {
+            let ready_before = self.assembler.ready().len();
+            match message {
+                LogMessage::Data(bytes) => {
+                    self.assembler.feed(bytes).map_err(|malformed| protocol_error(malformed.0))?;
+                }
+                LogMessage::Skipped { .. } => self.assembler.record_oversized(),
+                LogMessage::Keepalive { end, is_reply_requested } => {
+                    self.assembler.advance(end);
+                    if is_reply_requested {
+                        let read = self.assembler.read();
+                        log.stream.send_status(read, confirmed, (self.wall_clock)(), false).await?;
+                    }
+                }
+            }
+            keys += self.assembler.ready().range(ready_before..).map(|commit| commit.keys.len()).sum::<usize>();
+            messages += 1;
+            if keys >= keys_max || messages >= MESSAGES_OF_NEXT_MAX {
+                return Ok(());
+            }
+            match log.stream.read_ready()? {
+                Some(more) => message = more,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// The commits to return, or an empty list with a newer position; `None` if there is neither.
+    fn pop_commits(&mut self, keys_max: usize) -> Option<Commits> {
+        let (mut commits, mut keys) = (Vec::new(), 0);
+        while keys < keys_max {
+            let Some(commit) = self.assembler.ready().pop_front() else { break };
+            keys += commit.keys.len();
+            commits.push(commit);
+        }
+        let position = match self.assembler.ready().is_empty() {
+            // The remaining commits are returned later, and so is the position after them.
+            false => Lsn::parse(&commits.last()?.position.0)?,
+            true => self.assembler.read(),
+        };
+        let (returned, at) = self.returned;
+        if commits.is_empty() && (position == returned || at.elapsed() < STATUS_INTERVAL) {
+            return None;
+        }
+        self.returned = (position, Instant::now());
+        Some(Commits { commits, position: position.position() })
+    }
+
+    /// Closes the connection of the log and drops what was read of an unfinished transaction.
+    fn reset_stream(&mut self) {
+        self.stream = None;
+        self.rejected += self.assembler.rejected();
+        self.anomalies = self.anomalies();
+        self.invisible.append(&mut self.assembler.take_xids());
+        self.assembler = Assembler::new(&self.options.outbox_table, self.returned.0);
+    }
+}
+
+impl LogStream {
+    /// Waits for the next message. Meanwhile reports what has been read and confirmed, and asks for signs of life.
+    async fn read(
+        &mut self,
+        options: &PostgresOptions,
+        read: Lsn,
+        confirmed: Lsn,
+        wall_clock: &WallClock,
+    ) -> Result<LogMessage, SourceError> {
+        loop {
+            let now = Instant::now();
+            if now >= self.status_at + STATUS_INTERVAL {
+                let is_reply_requested = now >= self.asked_at + options.heartbeat;
+                if is_reply_requested {
+                    self.asked_at = now;
+                }
+                self.status_at = now;
+                self.stream.send_status(read, confirmed, wall_clock(), is_reply_requested).await?;
+            }
+            if let Ok(message) = timeout_at(self.status_at + STATUS_INTERVAL, self.stream.read()).await {
+                self.received_at = Instant::now();
+                return message;
+            }
+            let silence = self.received_at.elapsed();
+            if silence > options.heartbeat * HEARTBEATS_MISSED_MAX + STATUS_INTERVAL {
+                return Err(protocol_error(&format!("the server has been silent for {silence:?}")));
+            }
+        }
+    }
+}
+
+impl Source for PostgresSource {
+    fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
+        Box::pin(async move {
+            let keys_max = keys_max.max(1);
+            if let Some(error) = self.deferred_error.take() {
+                self.reset_stream();
+                return Err(error);
+            }
+            loop {
+                if let Some(commits) = self.pop_commits(keys_max) {
+                    return Ok(commits);
+                }
+                if let Err(error) = self.read_messages(keys_max).await {
+                    if self.assembler.ready().is_empty() {
+                        self.reset_stream();
+                        return Err(error);
+                    }
+                    self.deferred_error = Some(error);
+                }
+            }
+        })
+    }
+
+    fn wait_until_visible<'a>(&'a mut self, _position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+        Box::pin(async move {
+            let mut queries = match self.queries.take() {
+                Some(queries) => queries,
+                None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
+            };
+            self.invisible.append(&mut self.assembler.take_xids());
+            gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max).await?;
+            // After an error the connection is dropped, as it may hold unread replies.
+            self.queries = Some(queries);
+            self.invisible.clear();
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! The address, account and names that a source needs, and time limits.
+
+use crate::SourceError;
+use lookaside_protocol::percent;
+use std::{path::PathBuf, time::Duration};
+
+const PORT_DEFAULT: u16 = 5432;
+
+/// The options of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostgresOptions {
+    /// Host name or address. Default 127.0.0.1.
+    pub host: String,
+    /// TCP port. Default 5432.
+    pub port: u16,
+    /// The account. Default postgres. It needs REPLICATION, and the right to connect to the database.
+    pub user: String,
+    /// Its password. Default none.
+    pub password: String,
+    /// The database whose commits are read. Default: named like the user.
+    pub database: String,
+    /// The certificate authorities that the server's certificate is verified by, as a PEM file. `None` (the default) for
+    /// a connection without TLS.
+    pub root_certificates: Option<PathBuf>,
+    /// The replication slot. Each cluster needs one of its own. Created at the first start.
+    pub slot: String,
+    /// The publication, which names the outbox table. Default `lookaside`.
+    pub publication: String,
+    /// The table, in any schema, whose inserted rows name a key in the first column of a text type. Default
+    /// `lookaside_outbox`.
+    pub outbox_table: String,
+    /// How long connecting and login may take. Default 5 s.
+    pub connect_wait_max: Duration,
+    /// How long a reply to a query may take. Default 10 s. Creating a slot waits for all open transactions, so that one
+    /// has no such limit.
+    pub reply_wait_max: Duration,
+    /// The server is asked for a sign of life this often. Default 5 s. After three times this in silence the connection
+    /// is closed.
+    pub heartbeat: Duration,
+    /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
+    /// as unreachable, and nothing is deleted until readers see the commit.
+    pub visible_wait_max: Duration,
+}
+
+impl Default for PostgresOptions {
+    fn default() -> Self {
+        PostgresOptions {
+            host: "127.0.0.1".into(),
+            port: PORT_DEFAULT,
+            user: "postgres".into(),
+            password: String::new(),
+            database: "postgres".into(),
+            root_certificates: None,
+            slot: "lookaside".into(),
+            publication: "lookaside".into(),
+            outbox_table: "lookaside_outbox".into(),
+            connect_wait_max: Duration::from_secs(5),
+            reply_wait_max: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(5),
+            visible_wait_max: Duration::from_secs(60),
+        }
+    }
+}
+
+impl PostgresOptions {
+    /// Parses `postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE`, or the same with
+    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the default)
+    /// or `verify-full`, which needs `sslrootcert`. Other parameters are refused, except `application_name`.
+    ///
+    /// ```
+    /// use lookaside_invalidator::source::postgres::PostgresOptions;
+    /// let options = PostgresOptions::from_url("postgres://reader:p%40ss@db.example/shop").unwrap();
+    /// assert_eq!((options.user.as_str(), options.password.as_str(), options.port), ("reader", "p@ss", 5432));
+    /// assert_eq!(options.database, "shop");
+    /// ```
+    pub fn from_url(url: &str) -> Result<Self, SourceError> {
+        let rest = url
+            .strip_prefix("postgres://")
+            .or_else(|| url.strip_prefix("postgresql://"))
+            .ok_or_else(|| invalid("does not begin with postgres:// or postgresql://"))?;
+        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (rest, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let mut options = PostgresOptions::default();
+        let endpoint = match rest.rsplit_once('@') {
+            Some((account, endpoint)) => {
+                let (user, password) = account.split_once(':').unwrap_or((account, ""));
+                options.user = decoded(user)?;
+                options.password = decoded(password)?;
+                endpoint
+            }
+            None => rest,
+        };
+        let (host, port) = match endpoint.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => {
+                (host, port.parse().map_err(|_| invalid("has an invalid port"))?)
+            }
+            _ => (endpoint, PORT_DEFAULT),
+        };
+        options.database = if database.is_empty() { options.user.clone() } else { decoded(database)? };
+        if host.is_empty() || options.user.is_empty() {
+            return Err(invalid("has no host or no user"));
+        }
+        options.host = host.trim_start_matches('[').trim_end_matches(']').into();
+        options.port = port;
+        options.set_parameters(parameters)?;
+        Ok(options)
+    }
+
+    fn set_parameters(&mut self, parameters: &str) -> Result<(), SourceError> {
+        let mut is_verified = false;
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            match (name, decoded(value)?) {
+                ("sslmode", mode) if mode == "disable" => is_verified = false,
+                ("sslmode", mode) if mode == "verify-full" => is_verified = true,
+                ("sslmode", _) => return Err(invalid("has an sslmode other than disable and verify-full")),
+                ("sslrootcert", file) => self.root_certificates = Some(file.into()),
+                ("application_name", _) => {}
+                _ => return Err(invalid("has a parameter other than sslmode and sslrootcert")),
+            }
+        }
+        match (is_verified, &self.root_certificates) {
+            (true, None) => Err(invalid("has sslmode=verify-full without sslrootcert=FILE")),
+            (false, Some(_)) => Err(invalid("has sslrootcert without sslmode=verify-full")),
+            _ => Ok(()),
+        }
+    }
+
+    /// `host:port`, with brackets around an IPv6 address.
+    pub(super) fn address(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+/// The longest name of a slot, in bytes.
+const SLOT_BYTES_MAX: usize = 63;
+
+/// The slot of a cluster: `lookaside_` and the cluster's name, as far as a slot's name may have its characters. Two names
+/// that differ only in others have different slots, by a number at the end.
+pub fn slot_of_cluster(cluster: &str) -> String {
+    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let name: String = cluster.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
+    let slot = format!("lookaside_{name}");
+    if name == cluster && slot.len() <= SLOT_BYTES_MAX {
+        return slot;
+    }
+    let checksum = crc32fast::hash(cluster.as_bytes());
+    format!("{}_{checksum:08x}", &slot[..slot.len().min(SLOT_BYTES_MAX - 9)])
+}
+
+fn decoded(text: &str) -> Result<String, SourceError> {
+    percent::decode_text(text)
+        .filter(|text| !text.contains('\0'))
+        .ok_or_else(|| invalid("has an invalid percent escape"))
+}
+
+fn invalid(what: &str) -> SourceError {
+    SourceError::Unusable {
+        // Not the URL itself: it may hold a password.
+        why: format!("the database URL {what}; expected postgres://user:password@host:5432/database"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invalid_urls_are_refused_without_showing_the_password() {
+        for url in [
+            "mysql://h",
+            "postgres://u:secret@h:x/d",
+            "postgres://u:secret%4@h",
+            "postgres://u:secret@",
+            "postgres://u:secret@h/d?sslmode=prefer",
+            "postgres://u:secret@h/d?sslmode=verify-full",
+            "postgres://u:secret@h/d?sslrootcert=a",
+            "postgres://u:secret@h/d?options=x",
+        ] {
+            let error = PostgresOptions::from_url(url).expect_err(url).to_string();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn urls_name_server_database_and_tls() {
+        let options =
+            PostgresOptions::from_url("postgresql://app:x@[::1]:4000/shop?sslmode=verify-full&sslrootcert=%2Fca.pem")
+                .expect("a valid URL");
+        assert_eq!(options.address(), "[::1]:4000");
+        assert_eq!(options.root_certificates.as_deref(), Some(std::path::Path::new("/ca.pem")));
+        assert_eq!(PostgresOptions::from_url("postgres://app@h").expect("valid").database, "app");
+    }
+
+    #[test]
+    fn every_cluster_has_a_slot_of_its_own() {
+        assert_eq!(slot_of_cluster("front_1"), "lookaside_front_1");
+        assert_ne!(slot_of_cluster("front-1"), slot_of_cluster("front.1"));
+        let long = slot_of_cluster(&"a".repeat(64));
+        assert!(long.len() <= SLOT_BYTES_MAX && long.starts_with("lookaside_aaa"), "{long}");
+        assert!(slot_of_cluster("Front").chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
+    }
+}

@@ -1,0 +1,166 @@
+//! Checks the server's settings, and finds, creates and replaces the replication slot.
+//!
+//! A slot makes the server keep its log from the slot's confirmed position on, and cannot go back behind it. So the
+//! position confirmed is never ahead of the position on disk, and reading resumes from the latter.
+//!
+//! | slot | a saved position | start at the present | start at the earliest |
+//! |---|---|---|---|
+//! | as we left it | resume | the end of the log | the confirmed position |
+//! | missing | the position is lost | created | created |
+//! | invalidated: the log it needs was removed | the position is lost | replaced | replaced |
+//! | confirmed beyond the saved position | the position is lost | the end of the log | the confirmed position |
+
+use super::{
+    connection::{PostgresConnection, QueryError, Row, protocol_error},
+    lsn::Lsn,
+    options::PostgresOptions,
+    setup,
+};
+use crate::{SourceError, Start};
+
+/// The first version that this is tested with.
+const VERSION_MIN: u32 = 130_000;
+/// The first version whose `pgoutput` sends the messages of `pg_logical_emit_message`.
+const VERSION_WITH_MESSAGES: u32 = 140_000;
+
+/// The result of the checks.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    version: u32,
+    /// Identifies the server's data and the database, on a promoted standby too.
+    pub identity: String,
+    /// Problems that are no reason to stop.
+    pub warnings: Vec<String>,
+}
+
+impl Server {
+    /// Checks the server of `connection`, which is one for replication.
+    pub async fn inspect(
+        connection: &mut PostgresConnection,
+        options: &PostgresOptions,
+    ) -> Result<Server, SourceError> {
+        let row = first_row(connection, "IDENTIFY_SYSTEM").await?;
+        let (system, database) = (column(&row, 0)?, column(&row, 3)?);
+        let version = connection.query_one("SHOW server_version_num").await?;
+        let version =
+            version.and_then(|text| text.parse().ok()).ok_or_else(|| protocol_error("a malformed version"))?;
+        let unusable = |why: String| Err(SourceError::Unusable { why });
+        if version < VERSION_MIN {
+            return unusable(format!("PostgreSQL {} is too old: 13 is needed", version / 10_000));
+        }
+        if connection.query_one("SHOW wal_level").await?.as_deref() != Some("logical") {
+            return unusable(
+                "the log has no rows: ALTER SYSTEM SET wal_level = logical, and restart the server".into(),
+            );
+        }
+        let publication = setup::quote_literal(&options.publication);
+        let sql = format!("SELECT 1 FROM pg_publication WHERE pubname = {publication}");
+        if connection.query_one(&sql).await?.is_none() {
+            let sql = setup::setup_sql(&options.publication, &options.outbox_table);
+            return unusable(format!("the publication {publication} does not exist; create it with\n{sql}"));
+        }
+        let mut warnings = Vec::new();
+        if version < VERSION_WITH_MESSAGES {
+            warnings
+                .push("PostgreSQL 13 does not send messages to subscribers: keys come from the outbox alone".into());
+        }
+        Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings })
+    }
+
+    /// Where reading from `start` begins. Creates or replaces the slot if it may.
+    pub async fn start_position(
+        &self,
+        connection: &mut PostgresConnection,
+        options: &PostgresOptions,
+        start: &Start,
+    ) -> Result<Lsn, SourceError> {
+        let slot = Slot::find(connection, options).await?;
+        if let Start::At(position) = start {
+            let from = Lsn::of_position(position)?;
+            let lost = |why: String| Err(SourceError::PositionLost { position: position.clone(), why });
+            let name = &options.slot;
+            return match slot {
+                None => lost(format!("the replication slot {name} does not exist")),
+                Some(Slot { is_lost: true, .. }) => {
+                    lost(format!("the server has removed the log that the replication slot {name} needs"))
+                }
+                Some(slot) if slot.confirmed > from => {
+                    let confirmed = slot.confirmed;
+                    lost(format!("another reader has confirmed the replication slot {name} up to {confirmed}"))
+                }
+                Some(_) => Ok(from),
+            };
+        }
+        match slot {
+            Some(Slot { is_lost: false, confirmed }) if *start == Start::Earliest => Ok(confirmed),
+            Some(Slot { is_lost: false, confirmed }) => {
+                let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
+                let end = end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))?;
+                Ok(end.max(confirmed))
+            }
+            Some(_) => {
+                connection.query(&format!("DROP_REPLICATION_SLOT {}", setup::quote_name(&options.slot))).await?;
+                create_slot(connection, options).await
+            }
+            None => create_slot(connection, options).await,
+        }
+    }
+
+    /// The command that starts the stream.
+    pub fn start_command(&self, options: &PostgresOptions, from: Lsn) -> String {
+        let publications = setup::quote_literal(&setup::quote_name(&options.publication));
+        let messages = if self.version >= VERSION_WITH_MESSAGES { ", messages 'true'" } else { "" };
+        format!(
+            "START_REPLICATION SLOT {} LOGICAL {from} (proto_version '1', publication_names {publications}{messages})",
+            setup::quote_name(&options.slot)
+        )
+    }
+}
+
+/// The slot, as the server reports it.
+struct Slot {
+    confirmed: Lsn,
+    /// The server has removed log that the slot needs.
+    is_lost: bool,
+}
+
+impl Slot {
+    async fn find(connection: &mut PostgresConnection, options: &PostgresOptions) -> Result<Option<Slot>, SourceError> {
+        let name = setup::quote_literal(&options.slot);
+        let sql = format!(
+            "SELECT plugin, database = current_database(), confirmed_flush_lsn, wal_status \
+             FROM pg_replication_slots WHERE slot_name = {name}"
+        );
+        let Some(row) = connection.query(&sql).await?.into_iter().next() else { return Ok(None) };
+        if column(&row, 0).ok() != Some("pgoutput") || column(&row, 1).ok() != Some("t") {
+            let why = format!("the replication slot {name} is not one of pgoutput in this database; drop it");
+            return Err(SourceError::Unusable { why });
+        }
+        let confirmed = row.get(2).and_then(Option::as_deref).and_then(Lsn::parse);
+        let is_lost = confirmed.is_none() || row.get(3).and_then(Option::as_deref) == Some("lost");
+        Ok(Some(Slot { confirmed: confirmed.unwrap_or_default(), is_lost }))
+    }
+}
+
+/// Waits until all transactions that are open now have ended.
+async fn create_slot(connection: &mut PostgresConnection, options: &PostgresOptions) -> Result<Lsn, SourceError> {
+    let slot = &options.slot;
+    tracing::info!(slot, "creating the replication slot; this waits for all open transactions to end");
+    let sql = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", setup::quote_name(slot));
+    let rows = connection.query_unlimited(&sql).await.map_err(|error| match error {
+        QueryError::Server(error) => {
+            SourceError::Unusable { why: format!("cannot create the replication slot {slot}: {error}") }
+        }
+        QueryError::Source(error) => error,
+    })?;
+    let row = rows.into_iter().next().unwrap_or_default();
+    Lsn::parse(column(&row, 1)?).ok_or_else(|| protocol_error("a malformed position of a new slot"))
+}
+
+async fn first_row(connection: &mut PostgresConnection, sql: &str) -> Result<Row, SourceError> {
+    Ok(connection.query(sql).await?.into_iter().next().unwrap_or_default())
+}
+
+fn column(row: &Row, index: usize) -> Result<&str, SourceError> {
+    row.get(index).and_then(Option::as_deref).ok_or_else(|| protocol_error("a column is missing"))
+}

@@ -1,0 +1,86 @@
+"""A PostgreSQL server of the test's own: fresh data directory, free port of 127.0.0.1, stopped by pid."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import psycopg
+from processes import Process, free_port
+
+USER = "postgres"
+PASSWORD = "secret"
+
+
+def program(name: str) -> str:
+    """The newest installed version's; Debian keeps them out of the path."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    assert found, f"{name} is missing: run `make install` (Debian package postgresql)"
+    return str(found[-1])
+
+
+class Postgres(Process):
+    """A server with `wal_level=logical` and a database `app`. It does not run as root, so root becomes `postgres`."""
+
+    def __init__(self, directory: Path, *settings: str) -> None:
+        self.port = free_port()
+        self.settings = settings
+        # Another user must be able to reach the folder, and pytest's folders are private.
+        self.home = Path("/tmp") / f"lookaside-postgres-{self.port}"
+        self.home.mkdir(mode=0o700)
+        password = self.home / "password"
+        password.write_text(PASSWORD)
+        if os.geteuid() == 0:
+            shutil.chown(self.home, "postgres", "postgres")
+            shutil.chown(password, "postgres", "postgres")
+        user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+        installed = subprocess.run(
+            [program("initdb"), f"--username={USER}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8",
+             "--locale=C", f"--pwfile={password}", str(self.home / "data")],
+            capture_output=True, text=True, cwd="/tmp", **user,
+        )  # fmt: skip
+        assert installed.returncode == 0, f"initdb: {installed.stdout}{installed.stderr}"
+        command = [
+            program("postgres"), "-D", str(self.home / "data"), "-p", str(self.port), "-h", "127.0.0.1", "-k", "", "-F",
+            "-c", "wal_level=logical", "-c", "shared_buffers=16MB",
+            *[argument for setting in settings for argument in ("-c", setting)],
+        ]  # fmt: skip
+        super().__init__("postgres", command, directory, cwd="/tmp", **user)
+        self.wait_ready(self.accepts, 60)
+        with self.connect("postgres") as connection:
+            connection.execute("CREATE DATABASE app")
+
+    def accepts(self) -> bool:
+        """Whether the server accepts connections."""
+        try:
+            self.connect("postgres").close()
+            return True
+        except psycopg.Error:
+            return False
+
+    def connect(self, database: str = "app") -> psycopg.Connection:
+        """A connection, each statement a transaction of its own."""
+        return psycopg.connect(
+            host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
+        )
+
+    def stop(self) -> int | None:
+        """A fast shutdown: SIGTERM would wait for the clients."""
+        if self.running is not None and self.running.poll() is None:
+            self.running.send_signal(signal.SIGINT)
+        return super().stop()
+
+    def restart(self) -> None:
+        """Starts the server again, after `stop` or `kill`."""
+        self.start()
+        self.wait_ready(self.accepts, 60)
+
+    def remove(self) -> None:
+        """Removes its files, once it has stopped."""
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        """As `--source` and `--database` take it."""
+        return f"postgres://{USER}:{PASSWORD}@127.0.0.1:{self.port}/app"
