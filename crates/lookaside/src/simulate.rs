@@ -28,7 +28,8 @@ pub struct Options {
     /// Run only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, spool or spares
+    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, peers, spool
+    /// or spares
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]
@@ -58,7 +59,8 @@ pub fn run(options: &Options) -> Result<()> {
         let report = serde_json::json!({
             "seeds": seeds, "failed": failed.iter().map(to_json).collect::<Vec<_>>(),
             "commits": tally.commits, "reads": tally.reads, "cached": tally.cached, "stale": tally.stale,
-            "faults": tally.faults, "seconds": started.elapsed().as_secs_f64(),
+            "faults": tally.faults, "hangs": tally.hangs, "upgrades": tally.upgrades, "spooled": tally.spooled,
+            "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers, "seconds": started.elapsed().as_secs_f64(),
         });
         writeln!(out, "{report}")?;
     } else {
@@ -72,6 +74,12 @@ pub fn run(options: &Options) -> Result<()> {
             tally.stale,
             tally.faults,
             failed.len(),
+        )?;
+        writeln!(
+            out,
+            "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
+             servers: {}",
+            tally.hangs, tally.upgrades, tally.spooled, tally.flushes, tally.spare_takeovers,
         )?;
         for outcome in failed.iter().take(SEEDS_LISTED_MAX) {
             if let Some(violation) = &outcome.violation {

@@ -103,6 +103,16 @@ pub struct Tally {
     pub commits: u64,
     /// Faults that were injected.
     pub faults: u64,
+    /// Processes that hung.
+    pub hangs: u64,
+    /// Routers that were upgraded.
+    pub upgrades: u64,
+    /// Deletes that routers have spooled.
+    pub spooled: u64,
+    /// Servers that routers have flushed in place of undelivered deletes.
+    pub flushes: u64,
+    /// How often a spare has replaced a server.
+    pub spare_takeovers: u64,
 }
 
 impl Tally {
@@ -114,6 +124,11 @@ impl Tally {
             stale: self.stale + other.stale,
             commits: self.commits + other.commits,
             faults: self.faults + other.faults,
+            hangs: self.hangs + other.hangs,
+            upgrades: self.upgrades + other.upgrades,
+            spooled: self.spooled + other.spooled,
+            flushes: self.flushes + other.flushes,
+            spare_takeovers: self.spare_takeovers + other.spare_takeovers,
         }
     }
 }
@@ -189,9 +204,9 @@ impl Checker {
         }
     }
 
-    /// Counts an injected fault.
-    pub fn count_fault(&self) {
-        self.state().tally.faults += 1;
+    /// Counts something that was exercised.
+    pub fn count(&self, count: impl FnOnce(&mut Tally)) {
+        count(&mut self.state().tally);
     }
 
     /// Checks the state at the end, when nothing is in flight. `holds(key)` lists each server that holds the key, with

@@ -11,6 +11,7 @@ pub mod checker;
 pub mod database;
 mod link;
 pub mod network;
+pub mod process;
 pub mod region;
 mod stream;
 mod value;

@@ -1,9 +1,9 @@
 //! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
 //! it.
 
-use super::names::{CLUSTERS, address, cluster_name, router_host};
+use super::names::{CLUSTERS, RouterName, address, cluster_name};
 use super::{DisabledGuarantee, SimulatedRegion};
-use crate::{checker::Checker, database::ClusterLog};
+use crate::{checker::Checker, database::ClusterLog, process::Process};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
@@ -29,6 +29,7 @@ pub(super) const HOST: &str = "invalidator";
 pub(super) struct Disk(Arc<Mutex<Option<SavedPosition>>>);
 
 struct PositionFile {
+    process: Process,
     disk: Disk,
     cluster: usize,
     checker: Checker,
@@ -43,6 +44,7 @@ impl PositionStore for PositionFile {
     fn save(&self, saved: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
+            self.process.running().await;
             let position = saved.position.0.parse().expect("positions of the simulated log are numbers");
             *self.disk.0.lock().expect("one thread runs a simulation") = Some(saved);
             self.checker.record_acknowledged(&cluster_name(self.cluster), position);
@@ -89,9 +91,10 @@ impl SimulatedRegion {
     pub(super) fn start_invalidator(&self, seed: u64) {
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
         let statistics = Statistics::new(names.iter().map(String::as_str));
+        let process = Process::default();
         let pipelines: Vec<Pipeline> =
-            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, statistics.clone(), seed)).collect();
-        self.start(HOST, async move {
+            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, &process, statistics.clone(), seed)).collect();
+        self.start(HOST, process, async move {
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
             let mut tasks = JoinSet::new();
@@ -103,12 +106,16 @@ impl SimulatedRegion {
         });
     }
 
-    fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
-        let network = self.network.host(HOST);
-        let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
-        let router = TcpDestination::new(address(&router_host(cluster)), network.clone(), options);
-        let routers = RouterDelivery::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
-        let log = ClusterLog::new(self.database.clone());
+    fn build_pipeline(&self, cluster: usize, process: &Process, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+        let network = self.network.host(HOST, process);
+        let connect = |router: RouterName| {
+            let seed = seed ^ router.index as u64;
+            let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
+            let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
+            Arc::new(destination) as Arc<dyn Destination>
+        };
+        let routers = RouterDelivery::new(self.plan.routers(cluster).map(connect).collect(), network.clone());
+        let log = ClusterLog::new(self.database.clone(), process.clone());
         let delivery = CheckedDelivery {
             routers,
             log: log.clone(),
@@ -120,7 +127,12 @@ impl SimulatedRegion {
         Pipeline {
             log: Arc::new(log),
             delivery: Arc::new(delivery),
-            positions: Arc::new(PositionFile { disk, cluster, checker: self.checker.clone() }),
+            positions: Arc::new(PositionFile {
+                process: process.clone(),
+                disk,
+                cluster,
+                checker: self.checker.clone(),
+            }),
             statistics,
             cluster,
             wall_clock: Arc::new(|| SystemTime::UNIX_EPOCH),

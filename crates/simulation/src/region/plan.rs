@@ -1,0 +1,32 @@
+//! What a seed decides once for a run.
+
+use super::DisabledGuarantee;
+use super::names::{ROUTERS_MAX, RouterName};
+use super::router::SpoolMode;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RunPlan {
+    /// Routers of each cluster.
+    routers: usize,
+    pub(super) spool_mode: SpoolMode,
+}
+
+impl RunPlan {
+    /// Draws a plan in which `disabled` matters.
+    pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
+        use DisabledGuarantee::{Fence, Peers, Spool};
+        let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
+        RunPlan {
+            routers: if disabled == Peers { routers.max(2) } else { routers },
+            spool_mode: match (disabled, spool_mode) {
+                (Fence | Peers | Spool, SpoolMode::Off) => SpoolMode::Large,
+                _ => spool_mode,
+            },
+        }
+    }
+
+    /// The routers of a cluster.
+    pub(super) fn routers(self, cluster: usize) -> impl Iterator<Item = RouterName> {
+        (0..self.routers).map(move |index| RouterName { cluster, index })
+    }
+}

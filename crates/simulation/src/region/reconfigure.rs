@@ -1,0 +1,89 @@
+//! New configurations: each router of a cluster sees a new one at a moment of its own, or only when it is restarted.
+
+use super::SimulatedRegion;
+use super::configuration::ClusterConfiguration;
+use super::names::RouterName;
+use super::router::RouterCommand;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// When a router sees a new configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    After(Duration),
+    /// Its watch of the file is broken, so it reads the file only when it starts.
+    AtRestart,
+}
+
+impl Delivery {
+    /// Within `latest`, and in one of eight cases only at a restart.
+    pub(super) fn random(rng: &mut fastrand::Rng, latest: Duration) -> Delivery {
+        match rng.u8(0..8) {
+            0 => Delivery::AtRestart,
+            _ => Delivery::After(Duration::from_micros(rng.u64(0..latest.as_micros() as u64))),
+        }
+    }
+}
+
+impl SimulatedRegion {
+    /// The text of the configuration that a router reads when it starts.
+    pub(super) fn configuration_file(&self, router: RouterName) -> String {
+        self.configuration(router).text(self.disabled)
+    }
+
+    fn configuration(&self, router: RouterName) -> ClusterConfiguration {
+        let configurations = self.configurations.borrow();
+        configurations.get(&router).cloned().unwrap_or_else(|| ClusterConfiguration::of(router.cluster))
+    }
+
+    /// Gives the pool of a cluster other servers. Each router sees it when `delivery` says so. Returns when all of them
+    /// have been sent it.
+    #[allow(dead_code, reason = "resizes of pools are not simulated yet")]
+    pub(super) async fn change_servers(
+        &self,
+        cluster: usize,
+        servers: &[String],
+        delivery: impl FnMut(RouterName) -> Delivery,
+    ) {
+        self.reconfigure(cluster, |configuration| configuration.servers = servers.to_vec(), delivery).await;
+    }
+
+    /// Changes the configuration of a cluster. Each router sees it when `delivery` says so. Returns when all of them
+    /// have been sent it.
+    pub(super) async fn reconfigure(
+        &self,
+        cluster: usize,
+        change: impl Fn(&mut ClusterConfiguration),
+        mut delivery: impl FnMut(RouterName) -> Delivery,
+    ) {
+        let mut deliveries = JoinSet::new();
+        for router in self.plan.routers(cluster) {
+            let mut configuration = self.configuration(router);
+            change(&mut configuration);
+            let (region, delivery) = (self.clone(), delivery(router));
+            deliveries.spawn_local(async move {
+                if let Delivery::After(delay) = delivery {
+                    tokio::time::sleep(delay).await;
+                }
+                region.configurations.borrow_mut().insert(router, configuration.clone());
+                if let (Delivery::After(_), Some(running)) = (delivery, region.routers.borrow().get(&router)) {
+                    // A router that is down reads the file when it starts.
+                    let _ = running.send(RouterCommand::Configure(configuration.text(region.disabled)));
+                }
+            });
+        }
+        while deliveries.join_next().await.is_some() {}
+    }
+
+    /// A change that has nothing to do with which server has a key: timeouts and expiries.
+    pub(super) async fn change_timeouts(&self, cluster: usize, mut rng: fastrand::Rng) {
+        let (server_timeout_ms, spare_after_ms) = (rng.u64(100..400), rng.u64(300..2_000));
+        let gutter_exptime_s = rng.u32(1..6);
+        let change = |configuration: &mut ClusterConfiguration| {
+            configuration.server_timeout_ms = server_timeout_ms;
+            configuration.spare_after_ms = spare_after_ms;
+            configuration.gutter_exptime_s = gutter_exptime_s;
+        };
+        self.reconfigure(cluster, change, |_| Delivery::random(&mut rng, Duration::from_secs(2))).await;
+    }
+}
