@@ -50,6 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
     let outcomes = run_seeds(first, seeds, threads, disabled);
     let failed: Vec<&RunOutcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
+    let outdated = tally.outdated;
     let mut out = std::io::stdout().lock();
     if options.json {
         let to_json = |outcome: &&RunOutcome| {
@@ -60,7 +61,12 @@ pub fn run(options: &Options) -> Result<()> {
             "seeds": seeds, "failed": failed.iter().map(to_json).collect::<Vec<_>>(),
             "commits": tally.commits, "reads": tally.reads, "cached": tally.cached, "stale": tally.stale,
             "faults": tally.faults, "hangs": tally.hangs, "upgrades": tally.upgrades, "spooled": tally.spooled,
-            "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers, "seconds": started.elapsed().as_secs_f64(),
+            "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers,
+            "outdated_ms_max": {
+                "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
+                "any": outdated.any_ms,
+            },
+            "seconds": started.elapsed().as_secs_f64(),
         });
         writeln!(out, "{report}")?;
     } else {
@@ -80,6 +86,12 @@ pub fn run(options: &Options) -> Result<()> {
             "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
              servers: {}",
             tally.hangs, tally.upgrades, tally.spooled, tally.flushes, tally.spare_takeovers,
+        )?;
+        writeln!(
+            out,
+            "oldest reads: {} ms outdated while nothing had failed, {} ms while one router had, {} ms while one other \
+             server had, {} ms at all",
+            outdated.calm_ms, outdated.one_router_ms, outdated.one_server_ms, outdated.any_ms,
         )?;
         for outcome in failed.iter().take(SEEDS_LISTED_MAX) {
             if let Some(violation) = &outcome.violation {

@@ -15,7 +15,7 @@ use std::{
     },
     time::{Duration, SystemTime},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 /// The database. Clones share its content.
 #[derive(Clone)]
@@ -42,6 +42,8 @@ struct Tables {
     /// The versions of each row, ascending.
     versions: BTreeMap<Arc<str>, Vec<u64>>,
     visibility_lag_us_max: u64,
+    /// When each commit became visible; commit n is at index n - 1.
+    visible_at: Vec<Instant>,
 }
 
 impl SimulatedDatabase {
@@ -53,6 +55,7 @@ impl SimulatedDatabase {
             log: Vec::new(),
             versions: BTreeMap::new(),
             visibility_lag_us_max,
+            visible_at: Vec::new(),
         };
         SimulatedDatabase { tables: Arc::new(Mutex::new(tables)), progressed: Arc::new(Notify::new()), is_gated }
     }
@@ -110,7 +113,16 @@ impl SimulatedDatabase {
     async fn make_visible(self, version: u64, lag: Duration) {
         tokio::time::sleep(lag).await;
         self.wait_for(|progress| progress.visible + 1 >= version).await;
+        self.tables().visible_at.push(Instant::now());
         self.progress(|progress| progress.visible = progress.visible.max(version));
+    }
+
+    /// Since when new readers have seen a newer row than `version` of `key`; `None` if they do not.
+    pub fn outdated_since(&self, key: &str, version: u64) -> Option<Instant> {
+        let tables = self.tables();
+        let versions = tables.versions.get(key)?;
+        let newer = versions.get(versions.partition_point(|&other| other <= version))?;
+        tables.visible_at.get(*newer as usize - 1).copied()
     }
 
     fn progress(&self, change: impl FnOnce(&mut LogProgress)) {

@@ -9,6 +9,7 @@
 
 pub mod checker;
 pub mod database;
+pub mod fault_log;
 mod link;
 pub mod network;
 pub mod process;

@@ -1,8 +1,10 @@
 //! Injects faults: cuts, slows and heals links; kills, restarts, upgrades, reconfigures and hangs programs.
 
-use super::names::{CLUSTERS, RouterName, application_host, server_names};
+use super::names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
+use super::plan::RunPlan;
 use super::router::RouterCommand;
 use super::{SimulatedRegion, invalidator};
+use crate::fault_log::{AFTERMATH, FailedPart};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
 
@@ -10,6 +12,91 @@ use tokio::{task::JoinSet, time::Instant};
 const HANG_MS_MAX: u64 = 3_000;
 /// One fault in this many lasts long enough for spares to serve and for the fences of silent routers to expire.
 const LONG_ONE_IN: u8 = 5;
+
+/// The largest extra delay of a slow link, in milliseconds: more than a router waits for a server.
+const EXTRA_DELAY_MS_MAX: u64 = 300;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    CutServer,
+    CutPeer,
+    CutInvalidator,
+    CutApplication,
+    SlowServer,
+    RestartServer,
+    RestartRouter,
+    RestartInvalidator,
+    HangServer,
+    HangRouter,
+    HangInvalidator,
+    HangApplication,
+    ReplaceRouterWithBacklog,
+    UpgradeRouter,
+    ChangeTimeouts,
+}
+
+/// One of these is drawn for each fault.
+const KINDS: [Kind; 24] = [
+    Kind::CutServer,
+    Kind::CutServer,
+    Kind::CutServer,
+    Kind::CutServer,
+    Kind::CutPeer,
+    Kind::CutInvalidator,
+    Kind::CutInvalidator,
+    Kind::CutApplication,
+    Kind::SlowServer,
+    Kind::RestartServer,
+    Kind::RestartServer,
+    Kind::RestartServer,
+    Kind::RestartRouter,
+    Kind::RestartInvalidator,
+    Kind::HangServer,
+    Kind::HangServer,
+    Kind::HangRouter,
+    Kind::HangRouter,
+    Kind::HangInvalidator,
+    Kind::HangApplication,
+    Kind::ReplaceRouterWithBacklog,
+    Kind::ReplaceRouterWithBacklog,
+    Kind::UpgradeRouter,
+    Kind::ChangeTimeouts,
+];
+
+/// What a fault concerns: its kind decides which of them.
+struct Target {
+    router: RouterName,
+    /// Another router of the cluster, or the same.
+    peer: RouterName,
+    server: String,
+}
+
+impl Target {
+    fn random(rng: &mut fastrand::Rng, plan: &RunPlan) -> Target {
+        let cluster = rng.usize(0..CLUSTERS);
+        let (routers, mut servers): (Vec<RouterName>, _) = (plan.routers(cluster).collect(), server_names(cluster));
+        let (router, peer) = (routers[rng.usize(0..routers.len())], routers[rng.usize(0..routers.len())]);
+        Target { router, peer, server: servers.swap_remove(rng.usize(0..servers.len())) }
+    }
+}
+
+impl Kind {
+    /// The part that may be stale; `None` if nothing may be.
+    fn failed_part(self, target: &Target) -> Option<FailedPart> {
+        match self {
+            Kind::CutApplication | Kind::HangApplication | Kind::ChangeTimeouts => None,
+            Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => Some(FailedPart::Router),
+            Kind::HangServer | Kind::RestartServer => Some(FailedPart::Server(target.server.clone())),
+            Kind::CutServer
+            | Kind::CutPeer
+            | Kind::CutInvalidator
+            | Kind::SlowServer
+            | Kind::RestartInvalidator
+            | Kind::HangInvalidator
+            | Kind::ReplaceRouterWithBacklog => Some(FailedPart::Delivery),
+        }
+    }
+}
 
 impl SimulatedRegion {
     /// Injects faults until `end`, then waits until all are repaired.
@@ -20,47 +107,60 @@ impl SimulatedRegion {
             self.checker.count(|tally| tally.faults += 1);
             let duration_ms = if rng.u8(0..LONG_ONE_IN) == 0 { rng.u64(2_000..6_000) } else { rng.u64(20..2_000) };
             faults.spawn_local(self.clone().inject_fault(rng.fork(), Duration::from_millis(duration_ms)));
+            if self.plan.has_single_faults {
+                while faults.join_next().await.is_some() {}
+                tokio::time::sleep(AFTERMATH).await;
+            }
         }
         while faults.join_next().await.is_some() {}
     }
 
     async fn inject_fault(self, mut rng: fastrand::Rng, duration: Duration) {
-        let cluster = rng.usize(0..CLUSTERS);
-        let servers = server_names(cluster);
-        let server = &servers[rng.usize(0..servers.len())];
-        let routers: Vec<RouterName> = self.plan.routers(cluster).collect();
-        let router = routers[rng.usize(0..routers.len())];
-        let host = &router.host();
-        match rng.u8(0..24) {
-            0..5 => self.cut(host, server, duration).await,
-            5 => self.cut(host, &routers[rng.usize(0..routers.len())].host(), duration).await,
-            6 | 7 => self.cut(invalidator::HOST, host, duration).await,
-            8 => self.cut(&application_host(cluster), host, duration).await,
-            9 => {
-                self.network.slow_down(host, server, Duration::from_millis(rng.u64(1..300)));
+        let kind = KINDS[rng.usize(0..KINDS.len())];
+        let target = Target::random(&mut rng, &self.plan);
+        let cluster = (kind != Kind::RestartInvalidator && kind != Kind::HangInvalidator)
+            .then(|| cluster_name(target.router.cluster));
+        let fault = kind.failed_part(&target).map(|part| self.faults.begin(cluster, part));
+        self.inject(kind, &target, duration, rng).await;
+        if let Some(fault) = fault {
+            self.faults.end(fault);
+        }
+    }
+
+    async fn inject(&self, kind: Kind, target: &Target, duration: Duration, mut rng: fastrand::Rng) {
+        let Target { router, peer, server } = target;
+        let (router, host, rng) = (*router, &router.host(), &mut rng);
+        let application = &application_host(router.cluster);
+        match kind {
+            Kind::CutServer => self.cut(host, server, duration).await,
+            Kind::CutPeer => self.cut(host, &peer.host(), duration).await,
+            Kind::CutInvalidator => self.cut(invalidator::HOST, host, duration).await,
+            Kind::CutApplication => self.cut(application, host, duration).await,
+            Kind::SlowServer => {
+                self.network.slow_down(host, server, Duration::from_millis(rng.u64(1..EXTRA_DELAY_MS_MAX)));
                 tokio::time::sleep(duration).await;
                 self.network.slow_down(host, server, Duration::ZERO);
             }
-            10..13 => self.restart_server(server, duration, &mut rng).await,
-            13 => self.hang_host(server, &mut rng).await,
-            14 => self.hang_host(host, &mut rng).await,
-            15 => self.hang_host(invalidator::HOST, &mut rng).await,
-            16 => self.hang_host(&application_host(cluster), &mut rng).await,
-            17 => self.restart_router(router, duration, &mut rng).await,
-            18 | 19 => {
+            Kind::RestartServer => self.restart_server(server, duration, rng).await,
+            Kind::RestartRouter => self.restart_router(router, duration, rng).await,
+            Kind::RestartInvalidator => self.restart_invalidator(duration, rng).await,
+            Kind::HangServer => self.hang_host(server, rng).await,
+            Kind::HangRouter => self.hang_host(host, rng).await,
+            Kind::HangInvalidator => self.hang_host(invalidator::HOST, rng).await,
+            Kind::HangApplication => self.hang_host(application, rng).await,
+            Kind::ReplaceRouterWithBacklog => {
                 // The router may have spooled deletes for the server that it cannot reach.
                 self.network.cut(host, server);
                 tokio::time::sleep(duration / 2).await;
                 match rng.bool() {
-                    true => self.restart_router(router, duration / 2, &mut rng).await,
-                    false => self.upgrade_router(router, &mut rng).await,
+                    true => self.restart_router(router, duration / 2, rng).await,
+                    false => self.upgrade_router(router, rng).await,
                 }
                 tokio::time::sleep(duration / 2).await;
                 self.network.heal(host, server);
             }
-            20 => self.upgrade_router(router, &mut rng).await,
-            21 => self.change_timeouts(cluster, rng).await,
-            _ => self.restart_invalidator(duration, &mut rng).await,
+            Kind::UpgradeRouter => self.upgrade_router(router, rng).await,
+            Kind::ChangeTimeouts => self.change_timeouts(router.cluster, rng).await,
         }
     }
 

@@ -36,6 +36,7 @@ pub use guarantee::DisabledGuarantee;
 use crate::{
     checker::{Checker, Tally, Violation},
     database::SimulatedDatabase,
+    fault_log::FaultLog,
     network::{LinkModel, SimulatedNetwork},
 };
 use configuration::ClusterConfiguration;
@@ -82,9 +83,11 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
     let panics = panics::PanicWatcher::install();
     let mut rng = fastrand::Rng::with_seed(seed);
     let database = SimulatedDatabase::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
+    let faults = FaultLog::default();
     let region = SimulatedRegion {
         network: SimulatedNetwork::new(rng.u64(..), LINK_MODEL),
-        checker: Checker::new(database.clone()),
+        checker: Checker::new(database.clone(), faults.clone()),
+        faults,
         database,
         disabled,
         plan: RunPlan::random(&mut rng, disabled),
@@ -122,6 +125,7 @@ struct SimulatedRegion {
     network: SimulatedNetwork,
     database: SimulatedDatabase,
     checker: Checker,
+    faults: FaultLog,
     disabled: DisabledGuarantee,
     plan: RunPlan,
     programs: Rc<RefCell<Programs>>,

@@ -1,6 +1,6 @@
 //! The names of clusters, hosts and addresses.
 
-use lookaside_routing::Address;
+use lookaside_routing::{Address, KeyHash};
 
 pub(super) const CLUSTERS: usize = 2;
 /// Servers of a cluster, besides its gutter server and its spares.
@@ -25,6 +25,12 @@ impl RouterName {
 /// The servers of a cluster's pool.
 pub(super) fn pool_servers(cluster: usize) -> Vec<String> {
     (0..SERVERS).map(|server| format!("server-{cluster}-{server}")).collect()
+}
+
+/// The server that has `key`.
+pub(super) fn owner(cluster: usize, key: &str) -> String {
+    let picker = KeyHash::default().picker_for(SERVERS).expect("any number of servers is valid");
+    pool_servers(cluster).swap_remove(picker.pick(key.as_bytes()))
 }
 
 pub(super) fn gutter(cluster: usize) -> String {

@@ -4,11 +4,16 @@ use super::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName};
 use super::router::SpoolMode;
 
+/// One run in this many has one fault at a time.
+const SINGLE_FAULTS_ONE_IN: u8 = 4;
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunPlan {
     /// Routers of each cluster.
     routers: usize,
     pub(super) spool_mode: SpoolMode,
+    /// Whether no fault begins before the one before it has been repaired.
+    pub(super) has_single_faults: bool,
 }
 
 impl RunPlan {
@@ -22,6 +27,7 @@ impl RunPlan {
                 (Fence | Peers | Spool, SpoolMode::Off) => SpoolMode::Large,
                 _ => spool_mode,
             },
+            has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0,
         }
     }
 

@@ -76,7 +76,7 @@ impl SimulatedRegion {
     }
 
     /// A change that has nothing to do with which server has a key: timeouts and expiries.
-    pub(super) async fn change_timeouts(&self, cluster: usize, mut rng: fastrand::Rng) {
+    pub(super) async fn change_timeouts(&self, cluster: usize, rng: &mut fastrand::Rng) {
         let (server_timeout_ms, spare_after_ms) = (rng.u64(100..400), rng.u64(300..2_000));
         let gutter_exptime_s = rng.u32(1..6);
         let change = |configuration: &mut ClusterConfiguration| {
@@ -84,6 +84,6 @@ impl SimulatedRegion {
             configuration.spare_after_ms = spare_after_ms;
             configuration.gutter_exptime_s = gutter_exptime_s;
         };
-        self.reconfigure(cluster, change, |_| Delivery::random(&mut rng, Duration::from_secs(2))).await;
+        self.reconfigure(cluster, change, |_| Delivery::random(rng, Duration::from_secs(2))).await;
     }
 }
