@@ -28,8 +28,8 @@ pub struct Options {
     /// Run only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, peers, spool
-    /// or spares
+    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, peers, spool,
+    /// promptness or spares
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]

@@ -1,11 +1,11 @@
 //! Whether a process runs or hangs: it was stopped by a signal, say, or its host swaps.
 //!
 //! A hung process keeps its sockets. It neither accepts, connects, reads nor writes, and it closes nothing; other
-//! hosts may still connect to it and send to it, because its kernel does that. When it resumes, it goes on where it
-//! was, and what has arrived meanwhile is there to be read. Its timers are not stopped, only what they lead to: a
-//! request that it would have given up is given up, and nobody hears of it before the process resumes.
+//! hosts may still connect to it and send to it, because its kernel does that. When it resumes, everything is as it
+//! was, and the bytes that have arrived meanwhile are there to be read. Its timers are not stopped, only their effects
+//! on others: a request that times out while its client hangs is given up, and no other host sees that before the
+//! client resumes.
 
-use crate::stream::Pipe;
 use std::{
     future::poll_fn,
     sync::{Arc, Mutex, MutexGuard},
@@ -21,8 +21,8 @@ struct ProcessState {
     is_hung: bool,
     /// Tasks that wait for the process to resume.
     waiting: Vec<Waker>,
-    /// Pipes of connections that it has dropped while it hung.
-    dropped: Vec<Arc<Mutex<Pipe>>>,
+    /// What it did meanwhile that takes effect when it resumes.
+    deferred: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl Process {
@@ -31,10 +31,10 @@ impl Process {
         self.state().is_hung = true;
     }
 
-    /// Lets it go on.
+    /// Lets it run again.
     pub fn resume(&self) {
-        let ProcessState { waiting, dropped, .. } = std::mem::take(&mut *self.state());
-        dropped.iter().for_each(|pipe| Pipe::end(pipe));
+        let ProcessState { waiting, deferred, .. } = std::mem::take(&mut *self.state());
+        deferred.into_iter().for_each(|action| action());
         waiting.into_iter().for_each(Waker::wake);
     }
 
@@ -52,14 +52,14 @@ impl Process {
         Poll::Pending
     }
 
-    /// Ends a pipe of a connection that the process closes: at once if it runs, or else when it resumes.
-    pub(crate) fn close(&self, pipe: &Arc<Mutex<Pipe>>) {
+    /// Does `action` at once if the process runs, or else when it resumes.
+    pub(crate) fn when_running(&self, action: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.is_hung {
-            return state.dropped.push(pipe.clone());
+            return state.deferred.push(Box::new(action));
         }
         drop(state);
-        Pipe::end(pipe);
+        action();
     }
 
     fn state(&self) -> MutexGuard<'_, ProcessState> {

@@ -65,13 +65,6 @@ impl Pipe {
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
     }
 
-    /// One of its ends is closed.
-    pub(crate) fn end(pipe: &Mutex<Pipe>) {
-        let mut pipe = lock(pipe);
-        pipe.is_ended = true;
-        pipe.wake();
-    }
-
     fn push(&mut self, arrives: Instant, bytes: &[u8]) {
         self.arrives_last = self.arrives_last.max(arrives + self.extra_delay);
         self.in_flight.push_back((self.arrives_last, bytes.to_vec()));
@@ -111,6 +104,16 @@ impl SimulatedStream {
         let arrival = Box::pin(tokio::time::sleep(Duration::ZERO));
         SimulatedStream { process, delays, incoming, outgoing, arrival }
     }
+
+    /// Closes this end of a pipe.
+    fn end(&self, pipe: &Arc<Mutex<Pipe>>) {
+        let pipe = pipe.clone();
+        self.process.when_running(move || {
+            let mut pipe = lock(&pipe);
+            pipe.is_ended = true;
+            pipe.wake();
+        });
+    }
 }
 
 impl Stream for SimulatedStream {
@@ -121,8 +124,8 @@ impl Stream for SimulatedStream {
 
 impl Drop for SimulatedStream {
     fn drop(&mut self) {
-        self.process.close(&self.outgoing);
-        self.process.close(&self.incoming);
+        self.end(&self.outgoing);
+        self.end(&self.incoming);
     }
 }
 
@@ -172,7 +175,7 @@ impl AsyncWrite for SimulatedStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.process.close(&self.outgoing);
+        self.end(&self.outgoing);
         Poll::Ready(Ok(()))
     }
 }

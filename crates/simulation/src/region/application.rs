@@ -30,7 +30,7 @@ impl SimulatedRegion {
             let mut rng = rng.fork();
             let process = Process::default();
             let network = self.network.host(&application_host(cluster), &process);
-            self.start(&application_host(cluster), process, async move {
+            self.programs.start(&application_host(cluster), process, async move {
                 let connect = |router: RouterName| {
                     let seed = rng.u64(..);
                     let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };

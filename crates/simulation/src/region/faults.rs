@@ -2,7 +2,7 @@
 
 use super::names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
 use super::plan::RunPlan;
-use super::router::RouterCommand;
+use super::router_program::RouterCommand;
 use super::{SimulatedRegion, invalidator};
 use crate::fault_log::{AFTERMATH, FailedPart};
 use std::time::Duration;
@@ -171,62 +171,62 @@ impl SimulatedRegion {
     }
 
     async fn hang_host(&self, host: &str, rng: &mut fastrand::Rng) {
-        if !self.begin_fault(host) {
+        if !self.programs.begin_fault(host) {
             return;
         }
         self.checker.count(|tally| tally.hangs += 1);
-        self.hang(host, Duration::from_millis(rng.u64(20..HANG_MS_MAX))).await;
-        self.end_fault(host);
+        self.programs.hang(host, Duration::from_millis(rng.u64(20..HANG_MS_MAX))).await;
+        self.programs.end_fault(host);
     }
 
     async fn restart_server(&self, server: &str, duration: Duration, rng: &mut fastrand::Rng) {
-        if !self.begin_fault(server) {
+        if !self.programs.begin_fault(server) {
             return;
         }
-        self.kill(server).await;
+        self.programs.kill(server).await;
         tokio::time::sleep(duration).await;
         self.start_server(server, rng.u64(..));
-        self.end_fault(server);
+        self.programs.end_fault(server);
     }
 
     /// The machine of the router crashes.
     async fn restart_router(&self, router: RouterName, duration: Duration, rng: &mut fastrand::Rng) {
         let host = &router.host();
-        if !self.begin_fault(host) {
+        if !self.programs.begin_fault(host) {
             return;
         }
         self.routers.borrow_mut().remove(&router);
-        self.kill(host).await;
+        self.programs.kill(host).await;
         if let Some(disk) = self.spools.borrow().get(&router) {
             disk.crash(|unsynced_bytes| rng.usize(0..=unsynced_bytes));
         }
         tokio::time::sleep(duration).await;
         self.start_router(router, rng.u64(..));
-        self.end_fault(host);
+        self.programs.end_fault(host);
     }
 
     /// A new process takes over the spool when the old one has answered what it had begun. Connections are closed.
     async fn upgrade_router(&self, router: RouterName, rng: &mut fastrand::Rng) {
         let host = &router.host();
-        if !self.begin_fault(host) {
+        if !self.programs.begin_fault(host) {
             return;
         }
         let running = self.routers.borrow_mut().remove(&router);
         if running.is_some_and(|running| running.send(RouterCommand::Exit).is_ok()) {
             self.checker.count(|tally| tally.upgrades += 1);
-            self.wait_for_end(host).await;
+            self.programs.wait_for_end(host).await;
         }
         self.start_router(router, rng.u64(..));
-        self.end_fault(host);
+        self.programs.end_fault(host);
     }
 
     async fn restart_invalidator(&self, duration: Duration, rng: &mut fastrand::Rng) {
-        if !self.begin_fault(invalidator::HOST) {
+        if !self.programs.begin_fault(invalidator::HOST) {
             return;
         }
-        self.kill(invalidator::HOST).await;
+        self.programs.kill(invalidator::HOST).await;
         tokio::time::sleep(duration).await;
         self.start_invalidator(rng.u64(..));
-        self.end_fault(invalidator::HOST);
+        self.programs.end_fault(invalidator::HOST);
     }
 }

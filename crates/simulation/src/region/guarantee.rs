@@ -21,17 +21,20 @@ pub enum DisabledGuarantee {
     Peers,
     /// A router that is killed loses the deletes in its spool.
     Spool,
+    /// The invalidator waits before it sends deletes.
+    Promptness,
     /// Deletes do not reach the spares, only the servers that they replace.
     Spares,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 7] = [
+const NAMES: [(DisabledGuarantee, &str); 8] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
     (DisabledGuarantee::Fence, "fence"),
     (DisabledGuarantee::Peers, "peers"),
     (DisabledGuarantee::Spool, "spool"),
+    (DisabledGuarantee::Promptness, "promptness"),
     (DisabledGuarantee::Spares, "spares"),
 ];
 

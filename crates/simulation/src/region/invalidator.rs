@@ -3,7 +3,11 @@
 
 use super::names::{CLUSTERS, RouterName, address, cluster_name};
 use super::{DisabledGuarantee, SimulatedRegion};
-use crate::{checker::Checker, database::ClusterLog, process::Process};
+use crate::{
+    checker::{Checker, OUTDATED_MAX},
+    database::ClusterLog,
+    process::Process,
+};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
@@ -59,8 +63,7 @@ struct CheckedDelivery {
     log: ClusterLog,
     cluster: usize,
     checker: Checker,
-    /// Whether every delete is reported as applied, as a faulty daemon would.
-    acks_blindly: bool,
+    disabled: DisabledGuarantee,
 }
 
 impl Delivery for CheckedDelivery {
@@ -69,8 +72,11 @@ impl Delivery for CheckedDelivery {
             // Commits that have passed the gate are visible: a client that fills a key after this delete has read at
             // least them.
             let covered = self.log.gated_position();
+            if self.disabled == DisabledGuarantee::Promptness {
+                tokio::time::sleep(OUTDATED_MAX * 3 / 2).await;
+            }
             let mut results = self.routers.delete(keys.clone()).await;
-            if self.acks_blindly {
+            if self.disabled == DisabledGuarantee::Acknowledgement {
                 results.fill(DeleteResult::Applied);
             }
             for (key, _) in keys.iter().zip(&results).filter(|(_, result)| **result == DeleteResult::Applied) {
@@ -94,7 +100,7 @@ impl SimulatedRegion {
         let process = Process::default();
         let pipelines: Vec<Pipeline> =
             (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, &process, statistics.clone(), seed)).collect();
-        self.start(HOST, process, async move {
+        self.programs.start(HOST, process, async move {
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
             let mut tasks = JoinSet::new();
@@ -121,7 +127,7 @@ impl SimulatedRegion {
             log: log.clone(),
             cluster,
             checker: self.checker.clone(),
-            acks_blindly: self.disabled == DisabledGuarantee::Acknowledgement,
+            disabled: self.disabled,
         };
         let disk = self.positions.borrow_mut().entry(cluster).or_default().clone();
         Pipeline {

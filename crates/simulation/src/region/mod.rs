@@ -28,6 +28,7 @@ mod plan;
 mod programs;
 mod reconfigure;
 mod router;
+mod router_program;
 mod server;
 mod usage;
 
@@ -44,7 +45,7 @@ use lookaside_router::MemoryDisk;
 use names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
 use plan::RunPlan;
 use programs::Programs;
-use router::RouterCommand;
+use router_program::RouterCommand;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, time::Instant};
 use usage::Usage;
@@ -84,14 +85,15 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
     let mut rng = fastrand::Rng::with_seed(seed);
     let database = SimulatedDatabase::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
     let faults = FaultLog::default();
+    let network = SimulatedNetwork::new(rng.u64(..), LINK_MODEL);
     let region = SimulatedRegion {
-        network: SimulatedNetwork::new(rng.u64(..), LINK_MODEL),
         checker: Checker::new(database.clone(), faults.clone()),
         faults,
         database,
         disabled,
         plan: RunPlan::random(&mut rng, disabled),
-        programs: Rc::default(),
+        programs: Rc::new(Programs::new(network.clone())),
+        network,
         stores: Rc::default(),
         positions: Rc::default(),
         spools: Rc::default(),
@@ -128,7 +130,7 @@ struct SimulatedRegion {
     faults: FaultLog,
     disabled: DisabledGuarantee,
     plan: RunPlan,
-    programs: Rc<RefCell<Programs>>,
+    programs: Rc<Programs>,
     stores: Rc<RefCell<BTreeMap<String, server::ServerMemory>>>,
     /// The invalidator's disk: the position of each cluster.
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
@@ -146,7 +148,7 @@ impl SimulatedRegion {
     /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
     async fn quiesce(&self) {
         for cluster in 0..CLUSTERS {
-            self.kill(&application_host(cluster)).await;
+            self.programs.kill(&application_host(cluster)).await;
         }
         let deadline = Instant::now() + QUIESCE_TIME_MAX;
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();

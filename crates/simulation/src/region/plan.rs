@@ -1,11 +1,28 @@
 //! What a seed decides once for a run.
 
-use super::DisabledGuarantee;
+use super::guarantee::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName};
-use super::router::SpoolMode;
 
 /// One run in this many has one fault at a time.
 const SINGLE_FAULTS_ONE_IN: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpoolMode {
+    Off,
+    Large,
+    /// So small that it overflows and servers are flushed.
+    Small,
+}
+
+impl SpoolMode {
+    fn random(rng: &mut fastrand::Rng) -> SpoolMode {
+        match rng.u8(0..4) {
+            0 | 1 => SpoolMode::Off,
+            2 => SpoolMode::Large,
+            _ => SpoolMode::Small,
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunPlan {

@@ -1,19 +1,19 @@
 //! The programs of all hosts: starts them, kills them, lets them hang.
 
-use super::SimulatedRegion;
-use crate::process::Process;
+use crate::{network::SimulatedNetwork, process::Process};
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     future::Future,
     time::Duration,
 };
 use tokio::task::JoinHandle;
 
-#[derive(Default)]
 pub(super) struct Programs {
-    running: BTreeMap<String, Program>,
+    network: SimulatedNetwork,
+    running: RefCell<BTreeMap<String, Program>>,
     /// Hosts whose program a fault stops at present. No second fault stops it.
-    faulty: BTreeSet<String>,
+    faulty: RefCell<BTreeSet<String>>,
 }
 
 struct Program {
@@ -21,18 +21,22 @@ struct Program {
     process: Process,
 }
 
-impl SimulatedRegion {
+impl Programs {
+    pub(super) fn new(network: SimulatedNetwork) -> Programs {
+        Programs { network, running: RefCell::default(), faulty: RefCell::default() }
+    }
+
     /// Runs `program`, whose sockets are those of `process`, on `host`, which runs no other.
     pub(super) fn start(&self, host: &str, process: Process, program: impl Future<Output = ()> + 'static) {
         let task = tokio::task::spawn_local(program);
-        self.programs.borrow_mut().running.insert(host.to_owned(), Program { task, process });
+        let before = self.running.borrow_mut().insert(host.to_owned(), Program { task, process });
+        assert!(before.is_none(), "{host} runs one program at a time");
     }
 
     /// Kills the program of `host` at an await point, and resets all of its connections.
     pub(super) async fn kill(&self, host: &str) {
         self.network.kill(host);
-        let running = self.programs.borrow_mut().running.remove(host);
-        if let Some(Program { task, process }) = running {
+        if let Some(Program { task, process }) = self.take(host) {
             // Tasks that it leaves behind connect to nothing.
             process.hang();
             task.abort();
@@ -43,15 +47,14 @@ impl SimulatedRegion {
 
     /// Waits until the program of `host` has ended by itself.
     pub(super) async fn wait_for_end(&self, host: &str) {
-        let running = self.programs.borrow_mut().running.remove(host);
-        if let Some(Program { task, .. }) = running {
+        if let Some(Program { task, .. }) = self.take(host) {
             let _ = task.await;
         }
     }
 
-    /// The program of `host` hangs for `duration`, and then goes on where it was.
+    /// The program of `host` hangs for `duration`, and then resumes.
     pub(super) async fn hang(&self, host: &str, duration: Duration) {
-        let process = self.programs.borrow().running.get(host).map(|program| program.process.clone());
+        let process = self.running.borrow().get(host).map(|program| program.process.clone());
         let Some(process) = process else { return };
         process.hang();
         tokio::time::sleep(duration).await;
@@ -60,10 +63,14 @@ impl SimulatedRegion {
 
     /// Reserves `host` for a fault of its program. False if another fault has it.
     pub(super) fn begin_fault(&self, host: &str) -> bool {
-        self.programs.borrow_mut().faulty.insert(host.to_owned())
+        self.faulty.borrow_mut().insert(host.to_owned())
     }
 
     pub(super) fn end_fault(&self, host: &str) {
-        self.programs.borrow_mut().faulty.remove(host);
+        self.faulty.borrow_mut().remove(host);
+    }
+
+    fn take(&self, host: &str) -> Option<Program> {
+        self.running.borrow_mut().remove(host)
     }
 }

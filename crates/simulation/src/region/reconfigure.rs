@@ -3,7 +3,7 @@
 use super::SimulatedRegion;
 use super::configuration::ClusterConfiguration;
 use super::names::RouterName;
-use super::router::RouterCommand;
+use super::router_program::RouterCommand;
 use std::time::Duration;
 use tokio::task::JoinSet;
 

@@ -57,7 +57,7 @@ impl SimulatedRegion {
         let process = Process::default();
         let network = self.network.host(host, &process);
         let (region, address) = (self.clone(), address(host));
-        self.start(host, process, async move {
+        self.programs.start(host, process, async move {
             let mut listener = network.listen(&address).await.expect("a simulated network listens");
             let mut connections = JoinSet::new();
             while let Ok(stream) = listener.accept().await {
