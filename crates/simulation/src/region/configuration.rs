@@ -25,7 +25,8 @@ impl ClusterConfiguration {
     pub(super) fn of(cluster: usize) -> ClusterConfiguration {
         ClusterConfiguration {
             servers: pool_servers(cluster),
-            spares: spares(cluster),
+            // The others are added later.
+            spares: spares(cluster)[..1].to_vec(),
             gutter: gutter(cluster),
             server_timeout_ms: SERVER_TIMEOUT_MS,
             spare_after_ms: SPARE_AFTER_MS,

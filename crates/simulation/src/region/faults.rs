@@ -33,10 +33,12 @@ enum Kind {
     ReplaceRouterWithBacklog,
     UpgradeRouter,
     ChangeTimeouts,
+    RewriteServers,
+    AddSpare,
 }
 
 /// One of these is drawn for each fault.
-const KINDS: [Kind; 24] = [
+const KINDS: [Kind; 26] = [
     Kind::CutServer,
     Kind::CutServer,
     Kind::CutServer,
@@ -61,6 +63,8 @@ const KINDS: [Kind; 24] = [
     Kind::ReplaceRouterWithBacklog,
     Kind::UpgradeRouter,
     Kind::ChangeTimeouts,
+    Kind::RewriteServers,
+    Kind::AddSpare,
 ];
 
 /// What a fault concerns: its kind decides which of them.
@@ -84,7 +88,8 @@ impl Kind {
     /// The part that may be stale; `None` if nothing may be.
     fn failed_part(self, target: &Target) -> Option<FailedPart> {
         match self {
-            Kind::CutApplication | Kind::HangApplication | Kind::ChangeTimeouts => None,
+            Kind::CutApplication | Kind::HangApplication => None,
+            Kind::ChangeTimeouts | Kind::RewriteServers | Kind::AddSpare => None,
             Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => Some(FailedPart::Router),
             Kind::HangServer | Kind::RestartServer => Some(FailedPart::Server(target.server.clone())),
             Kind::CutServer
@@ -161,6 +166,8 @@ impl SimulatedRegion {
             }
             Kind::UpgradeRouter => self.upgrade_router(router, rng).await,
             Kind::ChangeTimeouts => self.change_timeouts(router.cluster, rng).await,
+            Kind::RewriteServers => self.rewrite_servers(router.cluster, rng).await,
+            Kind::AddSpare => self.add_spare(router.cluster, rng).await,
         }
     }
 
