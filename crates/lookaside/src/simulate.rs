@@ -28,7 +28,8 @@ pub struct Options {
     /// Run only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, spool or spares
+    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, peers, spool,
+    /// promptness or spares
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]
@@ -49,6 +50,7 @@ pub fn run(options: &Options) -> Result<()> {
     let outcomes = run_seeds(first, seeds, threads, disabled);
     let failed: Vec<&RunOutcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
+    let outdated = tally.outdated;
     let mut out = std::io::stdout().lock();
     if options.json {
         let to_json = |outcome: &&RunOutcome| {
@@ -58,7 +60,13 @@ pub fn run(options: &Options) -> Result<()> {
         let report = serde_json::json!({
             "seeds": seeds, "failed": failed.iter().map(to_json).collect::<Vec<_>>(),
             "commits": tally.commits, "reads": tally.reads, "cached": tally.cached, "stale": tally.stale,
-            "faults": tally.faults, "seconds": started.elapsed().as_secs_f64(),
+            "faults": tally.faults, "hangs": tally.hangs, "upgrades": tally.upgrades, "spooled": tally.spooled,
+            "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers,
+            "outdated_ms_max": {
+                "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
+                "any": outdated.any_ms,
+            },
+            "seconds": started.elapsed().as_secs_f64(),
         });
         writeln!(out, "{report}")?;
     } else {
@@ -72,6 +80,18 @@ pub fn run(options: &Options) -> Result<()> {
             tally.stale,
             tally.faults,
             failed.len(),
+        )?;
+        writeln!(
+            out,
+            "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
+             servers: {}",
+            tally.hangs, tally.upgrades, tally.spooled, tally.flushes, tally.spare_takeovers,
+        )?;
+        writeln!(
+            out,
+            "oldest reads: {} ms outdated while nothing had failed, {} ms while one router had, {} ms while one other \
+             server had, {} ms at all",
+            outdated.calm_ms, outdated.one_router_ms, outdated.one_server_ms, outdated.any_ms,
         )?;
         for outcome in failed.iter().take(SEEDS_LISTED_MAX) {
             if let Some(violation) = &outcome.violation {

@@ -3,16 +3,26 @@
 //! 1. **No stale read.** Once a cluster has acknowledged a delete, a read of that key in that cluster that begins later
 //!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for
 //!    all keys up to a position that the invalidator has saved. (Values marked as stale are exempt.)
-//! 2. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
+//! 2. **No old read.** Outside of the failed part, no read returns a value that is older than the newest visible one by
+//!    more than [`OUTDATED_MAX`], whether its delete has been acknowledged or not.
+//! 3. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
 
-use crate::database::SimulatedDatabase;
+use crate::{
+    database::SimulatedDatabase,
+    fault_log::{Exposure, FaultLog},
+};
 use lookaside_client::Origin;
 use std::{
     collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex},
+    time::Duration,
 };
+use tokio::time::Instant;
+
+/// How long ago a value that is read outside of the failed part may have been replaced in the database.
+pub const OUTDATED_MAX: Duration = Duration::from_secs(1);
 
 /// A violated guarantee. Only the first one of a run is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +37,17 @@ pub enum Violation {
         read: u64,
         /// The oldest allowed version.
         acknowledged: u64,
+    },
+    /// A read returned an old value although no part of its cluster had failed.
+    OldRead {
+        /// Where it was read.
+        cluster: String,
+        /// The key that was read.
+        key: String,
+        /// The version that the cache returned.
+        read: u64,
+        /// For how long new readers of the database had seen a newer one, in milliseconds.
+        outdated_ms: u64,
     },
     /// At the end, a server still held an old version.
     LostDelete {
@@ -63,6 +84,11 @@ impl fmt::Display for Violation {
                 "stale read: cluster {cluster} returned version {read} of {key} after it had acknowledged the \
                  deletes up to version {acknowledged}"
             ),
+            Violation::OldRead { cluster, key, read, outdated_ms } => write!(
+                f,
+                "old read: cluster {cluster} returned version {read} of {key}, which had been outdated for \
+                 {outdated_ms} ms, although nothing had failed"
+            ),
             Violation::LostDelete { server, key, held, newest } => write!(
                 f,
                 "lost delete: at the end, {server} holds version {held} of {key}, whose newest version is {newest}"
@@ -82,6 +108,7 @@ pub struct Checker(Arc<Mutex<CheckerState>>);
 
 struct CheckerState {
     database: SimulatedDatabase,
+    faults: FaultLog,
     /// The saved position of each cluster.
     acknowledged: BTreeMap<String, u64>,
     /// The position that the last acknowledged delete of each cluster's key covers.
@@ -103,6 +130,54 @@ pub struct Tally {
     pub commits: u64,
     /// Faults that were injected.
     pub faults: u64,
+    /// Processes that hung.
+    pub hangs: u64,
+    /// Routers that were upgraded.
+    pub upgrades: u64,
+    /// Deletes that routers have spooled.
+    pub spooled: u64,
+    /// Servers that routers have flushed in place of undelivered deletes.
+    pub flushes: u64,
+    /// How often a spare has replaced a server.
+    pub spare_takeovers: u64,
+    /// How old values were that were read.
+    pub outdated: OutdatedMax,
+}
+
+/// For how long the oldest value that was read had been outdated in the database, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutdatedMax {
+    /// While no part of the cluster had failed.
+    pub calm_ms: u64,
+    /// While one router had failed, and nothing else.
+    pub one_router_ms: u64,
+    /// While one server had failed that does not own the key, and nothing else.
+    pub one_server_ms: u64,
+    /// Of all reads.
+    pub any_ms: u64,
+}
+
+impl OutdatedMax {
+    fn record(&mut self, exposure: Exposure, outdated: Duration) {
+        let ms = outdated.as_millis() as u64;
+        let of_exposure = match exposure {
+            Exposure::Calm => &mut self.calm_ms,
+            Exposure::OneRouter => &mut self.one_router_ms,
+            Exposure::OneServer => &mut self.one_server_ms,
+            Exposure::Failed => &mut self.any_ms,
+        };
+        *of_exposure = ms.max(*of_exposure);
+        self.any_ms = ms.max(self.any_ms);
+    }
+
+    fn max(self, other: OutdatedMax) -> OutdatedMax {
+        OutdatedMax {
+            calm_ms: self.calm_ms.max(other.calm_ms),
+            one_router_ms: self.one_router_ms.max(other.one_router_ms),
+            one_server_ms: self.one_server_ms.max(other.one_server_ms),
+            any_ms: self.any_ms.max(other.any_ms),
+        }
+    }
 }
 
 impl Tally {
@@ -114,6 +189,12 @@ impl Tally {
             stale: self.stale + other.stale,
             commits: self.commits + other.commits,
             faults: self.faults + other.faults,
+            hangs: self.hangs + other.hangs,
+            upgrades: self.upgrades + other.upgrades,
+            spooled: self.spooled + other.spooled,
+            flushes: self.flushes + other.flushes,
+            spare_takeovers: self.spare_takeovers + other.spare_takeovers,
+            outdated: self.outdated.max(other.outdated),
         }
     }
 }
@@ -123,14 +204,38 @@ impl Tally {
 pub struct ReadInProgress {
     cluster: String,
     key: String,
+    /// The server that has the key.
+    owner: String,
+    began: Instant,
     version_min: u64,
 }
 
+impl CheckerState {
+    /// Checks how old the value was when the read began.
+    fn check_age(&mut self, read: &ReadInProgress, version: u64) {
+        let since = self.database.outdated_since(&read.key, version).filter(|since| *since < read.began);
+        let Some(since) = since else { return };
+        let outdated = read.began - since;
+        let exposure = self.faults.exposure(&read.cluster, &read.owner, since, read.began);
+        self.tally.outdated.record(exposure, outdated);
+        if exposure == Exposure::Calm && outdated > OUTDATED_MAX {
+            let violation = Violation::OldRead {
+                cluster: read.cluster.clone(),
+                key: read.key.clone(),
+                read: version,
+                outdated_ms: outdated.as_millis() as u64,
+            };
+            self.violation.get_or_insert(violation);
+        }
+    }
+}
+
 impl Checker {
-    /// Checks a run on `database`.
-    pub fn new(database: SimulatedDatabase) -> Self {
+    /// Checks a run on `database` with `faults`.
+    pub fn new(database: SimulatedDatabase, faults: FaultLog) -> Self {
         Checker(Arc::new(Mutex::new(CheckerState {
             database,
+            faults,
             acknowledged: BTreeMap::new(),
             applied: BTreeMap::new(),
             violation: None,
@@ -160,13 +265,14 @@ impl Checker {
         self.state().acknowledged.get(cluster).copied().unwrap_or(0)
     }
 
-    /// Records that a read of `key` in `cluster` begins.
-    pub fn begin_read(&self, cluster: &str, key: &str) -> ReadInProgress {
+    /// Records that a read of `key`, which `owner` has, begins in `cluster`.
+    pub fn begin_read(&self, cluster: &str, key: &str, owner: &str) -> ReadInProgress {
         let state = self.state();
         let saved = state.acknowledged.get(cluster).copied().unwrap_or(0);
         let applied = state.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
         let version_min = state.database.version_at(key, saved.max(applied));
-        ReadInProgress { cluster: cluster.to_owned(), key: key.to_owned(), version_min }
+        let (cluster, key, owner) = (cluster.to_owned(), key.to_owned(), owner.to_owned());
+        ReadInProgress { cluster, key, owner, began: Instant::now(), version_min }
     }
 
     /// Records that the read returned `version`.
@@ -178,7 +284,11 @@ impl Checker {
             Origin::Stale => state.tally.stale += 1,
             Origin::Database => {}
         }
-        if origin == Origin::Cache && version < read.version_min {
+        if origin != Origin::Cache {
+            return;
+        }
+        state.check_age(&read, version);
+        if version < read.version_min {
             let violation = Violation::StaleRead {
                 cluster: read.cluster,
                 key: read.key,
@@ -189,9 +299,9 @@ impl Checker {
         }
     }
 
-    /// Counts an injected fault.
-    pub fn count_fault(&self) {
-        self.state().tally.faults += 1;
+    /// Counts something that was exercised.
+    pub fn count(&self, count: impl FnOnce(&mut Tally)) {
+        count(&mut self.state().tally);
     }
 
     /// Checks the state at the end, when nothing is in flight. `holds(key)` lists each server that holds the key, with

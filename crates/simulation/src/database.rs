@@ -4,6 +4,7 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
+use crate::process::Process;
 use lookaside_invalidator::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
 use lookaside_routing::BoxFuture;
 use std::{
@@ -14,7 +15,7 @@ use std::{
     },
     time::{Duration, SystemTime},
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 /// The database. Clones share its content.
 #[derive(Clone)]
@@ -41,6 +42,8 @@ struct Tables {
     /// The versions of each row, ascending.
     versions: BTreeMap<Arc<str>, Vec<u64>>,
     visibility_lag_us_max: u64,
+    /// When each commit became visible; commit n is at index n - 1.
+    visible_at: Vec<Instant>,
 }
 
 impl SimulatedDatabase {
@@ -52,6 +55,7 @@ impl SimulatedDatabase {
             log: Vec::new(),
             versions: BTreeMap::new(),
             visibility_lag_us_max,
+            visible_at: Vec::new(),
         };
         SimulatedDatabase { tables: Arc::new(Mutex::new(tables)), progressed: Arc::new(Notify::new()), is_gated }
     }
@@ -109,7 +113,16 @@ impl SimulatedDatabase {
     async fn make_visible(self, version: u64, lag: Duration) {
         tokio::time::sleep(lag).await;
         self.wait_for(|progress| progress.visible + 1 >= version).await;
+        self.tables().visible_at.push(Instant::now());
         self.progress(|progress| progress.visible = progress.visible.max(version));
+    }
+
+    /// Since when new readers have seen a newer row than `version` of `key`; `None` if they do not.
+    pub fn outdated_since(&self, key: &str, version: u64) -> Option<Instant> {
+        let tables = self.tables();
+        let versions = tables.versions.get(key)?;
+        let newer = versions.get(versions.partition_point(|&other| other <= version))?;
+        tables.visible_at.get(*newer as usize - 1).copied()
     }
 
     fn progress(&self, change: impl FnOnce(&mut LogProgress)) {
@@ -136,14 +149,16 @@ impl SimulatedDatabase {
 #[derive(Clone)]
 pub struct ClusterLog {
     database: SimulatedDatabase,
+    /// The process that reads it.
+    process: Process,
     /// All commits up to here have passed the gate.
     gated_position: Arc<AtomicU64>,
 }
 
 impl ClusterLog {
-    /// The log of `database`.
-    pub fn new(database: SimulatedDatabase) -> Self {
-        ClusterLog { database, gated_position: Arc::default() }
+    /// The log of `database`, as `process` reads it.
+    pub fn new(database: SimulatedDatabase, process: Process) -> Self {
+        ClusterLog { database, process, gated_position: Arc::default() }
     }
 
     /// The position up to which commits have passed the gate. Deletes that are sent from now on cover all of them.
@@ -185,6 +200,7 @@ impl Source for SimulatedSource {
         Box::pin(async move {
             let read = self.read;
             self.log.database.wait_for(|progress| progress.logged > read).await;
+            self.log.process.running().await;
             let tables = self.log.database.tables();
             let first = self.read as usize;
             let commits: Vec<Commit> = tables.log[first..]
@@ -208,6 +224,7 @@ impl Source for SimulatedSource {
             if self.log.database.is_gated {
                 self.log.database.wait_for(|progress| progress.visible >= position).await;
             }
+            self.log.process.running().await;
             self.log.gated_position.fetch_max(position, Ordering::Relaxed);
             Ok(())
         })

@@ -9,8 +9,10 @@
 
 pub mod checker;
 pub mod database;
+pub mod fault_log;
 mod link;
 pub mod network;
+pub mod process;
 pub mod region;
 mod stream;
 mod value;

@@ -6,19 +6,24 @@
 //! * a cut link delays all bytes. When it heals they arrive late, unless the connection has been reset meanwhile. Each
 //!   end sees a reset on its own: bytes may still arrive although the end that wrote them saw an error, so a request
 //!   that "failed" may be executed later;
-//! * a host that dies loses its listeners and resets all of its connections.
+//! * a host that dies loses its listeners and resets all of its connections;
+//! * a process that hangs keeps both, and uses neither ([`crate::process`]).
 
 pub use crate::link::LinkModel;
 use crate::{
     link::LinkDelays,
+    process::Process,
     stream::{Pipe, SimulatedStream},
 };
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    future::poll_fn,
     io,
     sync::{Arc, Mutex, MutexGuard, Weak},
+    task::ready,
+    time::Duration,
 };
 use tokio::{sync::mpsc, time::Instant};
 
@@ -30,12 +35,19 @@ pub struct SimulatedNetwork {
 }
 
 struct NetworkState {
-    listeners: BTreeMap<Address, (Arc<str>, AcceptSender)>,
+    listeners: BTreeMap<Address, ListeningSocket>,
     connections: Vec<SimulatedConnection>,
     cuts: BTreeSet<Pair>,
+    /// The extra delay of slow links.
+    slow: BTreeMap<Pair, Duration>,
 }
 
-type AcceptSender = mpsc::UnboundedSender<Box<dyn Stream>>;
+#[derive(Clone)]
+struct ListeningSocket {
+    host: Arc<str>,
+    process: Process,
+    accepting: mpsc::UnboundedSender<Box<dyn Stream>>,
+}
 
 /// Two hosts, in alphabetical order.
 type Pair = (Arc<str>, Arc<str>);
@@ -49,13 +61,18 @@ struct SimulatedConnection {
 impl SimulatedNetwork {
     /// A network without hosts.
     pub fn new(seed: u64, link_model: LinkModel) -> Self {
-        let state = NetworkState { listeners: BTreeMap::new(), connections: Vec::new(), cuts: BTreeSet::new() };
+        let state = NetworkState {
+            listeners: BTreeMap::new(),
+            connections: Vec::new(),
+            cuts: BTreeSet::new(),
+            slow: BTreeMap::new(),
+        };
         SimulatedNetwork { delays: LinkDelays::new(seed, link_model), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The network as a program on the host `name` uses it.
-    pub fn host(&self, name: &str) -> Arc<dyn Network> {
-        Arc::new(Host { name: name.into(), network: self.clone() })
+    /// The network as `process` on the host `name` uses it.
+    pub fn host(&self, name: &str, process: &Process) -> Arc<dyn Network> {
+        Arc::new(Host { name: name.into(), process: process.clone(), network: self.clone() })
     }
 
     /// Cuts the link between two hosts. Half of their connections are reset at one end; the others delay their bytes.
@@ -93,10 +110,23 @@ impl SimulatedNetwork {
         }
     }
 
+    /// Delays every write on the link between two hosts by `extra` from now on; zero: no longer. Bytes in flight are
+    /// not overtaken.
+    pub fn slow_down(&self, one: &str, other: &str, extra: Duration) {
+        let mut state = self.state();
+        let pair = pair(one, other);
+        for connection in state.connections.iter().filter(|connection| connection.hosts == pair) {
+            for (_, pipe) in connection.pipes() {
+                pipe.lock().expect("one thread runs a simulation").extra_delay = extra;
+            }
+        }
+        state.slow.insert(pair, extra);
+    }
+
     /// Kills a host: its listeners are closed, its connections reset. Bytes that it had written may arrive.
     pub fn kill(&self, name: &str) {
         let mut state = self.state();
-        state.listeners.retain(|_, (host, _)| &**host != name);
+        state.listeners.retain(|_, socket| &*socket.host != name);
         let of_host = |connection: &&SimulatedConnection| &*connection.hosts.0 == name || &*connection.hosts.1 == name;
         for connection in state.connections.iter().filter(of_host) {
             for (_, pipe) in connection.pipes() {
@@ -110,19 +140,21 @@ impl SimulatedNetwork {
 
     fn is_cut(&self, from: &str, to: &Address) -> bool {
         let state = self.state();
-        state.listeners.get(to).is_some_and(|(host, _)| state.cuts.contains(&pair(from, host)))
+        state.listeners.get(to).is_some_and(|socket| state.cuts.contains(&pair(from, &socket.host)))
     }
 
-    fn open(&self, from: &str, to: &Address) -> io::Result<Box<dyn Stream>> {
+    fn open(&self, from: &Host, to: &Address) -> io::Result<Box<dyn Stream>> {
         let mut state = self.state();
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, format!("nothing listens on {to}"));
-        let (host, accepting) = state.listeners.get(to).cloned().ok_or_else(refused)?;
-        let pipes = [(), ()].map(|()| Arc::new(Mutex::new(Pipe::new())));
-        let far = SimulatedStream::new(self.delays.clone(), pipes[0].clone(), pipes[1].clone());
-        let near = SimulatedStream::new(self.delays.clone(), pipes[1].clone(), pipes[0].clone());
+        let ListeningSocket { host, process, accepting } = state.listeners.get(to).cloned().ok_or_else(refused)?;
+        let hosts = pair(&from.name, &host);
+        let extra_delay = state.slow.get(&hosts).copied().unwrap_or_default();
+        let pipes = [(), ()].map(|()| Arc::new(Mutex::new(Pipe::new(extra_delay))));
+        let far = SimulatedStream::new(process, self.delays.clone(), pipes[0].clone(), pipes[1].clone());
+        let near = SimulatedStream::new(from.process.clone(), self.delays.clone(), pipes[1].clone(), pipes[0].clone());
         accepting.send(Box::new(far)).map_err(|_| refused())?;
         state.connections.retain(|connection| connection.pipes().next().is_some());
-        let connection = SimulatedConnection { hosts: pair(from, &host), pipes: pipes.each_ref().map(Arc::downgrade) };
+        let connection = SimulatedConnection { hosts, pipes: pipes.each_ref().map(Arc::downgrade) };
         state.connections.push(connection);
         Ok(Box::new(near))
     }
@@ -145,35 +177,49 @@ fn pair(one: &str, other: &str) -> Pair {
 
 struct Host {
     name: Arc<str>,
+    process: Process,
     network: SimulatedNetwork,
 }
 
 impl Network for Host {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
+            self.process.running().await;
             let was_cut = self.network.is_cut(&self.name, address);
             tokio::time::sleep(self.network.delays.draw() * 2).await;
+            self.process.running().await;
             if was_cut || self.network.is_cut(&self.name, address) {
                 // Packets are lost in one direction: the caller's own timeout ends this.
                 std::future::pending::<()>().await;
             }
-            self.network.open(&self.name, address)
+            self.network.open(self, address)
         })
     }
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let (accepting, accepted) = mpsc::unbounded_channel();
-            self.network.state().listeners.insert(address.clone(), (self.name.clone(), accepting));
-            Ok(Box::new(SimulatedListener(accepted)) as Box<dyn Listener>)
+            let (host, process) = (self.name.clone(), self.process.clone());
+            let socket = ListeningSocket { host, process: process.clone(), accepting };
+            self.network.state().listeners.insert(address.clone(), socket);
+            Ok(Box::new(SimulatedListener { process, accepted }) as Box<dyn Listener>)
         })
     }
 }
 
-struct SimulatedListener(mpsc::UnboundedReceiver<Box<dyn Stream>>);
+struct SimulatedListener {
+    process: Process,
+    accepted: mpsc::UnboundedReceiver<Box<dyn Stream>>,
+}
 
 impl Listener for SimulatedListener {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move { self.0.recv().await.ok_or_else(|| io::Error::other("the host has been killed")) })
+        Box::pin(async move {
+            let accepted = poll_fn(|cx| {
+                ready!(self.process.poll_running(cx));
+                self.accepted.poll_recv(cx)
+            });
+            accepted.await.ok_or_else(|| io::Error::other("the host has been killed"))
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! One end of a simulated connection, and the pipe between two ends.
 
-use crate::link::LinkDelays;
+use crate::{link::LinkDelays, process::Process};
 use lookaside_client::Stream;
 use std::{
     collections::VecDeque,
@@ -27,6 +27,8 @@ pub(crate) struct Pipe {
     arrives_last: Instant,
     /// While true, nothing arrives.
     pub(crate) is_cut: bool,
+    /// Added to the delay of every write.
+    pub(crate) extra_delay: Duration,
     /// The reader sees an error once it has read what arrived.
     pub(crate) reader_is_reset: bool,
     /// The writer sees an error.
@@ -38,12 +40,13 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(extra_delay: Duration) -> Self {
         Pipe {
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
             arrives_last: Instant::now(),
             is_cut: false,
+            extra_delay,
             reader_is_reset: false,
             writer_is_reset: false,
             is_ended: false,
@@ -63,7 +66,7 @@ impl Pipe {
     }
 
     fn push(&mut self, arrives: Instant, bytes: &[u8]) {
-        self.arrives_last = self.arrives_last.max(arrives);
+        self.arrives_last = self.arrives_last.max(arrives + self.extra_delay);
         self.in_flight.push_back((self.arrives_last, bytes.to_vec()));
         self.in_flight_bytes += bytes.len();
         self.reader.take().into_iter().for_each(Waker::wake);
@@ -83,6 +86,8 @@ impl Pipe {
 }
 
 pub(crate) struct SimulatedStream {
+    /// The process that has this end.
+    process: Process,
     delays: LinkDelays,
     incoming: Arc<Mutex<Pipe>>,
     outgoing: Arc<Mutex<Pipe>>,
@@ -90,8 +95,24 @@ pub(crate) struct SimulatedStream {
 }
 
 impl SimulatedStream {
-    pub(crate) fn new(delays: LinkDelays, incoming: Arc<Mutex<Pipe>>, outgoing: Arc<Mutex<Pipe>>) -> Self {
-        SimulatedStream { delays, incoming, outgoing, arrival: Box::pin(tokio::time::sleep(Duration::ZERO)) }
+    pub(crate) fn new(
+        process: Process,
+        delays: LinkDelays,
+        incoming: Arc<Mutex<Pipe>>,
+        outgoing: Arc<Mutex<Pipe>>,
+    ) -> Self {
+        let arrival = Box::pin(tokio::time::sleep(Duration::ZERO));
+        SimulatedStream { process, delays, incoming, outgoing, arrival }
+    }
+
+    /// Closes this end of a pipe.
+    fn end(&self, pipe: &Arc<Mutex<Pipe>>) {
+        let pipe = pipe.clone();
+        self.process.when_running(move || {
+            let mut pipe = lock(&pipe);
+            pipe.is_ended = true;
+            pipe.wake();
+        });
     }
 }
 
@@ -103,17 +124,15 @@ impl Stream for SimulatedStream {
 
 impl Drop for SimulatedStream {
     fn drop(&mut self) {
-        for pipe in [&self.outgoing, &self.incoming] {
-            let mut pipe = lock(pipe);
-            pipe.is_ended = true;
-            pipe.wake();
-        }
+        self.end(&self.outgoing);
+        self.end(&self.incoming);
     }
 }
 
 impl AsyncRead for SimulatedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        ready!(this.process.poll_running(cx));
         loop {
             let mut pipe = lock(&this.incoming);
             pipe.reader = Some(cx.waker().clone());
@@ -137,6 +156,7 @@ impl AsyncRead for SimulatedStream {
 
 impl AsyncWrite for SimulatedStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.process.poll_running(cx));
         let arrives = Instant::now() + self.delays.draw();
         let mut pipe = lock(&self.outgoing);
         if pipe.writer_is_reset || pipe.is_ended {
@@ -155,9 +175,7 @@ impl AsyncWrite for SimulatedStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut pipe = lock(&self.outgoing);
-        pipe.is_ended = true;
-        pipe.wake();
+        self.end(&self.outgoing);
         Poll::Ready(Ok(()))
     }
 }

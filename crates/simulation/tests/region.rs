@@ -1,61 +1,83 @@
 //! The simulation itself: it is deterministic, exercises enough, and finds guarantees that are disabled on purpose.
 
 use lookaside_simulation::{
-    checker::Tally,
-    region::{DisabledGuarantee, run},
+    checker::{OUTDATED_MAX, Tally, Violation},
+    region::{DisabledGuarantee, RunOutcome, run},
 };
 
+/// Also on another thread, whose thread-local random numbers and memory are others.
 #[test]
 fn same_seed_gives_the_same_run() {
-    for seed in 7..10 {
-        assert_eq!(run(seed, DisabledGuarantee::Nothing), run(seed, DisabledGuarantee::Nothing));
-    }
-    assert_ne!(run(7, DisabledGuarantee::Nothing).tally, run(8, DisabledGuarantee::Nothing).tally);
+    const SEEDS: std::ops::Range<u64> = 7..13;
+    let run_all = || -> Vec<RunOutcome> { SEEDS.map(|seed| run(seed, DisabledGuarantee::Nothing)).collect() };
+    let other_thread = std::thread::spawn(run_all);
+    let outcomes = run_all();
+    assert_eq!(outcomes, other_thread.join().expect("runs do not panic"));
+    assert_ne!(outcomes[0].tally, outcomes[1].tally);
+    let spooled: u64 = outcomes.iter().map(|outcome| outcome.tally.spooled).sum();
+    assert!(spooled > 0, "peers are the part of the router in which most tasks wait for each other");
 }
 
 #[test]
 fn guarantees_hold_under_load_and_faults() {
     let mut sum = Tally::default();
-    for seed in 1_000..1_010 {
+    for seed in 1_000..1_012 {
         let outcome = run(seed, DisabledGuarantee::Nothing);
         assert_eq!(outcome.violation, None, "to repeat: lookaside simulate --seed {seed}");
         sum = sum.plus(outcome.tally);
     }
     assert!(sum.commits > 1_000 && sum.faults > 100, "{sum:?}");
     assert!(sum.cached > sum.reads / 3 && sum.stale > 10, "{sum:?}");
+    assert!(sum.hangs > 10 && sum.upgrades > 5, "{sum:?}");
+    assert!(sum.spooled > 100 && sum.flushes > 0 && sum.spare_takeovers > 5, "{sum:?}");
+    assert!(sum.outdated.calm_ms > 0 && sum.outdated.any_ms > OUTDATED_MAX.as_millis() as u64, "{sum:?}");
 }
 
-/// The number of seeds that show a violation while a guarantee is disabled.
-fn violations(disabled: DisabledGuarantee) -> usize {
-    (1..=10).filter(|&seed| run(seed, disabled).violation.is_some()).count()
+/// Whether one of ten seeds shows a violation that `is_expected` while a guarantee is disabled.
+fn is_found(disabled: DisabledGuarantee, is_expected: fn(&Violation) -> bool) -> bool {
+    (1..=10).any(|seed| run(seed, disabled).violation.as_ref().is_some_and(is_expected))
+}
+
+fn is_staleness(violation: &Violation) -> bool {
+    matches!(violation, Violation::StaleRead { .. } | Violation::LostDelete { .. })
 }
 
 #[test]
 fn delete_before_visibility_is_found() {
-    assert!(violations(DisabledGuarantee::Gate) > 0);
+    assert!(is_found(DisabledGuarantee::Gate, is_staleness));
 }
 
 #[test]
 fn fill_without_a_lease_is_found() {
-    assert!(violations(DisabledGuarantee::Leases) > 0);
+    assert!(is_found(DisabledGuarantee::Leases, is_staleness));
 }
 
 #[test]
 fn acknowledging_unapplied_deletes_is_found() {
-    assert!(violations(DisabledGuarantee::Acknowledgement) > 0);
+    assert!(is_found(DisabledGuarantee::Acknowledgement, is_staleness));
 }
 
 #[test]
 fn reading_a_server_with_a_backlog_is_found() {
-    assert!(violations(DisabledGuarantee::Fence) > 0);
+    assert!(is_found(DisabledGuarantee::Fence, is_staleness));
+}
+
+#[test]
+fn routers_that_do_not_fence_for_each_other_are_found() {
+    assert!(is_found(DisabledGuarantee::Peers, is_staleness));
 }
 
 #[test]
 fn losing_spooled_deletes_is_found() {
-    assert!(violations(DisabledGuarantee::Spool) > 0);
+    assert!(is_found(DisabledGuarantee::Spool, is_staleness));
 }
 
 #[test]
 fn spare_without_deletes_is_found() {
-    assert!(violations(DisabledGuarantee::Spares) > 0);
+    assert!(is_found(DisabledGuarantee::Spares, is_staleness));
+}
+
+#[test]
+fn late_deletes_are_found() {
+    assert!(is_found(DisabledGuarantee::Promptness, |violation| matches!(violation, Violation::OldRead { .. })));
 }

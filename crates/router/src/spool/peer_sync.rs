@@ -69,10 +69,7 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
         if was_unreachable == is_synced {
             sync.log_reachability(is_synced);
         }
-        peer.sync_counts.send_modify(|counts| match is_synced {
-            true => counts.successes += 1,
-            false => counts.failures += 1,
-        });
+        peer.syncs.record(is_synced);
         let pause = if is_synced { peers.confirmed_for() / 2 } else { RETRY };
         tokio::select! {
             biased;

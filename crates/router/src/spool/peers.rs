@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 /// The most batches of deletes that wait to be forwarded by one peer.
@@ -57,17 +57,29 @@ pub(super) struct Peer {
     /// Whether the last synchronization failed.
     pub(super) is_unreachable: AtomicBool,
     pub(super) sync_requested: Notify,
-    /// Changes after each synchronization.
-    pub(super) sync_counts: watch::Sender<SyncCounts>,
+    pub(super) syncs: SyncLog,
     forwards: mpsc::Sender<ForwardRequest>,
     /// Taken by the task that sends them.
     pub(super) forward_queue: Mutex<Option<mpsc::Receiver<ForwardRequest>>>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SyncCounts {
-    pub(super) failures: u64,
-    pub(super) successes: u64,
+/// Tells waiting deletes of each synchronization. Not a `watch` channel, which wakes its receivers in a random order
+/// that no seed of a simulation determines.
+#[derive(Default)]
+pub(super) struct SyncLog {
+    failures: AtomicU64,
+    ended: Notify,
+}
+
+impl SyncLog {
+    pub(super) fn record(&self, is_synced: bool) {
+        self.failures.fetch_add(u64::from(!is_synced), Relaxed);
+        self.ended.notify_waiters();
+    }
+
+    fn failures(&self) -> u64 {
+        self.failures.load(Relaxed)
+    }
 }
 
 /// Deletes that a peer is asked to forward to their server.
@@ -91,7 +103,7 @@ impl Peers {
                 fences: Mutex::new(backlogged.clone().map(|server| (server, None)).collect()),
                 is_unreachable: AtomicBool::new(false),
                 sync_requested: Notify::new(),
-                sync_counts: watch::Sender::new(SyncCounts::default()),
+                syncs: SyncLog::default(),
                 forwards,
                 forward_queue: Mutex::new(Some(queue)),
             }
@@ -207,14 +219,15 @@ impl Peer {
     async fn wait_for_fence(&self, server: &ServerLog, confirmed_for: Duration, deadline: Instant) -> bool {
         let is_safe =
             || self.is_confirmed(&server.address, confirmed_for) || server.backlog_state() == BacklogState::Empty;
-        let mut counts = self.sync_counts.subscribe();
-        let failures = counts.borrow_and_update().failures;
+        let failures = self.syncs.failures();
         loop {
+            // From here on no end of a synchronization is missed.
+            let ended = self.syncs.ended.notified();
             if is_safe() {
                 return true;
             }
-            match timeout_at(deadline, counts.changed()).await {
-                Ok(Ok(())) if counts.borrow_and_update().failures == failures => {}
+            match timeout_at(deadline, ended).await {
+                Ok(()) if self.syncs.failures() == failures => {}
                 _ => return is_safe(),
             }
         }

@@ -1,8 +1,11 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
-use super::names::{CLUSTERS, address, application_host, cluster_name, router_host};
+use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name, owner};
 use super::{DisabledGuarantee, SimulatedRegion};
-use crate::value::{value_of, version_of};
+use crate::{
+    process::Process,
+    value::{value_of, version_of},
+};
 use bytes::Bytes;
 use lookaside_client::{Client, DestinationOptions, Lookup, Origin, ReadOptions, TcpDestination};
 use lookaside_routing::DestinationRoute;
@@ -25,20 +28,25 @@ impl SimulatedRegion {
         for cluster in 0..CLUSTERS {
             let region = self.clone();
             let mut rng = rng.fork();
-            self.start(&application_host(cluster), async move {
-                let options = DestinationOptions { server_timeout_ms: 800, seed: rng.u64(..), ..Default::default() };
-                let network = region.network.host(&application_host(cluster));
-                let destination = TcpDestination::new(address(&router_host(cluster)), network, options);
-                let client = Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)));
+            let process = Process::default();
+            let network = self.network.host(&application_host(cluster), &process);
+            self.programs.start(&application_host(cluster), process, async move {
+                let connect = |router: RouterName| {
+                    let seed = rng.u64(..);
+                    let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
+                    let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
+                    Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
+                };
+                let clients: Vec<Client> = region.plan.routers(cluster).map(connect).collect();
                 let mut tasks = JoinSet::new();
                 for _ in 0..READERS {
                     let application =
-                        Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
+                        Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
                     tasks.spawn_local(application.read_loop());
                 }
                 for _ in 0..WRITERS {
                     let application =
-                        Application { region: region.clone(), client: client.clone(), cluster, rng: rng.fork() };
+                        Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
                     tasks.spawn_local(application.write_loop());
                 }
                 while tasks.join_next().await.is_some() {}
@@ -49,7 +57,8 @@ impl SimulatedRegion {
 
 struct Application {
     region: SimulatedRegion,
-    client: Client,
+    /// One for each router of the cluster.
+    clients: Vec<Client>,
     cluster: usize,
     rng: fastrand::Rng,
 }
@@ -69,9 +78,9 @@ impl Application {
     async fn write_loop(mut self) {
         loop {
             let key = key(&mut self.rng);
-            self.region.database.write(&key).await;
-            if self.rng.u8(0..OWN_DELETE_ONE_IN) == 0 {
-                let _ = self.client.delete(&key).await;
+            let version = self.region.database.write(&key).await;
+            if self.rng.u8(0..OWN_DELETE_ONE_IN) == 0 && self.client().delete(&key).await.is_ok() {
+                self.region.checker.record_applied(&cluster_name(self.cluster), &key, version);
             }
             self.pause(60_000).await;
         }
@@ -79,10 +88,11 @@ impl Application {
 
     async fn read_one(&mut self) {
         let key = key(&mut self.rng);
-        let read_in_progress = self.region.checker.begin_read(&cluster_name(self.cluster), &key);
-        let options = self.options();
+        let read_in_progress =
+            self.region.checker.begin_read(&cluster_name(self.cluster), &key, &owner(self.cluster, &key));
+        let (options, client) = (self.options(), self.client());
         let load = || self.load(&key);
-        let read = self.client.read(&key, &options, load).await.expect("loading does not fail");
+        let read = client.read(&key, &options, load).await.expect("loading does not fail");
         self.region.checker.end_read(read_in_progress, version_of(&read.value), read.origin);
     }
 
@@ -90,8 +100,9 @@ impl Application {
         let mut keys: Vec<String> = (0..4).map(|_| key(&mut self.rng)).collect();
         keys.dedup();
         let cluster = cluster_name(self.cluster);
-        let reads_in_progress: Vec<_> = keys.iter().map(|key| self.region.checker.begin_read(&cluster, key)).collect();
-        let options = self.options();
+        let begin_read = |key: &String| self.region.checker.begin_read(&cluster, key, &owner(self.cluster, key));
+        let reads_in_progress: Vec<_> = keys.iter().map(begin_read).collect();
+        let (options, client) = (self.options(), self.client());
         let load = async |missed: Vec<Bytes>| {
             let mut values = Vec::new();
             for key in missed {
@@ -99,7 +110,7 @@ impl Application {
             }
             Ok::<_, Infallible>(values)
         };
-        let read = self.client.read_many(&keys, &options, load).await.expect("loading does not fail");
+        let read = client.read_many(&keys, &options, load).await.expect("loading does not fail");
         for (read_in_progress, read) in reads_in_progress.into_iter().zip(read) {
             self.region.checker.end_read(read_in_progress, version_of(&read.value), read.origin);
         }
@@ -107,12 +118,14 @@ impl Application {
 
     async fn read_without_lease(&mut self) {
         let key = key(&mut self.rng);
-        let read_in_progress = self.region.checker.begin_read(&cluster_name(self.cluster), &key);
-        if let Ok(Lookup::Hit { value, .. }) = self.client.get(&key).await {
+        let read_in_progress =
+            self.region.checker.begin_read(&cluster_name(self.cluster), &key, &owner(self.cluster, &key));
+        let client = self.client();
+        if let Ok(Lookup::Hit { value, .. }) = client.get(&key).await {
             return self.region.checker.end_read(read_in_progress, version_of(&value), Origin::Cache);
         }
         let Ok(value) = self.load(&key).await;
-        let _ = self.client.set(&key, value, 0, 0).await;
+        let _ = client.set(&key, value, 0, 0).await;
     }
 
     /// A query: at some moment during its run it reads the visible version.
@@ -121,6 +134,11 @@ impl Application {
         let version = self.region.database.read(key);
         tokio::time::sleep(self.region.database.query_time()).await;
         Ok(value_of(version))
+    }
+
+    /// A client of any router.
+    fn client(&mut self) -> Client {
+        self.clients[self.rng.usize(0..self.clients.len())].clone()
     }
 
     fn options(&mut self) -> ReadOptions {

@@ -1,9 +1,107 @@
-//! Injects faults: cuts and heals links, kills and restarts programs.
+//! Injects faults: cuts, slows and heals links; kills, restarts, upgrades, reconfigures and hangs programs.
 
-use super::names::{CLUSTERS, application_host, router_host, server_names};
+use super::names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
+use super::plan::RunPlan;
+use super::router_program::RouterCommand;
 use super::{SimulatedRegion, invalidator};
+use crate::fault_log::{AFTERMATH, FailedPart};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
+
+/// The longest time for which a program hangs.
+const HANG_MS_MAX: u64 = 3_000;
+/// One fault in this many lasts long enough for spares to serve and for the fences of silent routers to expire.
+const LONG_ONE_IN: u8 = 5;
+
+/// The largest extra delay of a slow link, in milliseconds: more than a router waits for a server.
+const EXTRA_DELAY_MS_MAX: u64 = 300;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    CutServer,
+    CutPeer,
+    CutInvalidator,
+    CutApplication,
+    SlowServer,
+    RestartServer,
+    RestartRouter,
+    RestartInvalidator,
+    HangServer,
+    HangRouter,
+    HangInvalidator,
+    HangApplication,
+    ReplaceRouterWithBacklog,
+    UpgradeRouter,
+    ChangeTimeouts,
+    RewriteServers,
+    AddSpare,
+}
+
+/// One of these is drawn for each fault.
+const KINDS: [Kind; 26] = [
+    Kind::CutServer,
+    Kind::CutServer,
+    Kind::CutServer,
+    Kind::CutServer,
+    Kind::CutPeer,
+    Kind::CutInvalidator,
+    Kind::CutInvalidator,
+    Kind::CutApplication,
+    Kind::SlowServer,
+    Kind::RestartServer,
+    Kind::RestartServer,
+    Kind::RestartServer,
+    Kind::RestartRouter,
+    Kind::RestartInvalidator,
+    Kind::HangServer,
+    Kind::HangServer,
+    Kind::HangRouter,
+    Kind::HangRouter,
+    Kind::HangInvalidator,
+    Kind::HangApplication,
+    Kind::ReplaceRouterWithBacklog,
+    Kind::ReplaceRouterWithBacklog,
+    Kind::UpgradeRouter,
+    Kind::ChangeTimeouts,
+    Kind::RewriteServers,
+    Kind::AddSpare,
+];
+
+/// What a fault concerns: its kind decides which of them.
+struct Target {
+    router: RouterName,
+    /// Another router of the cluster, or the same.
+    peer: RouterName,
+    server: String,
+}
+
+impl Target {
+    fn random(rng: &mut fastrand::Rng, plan: &RunPlan) -> Target {
+        let cluster = rng.usize(0..CLUSTERS);
+        let (routers, mut servers): (Vec<RouterName>, _) = (plan.routers(cluster).collect(), server_names(cluster));
+        let (router, peer) = (routers[rng.usize(0..routers.len())], routers[rng.usize(0..routers.len())]);
+        Target { router, peer, server: servers.swap_remove(rng.usize(0..servers.len())) }
+    }
+}
+
+impl Kind {
+    /// The part that may be stale; `None` if nothing may be.
+    fn failed_part(self, target: &Target) -> Option<FailedPart> {
+        match self {
+            Kind::CutApplication | Kind::HangApplication => None,
+            Kind::ChangeTimeouts | Kind::RewriteServers | Kind::AddSpare => None,
+            Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => Some(FailedPart::Router),
+            Kind::HangServer | Kind::RestartServer => Some(FailedPart::Server(target.server.clone())),
+            Kind::CutServer
+            | Kind::CutPeer
+            | Kind::CutInvalidator
+            | Kind::SlowServer
+            | Kind::RestartInvalidator
+            | Kind::HangInvalidator
+            | Kind::ReplaceRouterWithBacklog => Some(FailedPart::Delivery),
+        }
+    }
+}
 
 impl SimulatedRegion {
     /// Injects faults until `end`, then waits until all are repaired.
@@ -11,53 +109,131 @@ impl SimulatedRegion {
         let mut faults = JoinSet::new();
         while Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(rng.u64(50..800))).await;
-            self.checker.count_fault();
-            let duration = Duration::from_millis(rng.u64(20..2_000));
-            faults.spawn_local(self.clone().inject_fault(rng.fork(), duration));
+            self.checker.count(|tally| tally.faults += 1);
+            let duration_ms = if rng.u8(0..LONG_ONE_IN) == 0 { rng.u64(2_000..6_000) } else { rng.u64(20..2_000) };
+            faults.spawn_local(self.clone().inject_fault(rng.fork(), Duration::from_millis(duration_ms)));
+            if self.plan.has_single_faults {
+                while faults.join_next().await.is_some() {}
+                tokio::time::sleep(AFTERMATH).await;
+            }
         }
         while faults.join_next().await.is_some() {}
     }
 
     async fn inject_fault(self, mut rng: fastrand::Rng, duration: Duration) {
-        let cluster = rng.usize(0..CLUSTERS);
-        let servers: Vec<String> = server_names(cluster).collect();
-        let server = servers[rng.usize(0..servers.len())].clone();
-        let router = router_host(cluster);
-        match rng.u8(0..11) {
-            0..4 => self.cut(&router, &server, duration).await,
-            4 | 5 => self.cut(invalidator::HOST, &router, duration).await,
-            6 => self.cut(&application_host(cluster), &router, duration).await,
-            7 => {
-                self.kill(&server).await;
-                tokio::time::sleep(duration).await;
-                self.start_server(&server, rng.u64(..));
-            }
-            8 => self.restart_router(cluster, duration, &mut rng).await,
-            9 => {
-                // The router may have spooled deletes for the server that it cannot reach.
-                self.network.cut(&router, &server);
-                tokio::time::sleep(duration).await;
-                self.restart_router(cluster, duration / 2, &mut rng).await;
-                tokio::time::sleep(duration / 2).await;
-                self.network.heal(&router, &server);
-            }
-            _ => {
-                self.kill(invalidator::HOST).await;
-                tokio::time::sleep(duration).await;
-                self.start_invalidator(rng.u64(..));
-            }
+        let kind = KINDS[rng.usize(0..KINDS.len())];
+        let target = Target::random(&mut rng, &self.plan);
+        let cluster = (kind != Kind::RestartInvalidator && kind != Kind::HangInvalidator)
+            .then(|| cluster_name(target.router.cluster));
+        let fault = kind.failed_part(&target).map(|part| self.faults.begin(cluster, part));
+        self.inject(kind, &target, duration, rng).await;
+        if let Some(fault) = fault {
+            self.faults.end(fault);
         }
     }
 
-    async fn restart_router(&self, cluster: usize, duration: Duration, rng: &mut fastrand::Rng) {
-        self.kill(&router_host(cluster)).await;
-        tokio::time::sleep(duration).await;
-        self.start_router(cluster, rng.u64(..));
+    async fn inject(&self, kind: Kind, target: &Target, duration: Duration, mut rng: fastrand::Rng) {
+        let Target { router, peer, server } = target;
+        let (router, host, rng) = (*router, &router.host(), &mut rng);
+        let application = &application_host(router.cluster);
+        match kind {
+            Kind::CutServer => self.cut(host, server, duration).await,
+            Kind::CutPeer => self.cut(host, &peer.host(), duration).await,
+            Kind::CutInvalidator => self.cut(invalidator::HOST, host, duration).await,
+            Kind::CutApplication => self.cut(application, host, duration).await,
+            Kind::SlowServer => {
+                self.network.slow_down(host, server, Duration::from_millis(rng.u64(1..EXTRA_DELAY_MS_MAX)));
+                tokio::time::sleep(duration).await;
+                self.network.slow_down(host, server, Duration::ZERO);
+            }
+            Kind::RestartServer => self.restart_server(server, duration, rng).await,
+            Kind::RestartRouter => self.restart_router(router, duration, rng).await,
+            Kind::RestartInvalidator => self.restart_invalidator(duration, rng).await,
+            Kind::HangServer => self.hang_host(server, rng).await,
+            Kind::HangRouter => self.hang_host(host, rng).await,
+            Kind::HangInvalidator => self.hang_host(invalidator::HOST, rng).await,
+            Kind::HangApplication => self.hang_host(application, rng).await,
+            Kind::ReplaceRouterWithBacklog => {
+                // The router may have spooled deletes for the server that it cannot reach.
+                self.network.cut(host, server);
+                tokio::time::sleep(duration / 2).await;
+                match rng.bool() {
+                    true => self.restart_router(router, duration / 2, rng).await,
+                    false => self.upgrade_router(router, rng).await,
+                }
+                tokio::time::sleep(duration / 2).await;
+                self.network.heal(host, server);
+            }
+            Kind::UpgradeRouter => self.upgrade_router(router, rng).await,
+            Kind::ChangeTimeouts => self.change_timeouts(router.cluster, rng).await,
+            Kind::RewriteServers => self.rewrite_servers(router.cluster, rng).await,
+            Kind::AddSpare => self.add_spare(router.cluster, rng).await,
+        }
     }
 
     async fn cut(&self, one: &str, other: &str, duration: Duration) {
         self.network.cut(one, other);
         tokio::time::sleep(duration).await;
         self.network.heal(one, other);
+    }
+
+    async fn hang_host(&self, host: &str, rng: &mut fastrand::Rng) {
+        if !self.programs.begin_fault(host) {
+            return;
+        }
+        self.checker.count(|tally| tally.hangs += 1);
+        self.programs.hang(host, Duration::from_millis(rng.u64(20..HANG_MS_MAX))).await;
+        self.programs.end_fault(host);
+    }
+
+    async fn restart_server(&self, server: &str, duration: Duration, rng: &mut fastrand::Rng) {
+        if !self.programs.begin_fault(server) {
+            return;
+        }
+        self.programs.kill(server).await;
+        tokio::time::sleep(duration).await;
+        self.start_server(server, rng.u64(..));
+        self.programs.end_fault(server);
+    }
+
+    /// The machine of the router crashes.
+    async fn restart_router(&self, router: RouterName, duration: Duration, rng: &mut fastrand::Rng) {
+        let host = &router.host();
+        if !self.programs.begin_fault(host) {
+            return;
+        }
+        self.routers.borrow_mut().remove(&router);
+        self.programs.kill(host).await;
+        if let Some(disk) = self.spools.borrow().get(&router) {
+            disk.crash(|unsynced_bytes| rng.usize(0..=unsynced_bytes));
+        }
+        tokio::time::sleep(duration).await;
+        self.start_router(router, rng.u64(..));
+        self.programs.end_fault(host);
+    }
+
+    /// A new process takes over the spool when the old one has answered what it had begun. Connections are closed.
+    async fn upgrade_router(&self, router: RouterName, rng: &mut fastrand::Rng) {
+        let host = &router.host();
+        if !self.programs.begin_fault(host) {
+            return;
+        }
+        let running = self.routers.borrow_mut().remove(&router);
+        if running.is_some_and(|running| running.send(RouterCommand::Exit).is_ok()) {
+            self.checker.count(|tally| tally.upgrades += 1);
+            self.programs.wait_for_end(host).await;
+        }
+        self.start_router(router, rng.u64(..));
+        self.programs.end_fault(host);
+    }
+
+    async fn restart_invalidator(&self, duration: Duration, rng: &mut fastrand::Rng) {
+        if !self.programs.begin_fault(invalidator::HOST) {
+            return;
+        }
+        self.programs.kill(invalidator::HOST).await;
+        tokio::time::sleep(duration).await;
+        self.start_invalidator(rng.u64(..));
+        self.programs.end_fault(invalidator::HOST);
     }
 }

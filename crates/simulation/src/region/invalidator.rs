@@ -1,9 +1,13 @@
 //! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
 //! it.
 
-use super::names::{CLUSTERS, address, cluster_name, router_host};
+use super::names::{CLUSTERS, RouterName, address, cluster_name};
 use super::{DisabledGuarantee, SimulatedRegion};
-use crate::{checker::Checker, database::ClusterLog};
+use crate::{
+    checker::{Checker, OUTDATED_MAX},
+    database::ClusterLog,
+    process::Process,
+};
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TcpDestination};
 use lookaside_invalidator::{
@@ -29,6 +33,7 @@ pub(super) const HOST: &str = "invalidator";
 pub(super) struct Disk(Arc<Mutex<Option<SavedPosition>>>);
 
 struct PositionFile {
+    process: Process,
     disk: Disk,
     cluster: usize,
     checker: Checker,
@@ -43,6 +48,7 @@ impl PositionStore for PositionFile {
     fn save(&self, saved: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
+            self.process.running().await;
             let position = saved.position.0.parse().expect("positions of the simulated log are numbers");
             *self.disk.0.lock().expect("one thread runs a simulation") = Some(saved);
             self.checker.record_acknowledged(&cluster_name(self.cluster), position);
@@ -57,8 +63,7 @@ struct CheckedDelivery {
     log: ClusterLog,
     cluster: usize,
     checker: Checker,
-    /// Whether every delete is reported as applied, as a faulty daemon would.
-    acks_blindly: bool,
+    disabled: DisabledGuarantee,
 }
 
 impl Delivery for CheckedDelivery {
@@ -67,8 +72,11 @@ impl Delivery for CheckedDelivery {
             // Commits that have passed the gate are visible: a client that fills a key after this delete has read at
             // least them.
             let covered = self.log.gated_position();
+            if self.disabled == DisabledGuarantee::Promptness {
+                tokio::time::sleep(OUTDATED_MAX * 3 / 2).await;
+            }
             let mut results = self.routers.delete(keys.clone()).await;
-            if self.acks_blindly {
+            if self.disabled == DisabledGuarantee::Acknowledgement {
                 results.fill(DeleteResult::Applied);
             }
             for (key, _) in keys.iter().zip(&results).filter(|(_, result)| **result == DeleteResult::Applied) {
@@ -89,9 +97,10 @@ impl SimulatedRegion {
     pub(super) fn start_invalidator(&self, seed: u64) {
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
         let statistics = Statistics::new(names.iter().map(String::as_str));
+        let process = Process::default();
         let pipelines: Vec<Pipeline> =
-            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, statistics.clone(), seed)).collect();
-        self.start(HOST, async move {
+            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, &process, statistics.clone(), seed)).collect();
+        self.programs.start(HOST, process, async move {
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
             let mut tasks = JoinSet::new();
@@ -103,24 +112,33 @@ impl SimulatedRegion {
         });
     }
 
-    fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
-        let network = self.network.host(HOST);
-        let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
-        let router = TcpDestination::new(address(&router_host(cluster)), network.clone(), options);
-        let routers = RouterDelivery::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
-        let log = ClusterLog::new(self.database.clone());
+    fn build_pipeline(&self, cluster: usize, process: &Process, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+        let network = self.network.host(HOST, process);
+        let connect = |router: RouterName| {
+            let seed = seed ^ router.index as u64;
+            let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
+            let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
+            Arc::new(destination) as Arc<dyn Destination>
+        };
+        let routers = RouterDelivery::new(self.plan.routers(cluster).map(connect).collect(), network.clone());
+        let log = ClusterLog::new(self.database.clone(), process.clone());
         let delivery = CheckedDelivery {
             routers,
             log: log.clone(),
             cluster,
             checker: self.checker.clone(),
-            acks_blindly: self.disabled == DisabledGuarantee::Acknowledgement,
+            disabled: self.disabled,
         };
         let disk = self.positions.borrow_mut().entry(cluster).or_default().clone();
         Pipeline {
             log: Arc::new(log),
             delivery: Arc::new(delivery),
-            positions: Arc::new(PositionFile { disk, cluster, checker: self.checker.clone() }),
+            positions: Arc::new(PositionFile {
+                process: process.clone(),
+                disk,
+                cluster,
+                checker: self.checker.clone(),
+            }),
             statistics,
             cluster,
             wall_clock: Arc::new(|| SystemTime::UNIX_EPOCH),

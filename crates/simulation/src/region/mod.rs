@@ -1,35 +1,54 @@
-//! One region: clusters of servers with a gutter and a router each, applications, a database, an invalidator.
+//! One region: clusters of servers with a gutter, spares and routers each, applications, a database, an invalidator.
 //!
 //! ```text
-//!   app-0 --- router-0 --- server-0-0, server-0-1, gutter-0, spare-0
-//!               |
-//!   database - invalidator
-//!               |
-//!   app-1 --- router-1 --- server-1-0, server-1-1, gutter-1, spare-1
+//!            .-- router-0-0 --.
+//!   app-0 ---+-- router-0-1 --+--- server-0-0, server-0-1, gutter-0, spare-0-0, spare-0-1
+//!            '-- router-0-2 --'
+//!                    |
+//!   database --- invalidator
+//!                    |
+//!            .-- router-1-0 --.
+//!   app-1 ---+-- router-1-1 --+--- server-1-0, server-1-1, gutter-1, spare-1-0, spare-1-1
+//!            '-- router-1-2 --'
 //! ```
 //!
 //! All of it is production code. Only sockets, the clock, the database, the position file and the spool's disk are
-//! simulated. In half of the runs routers have a spool (§5) for deletes that their servers did not answer; in half of
-//! those it is so small that servers are flushed.
+//! simulated. A cluster has one to three routers, each with its own connections and so its own view of which server is
+//! down. In half of the runs routers have a spool (§5) for deletes that their servers did not answer, and are each
+//! other's peers; in half of those it is so small that servers are flushed.
 
 mod application;
+mod configuration;
 mod faults;
+mod guarantee;
 mod invalidator;
 mod names;
 mod panics;
+mod plan;
+mod programs;
+mod reconfigure;
 mod router;
+mod router_program;
 mod server;
+mod usage;
+
+pub use guarantee::DisabledGuarantee;
 
 use crate::{
     checker::{Checker, Tally, Violation},
     database::SimulatedDatabase,
+    fault_log::FaultLog,
     network::{LinkModel, SimulatedNetwork},
 };
+use configuration::ClusterConfiguration;
 use lookaside_router::MemoryDisk;
-use names::{CLUSTERS, application_host, cluster_name, server_names};
-use router::SpoolMode;
-use std::{cell::RefCell, collections::BTreeMap, fmt, future::Future, rc::Rc, str::FromStr, sync::Arc, time::Duration};
-use tokio::time::Instant;
+use names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
+use plan::RunPlan;
+use programs::Programs;
+use router_program::RouterCommand;
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::Instant};
+use usage::Usage;
 
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
@@ -41,56 +60,6 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const LINK_MODEL: LinkModel = LinkModel { delay_us_min: 50, delay_us_max: 800, late_one_in: 50, late_us_max: 40_000 };
 /// The longest time by which the commit log runs ahead of visibility, as measured on MySQL.
 const VISIBILITY_LAG_US_MAX: u64 = 250_000;
-
-/// A guarantee that is disabled on purpose, to test that the checker finds it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DisabledGuarantee {
-    /// None.
-    #[default]
-    Nothing,
-    /// The invalidator deletes as soon as the log shows a commit, before readers see it.
-    Gate,
-    /// Applications fill by plain sets instead of under a lease.
-    Leases,
-    /// The invalidator treats deletes as applied that no router has acknowledged.
-    Acknowledgement,
-    /// Routers read a server that misses deletes which they have acknowledged.
-    Fence,
-    /// A router that is killed loses the deletes in its spool.
-    Spool,
-    /// Deletes do not reach the spare that replaces a dead server.
-    Spares,
-}
-
-impl FromStr for DisabledGuarantee {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<DisabledGuarantee, String> {
-        match word {
-            "gate" => Ok(DisabledGuarantee::Gate),
-            "leases" => Ok(DisabledGuarantee::Leases),
-            "acknowledgement" => Ok(DisabledGuarantee::Acknowledgement),
-            "fence" => Ok(DisabledGuarantee::Fence),
-            "spool" => Ok(DisabledGuarantee::Spool),
-            "spares" => Ok(DisabledGuarantee::Spares),
-            _ => Err(format!("{word} is none of: gate, leases, acknowledgement, fence, spool, spares")),
-        }
-    }
-}
-
-impl fmt::Display for DisabledGuarantee {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DisabledGuarantee::Nothing => "nothing",
-            DisabledGuarantee::Gate => "gate",
-            DisabledGuarantee::Leases => "leases",
-            DisabledGuarantee::Acknowledgement => "acknowledgement",
-            DisabledGuarantee::Fence => "fence",
-            DisabledGuarantee::Spool => "spool",
-            DisabledGuarantee::Spares => "spares",
-        })
-    }
-}
 
 /// The outcome of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,23 +84,31 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
     let panics = panics::PanicWatcher::install();
     let mut rng = fastrand::Rng::with_seed(seed);
     let database = SimulatedDatabase::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
+    let faults = FaultLog::default();
+    let network = SimulatedNetwork::new(rng.u64(..), LINK_MODEL);
     let region = SimulatedRegion {
-        network: SimulatedNetwork::new(rng.u64(..), LINK_MODEL),
-        checker: Checker::new(database.clone()),
+        checker: Checker::new(database.clone(), faults.clone()),
+        faults,
         database,
         disabled,
-        spool_mode: SpoolMode::random(&mut rng),
-        hosts: Rc::default(),
+        plan: RunPlan::random(&mut rng, disabled),
+        programs: Rc::new(Programs::new(network.clone())),
+        network,
         stores: Rc::default(),
         positions: Rc::default(),
         spools: Rc::default(),
+        routers: Rc::default(),
+        configurations: Rc::default(),
+        usage: Rc::default(),
         started: Instant::now(),
     };
     for cluster in 0..CLUSTERS {
         for address in server_names(cluster) {
             region.start_server(&address, rng.u64(..));
         }
-        region.start_router(cluster, rng.u64(..));
+        for router in region.plan.routers(cluster) {
+            region.start_router(router, rng.u64(..));
+        }
     }
     region.start_invalidator(rng.u64(..));
     region.start_applications(&mut rng);
@@ -140,6 +117,7 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
     if let Some(what) = panics.first() {
         region.checker.record_panic(what);
     }
+    region.usage.borrow().count(&region.checker);
     region.checker.result()
 }
 
@@ -149,42 +127,28 @@ struct SimulatedRegion {
     network: SimulatedNetwork,
     database: SimulatedDatabase,
     checker: Checker,
+    faults: FaultLog,
     disabled: DisabledGuarantee,
-    spool_mode: SpoolMode,
-    /// The program of each host.
-    hosts: Rc<RefCell<BTreeMap<String, tokio::task::JoinHandle<()>>>>,
+    plan: RunPlan,
+    programs: Rc<Programs>,
     stores: Rc<RefCell<BTreeMap<String, server::ServerMemory>>>,
     /// The invalidator's disk: the position of each cluster.
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
-    /// The disk of each cluster's router, for its spool.
-    spools: Rc<RefCell<BTreeMap<usize, Arc<MemoryDisk>>>>,
+    /// The disk of each router, for its spool.
+    spools: Rc<RefCell<BTreeMap<RouterName, Arc<MemoryDisk>>>>,
+    /// The running routers.
+    routers: Rc<RefCell<BTreeMap<RouterName, mpsc::UnboundedSender<RouterCommand>>>>,
+    /// The configuration file of each router that has another one than its cluster had at first.
+    configurations: Rc<RefCell<BTreeMap<RouterName, ClusterConfiguration>>>,
+    usage: Rc<RefCell<Usage>>,
     started: Instant,
 }
 
 impl SimulatedRegion {
-    /// Runs `program` on `host`, replacing the program that ran there.
-    fn start(&self, host: &str, program: impl Future<Output = ()> + 'static) {
-        let running = tokio::task::spawn_local(program);
-        if let Some(old) = self.hosts.borrow_mut().insert(host.to_owned(), running) {
-            old.abort();
-        }
-    }
-
-    /// Kills the program of `host` at an await point, and resets all of its connections.
-    async fn kill(&self, host: &str) {
-        self.network.kill(host);
-        let running = self.hosts.borrow_mut().remove(host);
-        if let Some(running) = running {
-            running.abort();
-            // Its resources are released when it has been dropped.
-            let _ = running.await;
-        }
-    }
-
     /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
     async fn quiesce(&self) {
         for cluster in 0..CLUSTERS {
-            self.kill(&application_host(cluster)).await;
+            self.programs.kill(&application_host(cluster)).await;
         }
         let deadline = Instant::now() + QUIESCE_TIME_MAX;
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();

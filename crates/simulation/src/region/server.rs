@@ -2,7 +2,7 @@
 
 use super::SimulatedRegion;
 use super::names::address;
-use crate::value::version_of;
+use crate::{process::Process, value::version_of};
 use lookaside_client::Stream;
 use lookaside_server::{Counters, Session, SessionContext, SessionState};
 use lookaside_store::{HashedKey, Now, Options, Store};
@@ -54,9 +54,10 @@ impl SimulatedRegion {
     pub(super) fn start_server(&self, host: &str, seed: u64) {
         let memory = ServerMemory::new(seed);
         self.stores.borrow_mut().insert(host.to_owned(), memory.clone());
-        let network = self.network.host(host);
+        let process = Process::default();
+        let network = self.network.host(host, &process);
         let (region, address) = (self.clone(), address(host));
-        self.start(host, async move {
+        self.programs.start(host, process, async move {
             let mut listener = network.listen(&address).await.expect("a simulated network listens");
             let mut connections = JoinSet::new();
             while let Ok(stream) = listener.accept().await {

@@ -1,0 +1,75 @@
+//! The configuration of a cluster's routers: as `lookaside up` writes it, with spares.
+
+use super::guarantee::DisabledGuarantee;
+use super::names::{address, gutter, pool_servers, spares};
+
+/// How long a server is down before a spare serves. Some outages are longer.
+const SPARE_AFTER_MS: u64 = 600;
+/// The expiry of failed-over values, in seconds.
+const GUTTER_EXPTIME_S: u32 = 4;
+pub(super) const SERVER_TIMEOUT_MS: u64 = 200;
+
+/// What a configuration says that may change during a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ClusterConfiguration {
+    /// The hosts of the pool's servers, in the order that the hash uses.
+    pub(super) servers: Vec<String>,
+    pub(super) spares: Vec<String>,
+    pub(super) gutter: String,
+    pub(super) server_timeout_ms: u64,
+    pub(super) spare_after_ms: u64,
+    pub(super) gutter_exptime_s: u32,
+}
+
+impl ClusterConfiguration {
+    pub(super) fn of(cluster: usize) -> ClusterConfiguration {
+        ClusterConfiguration {
+            servers: pool_servers(cluster),
+            // The others are added later.
+            spares: spares(cluster)[..1].to_vec(),
+            gutter: gutter(cluster),
+            server_timeout_ms: SERVER_TIMEOUT_MS,
+            spare_after_ms: SPARE_AFTER_MS,
+            gutter_exptime_s: GUTTER_EXPTIME_S,
+        }
+    }
+
+    /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`].
+    pub(super) fn text(&self, disabled: DisabledGuarantee) -> String {
+        let list = |hosts: &[String]| {
+            let addresses: Vec<String> = hosts.iter().map(|host| format!("{:?}", address(host).0)).collect();
+            addresses.join(", ")
+        };
+        let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
+        let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
+        format!(
+            r#"{{
+                "pools": {{
+                    "servers": {{ "servers": [{servers}], "server_timeout": {server_timeout_ms} }},
+                    "wildcard": {{
+                        "inherit": "servers", "spares": [{spares}], "spare_after_ms": {spare_after_ms}
+                    }},
+                    "gutter": {{ "servers": [{gutter}], "server_timeout": {server_timeout_ms} }}
+                }},
+                "route": {{
+                    "type": "OperationSelectorRoute",
+                    "operation_policies": {{
+                        "delete": {{
+                            "type": "AllSyncRoute",
+                            "children": ["PoolRoute|{delete_pool}", "PoolRoute|gutter"]
+                        }}
+                    }},
+                    "default_policy": {{
+                        "type": "FailoverWithExptimeRoute",
+                        "normal": "PoolRoute|wildcard",
+                        "failover": ["PoolRoute|gutter"],
+                        "failover_exptime": {gutter_exptime_s}
+                    }}
+                }}
+            }}"#,
+            servers = list(&self.servers),
+            spares = list(&self.spares),
+            gutter = list(std::slice::from_ref(&self.gutter)),
+        )
+    }
+}

@@ -1,0 +1,58 @@
+//! Guarantees that are disabled on purpose, to test that the checker finds it.
+
+use std::{fmt, str::FromStr};
+
+/// A guarantee that is disabled on purpose, to test that the checker finds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DisabledGuarantee {
+    /// None.
+    #[default]
+    Nothing,
+    /// The invalidator deletes as soon as the log shows a commit, before readers see it.
+    Gate,
+    /// Applications fill by plain sets instead of under a lease.
+    Leases,
+    /// The invalidator treats deletes as applied that no router has acknowledged.
+    Acknowledgement,
+    /// Routers read a server that misses deletes which they have acknowledged.
+    Fence,
+    /// The routers of a cluster have spools and are not each other's peers: one reads a server that misses deletes
+    /// which another has acknowledged.
+    Peers,
+    /// A router that is killed loses the deletes in its spool.
+    Spool,
+    /// The invalidator waits before it sends deletes.
+    Promptness,
+    /// Deletes do not reach the spares, only the servers that they replace.
+    Spares,
+}
+
+const NAMES: [(DisabledGuarantee, &str); 8] = [
+    (DisabledGuarantee::Gate, "gate"),
+    (DisabledGuarantee::Leases, "leases"),
+    (DisabledGuarantee::Acknowledgement, "acknowledgement"),
+    (DisabledGuarantee::Fence, "fence"),
+    (DisabledGuarantee::Peers, "peers"),
+    (DisabledGuarantee::Spool, "spool"),
+    (DisabledGuarantee::Promptness, "promptness"),
+    (DisabledGuarantee::Spares, "spares"),
+];
+
+impl FromStr for DisabledGuarantee {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<DisabledGuarantee, String> {
+        let named = NAMES.iter().find(|(_, name)| *name == word);
+        named.map(|(guarantee, _)| *guarantee).ok_or_else(|| {
+            let names: Vec<&str> = NAMES.iter().map(|(_, name)| *name).collect();
+            format!("{word} is none of: {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for DisabledGuarantee {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = NAMES.iter().find(|(guarantee, _)| guarantee == self);
+        f.write_str(named.map_or("nothing", |(_, name)| name))
+    }
+}

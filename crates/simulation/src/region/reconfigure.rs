@@ -1,0 +1,116 @@
+//! New configurations: each router of a cluster sees a new one at a moment of its own, or only when it is restarted.
+
+use super::SimulatedRegion;
+use super::configuration::ClusterConfiguration;
+use super::names::{RouterName, pool_servers, spares};
+use super::router_program::RouterCommand;
+use std::time::Duration;
+use tokio::task::JoinSet;
+
+/// How long it may take until the last router sees a new file.
+const ROLLOUT: Duration = Duration::from_secs(2);
+/// How long a router may take to put a configuration in force: it waits so long for its connections.
+const IN_FORCE_MAX: Duration = Duration::from_millis(2_100);
+
+/// When a router sees a new configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    After(Duration),
+    /// Its watch of the file is broken, so it reads the file only when it starts.
+    AtRestart,
+}
+
+impl Delivery {
+    /// Within `latest`, and in one of eight cases only at a restart.
+    pub(super) fn random(rng: &mut fastrand::Rng, latest: Duration) -> Delivery {
+        match rng.u8(0..8) {
+            0 => Delivery::AtRestart,
+            _ => Delivery::After(Duration::from_micros(rng.u64(0..latest.as_micros() as u64))),
+        }
+    }
+}
+
+impl SimulatedRegion {
+    /// The text of the configuration that a router reads when it starts.
+    pub(super) fn configuration_file(&self, router: RouterName) -> String {
+        self.configuration(router).text(self.disabled)
+    }
+
+    fn configuration(&self, router: RouterName) -> ClusterConfiguration {
+        let configurations = self.configurations.borrow();
+        configurations.get(&router).cloned().unwrap_or_else(|| ClusterConfiguration::of(router.cluster))
+    }
+
+    /// Gives the pool of a cluster other servers. Each router sees it when `delivery` says so. Returns when all of them
+    /// have been sent it.
+    pub(super) async fn change_servers(
+        &self,
+        cluster: usize,
+        servers: &[String],
+        delivery: impl FnMut(RouterName) -> Delivery,
+    ) {
+        let servers = servers.to_vec();
+        let change = move |configuration: &mut ClusterConfiguration| configuration.servers = servers.clone();
+        self.reconfigure(cluster, change, delivery).await;
+    }
+
+    /// Changes the configuration of a cluster. Each router sees it when `delivery` says so. Returns when all of them
+    /// have been sent it.
+    pub(super) async fn reconfigure(
+        &self,
+        cluster: usize,
+        change: impl Fn(&mut ClusterConfiguration) + Clone + 'static,
+        mut delivery: impl FnMut(RouterName) -> Delivery,
+    ) {
+        let mut deliveries = JoinSet::new();
+        for router in self.plan.routers(cluster) {
+            let (region, delivery, change) = (self.clone(), delivery(router), change.clone());
+            deliveries.spawn_local(async move {
+                if let Delivery::After(delay) = delivery {
+                    tokio::time::sleep(delay).await;
+                }
+                let mut configuration = region.configuration(router);
+                change(&mut configuration);
+                region.configurations.borrow_mut().insert(router, configuration.clone());
+                if let (Delivery::After(_), Some(running)) = (delivery, region.routers.borrow().get(&router)) {
+                    // A router that is down reads the file when it starts.
+                    let _ = running.send(RouterCommand::Configure(configuration.text(region.disabled)));
+                }
+            });
+        }
+        while deliveries.join_next().await.is_some() {}
+    }
+
+    /// Writes the same servers again, as a tool does that renders the file from a template.
+    pub(super) async fn rewrite_servers(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        let delivery = |_| Delivery::random(rng, ROLLOUT);
+        self.change_servers(cluster, &pool_servers(cluster), delivery).await;
+    }
+
+    /// Adds a spare. All routers must have it before one of them lets it serve ([ADR 010]), which is at least three
+    /// seconds after it has seen it: so none of them is down or hangs until each has put it in force.
+    ///
+    /// [ADR 010]: ../../../../docs/adr/010-spares.md
+    pub(super) async fn add_spare(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        let hosts: Vec<String> = self.plan.routers(cluster).map(RouterName::host).collect();
+        let reserved = hosts.iter().take_while(|host| self.programs.begin_fault(host)).count();
+        if reserved == hosts.len() {
+            let change = move |configuration: &mut ClusterConfiguration| configuration.spares = spares(cluster);
+            self.reconfigure(cluster, change, |_| Delivery::After(Duration::from_millis(rng.u64(0..500)))).await;
+            tokio::time::sleep(IN_FORCE_MAX).await;
+        }
+        hosts.iter().take(reserved).for_each(|host| self.programs.end_fault(host));
+    }
+
+    /// A change that has nothing to do with which server has a key: timeouts and expiries.
+    pub(super) async fn change_timeouts(&self, cluster: usize, rng: &mut fastrand::Rng) {
+        let (server_timeout_ms, spare_after_ms) = (rng.u64(100..400), rng.u64(300..2_000));
+        let gutter_exptime_s = rng.u32(1..6);
+        let change = move |configuration: &mut ClusterConfiguration| {
+            configuration.server_timeout_ms = server_timeout_ms;
+            configuration.spare_after_ms = spare_after_ms;
+            configuration.gutter_exptime_s = gutter_exptime_s;
+        };
+        self.reconfigure(cluster, change, |_| Delivery::random(rng, ROLLOUT)).await;
+    }
+}

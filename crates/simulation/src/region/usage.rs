@@ -1,0 +1,31 @@
+//! Adds up what the routers of a run have done: a run in which no spool and no spare was used would prove nothing
+//! about them.
+
+use crate::checker::Checker;
+use lookaside_router::{Spares, Spool};
+use std::sync::Arc;
+
+/// The spools and spares of all routers that were started.
+#[derive(Default)]
+pub(super) struct Usage {
+    spools: Vec<Arc<Spool>>,
+    spares: Vec<Arc<Spares>>,
+}
+
+impl Usage {
+    pub(super) fn add(&mut self, spool: &Option<Arc<Spool>>, spares: &Arc<Spares>) {
+        self.spools.extend(spool.clone());
+        self.spares.push(spares.clone());
+    }
+
+    pub(super) fn count(&self, checker: &Checker) {
+        checker.count(|tally| {
+            for spool in &self.spools {
+                let counts = spool.statistics().counts;
+                tally.spooled += counts.spooled;
+                tally.flushes += counts.flushes;
+            }
+            tally.spare_takeovers += self.spares.iter().map(|spares| spares.statistics().takeovers).sum::<u64>();
+        });
+    }
+}
