@@ -52,7 +52,7 @@ pub use cli::{ListenOptions, Options, TlsOptions};
 pub use config::etcd::{EtcdLocation, EtcdUser};
 pub use config::file::{FileWatcher, POLL_INTERVAL};
 pub use config::host::HostInfo;
-pub use config::router_config::RouterConfig;
+pub use config::router_config::{FAILOVER_TIMEOUT, RouterConfig};
 pub use config::source::Source;
 pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
 pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};

@@ -41,7 +41,7 @@ use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
 use lookaside_client::Stream;
 use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
-use lookaside_routing::{Batch, Context, Outcome, Outcomes};
+use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -158,16 +158,23 @@ struct BatchInProgress {
     /// Outcomes of the last chunk that are not written yet.
     outcomes: vec::IntoIter<Outcome>,
     permit: Option<ReplyBytesPermit>,
+    /// For the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
+    time_limit: Option<Duration>,
 }
 
 impl BatchInProgress {
     fn new(batch: Batch) -> BatchInProgress {
-        BatchInProgress { rest: batch.into_iter(), outcomes: Outcomes::new().into_iter(), permit: None }
+        BatchInProgress {
+            rest: batch.into_iter(),
+            outcomes: Outcomes::new().into_iter(),
+            permit: None,
+            time_limit: None,
+        }
     }
 
     /// A batch that has been routed.
     fn of_outcomes(outcomes: Outcomes) -> BatchInProgress {
-        BatchInProgress { rest: Batch::new().into_iter(), outcomes: outcomes.into_iter(), permit: None }
+        BatchInProgress { outcomes: outcomes.into_iter(), ..BatchInProgress::new(Batch::new()) }
     }
 }
 
@@ -177,7 +184,7 @@ impl<'a> Session<'a> {
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         Session {
             context,
-            client: Context { client: stream.peer() },
+            client: Context { client: stream.peer(), ..Context::default() },
             stream,
             input: BytesMut::from(&input[..]),
             read_bytes: READ_BYTES_MIN,
@@ -345,10 +352,15 @@ impl<'a> Session<'a> {
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.count_batch(&chunk);
         let tree = self.context.tree();
-        let outcomes = tree.root().route(chunk, &self.client).await;
+        let context = Context { time_limit: batch.time_limit, ..self.client };
+        let outcomes = tree.root().route(chunk, &context).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
         let bytes = outcomes.iter().map(value_bytes).sum();
         self.value_sizes.update(values, bytes);
+        if !batch.rest.as_slice().is_empty() && outcomes.iter().any(is_timeout) {
+            // A half for the server, and a half for the gutter.
+            batch.time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
+        }
         batch.permit = (bytes >= COUNTED_BYTES_MIN).then(|| shared.reserve_reply_bytes(bytes));
         batch.outcomes = outcomes.into_iter();
     }
@@ -421,6 +433,10 @@ impl<'a> Session<'a> {
     fn add_counters(&mut self) {
         self.context.counters.add(&std::mem::take(&mut self.delta));
     }
+}
+
+fn is_timeout(outcome: &Outcome) -> bool {
+    matches!(outcome, Err(Failure::TimedOut | Failure::ConnectTimedOut))
 }
 
 /// Whether the reply to a meta command with `q` is left out: it is the one that the client expects.
