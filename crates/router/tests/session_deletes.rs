@@ -13,6 +13,11 @@ use tokio::time::{sleep, timeout};
 
 const MOMENT: Duration = Duration::from_millis(1);
 
+/// The result of `future`, which is bounded: a reply that never comes fails a test.
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(60), future).await.expect("it ends")
+}
+
 /// Once every delete of a cluster waited for the one of a hung server, because the invalidator has one connection and a
 /// session routed one batch at a time.
 #[tokio::test(start_paused = true)]
@@ -28,7 +33,7 @@ async fn a_delete_does_not_wait_for_one_of_a_hung_server() {
     assert_eq!(harness.route.keys(), ["a", "a2", "b", "b2"]);
     assert!(timeout(MOMENT, client.read_u8()).await.is_err(), "replies leave in the order of the requests");
     harness.route.hung.add_permits(1);
-    expect(&mut client, &"NOT_FOUND\r\n".repeat(5)).await;
+    within(expect(&mut client, &"NOT_FOUND\r\n".repeat(5))).await;
     assert_eq!((harness.counters().batches, harness.counters().overlapped_batches), (3, 2));
 }
 
@@ -44,7 +49,7 @@ async fn other_commands_wait_for_the_deletes_before_them() {
         sleep(MOMENT).await;
         assert_eq!(harness.route.keys(), ["a"], "{other}");
         harness.route.hung.add_permits(1);
-        let replies = rest(&mut client).await;
+        let replies = within(rest(&mut client)).await;
         assert!(replies.starts_with("NOT_FOUND\r\nNOT_FOUND\r\n"), "{other}: {replies}");
         assert!(replies.ends_with("NOT_FOUND\r\n"), "{other}: {replies}");
         let executed = harness.route.keys();
@@ -77,7 +82,7 @@ async fn replies_are_those_of_one_command_after_the_other() {
             sleep(MOMENT).await;
         }
         one_by_one.shutdown().await.unwrap();
-        let expected = rest(&mut one_by_one).await;
+        let expected = within(rest(&mut one_by_one)).await;
 
         let harness = SessionHarness::start(Settings::default());
         let mut client = harness.connect_with(random.usize(1..500));
@@ -100,7 +105,7 @@ async fn replies_are_those_of_one_command_after_the_other() {
             }
         };
         let mut replies = String::new();
-        let (read, (), ()) = tokio::join!(from.read_to_string(&mut replies), write, release);
+        let (read, (), ()) = within(async { tokio::join!(from.read_to_string(&mut replies), write, release) }).await;
         read.unwrap();
         let one_kind = |replies: &str| replies.replace("DELETED", "NOT_FOUND");
         assert_eq!(one_kind(&replies), one_kind(&expected), "seed {seed}: {text}");
@@ -127,7 +132,7 @@ async fn deletes_in_progress_are_bounded() {
     assert!(routed > 10_000 && routed < 20_000, "{routed}");
     harness.route.hung.add_permits(1);
     let mut replies = vec![0; "NOT_FOUND\r\n".len() * (deletes + 1)];
-    let (written, read) = tokio::join!(write, from.read_exact(&mut replies));
+    let (written, read) = within(async { tokio::join!(write, from.read_exact(&mut replies)) }).await;
     written.unwrap();
     read.unwrap();
     assert_eq!((harness.route.keys().len(), shared.reply_bytes()), (deletes + 1, 0));
@@ -152,7 +157,7 @@ async fn sessions_share_a_bound() {
     sleep(MOMENT).await;
     assert!(!harness.route.keys().contains(&"a".to_owned()), "one batch at a time");
     harness.route.hung.add_permits(1);
-    expect(&mut client, "NOT_FOUND\r\nNOT_FOUND\r\n").await;
+    within(expect(&mut client, "NOT_FOUND\r\nNOT_FOUND\r\n")).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,9 +216,26 @@ async fn a_shutdown_answers_the_deletes_in_progress() {
     client.write_all(b"delete late\r\n").await.unwrap();
     sleep(MOMENT).await;
     harness.route.hung.add_permits(1);
-    assert_eq!(rest(&mut client).await, "NOT_FOUND\r\nNOT_FOUND\r\n");
+    assert_eq!(within(rest(&mut client)).await, "NOT_FOUND\r\nNOT_FOUND\r\n");
     assert_eq!(harness.route.keys(), ["a", "hung"]);
     timeout(MOMENT, harness.served).await.expect("nothing left to wait for").unwrap();
+}
+
+/// Also if the client has always sent more.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_reads_no_further_deletes() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect_with(4 << 20);
+    client.write_all(b"delete hung\r\n").await.unwrap();
+    client.write_all(ONE.repeat(60_000).as_bytes()).await.unwrap();
+    sleep(MOMENT).await;
+    let routed = harness.route.keys().len() + 1;
+    assert!(routed > 10_000 && routed < 20_000, "up to the bound: {routed}");
+    harness.shut.send_replace(true);
+    harness.route.hung.add_permits(1);
+    let replies = within(rest(&mut client)).await;
+    assert_eq!(replies.lines().count(), harness.route.keys().len());
+    assert!(replies.lines().count() < routed + 2_000, "{}", replies.lines().count());
 }
 
 /// A request of the binary protocol: a header, extras, and a key.
