@@ -215,6 +215,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "bad_commands": "Commands that are unknown or not allowed.",
         "batches": "Batches handed to the routes.",
         "batched_requests": "Requests in those batches.",
+        "overlapped_batches": "Batches of deletes that did not wait for an earlier one of their connection.",
         "bytes_read": "Bytes from clients.",
         "bytes_written": "Bytes to clients.",
         "config_age": "Seconds since the configuration in force was loaded.",

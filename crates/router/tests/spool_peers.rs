@@ -6,166 +6,23 @@
 #[path = "support/fake_network.rs"]
 mod fake_network;
 
+#[path = "support/peer_cluster.rs"]
+mod peer_cluster;
+
 use bytes::Bytes;
-use fake_network::{FakeNetwork, FakeServer, Health};
-use lookaside_client::{DestinationOptions, Network, Stream, TkoTrackers};
-use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{
-    Disk as _, Identity, MemoryDisk, PeerMissing, Proxy, RouterConfig, Settings, SharedState, Spool, SpoolSettings,
-    SpoolStats, Tree,
-};
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
+use fake_network::Health;
+use lookaside_client::{Network as _, Stream};
+use lookaside_protocol::{Operation, Reply, Request};
+use lookaside_router::{Disk as _, PeerMissing, SpoolStats};
+use lookaside_routing::{Address, Context, Failure, Outcome};
+use peer_cluster::{Fixture, MAIN, PEER_TIMEOUT, ROUTERS, host};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-const MAIN: &str = "main:1";
-const ROUTERS: usize = 3;
 const REPAIR: Duration = Duration::from_secs(10);
-/// The fence of a router that is silent for this long expires.
-const PEER_TIMEOUT: Duration = Duration::from_secs(4);
-const CONFIGURATION: &str = r#"{ "pools": { "A": { "servers": ["main:1"] } }, "route": "PoolRoute|A" }"#;
-
-fn host(index: usize) -> String {
-    format!("router-{index}:5000")
-}
-
-struct Fixture {
-    network: Arc<FakeNetwork>,
-    disks: Vec<Arc<MemoryDisk>>,
-    routers: Vec<Option<RunningRouter>>,
-    missing: PeerMissing,
-    bytes_max: u64,
-    configuration: String,
-}
-
-struct RunningRouter {
-    proxy: Arc<Proxy>,
-    spool: Arc<Spool>,
-    tasks: [JoinHandle<()>; 2],
-}
-
-impl Fixture {
-    async fn start() -> Fixture {
-        Self::start_with(PeerMissing::Fail, 1 << 20).await
-    }
-
-    async fn start_with(missing: PeerMissing, bytes_max: u64) -> Fixture {
-        let network = Arc::<FakeNetwork>::default();
-        network.server(MAIN);
-        let disks = (0..ROUTERS).map(|_| Arc::default()).collect();
-        let mut fixture = Fixture {
-            network,
-            disks,
-            routers: Vec::new(),
-            missing,
-            bytes_max,
-            configuration: CONFIGURATION.to_owned(),
-        };
-        for index in 0..ROUTERS {
-            fixture.routers.push(None);
-            fixture.start_router(index).await;
-        }
-        // The routers connect to each other.
-        sleep(Duration::from_secs(1)).await;
-        fixture
-    }
-
-    async fn start_router(&mut self, index: usize) {
-        let view = self.network.view(&host(index));
-        let peers = (0..ROUTERS).filter(|peer| *peer != index).map(|peer| Address(host(peer).into())).collect();
-        let settings = SpoolSettings {
-            peers,
-            peer_timeout: PEER_TIMEOUT,
-            peer_missing: self.missing,
-            bytes_max: self.bytes_max,
-            timeout: Duration::from_millis(200),
-            wait_max: Duration::from_millis(200),
-            seed: 100 + index as u64,
-            ..SpoolSettings::default()
-        };
-        let tko_trackers = TkoTrackers::new();
-        let health = HealthSettings { probe_initial_ms: 50, probe_max_ms: 200, ..HealthSettings::default() };
-        let options =
-            DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
-        let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let spool = Spool::open(self.disks[index].clone(), tko_trackers, settings).expect("the disk is good");
-        let config = RouterConfig::parse(&self.configuration, &defaults, &options)
-            .expect("it is good")
-            .with_spool(Some(spool.clone()));
-        let tree = Tree::build(&Arc::new(config), view.clone(), index as u64, None);
-        let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let proxy = Proxy::new(Settings::default(), shared, tree);
-        let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
-        let (serving, replayed) = (proxy.clone(), spool.clone());
-        let serve = tokio::spawn(async move {
-            let (_running, shutdown) = watch::channel(false);
-            serving.serve(listener, shutdown).await;
-        });
-        let replay = tokio::spawn(async move { replayed.replay(view, index as u64).await });
-        self.routers[index] = Some(RunningRouter { proxy, spool, tasks: [serve, replay] });
-    }
-
-    async fn kill(&mut self, index: usize) {
-        let Some(running) = self.routers[index].take() else { return };
-        for task in running.tasks {
-            task.abort();
-            let _ = task.await;
-        }
-    }
-
-    /// The next process takes over the closed spool of this one.
-    async fn upgrade(&mut self, index: usize) {
-        let Some(running) = &self.routers[index] else { return };
-        running.tasks.iter().for_each(JoinHandle::abort);
-        running.spool.close().await.expect("it is released");
-        self.kill(index).await;
-        self.start_router(index).await;
-    }
-
-    fn main(&self) -> Arc<FakeServer> {
-        self.network.server(MAIN)
-    }
-
-    /// Cuts a router off from the server, or restores the connection.
-    fn cut_server(&self, router: usize, is_cut: bool) {
-        self.network.cut(&host(router), MAIN, is_cut);
-    }
-
-    /// Cuts two routers off from each other, or restores the connection.
-    fn cut_routers(&self, one: usize, other: usize, is_cut: bool) {
-        self.network.cut(&host(one), &host(other), is_cut);
-        self.network.cut(&host(other), &host(one), is_cut);
-    }
-
-    async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
-        let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
-        let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
-    }
-
-    async fn get(&self, router: usize, key: &str) -> Outcome {
-        self.request(router, key, Operation::Get { cas: false }).await
-    }
-
-    async fn delete(&self, router: usize, key: &str) -> Outcome {
-        self.request(router, key, Operation::Delete { hold_off_ms: 0 }).await
-    }
-
-    async fn set(&self, router: usize, key: &str, value: &str) -> Outcome {
-        let value = Bytes::copy_from_slice(value.as_bytes());
-        self.request(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
-    }
-
-    fn statistics(&self, router: usize) -> SpoolStats {
-        self.routers[router].as_ref().expect("it runs").spool.statistics()
-    }
-}
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
 const TKO: Outcome = Err(Failure::Tko);

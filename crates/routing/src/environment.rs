@@ -59,13 +59,23 @@ pub struct Environment {
     pub seed: u64,
     /// By this, `HostIdRoute` and similar routes spread hosts over children.
     pub host_id: u32,
+    /// How long the further children of a failover may take in all after one has timed out; `None`: as long as each
+    /// may.
+    pub failover_timeout: Option<Duration>,
 }
 
 impl Environment {
     /// An environment without time, background work or log: everything is awaited by its caller.
     pub fn none() -> Self {
         let nothing = Arc::new(Nothing);
-        Environment { clock: nothing.clone(), background: Background::none(), log: nothing, seed: 0, host_id: 0 }
+        Environment {
+            clock: nothing.clone(),
+            background: Background::none(),
+            log: nothing,
+            seed: 0,
+            host_id: 0,
+            failover_timeout: None,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
-use std::{fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc};
+use std::{fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
 
 /// Requests that travel together, in the order in which the client sent them. The order among requests for one key is
 /// preserved down to the destination.
@@ -63,11 +63,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The origin of a batch, by which routes may choose (replicas by the client's address, §3.2.3).
+/// The origin of a batch, by which routes may choose (replicas by the client's address, §3.2.3), and its haste.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     /// The client's address; `None` if it is not known.
     pub client: Option<IpAddr>,
+    /// How long a destination may take, besides its own limit; `None` if there is no other. Deletes are not limited: one
+    /// that is given up early may not have been applied, and would have to be spooled.
+    pub time_limit: Option<Duration>,
 }
 
 /// A node of the tree.

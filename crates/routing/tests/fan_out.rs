@@ -246,7 +246,7 @@ async fn a_client_always_has_the_same_replica() {
         (OriginalClientHashRoute::new(leaves(), "", 0), OriginalClientHashRoute::new(leaves(), "", 1));
     let chosen = async |route: &OriginalClientHashRoute, client: Option<IpAddr>| {
         for verb in VERBS {
-            route.route(vec![fakes::request(&format!("{verb} k"))], &Context { client }).await;
+            route.route(vec![fakes::request(&format!("{verb} k"))], &Context { client, ..Context::default() }).await;
         }
         let asked: Vec<usize> = fakes.iter().map(|fake| fake.asked().len()).collect();
         asked.iter().position(|&count| count == VERBS.len()).expect("one replica for every verb")

@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<()> {
                 bail!("{flag} {unknown}: {source} has no such server; it has {}", known.join(", "));
             }
         }
-        let context = Context { client: options.client };
+        let context = Context { client: options.client, ..Context::default() };
         explain(&plan, &options.verb, &options.key, &context, &outages).await.map_err(|why| anyhow!(why))
     })?;
     let mut out = std::io::stdout().lock();

@@ -104,6 +104,7 @@ const COUNTER_METRICS: &[CounterMetric] = &[
     ("lease_sets_void_total", |delta| delta.lease_sets_void, "Lease-sets that stored no live value because a delete came between."),
     ("batches_total", |delta| delta.batches, "Batches of clients' requests."),
     ("batched_requests_total", |delta| delta.batched_requests, "Requests in those batches."),
+    ("overlapped_batches_total", |delta| delta.overlapped_batches, "Batches of deletes that did not wait for an earlier one of their connection."),
     ("received_bytes_total", |delta| delta.bytes_read, "Bytes read from clients."),
     ("sent_bytes_total", |delta| delta.bytes_written, "Bytes written to clients."),
 ];

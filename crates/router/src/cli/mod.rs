@@ -8,6 +8,7 @@ pub use listen::ListenOptions;
 pub use tls::TlsOptions;
 
 use crate::config::etcd::{EtcdLocation, without_user};
+use crate::config::router_config::FAILOVER_TIMEOUT;
 use crate::config::source::Source;
 use crate::frontend::limits::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
@@ -91,6 +92,10 @@ pub struct Options {
     /// Limit on connecting to a server, in milliseconds [default: the server timeout]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     pub connect_timeout: Option<u32>,
+    /// Once a server of a request has timed out, limit on the time of all further ones, such as the gutter, in
+    /// milliseconds: a page costs at most one timeout and this. 0 for none. Deletes are not limited
+    #[arg(long, value_name = "MS", default_value_t = FAILOVER_TIMEOUT.as_millis() as u32)]
+    pub failover_timeout: u32,
     /// Delay before the first probe of a TKO server, in milliseconds; doubled for each further probe
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub probe_timeout_initial: u32,

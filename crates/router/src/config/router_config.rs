@@ -10,6 +10,10 @@ use lookaside_routing::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The default of `--failover-timeout`: a quarter of the default server timeout, and many round trips.
+pub const FAILOVER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// A validated configuration, and the options for servers that it does not contain.
 #[derive(Clone, Debug)]
@@ -22,6 +26,7 @@ pub struct RouterConfig {
     spares: Option<Arc<Spares>>,
     window: Option<WindowSettings>,
     is_measured: bool,
+    failover_timeout: Option<Duration>,
 }
 
 impl RouterConfig {
@@ -42,6 +47,7 @@ impl RouterConfig {
             spares: None,
             window: None,
             is_measured: false,
+            failover_timeout: Some(FAILOVER_TIMEOUT),
         })
     }
 
@@ -70,6 +76,17 @@ impl RouterConfig {
     /// The configuration with or without counts for each pool and server.
     pub fn with_target_stats(self, is_measured: bool) -> RouterConfig {
         RouterConfig { is_measured, ..self }
+    }
+
+    /// The configuration with a limit on the time that the further destinations of a request may take after one has
+    /// timed out, [`FAILOVER_TIMEOUT`] by default; `None`: each may take a server timeout.
+    pub fn with_failover_timeout(self, failover_timeout: Option<Duration>) -> RouterConfig {
+        RouterConfig { failover_timeout, ..self }
+    }
+
+    /// The limit on the time that the further destinations of a request may take after one has timed out.
+    pub(crate) fn failover_timeout(&self) -> Option<Duration> {
+        self.failover_timeout
     }
 
     /// Whether each pool and server is measured.

@@ -15,6 +15,7 @@ use crate::tls::Certificates;
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
 use std::sync::Arc;
+use std::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
 use tokio::sync::watch;
@@ -33,6 +34,7 @@ pub(super) struct ConfigLoader {
     spares: Arc<Spares>,
     window: Option<WindowSettings>,
     is_measured: bool,
+    failover_timeout: Option<Duration>,
     certificates: Arc<Certificates>,
     /// The network to servers and to the other routers.
     network: Arc<TlsNetwork>,
@@ -78,6 +80,10 @@ impl ConfigLoader {
             spares,
             window,
             is_measured: options.metrics_address.is_some(),
+            failover_timeout: match options.failover_timeout {
+                0 => None,
+                ms => Some(Duration::from_millis(ms.into())),
+            },
             network: Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
             certificates,
             peers,
@@ -135,7 +141,8 @@ impl ConfigLoader {
             .with_spool(self.spool.clone())
             .with_spares(self.spares.clone())
             .with_window(self.window)
-            .with_target_stats(self.is_measured))
+            .with_target_stats(self.is_measured)
+            .with_failover_timeout(self.failover_timeout))
     }
 
     fn save_last_good(&self, config: &RouterConfig) {

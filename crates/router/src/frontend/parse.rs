@@ -118,17 +118,30 @@ pub struct ParsedBatch {
     is_full: bool,
 }
 
+/// The commands that may become a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// All.
+    All,
+    /// Deletes. The first other command stays in the buffer, and so does all behind it.
+    Deletes,
+}
+
 type Span = Range<usize>;
 
 /// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests, or the first alone if it
 /// needs a batch of its own. `expected` is how many requests to reserve memory for.
-pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> ParsedBatch {
+pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize, accepted: Accepted) -> ParsedBatch {
     let mut parsed =
         ParsedBatch { batch: Batch::with_capacity(expected.min(BATCH_REQUESTS_MAX)), ..ParsedBatch::default() };
     while parsed.has_capacity() && !buffer.is_empty() {
         let (command, command_bytes) = match parse_command(buffer, limits) {
             Parsed::Incomplete { needed_bytes } => {
                 parsed.needed_bytes = needed_bytes.max(buffer.len() + 1);
+                break;
+            }
+            command if accepted == Accepted::Deletes && !is_delete(&command) => {
+                parsed.is_full = true;
                 break;
             }
             Parsed::Command { command: Command::Quit, consumed } => {
@@ -157,6 +170,17 @@ pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize) -> P
 }
 
 impl ParsedBatch {
+    /// Whether it has deletes, and nothing else. Replies then need no more than the outcomes.
+    pub fn has_only_deletes(&self) -> bool {
+        let is_delete = |request: &Request<Bytes>| matches!(request.operation, Operation::Delete { .. });
+        !self.batch.is_empty() && self.batch.iter().all(is_delete) && self.replies.len() == self.batch.len()
+    }
+
+    /// Whether the buffer begins with a command that may not join the batch.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     fn has_capacity(&self) -> bool {
         let is_small = self.batch.len() < BATCH_REQUESTS_MAX && self.replies.len() < BATCH_REQUESTS_MAX;
         is_small && !self.is_full && !self.close && self.swallow_bytes == 0
@@ -246,6 +270,17 @@ fn slice_span(mut bytes: Bytes, span: Span) -> Bytes {
     bytes.truncate(span.end);
     bytes.advance(span.start);
     bytes
+}
+
+/// A meta command (`md`) is none: with its flags it may do other things than delete.
+fn is_delete(parsed: &Parsed<'_>) -> bool {
+    matches!(
+        parsed,
+        Parsed::Command {
+            command: Command::Single { request: Request { operation: Operation::Delete { .. }, .. }, .. },
+            ..
+        }
+    )
 }
 
 /// Whether a command must see the effect of all commands before it, and of none after it.

@@ -2,7 +2,8 @@
 //! repeat. A batch whose values could be too many bytes to hold is routed in chunks (`flow_control`).
 //!
 //! A get and a delete both pass here. All that arrives while a batch is being routed becomes the next batch, so the
-//! busier a client, the larger its batches (§3.1: many client connections become few to servers).
+//! busier a client, the larger its batches (§3.1: many client connections become few to servers). Batches that have
+//! only deletes do not wait for each other ([`deletes`]).
 //!
 //! | state | it waits for | buffers |
 //! |---|---|---|
@@ -12,7 +13,8 @@
 //! | writing | the client, for at most [`WRITE_STALL_MAX`] | its own |
 //!
 //! Invariants: replies leave in the order of the requests. The next bytes are read only after the last reply has been
-//! written, so a client that sends without reading delays only itself and holds a bounded amount of memory. The
+//! written, unless all requests before them are deletes; so a client that sends without reading delays only itself and
+//! holds a bounded amount of memory. The
 //! mutations of a batch are executed even if the client has disconnected: a delete is not dropped for a broken
 //! connection.
 //!
@@ -22,12 +24,15 @@
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
 
 mod binary;
+mod deletes;
 mod io;
+
+pub use deletes::DELETES_BYTES_MAX;
 
 use super::buffer_pool::SessionBuffers;
 use super::context::SessionContext;
 use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, may_return_value, value_bytes};
-use super::parse::{LocalCommand, PendingReply, parse_batch, parse_binary_batch};
+use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
 use crate::shared::ReplyBytesPermit;
@@ -36,7 +41,7 @@ use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
 use lookaside_client::Stream;
 use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
-use lookaside_routing::{Batch, Context, Outcome, Outcomes};
+use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -153,11 +158,23 @@ struct BatchInProgress {
     /// Outcomes of the last chunk that are not written yet.
     outcomes: vec::IntoIter<Outcome>,
     permit: Option<ReplyBytesPermit>,
+    /// For the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
+    time_limit: Option<Duration>,
 }
 
 impl BatchInProgress {
     fn new(batch: Batch) -> BatchInProgress {
-        BatchInProgress { rest: batch.into_iter(), outcomes: Outcomes::new().into_iter(), permit: None }
+        BatchInProgress {
+            rest: batch.into_iter(),
+            outcomes: Outcomes::new().into_iter(),
+            permit: None,
+            time_limit: None,
+        }
+    }
+
+    /// A batch that has been routed.
+    fn of_outcomes(outcomes: Outcomes) -> BatchInProgress {
+        BatchInProgress { outcomes: outcomes.into_iter(), ..BatchInProgress::new(Batch::new()) }
     }
 }
 
@@ -167,7 +184,7 @@ impl<'a> Session<'a> {
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         Session {
             context,
-            client: Context { client: stream.peer() },
+            client: Context { client: stream.peer(), ..Context::default() },
             stream,
             input: BytesMut::from(&input[..]),
             read_bytes: READ_BYTES_MIN,
@@ -198,36 +215,49 @@ impl<'a> Session<'a> {
     }
 
     /// One round: at most one read and one batch.
-    async fn step(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
+    async fn step(&mut self, mut stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
         if !self.out.is_empty() {
             // Replies of the process that handed this session over.
             self.write().await?;
             return self.end_if_closing();
         }
         if self.is_incomplete() {
-            self.read(stopped).await?;
+            self.read(stopped.as_mut()).await?;
         }
         self.swallow();
         if self.is_incomplete() {
             return Ok(());
         }
-        let limits = &self.context.settings.limits;
-        let parsed = match *self.is_binary.get_or_insert(self.input[0] == REQUEST_MAGIC) {
-            true => parse_binary_batch(&mut self.input, limits),
-            false => parse_batch(&mut self.input, limits, self.requests_last),
-        };
+        let mut input = std::mem::take(&mut self.input);
+        let parsed = self.parse(&mut input, Accepted::All);
+        self.input = input;
         self.requests_last = parsed.batch.len();
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
+        if parsed.has_only_deletes() {
+            // Boxed, so that a session that waits for its client does not have the space for it.
+            return Box::pin(self.route_deletes(parsed, stopped)).await;
+        }
         let mut batch = BatchInProgress::new(parsed.batch);
-        let written = self.route_and_write_replies(parsed.replies, &mut batch).await;
+        let mut written = self.compose_replies(parsed.replies, &mut batch).await;
+        if written.is_ok() {
+            written = self.write().await;
+        }
         if written.is_err() {
             self.execute_mutations(batch).await;
             return written;
         }
         self.add_counters();
         self.end_if_closing()
+    }
+
+    fn parse(&mut self, input: &mut BytesMut, accepted: Accepted) -> ParsedBatch {
+        let limits = &self.context.settings.limits;
+        match *self.is_binary.get_or_insert(input[0] == REQUEST_MAGIC) {
+            true => parse_binary_batch(input, limits, accepted),
+            false => parse_batch(input, limits, self.requests_last, accepted),
+        }
     }
 
     /// Whether the input has no whole command.
@@ -242,8 +272,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Routes a batch and writes its replies, in order.
-    async fn route_and_write_replies(
+    /// Routes a batch and composes its replies, in order. Writes them only once there are many.
+    async fn compose_replies(
         &mut self,
         replies: Vec<PendingReply>,
         batch: &mut BatchInProgress,
@@ -269,7 +299,7 @@ impl<'a> Session<'a> {
                 self.write().await?;
             }
         }
-        self.write().await
+        Ok(())
     }
 
     async fn reply_to_get(
@@ -320,13 +350,17 @@ impl<'a> Session<'a> {
         let chunk = self.value_sizes.next_chunk(&mut batch.rest, shared.reply_bytes());
         let requests = chunk.len();
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
-        self.delta.batches += 1;
-        self.delta.batched_requests += requests as u64;
+        self.count_batch(&chunk);
         let tree = self.context.tree();
-        let outcomes = tree.root().route(chunk, &self.client).await;
+        let context = Context { time_limit: batch.time_limit, ..self.client };
+        let outcomes = tree.root().route(chunk, &context).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
         let bytes = outcomes.iter().map(value_bytes).sum();
         self.value_sizes.update(values, bytes);
+        if !batch.rest.as_slice().is_empty() && outcomes.iter().any(is_timeout) {
+            // A half for the server, and a half for the gutter.
+            batch.time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
+        }
         batch.permit = (bytes >= COUNTED_BYTES_MIN).then(|| shared.reserve_reply_bytes(bytes));
         batch.outcomes = outcomes.into_iter();
     }
@@ -391,9 +425,18 @@ impl<'a> Session<'a> {
         }
     }
 
+    fn count_batch(&mut self, batch: &Batch) {
+        self.delta.batches += 1;
+        self.delta.batched_requests += batch.len() as u64;
+    }
+
     fn add_counters(&mut self) {
         self.context.counters.add(&std::mem::take(&mut self.delta));
     }
+}
+
+fn is_timeout(outcome: &Outcome) -> bool {
+    matches!(outcome, Err(Failure::TimedOut | Failure::ConnectTimedOut))
 }
 
 /// Whether the reply to a meta command with `q` is left out: it is the one that the client expects.

@@ -31,7 +31,9 @@
 
 mod destination;
 mod ids;
+mod peer_connection;
 mod peer_fence;
+mod peer_forward;
 mod peer_protocol;
 mod peer_requests;
 mod peer_sync;
@@ -174,7 +176,9 @@ impl Spool {
         for index in 0..self.shared.peers.len() {
             let (shared, network) = (self.shared.clone(), network.clone());
             tasks.spawn(async move {
-                peer_sync::run(&shared.peers, index, &*network, &|address| shared.backlog_state(address)).await;
+                let backlog_state = |address: &Address| shared.backlog_state(address);
+                let sync = peer_sync::run(&shared.peers, index, &*network, &backlog_state);
+                tokio::join!(sync, peer_forward::run(&shared.peers, index, &*network));
             });
         }
         let mut expiry = interval(self.shared.settings.peer_timeout / 4);

@@ -1,69 +1,40 @@
-//! The task that keeps one peer's fences up to date and sends it the deletes that it is asked to forward
-//! ([`super::peers`]).
+//! The task that keeps one peer's fences up to date ([`super::peers`]). Its connection carries nothing that waits for a
+//! server, so that a server that hangs does not delay a fence.
 
+use super::peer_connection::{PeerConnection, PeerError};
 use super::peer_protocol;
 use super::peers::{Peer, Peers};
 use super::server_log::BacklogState;
 use super::settings::PeerMissing;
-use lookaside_client::{CommandConnection, CommandError, Network};
-use lookaside_protocol::Reply;
-use lookaside_protocol::text::{Limits, ReplyPart};
+use lookaside_client::Network;
 use lookaside_routing::Address;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The most keys in one get: each may cost the peer a sync of its disk.
-const KEYS_PER_GET_MAX: usize = 50;
 /// The wait after a failed synchronization.
 const RETRY: Duration = Duration::from_millis(200);
-const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 2_048 };
 
 type GetBacklogState<'a> = &'a (dyn Fn(&Address) -> BacklogState + Sync);
 
-#[derive(Debug)]
-enum PeerError {
-    Connection(CommandError),
-    /// It does not answer the requests of the spool.
-    NoSpool,
-}
-
-impl fmt::Display for PeerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PeerError::Connection(error) => error.fmt(f),
-            PeerError::NoSpool => f.write_str("it has no --spool or no --spool-peers, or it is this router itself"),
-        }
-    }
-}
-
-impl From<CommandError> for PeerError {
-    fn from(error: CommandError) -> PeerError {
-        PeerError::Connection(error)
-    }
-}
-
-/// Synchronizes the peer at `index` and forwards deletes through it, until it is dropped. One call for each peer.
+/// Synchronizes the peer at `index` until it is dropped. One call for each peer.
 pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, backlog_state: GetBacklogState<'_>) {
     let peer = peers.peer(index);
-    let taken = peer.forward_queue.lock().take();
-    let Some(mut forward_queue) = taken else { return std::future::pending().await };
     let mut sync = PeerSync {
         peers,
         peer,
-        connection: None,
+        connection: PeerConnection::new(network, &peer.address, peers.timeout()),
         queried_at: Instant::now(),
         unreleased: BTreeSet::new(),
         last_error: None,
     };
     loop {
-        let was_connected = sync.connection.is_some();
-        let mut is_synced = sync.try_sync(network, backlog_state).await;
+        let was_connected = sync.connection.is_open();
+        let mut is_synced = sync.try_sync(backlog_state).await;
         if !is_synced && was_connected {
             // The peer may only have been restarted.
-            is_synced = sync.try_sync(network, backlog_state).await;
+            is_synced = sync.try_sync(backlog_state).await;
         }
         let was_unreachable = peer.is_unreachable.swap(!is_synced, Relaxed);
         if was_unreachable == is_synced {
@@ -74,17 +45,6 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
         tokio::select! {
             biased;
             () = peer.sync_requested.notified() => {}
-            request = forward_queue.recv() => {
-                let request = request.expect("the peer itself holds a sender");
-                if request.reply.is_closed() {
-                    continue; // The caller has given up, and will ask again.
-                }
-                let forwarded = sync.forward(network, &request.keys).await;
-                if forwarded.is_err() {
-                    sync.connection = None;
-                }
-                let _ = request.reply.send(matches!(forwarded, Ok(true)));
-            }
             () = sleep(pause) => {}
         }
     }
@@ -93,7 +53,7 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
 struct PeerSync<'a> {
     peers: &'a Peers,
     peer: &'a Peer,
-    connection: Option<CommandConnection>,
+    connection: PeerConnection<'a>,
     /// When the peer was last asked which servers it has fenced for this router.
     queried_at: Instant,
     /// Servers that it may have fenced and need not.
@@ -102,13 +62,13 @@ struct PeerSync<'a> {
 }
 
 impl PeerSync<'_> {
-    async fn try_sync(&mut self, network: &dyn Network, backlog_state: GetBacklogState<'_>) -> bool {
-        let result = self.sync(network, backlog_state).await;
+    async fn try_sync(&mut self, backlog_state: GetBacklogState<'_>) -> bool {
+        let result = self.sync(backlog_state).await;
         let is_synced = result.is_ok();
         if let Err(error) = result {
             tracing::debug!(peer = %self.peer.address, %error, "cannot synchronize a spool peer");
             self.last_error = Some(error);
-            self.connection = None;
+            self.connection.close();
         }
         is_synced
     }
@@ -130,11 +90,9 @@ impl PeerSync<'_> {
     }
 
     /// Releases servers without a backlog and renews the fences of the others.
-    async fn sync(&mut self, network: &dyn Network, backlog_state: GetBacklogState<'_>) -> Result<(), PeerError> {
+    async fn sync(&mut self, backlog_state: GetBacklogState<'_>) -> Result<(), PeerError> {
         let fenced = self.update_fences(backlog_state);
-        let is_new = self.connection.is_none();
-        self.connect(network).await?;
-        if is_new || self.queried_at.elapsed() > self.peers.confirmed_for() / 4 {
+        if !self.connection.is_open() || self.queried_at.elapsed() > self.peers.confirmed_for() / 4 {
             self.query_fenced(&fenced, backlog_state).await?;
         }
         self.release_servers().await?;
@@ -162,7 +120,7 @@ impl PeerSync<'_> {
     /// a crash of the peer's machine has restored. The query also detects a dead connection.
     async fn query_fenced(&mut self, fenced: &[Address], backlog_state: GetBacklogState<'_>) -> Result<(), PeerError> {
         self.queried_at = Instant::now();
-        let reply = self.get(&[peer_protocol::fenced_query(self.peers.own_id())]).await?.remove(0);
+        let reply = self.connection.get(&[peer_protocol::fenced_query(self.peers.own_id())]).await?.remove(0);
         let reply = String::from_utf8(reply.ok_or(PeerError::NoSpool)?).unwrap_or_default();
         let at_peer = reply.split("\r\n").filter(|line| !line.is_empty()).map(|line| Address(line.into()));
         // A server in `fenced` may have a valid confirmation. It is released after it was removed there.
@@ -174,7 +132,7 @@ impl PeerSync<'_> {
     async fn release_servers(&mut self) -> Result<(), PeerError> {
         let compose = |server| peer_protocol::release_request(self.peers.own_id(), self.peers.next_sequence(), server);
         let releases: Vec<_> = self.unreleased.iter().filter_map(compose).collect();
-        self.get(&releases).await?;
+        self.connection.get(&releases).await?;
         self.unreleased.clear();
         Ok(())
     }
@@ -183,10 +141,10 @@ impl PeerSync<'_> {
         let compose = |server| peer_protocol::fence_request(self.peers.own_id(), self.peers.next_sequence(), server);
         // A server whose address is too long for a request is never confirmed.
         let requests: Vec<_> = fenced.iter().filter_map(|server| Some((server, compose(server)?))).collect();
-        for requests in requests.chunks(KEYS_PER_GET_MAX) {
+        for requests in requests.chunks(PeerConnection::KEYS_PER_GET_MAX) {
             let requested_at = Instant::now();
             let keys: Vec<_> = requests.iter().map(|(_, key)| key.clone()).collect();
-            let replies = self.get(&keys).await?;
+            let replies = self.connection.get(&keys).await?;
             let mut fences = self.peer.fences.lock();
             for ((server, _), reply) in requests.iter().zip(replies) {
                 if let (Some(b"ok"), Some(confirmed)) = (reply.as_deref(), fences.get_mut(*server)) {
@@ -195,47 +153,5 @@ impl PeerSync<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether the peer has applied all deletes of `keys`.
-    async fn forward(&mut self, network: &dyn Network, keys: &[Vec<u8>]) -> Result<bool, PeerError> {
-        self.connect(network).await?;
-        let replies = self.get(keys).await?;
-        Ok(replies.iter().all(|reply| reply.as_deref() == Some(b"ok")))
-    }
-
-    async fn connect(&mut self, network: &dyn Network) -> Result<(), CommandError> {
-        if self.connection.is_none() {
-            let address = &self.peer.address;
-            let connected = CommandConnection::connect(network, address, LIMITS, self.peers.timeout()).await;
-            self.connection = Some(connected?);
-        }
-        Ok(())
-    }
-
-    /// The values of `keys`, in order. `None` for a miss. The connection must have been made.
-    async fn get(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>, CommandError> {
-        let connection = self.connection.as_mut().ok_or(CommandError::Closed)?;
-        let mut replies = Vec::with_capacity(keys.len());
-        for keys in keys.chunks(KEYS_PER_GET_MAX) {
-            let line = [b"get ".as_slice(), &keys.join(&b' '), b"\r\n"].concat();
-            let mut values = BTreeMap::new();
-            let mut unexpected = None;
-            connection.set_timeout(self.peers.timeout());
-            connection.send(&line).await?;
-            let on_part = |part: ReplyPart<'_>| match part {
-                ReplyPart::Item { key, reply: Reply::Value { value, .. } } => {
-                    values.insert(key.to_vec(), value.to_vec());
-                }
-                other => unexpected = Some(format!("{other:?}")),
-            };
-            connection.read_until_end(on_part).await?;
-            if let Some(reply) = unexpected {
-                return Err(CommandError::Unexpected(reply));
-            }
-            // A key may be in the request twice: a key that is deleted often is spooled as often.
-            replies.extend(keys.iter().map(|key| values.get(key).cloned()));
-        }
-        Ok(replies)
     }
 }

@@ -2,11 +2,15 @@
 //!
 //! ```text
 //!   A: a delete fails at S and is spooled
-//!      -> every peer at once: spool_delete              one replies ok (it has reached S): acknowledged
-//!      -> no router reaches S: every peer, spool_fence  all have it on disk, S is fenced: acknowledged
+//!      -> every peer at once: spool_delete                one replies ok (it has reached S): acknowledged
+//!      -> 50 ms later, beside that: every peer, spool_fence  all have it on disk, S is fenced: acknowledged
 //!      ... further deletes of S are acknowledged at once, while every peer's confirmation is recent
 //!      S has applied A's backlog -> every peer, spool_release
 //! ```
+//!
+//! A peer that cannot reach S may take a whole server timeout to say so. Therefore the fences are requested before that,
+//! and over another connection; a peer that can reach S forwards within the 50 ms, and no router stops reading a server
+//! that only A cannot reach.
 //!
 //! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for
 //! all of `peer_timeout`, counted from when the request arrived. So whatever is lost or delayed, A stops acknowledging
@@ -16,7 +20,7 @@
 //! that server until it has applied the delete or was flushed. If a peer cannot be reached, the delete is not
 //! acknowledged, but it stays in the spool. (An operator may choose to acknowledge it: [`PeerMissing::Ignore`].)
 //!
-//! The requests ([`super::peer_protocol`]) are sent by [`super::peer_sync`]. Each has a sequence number, so that one
+//! The requests ([`super::peer_protocol`]) are sent by [`super::peer_sync`] and [`super::peer_forward`]. Each has a sequence number, so that one
 //! that was delayed on an old connection does not undo a newer one.
 
 use super::ids::RouterId;
@@ -24,15 +28,22 @@ use super::peer_protocol;
 use super::record::Deletion;
 use super::server_log::{BacklogState, ServerLog};
 use super::settings::{PeerMissing, SpoolSettings};
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
+use futures_util::stream::FuturesUnordered;
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
+/// How long peers may take to forward deletes before they are asked to fence the server. One that reaches the server
+/// needs a round trip.
+const FORWARD_ALONE_MAX: Duration = Duration::from_millis(50);
 /// The most batches of deletes that wait to be forwarded by one peer.
 const FORWARDS_QUEUED_MAX: usize = 1_000;
 /// Bits of a sequence number that count within a run of the router: more than it can send.
@@ -155,23 +166,34 @@ impl Peers {
     /// acknowledged.
     pub(super) async fn forward_or_fence(&self, server: &ServerLog, deletions: &[Deletion]) -> bool {
         let address = &server.address;
-        let may_be_missing = |peer: &Peer| self.missing == PeerMissing::Ignore && peer.is_unreachable();
-        let is_fenced_at = |peer: &Peer| may_be_missing(peer) || peer.is_confirmed(address, self.confirmed_for);
+        let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || peer.is_confirmed(address, self.confirmed_for);
         if server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at) {
             return true;
         }
-        if self.forward(address, deletions).await {
-            return true;
+        let mut forwarded = pin!(self.forward(address, deletions));
+        match timeout(FORWARD_ALONE_MAX, forwarded.as_mut()).await {
+            Ok(true) => true,
+            Ok(false) => self.fence(server).await,
+            Err(_) => either(forwarded, self.fence(server)).await,
         }
+    }
+
+    /// Has all peers fence `server`. False unless all have confirmed it.
+    async fn fence(&self, server: &ServerLog) -> bool {
+        let address = &server.address;
         self.peers.iter().for_each(|peer| peer.request_fence(address));
         let deadline = Instant::now() + self.timeout;
-        for peer in self.peers.iter().filter(|peer| !may_be_missing(peer)) {
+        for peer in self.peers.iter().filter(|peer| !self.may_be_missing(peer)) {
             if !peer.wait_for_fence(server, self.confirmed_for, deadline).await && self.missing == PeerMissing::Fail {
                 tracing::debug!(peer = %peer.address, server = %address, "peer did not confirm a fence: deletes fail");
                 return false;
             }
         }
         true
+    }
+
+    fn may_be_missing(&self, peer: &Peer) -> bool {
+        self.missing == PeerMissing::Ignore && peer.is_unreachable()
     }
 
     /// Asks all peers at once to apply `deletions`. True when one has. A further backlog of the server stays.
@@ -183,10 +205,11 @@ impl Peers {
             let (reply, applied) = oneshot::channel();
             peer.forwards.try_send(ForwardRequest { keys: keys.clone(), reply }).ok().map(|()| applied)
         };
-        let replies: Vec<_> = self.peers.iter().filter(|peer| !peer.is_unreachable()).filter_map(send).collect();
+        let reachable = self.peers.iter().filter(|peer| !peer.is_unreachable());
+        let mut replies: FuturesUnordered<_> = reachable.filter_map(send).collect();
         let deadline = Instant::now() + self.timeout;
-        for applied in replies {
-            if let Ok(Ok(true)) = timeout_at(deadline, applied).await {
+        while let Ok(Some(applied)) = timeout_at(deadline, replies.next()).await {
+            if applied == Ok(true) {
                 return true;
             }
         }
@@ -196,6 +219,15 @@ impl Peers {
     /// Synchronizes all peers soon: a backlog may have become empty.
     pub(super) fn request_sync(&self) {
         self.peers.iter().for_each(|peer| peer.sync_requested.notify_one());
+    }
+}
+
+/// True as soon as one of them is.
+async fn either(one: impl Future<Output = bool> + Unpin, other: impl Future<Output = bool>) -> bool {
+    match select(one, pin!(other)).await {
+        Either::Left((true, _)) | Either::Right((true, _)) => true,
+        Either::Left((false, other)) => other.await,
+        Either::Right((false, one)) => one.await,
     }
 }
 

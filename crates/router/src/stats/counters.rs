@@ -68,6 +68,8 @@ counters! {
     batches,
     /// Requests in those batches.
     batched_requests,
+    /// Of the batches, those with deletes only that did not wait for an earlier one of their connection.
+    overlapped_batches,
     /// Bytes read from clients.
     bytes_read,
     /// Bytes written to clients.

@@ -13,10 +13,15 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-pub(crate) fn environment(host: HostInfo, seed: u64, background: &BackgroundTasks) -> Environment {
+pub(crate) fn environment(
+    host: HostInfo,
+    seed: u64,
+    background: &BackgroundTasks,
+    failover_timeout: Option<Duration>,
+) -> Environment {
     let runtime = Arc::new(TokioRuntime { host, started: Instant::now() });
     let background = background.background.clone();
-    Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id }
+    Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id, failover_timeout }
 }
 
 #[derive(Clone)]
@@ -104,7 +109,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn clock_and_tasks_are_the_runtimes() {
         let background = BackgroundTasks::new();
-        let environment = environment(HostInfo::from_name("a", 1_000), 0, &background);
+        let environment = environment(HostInfo::from_name("a", 1_000), 0, &background, None);
         let done = Arc::new(AtomicBool::new(false));
         let (done_in_task, sleep) = (done.clone(), environment.clock.sleep(Duration::from_secs(5)));
         background.tasks.spawn(Box::pin(async move {

@@ -36,6 +36,7 @@ use lookaside_routing::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Two destinations with equal keys are the same. The last part is the name that the server's certificate must bear.
@@ -130,6 +131,11 @@ impl Tree {
     /// The configuration that it was built from, if any.
     pub(crate) fn config(&self) -> Option<&RouterConfig> {
         self.source.as_ref().map(|source| &*source.config)
+    }
+
+    /// The limit on the time that the further destinations of a request may take after one has timed out.
+    pub(crate) fn failover_timeout(&self) -> Option<Duration> {
+        self.config()?.failover_timeout()
     }
 
     /// The background tasks of its routes. All trees of a thread share them.
@@ -257,6 +263,6 @@ impl Destinations for DestinationFactory<'_> {
     }
 
     fn environment(&mut self) -> Environment {
-        environment(self.config.host(), self.seed, &self.background_tasks)
+        environment(self.config.host(), self.seed, &self.background_tasks, self.config.failover_timeout())
     }
 }

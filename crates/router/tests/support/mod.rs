@@ -17,11 +17,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Replies from a map; keys that begin with `down` time out. Waits for `gate` before each batch.
+/// Replies from a map; keys that begin with `down` time out. Waits for `gate` before each batch, and for `hung` before
+/// one with a key that begins with `hung`.
 pub struct FakeRoute {
     pub values: Mutex<BTreeMap<Bytes, Bytes>>,
     pub batches: Mutex<Vec<Batch>>,
     pub gate: Semaphore,
+    pub hung: Semaphore,
 }
 
 impl FakeRoute {
@@ -30,7 +32,14 @@ impl FakeRoute {
             values: Mutex::default(),
             batches: Mutex::default(),
             gate: Semaphore::new(Semaphore::MAX_PERMITS),
+            hung: Semaphore::new(0),
         })
+    }
+
+    /// The keys of all requests that were executed, in order.
+    pub fn keys(&self) -> Vec<String> {
+        let batches = self.batches.lock().unwrap();
+        batches.iter().flatten().map(|request| String::from_utf8_lossy(&request.key).into_owned()).collect()
     }
 
     pub fn batch_sizes(&self) -> Vec<usize> {
@@ -87,6 +96,9 @@ impl Route for FakeRoute {
     fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             self.gate.acquire().await.expect("never closed").forget();
+            if batch.iter().any(|request| request.key.starts_with(b"hung")) {
+                self.hung.acquire().await.expect("never closed").forget();
+            }
             let outcomes = batch.iter().map(|request| self.outcome(&request.key, &request.operation)).collect();
             self.batches.lock().unwrap().push(batch);
             outcomes

@@ -20,10 +20,14 @@
 //! are not limited. With `failover_tag`, keys that have a `|#|` reach the other children with the suffix `:failover=1`:
 //! a delete on another path than this route must append it, too.
 //!
+//! Timeouts do not add up: once a child has timed out, all further ones together may take the environment's
+//! `failover_timeout`, except with deletes. So while a server and its gutter both hang, a page of keys costs one server
+//! timeout and that.
+//!
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has replied.
 
 use crate::{
-    Batch, BoxFuture, Clock, Context, FailoverErrors, Failure, KeyHash, Outcome, Outcomes, Rate, Route,
+    Batch, BoxFuture, Clock, Context, Environment, FailoverErrors, Failure, KeyHash, Outcome, Outcomes, Rate, Route,
     cluster::support::{
         failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
         failover_policy::FailoverPolicy,
@@ -38,7 +42,7 @@ use crate::{
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Children in order of preference.
 pub struct FailoverRoute {
@@ -48,6 +52,7 @@ pub struct FailoverRoute {
     limit: Option<(TokenBucket, Arc<dyn Clock>)>,
     pairing: Option<(Arc<LeasePairs>, Arc<dyn Clock>)>,
     has_tag: bool,
+    timeout: Option<(Duration, Arc<dyn Clock>)>,
 }
 
 impl FailoverRoute {
@@ -60,7 +65,7 @@ impl FailoverRoute {
     /// Asks `children`, at least one, in the order of `policy`.
     pub fn by_policy(children: Vec<Arc<dyn Route>>, errors: FailoverErrors, policy: FailoverPolicy) -> Self {
         assert!(!children.is_empty(), "no child to ask");
-        FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false }
+        FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false, timeout: None }
     }
 
     /// Asks `children` according to `options`; with `first`, that hash picks the first child, as in a pool.
@@ -68,10 +73,12 @@ impl FailoverRoute {
         children: Vec<Arc<dyn Route>>,
         first: Option<&KeyHash>,
         options: &FailoverOptions,
-        clock: &Arc<dyn Clock>,
+        environment: &Environment,
     ) -> Self {
+        let clock = &environment.clock;
         let policy = options.policy(children.len(), first);
         let mut route = Self::by_policy(children, options.errors, policy);
+        route.timeout = environment.failover_timeout.map(|timeout| (timeout, clock.clone()));
         if let Some(rate) = options.limit {
             route = route.with_limit(rate, clock.clone());
         }
@@ -120,13 +127,38 @@ impl FailoverRoute {
                 pending.push(Pending { at, order, next: 1, tries, is_spooled: *outcome == Err(Failure::Spooled) });
             }
         }
+        let mut timed_out_at = None;
         loop {
             pending.retain(|pending| self.should_retry(pending, &requests[pending.at]));
+            let time_limit = self.time_left(&mut timed_out_at, &pending, &outcomes, context.time_limit);
+            if time_limit == Some(Duration::ZERO) {
+                pending.retain(|pending| kind(&requests[pending.at]) == VerbKind::Delete);
+            }
             if pending.is_empty() {
                 return outcomes;
             }
-            self.route_to_next(&mut pending, &requests, &mut outcomes, context).await;
+            let time_limit = time_limit.or(context.time_limit);
+            self.route_to_next(&mut pending, &requests, &mut outcomes, &Context { time_limit, ..*context }).await;
         }
+    }
+
+    /// The time that the next children may take; `None` if there is no limit, or if no child has timed out yet.
+    /// `timed_out_at` is when the first one has, `limit` that of the batch.
+    fn time_left(
+        &self,
+        timed_out_at: &mut Option<Duration>,
+        pending: &[Pending],
+        outcomes: &Outcomes,
+        limit: Option<Duration>,
+    ) -> Option<Duration> {
+        let (timeout, clock) = self.timeout.as_ref()?;
+        let timeout = limit.unwrap_or(*timeout).min(*timeout);
+        let has_timed_out =
+            |pending: &Pending| matches!(outcomes[pending.at], Err(Failure::TimedOut | Failure::ConnectTimedOut));
+        if timed_out_at.is_none() && pending.iter().any(has_timed_out) {
+            *timed_out_at = Some(clock.now());
+        }
+        Some(timeout.saturating_sub(clock.now().saturating_sub((*timed_out_at)?)))
     }
 
     /// For each fill with a remembered token: its index in the batch and the child that issued the token.
@@ -277,6 +309,6 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let children = tree.build_all(&self.children);
-        Arc::new(FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock))
+        Arc::new(FailoverRoute::with_options(children, None, &self.options, tree.environment()))
     }
 }

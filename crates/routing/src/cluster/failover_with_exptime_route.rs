@@ -96,7 +96,7 @@ impl RouteConfig for Config {
         let mut children = tree.build_all(&self.children);
         let normal = children.remove(0);
         let children = FailoverWithExptimeRoute::limit_exptimes(normal, children, self.exptime_s);
-        let inner = FailoverRoute::with_options(children, None, &self.options, &tree.environment().clock);
+        let inner = FailoverRoute::with_options(children, None, &self.options, tree.environment());
         Arc::new(FailoverWithExptimeRoute::from_failover(inner))
     }
 }

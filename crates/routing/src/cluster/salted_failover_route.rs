@@ -80,12 +80,11 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let servers = build_servers(&self.pool, &self.shadows, None, tree);
-        let clock = &tree.environment().clock;
         Arc::new(SaltedFailoverRoute::from_failover(FailoverRoute::with_options(
             servers,
             Some(&self.hash),
             &self.options,
-            clock,
+            tree.environment(),
         )))
     }
 }

@@ -76,7 +76,8 @@ impl<'a> Builder<'a> {
         let (server, settings) = (pool.member(at), pool.settings_of(at));
         let leaf = self.leaves.entry((server.clone(), settings));
         let destination = leaf.or_insert_with(|| self.destinations.destination(server, &settings));
-        Arc::new(DestinationRoute::new(destination.clone(), pool.keep_routing_prefix))
+        let leaf = DestinationRoute::new(destination.clone(), pool.keep_routing_prefix);
+        Arc::new(leaf.with_clock(self.environment.clock.clone()))
     }
 }
 

@@ -26,7 +26,7 @@ impl FakeEnvironment {
     /// The environment for routes, with at most `tasks_max` background tasks.
     pub fn environment(self: &Arc<FakeEnvironment>, tasks_max: usize) -> Environment {
         let background = Background::new(self.clone(), tasks_max);
-        Environment { clock: self.clone(), background, log: self.clone(), seed: 7, host_id: 3 }
+        Environment { clock: self.clone(), background, log: self.clone(), seed: 7, host_id: 3, failover_timeout: None }
     }
 
     /// Runs all background tasks. Returns their number.

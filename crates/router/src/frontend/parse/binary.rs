@@ -16,7 +16,7 @@
 //! Leases exist in the text protocol only. Authentication (SASL) is `Unknown command`, as with a server that requires
 //! none.
 
-use super::{LocalCommand, ParsedBatch, PendingReply, ReplyKey, Span, slice_span, span_in};
+use super::{Accepted, LocalCommand, ParsedBatch, PendingReply, ReplyKey, Span, slice_span, span_in};
 use crate::admin_key::is_admin_key;
 use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
@@ -94,12 +94,16 @@ pub enum ExpectedReply {
 }
 
 /// As [`super::parse_batch`], for the binary protocol.
-pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> ParsedBatch {
+pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits, accepted: Accepted) -> ParsedBatch {
     let mut parsed = ParsedBatch::default();
     while parsed.has_capacity() && !buffer.is_empty() {
         let (request, request_bytes) = match parse_request(buffer, limits) {
             BinaryParsed::Incomplete { needed_bytes } => {
                 parsed.needed_bytes = needed_bytes;
+                break;
+            }
+            request if accepted == Accepted::Deletes && !is_delete(&request) => {
+                parsed.is_full = true;
                 break;
             }
             BinaryParsed::NotBinary => {
@@ -126,6 +130,15 @@ pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits) -> ParsedBatch
         parsed.swallow(buffer);
     }
     parsed
+}
+
+/// A delete that is sent as such: without a CAS unique, and of a key that the text protocol can express.
+fn is_delete(parsed: &BinaryParsed<'_>) -> bool {
+    let BinaryParsed::Request { request, .. } = parsed else { return false };
+    let BinaryCommand::Keyed { key, operation: BinaryOperation::Delete { cas: None } } = &request.command else {
+        return false;
+    };
+    check_key(key).is_ok()
 }
 
 /// Whether a request must see the effect of all requests before it, and of none after it. A number that may have to be

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex};
+use tokio::sync::Semaphore;
 
 struct EmptyRoute;
 
@@ -15,6 +16,84 @@ impl Route for EmptyRoute {
     fn route<'a>(&'a self, _: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async { Outcomes::new() })
     }
+}
+
+/// Replies to deletes when the test lets it.
+struct HungRoute(Arc<Semaphore>);
+
+impl Route for HungRoute {
+    fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(async move {
+            drop(self.0.acquire().await.expect("never closed"));
+            vec![Ok(Reply::NotFound); batch.len()]
+        })
+    }
+}
+
+struct PlainStream(DuplexStream);
+
+impl AsyncRead for PlainStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut task::Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for PlainStream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl Stream for PlainStream {
+    fn peer(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handover_answers_deletes_in_progress_and_passes_on_what_follows_unparsed() {
+    let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+    let hung = Arc::new(Semaphore::new(0));
+    let tree = Tree::from_route(Arc::new(HungRoute(hung.clone())));
+    let context = SessionContext::new(Settings::default(), shared.clone(), tree);
+    let (mut client, inner) = duplex(1_000);
+    let (stop, shutdown) = watch::channel(false);
+    let moment = Duration::from_millis(1);
+    let hand_over = async {
+        for text in ["delete a\r\n", "delete b\r\n", "delete c\r\nget d\r\ndelete e\r\n"] {
+            client.write_all(text.as_bytes()).await.unwrap();
+            tokio::time::sleep(moment).await;
+        }
+        shared.set_handing_over(true);
+        stop.send_replace(true);
+        tokio::time::sleep(moment).await;
+        client.write_all(b"delete late\r\n").await.unwrap();
+        tokio::time::sleep(moment).await;
+        hung.add_permits(3);
+        let mut replies = vec![0; 3 * "NOT_FOUND\r\n".len()];
+        client.read_exact(&mut replies).await.unwrap();
+    };
+    let session = ClientSession::new(Box::new(PlainStream(inner)));
+    let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown), hand_over);
+    assert_eq!(end, SessionEnd::Shutdown);
+    let ClientSession { mut stream, connection_state } = suspended.expect("it is handed over");
+    assert_eq!(connection_state.input, b"get d\r\ndelete e\r\n");
+    assert!(connection_state.output.is_empty());
+    let mut unread = [0; "delete late\r\n".len()];
+    stream.read_exact(&mut unread).await.unwrap();
+    assert_eq!(&unread, b"delete late\r\n", "left in the socket");
 }
 
 /// Buffers written bytes, as a TLS stream may, until `may_flush` is set.

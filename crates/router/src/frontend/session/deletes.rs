@@ -1,0 +1,213 @@
+//! The deletes of one connection that are in progress at the same time. Serves `delete`, in both protocols.
+//!
+//! A server that hangs costs a delete the whole server timeout. Deletes of other keys must not wait for that, and the
+//! invalidator sends all of a cluster's deletes over one connection. Deletes commute: so while a batch of deletes waits
+//! for its outcomes, the session reads on and routes the deletes that follow. The first command that is no delete ends
+//! this: it stays in the input until all deletes before it have been answered.
+//!
+//! ```text
+//!   input      delete a | delete b | get c | delete d
+//!   a          routed -------------------------> answered
+//!   b               routed --> done, its reply waits for that of a
+//!   c, d                                           next batch
+//! ```
+//!
+//! Invariants: replies leave in the order of the requests. A session holds at most [`DELETES_BYTES_MAX`] for deletes
+//! in progress behind the first batch, and reads nothing more at that bound; all sessions together share the bound on
+//! reply bytes ([`TOTAL_REPLY_BYTES_MAX`]). While a client does not read its replies, nothing more is read, but the
+//! deletes in progress are carried on. They are also when the client has disconnected, and on a handover.
+
+use super::{ParsedBatch, PendingReply, Session, SessionEnd, WRITE_BYTES_MAX, is_shutting_down};
+use crate::frontend::context::SessionContext;
+use crate::frontend::flow_control::TOTAL_REPLY_BYTES_MAX;
+use crate::frontend::parse::Accepted;
+use crate::frontend::session::BatchInProgress;
+use crate::shared::ReplyBytesPermit;
+use bytes::{Buf, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use lookaside_routing::{Batch, Context, Outcomes};
+use std::collections::VecDeque;
+use std::pin::{Pin, pin};
+
+/// The most bytes that one session holds for deletes in progress behind the first batch.
+pub const DELETES_BYTES_MAX: usize = 8 << 20;
+/// An estimate of what a batch in progress takes, in bytes, besides its requests: the futures of its routes.
+const BATCH_BYTES: usize = 4 << 10;
+/// An estimate of what a delete in progress takes, in bytes, besides its text.
+const DELETE_BYTES: usize = 512;
+
+/// The batches of deletes that are in progress. `F` is the future of [`route`].
+struct DeletesInProgress<F> {
+    running: FuturesUnordered<F>,
+    /// In the order of the requests.
+    batches: VecDeque<DeleteBatch>,
+    /// The number of the first of `batches`.
+    first: u64,
+    /// Held by all but the batch that was the first of all.
+    bytes: usize,
+}
+
+struct DeleteBatch {
+    replies: Vec<PendingReply>,
+    /// `None` while it is being routed.
+    outcomes: Option<Outcomes>,
+    bytes: usize,
+    _permit: Option<ReplyBytesPermit>,
+}
+
+impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
+    fn new() -> Self {
+        DeletesInProgress { running: FuturesUnordered::new(), batches: VecDeque::new(), first: 0, bytes: 0 }
+    }
+
+    fn next_number(&self) -> u64 {
+        self.first + self.batches.len() as u64
+    }
+
+    fn push(&mut self, future: F, replies: Vec<PendingReply>, permit: Option<ReplyBytesPermit>, bytes: usize) {
+        self.running.push(future);
+        self.bytes += bytes;
+        self.batches.push_back(DeleteBatch { replies, outcomes: None, bytes, _permit: permit });
+    }
+
+    fn is_first_done(&self) -> bool {
+        self.batches.front().is_some_and(|batch| batch.outcomes.is_some())
+    }
+
+    /// The first batch, if it has its outcomes.
+    fn pop_done(&mut self) -> Option<(Vec<PendingReply>, Outcomes)> {
+        let outcomes = self.batches.front_mut()?.outcomes.take()?;
+        let batch = self.batches.pop_front()?;
+        self.first += 1;
+        self.bytes -= batch.bytes;
+        Some((batch.replies, outcomes))
+    }
+
+    /// Carries on all batches, until the first one has its outcomes.
+    async fn wait_for_first(&mut self) {
+        while !self.is_first_done() && self.advance().await {}
+    }
+
+    /// Carries on all batches. Returns when all have their outcomes.
+    async fn wait_for_all(&mut self) {
+        while self.advance().await {}
+    }
+
+    /// Waits for the outcomes of any batch. False if all have them.
+    async fn advance(&mut self) -> bool {
+        let Some((number, outcomes)) = self.running.next().await else { return false };
+        let batch = &mut self.batches[(number - self.first) as usize];
+        assert!(batch.outcomes.is_none(), "a batch is routed once");
+        batch.outcomes = Some(outcomes);
+        true
+    }
+}
+
+async fn route(context: &SessionContext, client: Context, number: u64, batch: Batch) -> (u64, Outcomes) {
+    let requests = batch.len();
+    let outcomes = context.tree().root().route(batch, &client).await;
+    assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
+    (number, outcomes)
+}
+
+impl Session<'_> {
+    /// Routes `first`, which has only deletes, and those that arrive meanwhile. Returns when all are answered.
+    pub(super) async fn route_deletes(
+        &mut self,
+        first: ParsedBatch,
+        mut stopped: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), SessionEnd> {
+        let mut deletes = DeletesInProgress::new();
+        self.count_batch(&first.batch);
+        deletes.push(route(self.context, self.client, 0, first.batch), first.replies, None, 0);
+        let mut read_end = None;
+        let mut is_blocked = self.is_closing;
+        loop {
+            if let Err(end) = self.reply_to_deletes(&mut deletes).await {
+                deletes.wait_for_all().await;
+                return Err(end);
+            }
+            if is_shutting_down(&mut self.stop) {
+                read_end = Some(SessionEnd::Shutdown);
+            }
+            is_blocked |= read_end == Some(SessionEnd::Shutdown);
+            while !is_blocked && !self.is_incomplete() && self.may_add_deletes(&deletes) {
+                let (added, bytes) = self.parse_deletes();
+                is_blocked = added.is_full();
+                if added.batch.is_empty() {
+                    break;
+                }
+                self.count_batch(&added.batch);
+                self.delta.overlapped_batches += 1;
+                let permit = self.context.shared.reserve_reply_bytes(bytes);
+                let future = route(self.context, self.client, deletes.next_number(), added.batch);
+                deletes.push(future, added.replies, Some(permit), bytes);
+            }
+            if deletes.batches.is_empty() {
+                break;
+            }
+            let may_read = !is_blocked && read_end.is_none() && self.is_incomplete() && self.may_add_deletes(&deletes);
+            tokio::select! {
+                biased;
+                () = deletes.wait_for_first() => {}
+                read = self.read(stopped.as_mut()), if may_read => match read {
+                    Ok(()) => self.swallow(),
+                    Err(end) => read_end = Some(end),
+                }
+            }
+        }
+        match read_end {
+            Some(end) => Err(end),
+            None => self.end_if_closing(),
+        }
+    }
+
+    /// Writes the replies to the deletes that are done, in order. The others are carried on meanwhile.
+    async fn reply_to_deletes<F: Future<Output = (u64, Outcomes)>>(
+        &mut self,
+        deletes: &mut DeletesInProgress<F>,
+    ) -> Result<(), SessionEnd> {
+        while deletes.is_first_done() {
+            while self.out.len() < WRITE_BYTES_MAX
+                && let Some((replies, outcomes)) = deletes.pop_done()
+            {
+                self.compose_replies(replies, &mut BatchInProgress::of_outcomes(outcomes)).await?;
+            }
+            self.write_while(deletes).await?;
+            self.add_counters();
+        }
+        Ok(())
+    }
+
+    async fn write_while<F: Future<Output = (u64, Outcomes)>>(
+        &mut self,
+        deletes: &mut DeletesInProgress<F>,
+    ) -> Result<(), SessionEnd> {
+        let mut write = pin!(self.write());
+        tokio::select! {
+            biased;
+            written = write.as_mut() => written,
+            () = deletes.wait_for_all() => write.await,
+        }
+    }
+
+    /// Whether further deletes may be routed. The first batch always may.
+    fn may_add_deletes<F>(&self, deletes: &DeletesInProgress<F>) -> bool {
+        let is_below_bounds =
+            deletes.bytes < DELETES_BYTES_MAX && self.context.shared.reply_bytes() < TOTAL_REPLY_BYTES_MAX;
+        deletes.batches.is_empty() || is_below_bounds
+    }
+
+    /// The deletes at the front of the input, and the bytes that they take. They do not share the memory of the input,
+    /// of which a few deletes would keep a large block.
+    fn parse_deletes(&mut self) -> (ParsedBatch, usize) {
+        let mut text = BytesMut::from(&self.input[..]);
+        let text_bytes = text.len();
+        let parsed = self.parse(&mut text, Accepted::Deletes);
+        self.input.advance(text_bytes - text.len());
+        self.needed_bytes = parsed.needed_bytes;
+        let bytes = BATCH_BYTES + text_bytes + parsed.batch.len() * DELETE_BYTES;
+        (parsed, bytes)
+    }
+}

@@ -1,0 +1,109 @@
+//! How long a delete waits while its server, or a peer, hangs: one server timeout, whatever else hangs.
+#![allow(missing_docs)]
+
+#[path = "support/fake_network.rs"]
+mod fake_network;
+#[path = "support/peer_cluster.rs"]
+mod peer_cluster;
+
+use fake_network::Health;
+use lookaside_protocol::Reply;
+use lookaside_router::PeerMissing;
+use lookaside_routing::{Failure, Outcome};
+use peer_cluster::{Fixture, ROUTERS, SERVER_TIMEOUT, host};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+const NOT_FOUND: Outcome = Ok(Reply::NotFound);
+const TKO: Outcome = Err(Failure::Tko);
+/// Beyond a server timeout: peers get 50 ms to forward, and then need a round trip.
+const MARGIN: Duration = Duration::from_millis(60);
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// Fails in 200 ms if the peers are asked for fences only when they have failed to forward.
+#[tokio::test(start_paused = true)]
+async fn a_delete_for_a_hung_server_is_acknowledged_after_one_timeout() {
+    let fixture = Fixture::start().await;
+    fixture.main().put("k", "old");
+    fixture.main().be(Health::Frozen);
+    let started = Instant::now();
+    assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+    let waited = started.elapsed();
+    assert!(waited < SERVER_TIMEOUT + MARGIN, "{waited:?}");
+    for router in 0..ROUTERS {
+        assert_eq!(fixture.get(router, "k").await, TKO, "{router}");
+    }
+    let started = Instant::now();
+    for number in 0..100 {
+        assert_eq!(fixture.delete(0, &format!("k{number}")).await, NOT_FOUND);
+    }
+    assert!(started.elapsed() < MOMENT, "spooled at once, as all peers have fenced the server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_deletes_that_a_server_hangs_with_are_acknowledged_after_one_timeout() {
+    let fixture = Fixture::start().await;
+    fixture.main().be(Health::Frozen);
+    let delete = |number: u32| {
+        let fixture = &fixture;
+        async move {
+            sleep(SERVER_TIMEOUT * number / 25).await;
+            let started = Instant::now();
+            let outcome = fixture.delete(0, &format!("k{number}")).await;
+            (outcome, started.elapsed())
+        }
+    };
+    let all = futures_util::future::join_all((0..50).map(delete)).await;
+    for (number, (outcome, waited)) in all.into_iter().enumerate() {
+        assert_eq!(outcome, NOT_FOUND, "{number}");
+        assert!(waited < SERVER_TIMEOUT + MARGIN, "{number}: {waited:?}");
+    }
+}
+
+/// The reply of the peer that can reach the server counts, whichever peer that is.
+#[tokio::test(start_paused = true)]
+async fn a_hung_peer_does_not_delay_a_delete_that_another_forwards() {
+    for hung in [1, 2] {
+        let fixture = Fixture::start().await;
+        fixture.main().put("k", "old");
+        fixture.cut_server(0, true);
+        fixture.cut_routers(0, hung, true);
+        let started = Instant::now();
+        assert_eq!(fixture.delete(0, "k").await, NOT_FOUND);
+        let waited = started.elapsed();
+        assert!(waited < SERVER_TIMEOUT + MARGIN / 2, "{hung}: {waited:?}");
+        assert!(!fixture.main().has("k"));
+    }
+}
+
+/// A peer takes a server timeout to say that it cannot forward to a hung server. Once the fences of another server
+/// waited for that.
+#[tokio::test(start_paused = true)]
+async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
+    let mut fixture = Fixture::start_with(PeerMissing::Fail, 1 << 20).await;
+    for router in 0..ROUTERS {
+        fixture.kill(router).await;
+    }
+    fixture.configuration = r#"{ "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["other:1"] } },
+        "route": { "type": "PrefixSelectorRoute", "policies": { "b": "PoolRoute|B" }, "wildcard": "PoolRoute|A" } }"#
+        .to_owned();
+    let other = fixture.network.server("other:1");
+    for router in 0..ROUTERS {
+        fixture.start_router(router).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    fixture.main().be(Health::Frozen);
+    fixture.network.cut(&host(0), "other:1", true);
+    other.put("b", "old");
+    let delete = |key: &'static str, at_ms: u64| {
+        let fixture = &fixture;
+        async move {
+            sleep(Duration::from_millis(at_ms)).await;
+            let started = Instant::now();
+            (fixture.delete(0, key).await, started.elapsed())
+        }
+    };
+    let ((_, _), (outcome, waited)) = tokio::join!(delete("a", 0), delete("b", 20));
+    assert_eq!(outcome, NOT_FOUND);
+    assert!(waited < SERVER_TIMEOUT + MARGIN, "{waited:?}");
+}
