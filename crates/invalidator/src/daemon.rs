@@ -16,7 +16,7 @@ use crate::{
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
 };
-use lookaside_client::{DestinationOptions, Network, TcpDestination, TcpNetwork};
+use lookaside_client::{DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, Destination, HealthSettings};
 use std::{
     fs::{self, File, TryLockError},
@@ -181,6 +181,7 @@ fn build_delivery(
                 ..HealthSettings::default()
             },
             seed: fastrand::u64(..),
+            role: DestinationRole::Router,
             ..DestinationOptions::default()
         };
         Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))

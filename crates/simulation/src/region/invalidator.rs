@@ -82,6 +82,14 @@ impl Delivery for CheckedDelivery {
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         self.routers.flush()
     }
+
+    fn watch_routers(&self) -> BoxFuture<'_, ()> {
+        self.routers.watch_routers()
+    }
+
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        self.routers.recovered()
+    }
 }
 
 impl SimulatedRegion {
@@ -107,7 +115,11 @@ impl SimulatedRegion {
         let network = self.network.host(HOST);
         let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
         let router = TcpDestination::new(address(&router_host(cluster)), network.clone(), options);
-        let routers = RouterDelivery::new(vec![Arc::new(router) as Arc<dyn Destination>], network);
+        let routers = RouterDelivery::new(
+            vec![Arc::new(router) as Arc<dyn Destination>],
+            network,
+            statistics.clusters()[cluster].clone(),
+        );
         let log = ClusterLog::new(self.database.clone());
         let delivery = CheckedDelivery {
             routers,
