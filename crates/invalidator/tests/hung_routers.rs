@@ -115,6 +115,45 @@ async fn pending_deletes_go_at_once_when_a_router_answers_again() {
     assert_eq!(fixture.stat("cluster:a:recoveries"), "1");
 }
 
+const GATE: &str = "__mcrouter__.start_gate";
+
+/// Has a router wait at its start gate, as run `token`.
+fn close_gate(router: &FakeRouter, token: &str) {
+    let report = format!("__mcrouter__.caught_up({token})");
+    *router.values.lock().expect("no panic") = vec![(GATE.into(), format!("waiting {token}")), (report, "open".into())];
+}
+
+fn is_notified(router: &FakeRouter, token: &str) -> bool {
+    router.gets().contains(&format!("__mcrouter__.caught_up({token})"))
+}
+
+/// When all routers of a cluster had been down, they served what could not be deleted meanwhile.
+#[tokio::test(start_paused = true)]
+async fn waiting_router_is_notified_once_everything_committed_before_is_deleted() {
+    let (router, other) = (FakeRouter::new("router:1", IsDown), FakeRouter::new("other:1", IsDown));
+    let (fixture, _run) = fixture_through(&[&router, &other]);
+    for number in 0..10 {
+        fixture.database.commit(&[&format!("k{number}")], ms(0));
+    }
+    until("all fail", || fixture.stat("cluster:a:retry_queue_keys") == "10").await;
+    close_gate(&router, "run1");
+    // Commits that readers see only later were in the log before the router was back.
+    fixture.database.commit(&["late"], Duration::from_secs(3));
+    router.set(Answers);
+    until("the old ones are deleted", || router.received().contains(&"k9".into())).await;
+    sleep(Duration::from_secs(2)).await;
+    assert!(!is_notified(&router, "run1"), "one delete is not sent yet");
+    until("it is notified", || is_notified(&router, "run1")).await;
+    assert!(router.received().contains(&"late".into()));
+    until("that is counted", || fixture.stat("cluster:a:start_gates_opened") == "1").await;
+
+    // Another run of the router waits again, and while the database is away.
+    fixture.database.state().failures = 5;
+    close_gate(&router, "run2");
+    until("the next run is notified", || is_notified(&router, "run2")).await;
+    assert!(!other.gets().iter().any(|key| key.contains("caught_up")), "a router that does not wait is not notified");
+}
+
 /// A router answers a connection in order, so one server that hung held up all batches behind its own: four of them were
 /// in flight, and then none was sent for up to two seconds.
 #[tokio::test(start_paused = true)]

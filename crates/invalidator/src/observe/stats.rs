@@ -73,6 +73,8 @@ pub struct ClusterStatistics {
     pub router_failures: SharedCounter,
     /// How often refused deletes were sent again at once because a router answered after none had.
     pub recoveries: SharedCounter,
+    /// How often a router was notified that it may serve gets (`--wait-for-invalidator`).
+    pub start_gates_opened: SharedCounter,
     routers_suspect: AtomicU64,
     pending_keys: AtomicU64,
     retry_queue_keys: AtomicU64,
@@ -130,6 +132,7 @@ impl ClusterStatistics {
             hedged_batches: SharedCounter::default(),
             router_failures: SharedCounter::default(),
             recoveries: SharedCounter::default(),
+            start_gates_opened: SharedCounter::default(),
             routers_suspect: AtomicU64::new(0),
             pending_keys: AtomicU64::new(0),
             retry_queue_keys: AtomicU64::new(0),
@@ -339,6 +342,7 @@ impl StatLines {
         self.add(format!("{prefix}routers_suspect"), cluster.routers_suspect());
         self.add(format!("{prefix}router_failures"), cluster.router_failures.value());
         self.add(format!("{prefix}recoveries"), cluster.recoveries.value());
+        self.add(format!("{prefix}start_gates_opened"), cluster.start_gates_opened.value());
         self.add(format!("{prefix}source_failures"), cluster.source_failures.value());
         self.add(format!("{prefix}positions_lost"), cluster.positions_lost.value());
         self.add_latency(&prefix, &locked.latency_us);

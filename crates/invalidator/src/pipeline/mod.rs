@@ -25,6 +25,7 @@ pub mod pending;
 pub mod positions;
 mod retry_queue;
 mod task;
+mod waiting_routers;
 
 pub use log_reader::{OnPositionLost, PipelineError};
 

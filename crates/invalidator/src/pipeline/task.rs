@@ -3,13 +3,14 @@
 use super::{
     Pipeline,
     batch_window::{BatchNumber, BatchWindow},
-    delivery::DeleteResult,
+    delivery::{DeleteResult, WaitingRouter},
     log_reader::{LogReader, PipelineError, ReaderMessage},
     pending::{InFlightBatch, PendingDeletes},
     positions::{PositionError, SavedPosition},
+    waiting_routers::WaitingRouters,
 };
 use crate::{
-    Commits, Position,
+    Commits, Position, SourceError,
     observe::{
         DeliveryHealth, HealthLogger, log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -49,7 +50,10 @@ impl Pipeline {
         let batches_in_flight_max = self.options.batches_in_flight_max;
         let mut watch_routers = JoinSet::new();
         let delivery = self.delivery.clone();
-        watch_routers.spawn(async move { delivery.watch_routers().await });
+        watch_routers.spawn({
+            let delivery = delivery.clone();
+            async move { delivery.watch_routers().await }
+        });
         let mut task = PipelineTask {
             pipeline: self,
             statistics,
@@ -57,6 +61,7 @@ impl Pipeline {
             has_saved_position: false,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
+            waiting_routers: WaitingRouters::new(delivery),
             failure_log: FailureLog::default(),
         };
         let result = task.run(commits, reader, &mut shutdown).await;
@@ -80,6 +85,9 @@ struct InFlight {
 enum TaskResult {
     Batch(BatchNumber, InFlightBatch, Vec<DeleteResult>),
     Save(SavedPosition, Result<(), PositionError>),
+    /// The newest position in the log, looked up after the router began to wait.
+    NewestPosition(WaitingRouter, Result<Position, SourceError>),
+    Reported,
 }
 
 /// The throttles of the failure logs, and the last refusal.
@@ -111,6 +119,7 @@ struct PipelineTask {
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
+    waiting_routers: WaitingRouters,
     failure_log: FailureLog,
 }
 
@@ -126,6 +135,7 @@ impl PipelineTask {
         loop {
             self.admit_buffered();
             self.send_batches();
+            self.report_caught_up();
             self.report_health();
             self.save_when_due();
             if self.is_idle()
@@ -143,6 +153,7 @@ impl PipelineTask {
                 }
                 // After the results: keys whose failure is known by now are released, too.
                 () = delivery.recovered() => self.release_retries(),
+                router = delivery.waiting_router() => self.look_up_newest_position(router),
                 next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
                     Some(ReaderMessage::StartAt { log_identity, position }) => self.start_at(log_identity, position),
                     Some(ReaderMessage::Commits(commits)) => self.buffered = Some(commits),
@@ -229,6 +240,29 @@ impl PipelineTask {
         }
     }
 
+    /// A router waits: looks up the commits that must be deleted before it may serve gets.
+    fn look_up_newest_position(&mut self, router: WaitingRouter) {
+        self.waiting_routers.add(router.clone());
+        let log = self.pipeline.log.clone();
+        self.in_flight.tasks.spawn(async move {
+            let newest = log.newest_position().await;
+            TaskResult::NewestPosition(router, newest)
+        });
+    }
+
+    /// Tells waiting routers that everything committed before they began to wait is deleted, once it is.
+    fn report_caught_up(&mut self) {
+        let Some((_, pending)) = &self.pending else { return };
+        let (log, safe_position) = (&self.pipeline.log, pending.safe_position());
+        for router in self.waiting_routers.remove_reached(|target| log.covers(safe_position, target)) {
+            let delivery = self.pipeline.delivery.clone();
+            self.in_flight.tasks.spawn(async move {
+                delivery.report_caught_up(router).await;
+                TaskResult::Reported
+            });
+        }
+    }
+
     fn handle_result(&mut self, result: TaskResult) {
         match result {
             TaskResult::Batch(number, batch, results) => {
@@ -236,6 +270,8 @@ impl PipelineTask {
                 self.complete_batch(batch, &results);
             }
             TaskResult::Save(position, result) => self.complete_save(position, result),
+            TaskResult::NewestPosition(router, newest) => self.waiting_routers.set_target(&router, newest.ok()),
+            TaskResult::Reported => {}
         }
     }
 

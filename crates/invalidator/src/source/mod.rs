@@ -90,6 +90,13 @@ pub trait CommitLog: Send + Sync {
 
     /// Opens a source whose first commit is the first one after `start`.
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>>;
+
+    /// The position of the newest commit in the log.
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>>;
+
+    /// Whether all commits up to `other` are among those up to `position`. False if either is not a position of such a
+    /// log.
+    fn covers(&self, position: &Position, other: &Position) -> bool;
 }
 
 /// Where to start reading.

@@ -123,6 +123,18 @@ impl CommitLog for FakeLog {
             Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        Box::pin(async {
+            self.0.fail_if_scripted()?;
+            Ok(Position(self.0.state().commits.len().to_string()))
+        })
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        let number = |position: &Position| position.0.parse::<usize>().expect("a number");
+        number(position) >= number(other)
+    }
 }
 
 impl Source for FakeSource {

@@ -11,7 +11,7 @@ use lookaside_invalidator::{
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline,
-        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery},
+        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery, WaitingRouter},
         positions::{PositionError, PositionStore, SavedPosition},
     },
 };
@@ -89,6 +89,18 @@ impl Delivery for CheckedDelivery {
 
     fn recovered(&self) -> BoxFuture<'_, ()> {
         self.routers.recovered()
+    }
+
+    fn waiting_router(&self) -> BoxFuture<'_, WaitingRouter> {
+        self.routers.waiting_router()
+    }
+
+    fn report_caught_up(&self, router: WaitingRouter) -> BoxFuture<'_, ()> {
+        self.routers.report_caught_up(router)
+    }
+
+    fn announce_again(&self, router: &WaitingRouter) {
+        self.routers.announce_again(router);
     }
 }
 

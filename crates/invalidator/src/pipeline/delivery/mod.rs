@@ -15,7 +15,7 @@ pub use routers::{HEDGE_DELAY, RouterDelivery};
 
 use bytes::Bytes;
 use lookaside_routing::BoxFuture;
-use std::future::pending;
+use std::future::{pending, ready};
 
 /// Why a delete or a flush may not have been applied.
 pub type Refusal = String;
@@ -38,6 +38,15 @@ impl DeleteResult {
     }
 }
 
+/// A router that serves no gets before it knows that the cluster has no pending deletes (`--wait-for-invalidator`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingRouter {
+    /// Its index among the cluster's routers.
+    pub(super) index: usize,
+    /// Identifies its present run.
+    pub(super) token: String,
+}
+
 /// Delivers deletes to one cluster.
 pub trait Delivery: Send + Sync {
     /// Deletes `keys`. Returns one result per key, in order.
@@ -55,5 +64,22 @@ pub trait Delivery: Send + Sync {
     /// May be dropped and called again; has one caller.
     fn recovered(&self) -> BoxFuture<'_, ()> {
         Box::pin(pending())
+    }
+
+    /// The next router that waits until the cluster is up to date. It is returned once, until
+    /// [`Delivery::announce_again`]. May be dropped and called again; has one caller.
+    fn waiting_router(&self) -> BoxFuture<'_, WaitingRouter> {
+        Box::pin(pending())
+    }
+
+    /// Tells a router that everything that was committed before it began to wait has been deleted.
+    fn report_caught_up(&self, router: WaitingRouter) -> BoxFuture<'_, ()> {
+        let _ = router;
+        Box::pin(ready(()))
+    }
+
+    /// Returns `router` from [`Delivery::waiting_router`] again, if it still waits.
+    fn announce_again(&self, router: &WaitingRouter) {
+        let _ = router;
     }
 }

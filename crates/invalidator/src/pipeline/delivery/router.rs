@@ -7,13 +7,13 @@
 //!     '----------------------------------------------------------------------------'  PROBE_DELAY_MIN .. _MAX
 //! ```
 //!
-//! A probe is a get of a key that the router answers itself. It uses the connection of the deletes, so that its reply
+//! A probe is a get of the state of the router's start gate, which the router answers itself. It uses the connection of the deletes, so that its reply
 //! shows that deletes are answered too. A router that answers is probed every [`PROBE_INTERVAL`], so that one that
 //! hangs is known before a delete waits for it.
 
 use crate::observe::{log_throttle, stats::ClusterStatistics};
 use bytes::Bytes;
-use lookaside_protocol::{Operation, Request};
+use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{Destination, Failure, Outcome};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
@@ -37,8 +37,14 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
 const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
 
-/// A key that every router answers itself.
-const PROBE_KEY: &[u8] = b"__mcrouter__.version";
+/// The key of the start gate's state. Every router answers it, those that do not know it with a miss or an error.
+const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
+/// The state of an open gate.
+const OPEN: &[u8] = b"open";
+/// Before the token in the state of a closed gate.
+const WAITING: &[u8] = b"waiting ";
+/// The longest token of a router's run.
+const TOKEN_BYTES_MAX: usize = 64;
 
 /// A router, and whether it answers.
 pub(super) struct Router {
@@ -47,6 +53,14 @@ pub(super) struct Router {
     /// Notified when the router becomes suspect.
     suspected: Notify,
     log: Mutex<SuspicionLog>,
+    /// The run of the router that waits at its start gate; `None` if it serves.
+    waiting: Mutex<Option<WaitingRun>>,
+}
+
+struct WaitingRun {
+    token: String,
+    /// Whether the pipeline knows of it.
+    is_announced: bool,
 }
 
 struct SuspicionLog {
@@ -58,7 +72,8 @@ struct SuspicionLog {
 impl Router {
     pub fn new(destination: Arc<dyn Destination>) -> Router {
         let log = Mutex::new(SuspicionLog { throttle: log_throttle(), is_logged: false });
-        Router { destination, is_suspect: AtomicBool::new(false), suspected: Notify::new(), log }
+        let waiting = Mutex::new(None);
+        Router { destination, is_suspect: AtomicBool::new(false), suspected: Notify::new(), log, waiting }
     }
 
     pub fn is_suspect(&self) -> bool {
@@ -91,15 +106,51 @@ impl Router {
         }
     }
 
+    /// Records the reply to a probe. True if the router waits at its start gate and that is not announced.
+    fn record_start_gate(&self, reply: &Reply<Bytes>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let Some(token) = waiting_token(reply) else {
+            *waiting = None;
+            return false;
+        };
+        if waiting.as_ref().is_none_or(|run| run.token != token) {
+            *waiting = Some(WaitingRun { token: token.to_owned(), is_announced: false });
+        }
+        waiting.as_ref().is_some_and(|run| !run.is_announced)
+    }
+
+    /// The token of a run that waits and was not announced. It is announced now.
+    pub fn announce_waiting(&self) -> Option<String> {
+        let mut waiting = self.waiting.lock();
+        let run = waiting.as_mut().filter(|run| !run.is_announced)?;
+        run.is_announced = true;
+        Some(run.token.clone())
+    }
+
+    /// Announces the run `token` again, if it still waits.
+    pub fn announce_again(&self, token: &str) {
+        if let Some(run) = self.waiting.lock().as_mut().filter(|run| run.token == token) {
+            run.is_announced = false;
+        }
+    }
+
+    /// Tells the run `token` of the router to open its start gate. False if that is not known to be open.
+    pub async fn open_start_gate(&self, token: &str) -> bool {
+        let outcomes =
+            self.destination.send(vec![get_request(format!("__mcrouter__.caught_up({token})").into())]).await;
+        matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN)
+    }
+
     /// Probes the router until this is dropped. Calls `on_answer` after each reply, and `on_failure` when there is none
-    /// or none within `hedge_delay`.
-    pub async fn probe_repeatedly(&self, hedge_delay: Duration, on_answer: impl Fn(), on_failure: impl Fn(&str)) {
+    /// or none within `hedge_delay`. The argument of `on_answer` is true if the router waits at its start gate and that
+    /// is not announced.
+    pub async fn probe_repeatedly(&self, hedge_delay: Duration, on_answer: impl Fn(bool), on_failure: impl Fn(&str)) {
         let mut delay = PROBE_DELAY_MIN;
         loop {
             match self.probe(hedge_delay, &on_failure).await {
-                Ok(_) => {
+                Ok(reply) => {
                     delay = PROBE_DELAY_MIN;
-                    on_answer();
+                    on_answer(self.record_start_gate(&reply));
                     tokio::select! {
                         biased;
                         () = self.suspected.notified() => {}
@@ -116,7 +167,7 @@ impl Router {
     }
 
     async fn probe(&self, hedge_delay: Duration, on_failure: impl Fn(&str)) -> Outcome {
-        let mut probing = pin!(self.destination.send(vec![probe_request()]));
+        let mut probing = pin!(self.destination.send(vec![get_request(Bytes::from_static(START_GATE_KEY))]));
         let mut outcomes = match timeout(hedge_delay, &mut probing).await {
             Ok(outcomes) => outcomes,
             Err(_) => {
@@ -128,8 +179,16 @@ impl Router {
     }
 }
 
-fn probe_request() -> Request<Bytes> {
-    Request { key: Bytes::from_static(PROBE_KEY), operation: Operation::Get { cas: false } }
+fn get_request(key: Bytes) -> Request<Bytes> {
+    Request { key, operation: Operation::Get { cas: false } }
+}
+
+/// The token in the state of a start gate; `None` if the gate is open, or the reply is something else.
+fn waiting_token(reply: &Reply<Bytes>) -> Option<&str> {
+    let Reply::Value { value, .. } = reply else { return None };
+    let token = str::from_utf8(value.strip_prefix(WAITING)?).ok()?;
+    let is_token = |token: &str| token.len() <= TOKEN_BYTES_MAX && token.bytes().all(|b| b.is_ascii_alphanumeric());
+    Some(token).filter(|token| is_token(token))
 }
 
 /// Why a router that is slow is suspect.

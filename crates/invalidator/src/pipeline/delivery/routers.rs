@@ -27,7 +27,7 @@
 //!   answers.
 
 use super::{
-    DeleteResult, Delivery, Refusal,
+    DeleteResult, Delivery, Refusal, WaitingRouter,
     router::{Router, no_answer, reason},
 };
 use crate::observe::stats::ClusterStatistics;
@@ -65,6 +65,8 @@ pub struct RouterDelivery {
     /// Whether a batch had no answer from any router, and no router has answered since.
     is_unanswered: AtomicBool,
     recovered: Notify,
+    /// Notified when a router waits at its start gate and that is not announced.
+    has_waiting: Notify,
 }
 
 impl RouterDelivery {
@@ -83,6 +85,7 @@ impl RouterDelivery {
             preferred: AtomicUsize::new(0),
             is_unanswered: AtomicBool::new(false),
             recovered: Notify::new(),
+            has_waiting: Notify::new(),
         }
     }
 
@@ -145,7 +148,12 @@ impl Delivery for RouterDelivery {
 
     fn watch_routers(&self) -> BoxFuture<'_, ()> {
         let probes = join_all(self.routers.iter().enumerate().map(|(at, router)| {
-            let on_answer = move || self.record_answer(at);
+            let on_answer = move |is_waiting| {
+                self.record_answer(at);
+                if is_waiting {
+                    self.has_waiting.notify_one();
+                }
+            };
             let on_failure = move |why: &str| self.record_failure(at, why);
             router.probe_repeatedly(self.hedge_delay, on_answer, on_failure)
         }));
@@ -156,6 +164,35 @@ impl Delivery for RouterDelivery {
 
     fn recovered(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.recovered.notified())
+    }
+
+    fn waiting_router(&self) -> BoxFuture<'_, WaitingRouter> {
+        Box::pin(async move {
+            loop {
+                let announced = |(index, router): (usize, &Router)| Some((index, router.announce_waiting()?));
+                if let Some((index, token)) = self.routers.iter().enumerate().find_map(announced) {
+                    return WaitingRouter { index, token };
+                }
+                self.has_waiting.notified().await;
+            }
+        })
+    }
+
+    fn report_caught_up(&self, waiting: WaitingRouter) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let router = &self.routers[waiting.index];
+            let (cluster, address) = (&self.statistics.name, router.destination.address());
+            if router.open_start_gate(&waiting.token).await {
+                self.statistics.start_gates_opened.add(1);
+                tracing::info!(cluster, router = %address, "notified a router that its cluster is up to date");
+            } else {
+                router.announce_again(&waiting.token);
+            }
+        })
+    }
+
+    fn announce_again(&self, waiting: &WaitingRouter) {
+        self.routers[waiting.index].announce_again(&waiting.token);
     }
 }
 

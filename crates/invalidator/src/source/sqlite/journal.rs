@@ -204,6 +204,14 @@ pub(super) fn connect(path: &Path) -> Result<Connection, SourceError> {
     Ok(connection)
 }
 
+/// The position of the newest row that the journal holds. Not of the newest number, which may belong to no row.
+pub(super) fn newest_row(path: &Path) -> Result<Position, SourceError> {
+    let newest = connect(path)?
+        .query_row("SELECT max(seq) FROM lookaside_journal", [], |row| row.get::<_, Option<i64>>(0))
+        .map_err(|why| source_error(&why))?;
+    Ok(Position(newest.unwrap_or(0).to_string()))
+}
+
 /// The numbers of the rows in the journal.
 struct JournalBounds {
     /// The oldest row; `None` if the journal is empty.

@@ -71,6 +71,15 @@ impl CommitLog for SqliteLog {
             Ok(OpenedSource { source: Box::new(SqliteSource { journal: Arc::new(Mutex::new(journal)) }), position })
         })
     }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        let path = self.path.clone();
+        Box::pin(run_blocking(move || journal::newest_row(&path)))
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        matches!((journal::seq_of(position), journal::seq_of(other)), (Ok(position), Ok(other)) if position >= other)
+    }
 }
 
 struct SqliteSource {
