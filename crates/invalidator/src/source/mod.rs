@@ -28,6 +28,12 @@ pub struct Commit {
 /// Why a source cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceError {
+    /// No connection could be made, or the file could not be opened. Retry from the last position; an attempt costs the
+    /// database next to nothing.
+    NotConnected {
+        /// The cause.
+        why: String,
+    },
     /// The database does not answer, or the connection broke. Retry from the last position.
     Unreachable {
         /// The cause.
@@ -52,7 +58,9 @@ impl std::error::Error for SourceError {}
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SourceError::Unreachable { why } => write!(f, "the database cannot be reached: {why}"),
+            SourceError::NotConnected { why } | SourceError::Unreachable { why } => {
+                write!(f, "the database cannot be reached: {why}")
+            }
             SourceError::PositionLost { position, why } => {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }

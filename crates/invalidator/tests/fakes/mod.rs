@@ -48,6 +48,8 @@ pub struct DatabaseState {
     pub identity: String,
     /// How many of the next calls fail.
     pub failures: usize,
+    /// Every call fails with this; `None` if the database runs.
+    pub outage: Option<SourceError>,
     /// In how many of 100 calls the source fails.
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
@@ -62,6 +64,7 @@ impl Database {
             purged: 0,
             identity: "database-1".into(),
             failures: 0,
+            outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
             events: Vec::new(),
@@ -82,6 +85,10 @@ impl Database {
 
     fn fail_if_scripted(&self) -> Result<(), SourceError> {
         let mut state = self.state();
+        if let Some(outage) = state.outage.clone() {
+            state.events.push("outage".into());
+            return Err(outage);
+        }
         let percent = state.failing_percent;
         let fails = percent > 0 && state.rng.u32(0..100) < percent;
         if fails || state.failures > 0 {

@@ -190,7 +190,7 @@ impl Journal {
 fn file_identity(path: &Path) -> Result<(u64, u64), SourceError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
-        Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
+        Err(why) => Err(SourceError::NotConnected { why: format!("{}: {why}", path.display()) }),
     }
 }
 
@@ -199,7 +199,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, SourceError> {
     // Not read-only: a reader of a WAL database writes to shared memory.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)
-        .map_err(|why| SourceError::Unreachable { why: format!("{}: {why}", path.display()) })?;
+        .map_err(|why| SourceError::NotConnected { why: format!("{}: {why}", path.display()) })?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(|why| source_error(&why))?;
     Ok(connection)
 }

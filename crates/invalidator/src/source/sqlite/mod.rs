@@ -59,7 +59,7 @@ impl CommitLog for SqliteLog {
         let path = self.path.clone();
         Box::pin(run_blocking(move || match path.canonicalize() {
             Ok(path) => Ok(format!("sqlite:{}", path.display())),
-            Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
+            Err(why) => Err(SourceError::NotConnected { why: format!("{}: {why}", path.display()) }),
         }))
     }
 
