@@ -148,17 +148,29 @@ class Cluster:
         self.gutter = Server(f"{name}-gutter", log_dir)
         self.configuration_path = log_dir / f"{name}-router.json"
         self.configuration_path.write_text(json.dumps(self.configuration(), indent=2))
-        self.port = free_port()
-        self.router = Process(
-            f"{name}-router",
+        self.log_dir = log_dir
+        self.router_arguments = router_arguments
+        self.ports: list[int] = []
+        self.routers: list[Process] = []
+        self.router = self.add_router()
+        self.port = self.ports[0]
+
+    def add_router(self) -> Process:
+        """Starts one more router in front of the same servers."""
+        port, number = free_port(), len(self.routers) + 1
+        router = Process(
+            f"{self.name}-router" if number == 1 else f"{self.name}-router-{number}",
             [
-                PROGRAMS / "lookaside-router", "-p", self.port, "-R", f"/local/{name}/", "--num-proxies", "1",
+                PROGRAMS / "lookaside-router", "-p", port, "-R", f"/local/{self.name}/", "--num-proxies", "1",
                 "-f", self.configuration_path, "--server-timeout", "300", "--probe-timeout-initial", "100",
-                *router_arguments,
+                *self.router_arguments,
             ],
-            log_dir,
+            self.log_dir,
         )  # fmt: skip
-        self.router.wait_ready(lambda: answers(self.port))
+        self.ports.append(port)
+        self.routers.append(router)
+        router.wait_ready(lambda: answers(port))
+        return router
 
     def configuration(self) -> dict:
         """The router's configuration."""
@@ -187,8 +199,8 @@ class Cluster:
         return connect(self.port, timeout)
 
     def processes(self) -> list[Process]:
-        """All of the cluster, the router first."""
-        return [self.router, *self.servers, self.gutter]
+        """All of the cluster, the routers first."""
+        return [*self.routers, *self.servers, self.gutter]
 
     def stop(self) -> None:
         """Stops all processes."""
@@ -206,7 +218,8 @@ class Invalidator(Process):
             "--listen", f"127.0.0.1:{self.port}", *arguments,
         ]  # fmt: skip
         for cluster in clusters:
-            command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
+            routers = ",".join(f"127.0.0.1:{port}" for port in cluster.ports)
+            command += ["--cluster", f"{cluster.name}={routers}"]
         super().__init__("invalidator", command, log_dir)
         self.wait_running(len(clusters))
 

@@ -45,7 +45,14 @@ def test_a_servers_and_an_invalidators_events(tmp_path):
     ]  # fmt: skip
     invalidator = Process("invalidator", command, tmp_path)
     try:
-        eventually(lambda: invalidator.log() or invalidator.running.poll() is not None, "it logs something")
+
+        def router_events() -> list[dict]:
+            return [event for event in events(invalidator) if event.get("router") == "127.0.0.1:1"]
+
+        # What the invalidator calls a server is a router to the operator, and was called a server in the log.
+        eventually(lambda: len(router_events()) >= 2, "it logs that its router is down")
+        assert any("router does not answer" in event["message"] for event in router_events())
+        assert not any("server" in event or "server" in event["message"] for event in events(invalidator))
         for process in (server, invalidator):
             process.stop()
             logged = events(process)

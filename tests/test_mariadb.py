@@ -141,3 +141,18 @@ def test_an_invalidator_killed_in_the_middle_of_ten_thousand_commits_loses_none(
 
     for first in range(0, commits, 1000):
         gone(clusters, keys[first : first + 1000], 60)
+
+
+def test_the_return_of_the_database_is_noticed_soon(clusters, invalidator, mariadb, users):
+    """The pauses between attempts grew to five seconds, so the first deletes after an outage were that late. Forty
+    attempts would have taken minutes."""
+    fill(clusters, ["user:1"])
+    mariadb.kill()
+    failures = int(stats(invalidator.port)["source_failures"]) + 40
+    eventually(lambda: int(stats(invalidator.port)["source_failures"]) >= failures, "it has tried for some seconds")
+    mariadb.start()
+    mariadb.wait_ready(mariadb.accepts, 60)
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        # Not an update: the crash may have cost the rows that were inserted just before.
+        cursor.execute("INSERT INTO users VALUES (4, 'Ada') /* lookaside: user:1 */")
+        gone(clusters, ["user:1"], seconds=4)

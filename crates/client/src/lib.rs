@@ -22,7 +22,7 @@ mod tko;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
-pub use destination::{DestinationOptions, DestinationStatistics, READ_BYTES, TcpDestination};
+pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics, READ_BYTES, TcpDestination};
 pub use fence::Fence;
 pub use look_aside::{
     Client, ClientError, ClientStatistics, FillOutcome, HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Lease, Lookup,

@@ -5,7 +5,10 @@
 
 use crate::{
     CommitLog, WallClock,
-    observe::{stats::Statistics, stats_endpoint},
+    observe::{
+        stats::{ClusterStatistics, Statistics},
+        stats_endpoint,
+    },
     options::{Cluster, Options},
     pipeline::{Pipeline, delivery::RouterDelivery, positions::PositionFile},
     source::{
@@ -14,7 +17,7 @@ use crate::{
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
 };
-use lookaside_client::{DestinationOptions, Network, TcpDestination, TcpNetwork};
+use lookaside_client::{DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, Destination, HealthSettings};
 use std::{
     fs::{self, File, TryLockError},
@@ -33,9 +36,13 @@ use tokio::{
 
 /// The exit code for an invalid command line.
 const EXIT_USAGE: u8 = 2;
-/// The first and the longest delay before a failed router is probed again. Both are short, as deletes wait for it.
-const PROBE_MS_MIN: u64 = 50;
-const PROBE_MS_MAX: u64 = 1_000;
+/// The first and the longest delay before the next attempt to connect to a failed router, before jitter. Both are short,
+/// as deletes wait for it; an attempt costs one packet each way.
+const PROBE_MS_MIN: u64 = 20;
+const PROBE_MS_MAX: u64 = 100;
+/// How long connecting to a router may take. The system sends a lost first packet again only after a second; a new
+/// attempt is sooner.
+const CONNECT_TIMEOUT_MS: u64 = 500;
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
@@ -170,7 +177,7 @@ fn build_pipeline(
     let wall_clock: WallClock = Arc::new(SystemTime::now);
     Pipeline {
         log,
-        delivery: Arc::new(build_delivery(cluster, options, network)),
+        delivery: Arc::new(build_delivery(cluster, options, network, statistics.clusters()[index].clone())),
         positions: Arc::new(PositionFile::new(&options.state_dir, &cluster.name)),
         statistics: statistics.clone(),
         cluster: index,
@@ -179,22 +186,31 @@ fn build_pipeline(
     }
 }
 
-fn build_delivery(cluster: &Cluster, options: &Options, network: &Arc<dyn Network>) -> RouterDelivery {
+fn build_delivery(
+    cluster: &Cluster,
+    options: &Options,
+    network: &Arc<dyn Network>,
+    statistics: Arc<ClusterStatistics>,
+) -> RouterDelivery {
     let destination = |router: &String| {
         let settings = DestinationOptions {
             server_timeout_ms: options.router_timeout_ms,
+            connect_timeout_ms: Some(options.router_timeout_ms.min(CONNECT_TIMEOUT_MS)),
             health: HealthSettings {
                 probe_initial_ms: PROBE_MS_MIN,
                 probe_max_ms: PROBE_MS_MAX,
                 ..HealthSettings::default()
             },
             seed: fastrand::u64(..),
+            role: DestinationRole::Router,
             ..DestinationOptions::default()
         };
         Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))
             as Arc<dyn Destination>
     };
-    RouterDelivery::new(cluster.routers.iter().map(destination).collect(), network.clone())
+    let routers = cluster.routers.iter().map(destination).collect();
+    RouterDelivery::new(routers, network.clone(), statistics)
+        .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
 }
 
 /// Locks the directory: two invalidators in it would overwrite each other's positions.

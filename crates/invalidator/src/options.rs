@@ -2,7 +2,7 @@
 
 use crate::{
     Position, Start,
-    pipeline::{self, OnPositionLost, Options as PipelineOptions, pending::Limits},
+    pipeline::{self, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
 };
 use clap::{Parser, value_parser};
 use lookaside_telemetry::LogFormat;
@@ -48,7 +48,7 @@ pub struct Options {
     /// start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: String,
-    /// A frontend cluster and its routers; if one fails, the next is used. May be given several times
+    /// A frontend cluster and its routers; if one does not answer, the next is used. May be given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
     pub clusters: Vec<Cluster>,
     /// Directory for the position of each cluster; created if missing. Without its files a restart does not know which
@@ -74,7 +74,9 @@ pub struct Options {
     /// Maximum bytes of keys in one batch
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=16 << 20))]
     pub batch_bytes_max: u32,
-    /// Maximum batches in flight to one cluster; keys that arrive meanwhile share the next batch
+    /// Maximum batches in flight to one cluster; keys that arrive meanwhile share the next batch. A batch without an
+    /// answer for 10 ms no longer counts, so that a server that hangs delays no deletes of others; up to 1,024 such
+    /// batches wait
     #[arg(long, value_name = "BATCHES", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
     pub batches_in_flight_max: u32,
     /// Maximum pending keys of one cluster in memory (some 300 bytes each); beyond it they wait in the database's log.
@@ -89,6 +91,11 @@ pub struct Options {
     /// server makes the router TKO
     #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(1..=600_000))]
     pub router_timeout_ms: u64,
+    /// Milliseconds without an answer from a router after which another router of its cluster gets the batch too; the
+    /// first answer counts. The slow router gets no batches while another one answers. If too short, a busy router's
+    /// deletes are sent twice; if too long, a hung router's are late by as much
+    #[arg(long, value_name = "MS", default_value_t = HEDGE_DELAY.as_millis() as u64, value_parser = value_parser!(u64).range(1..=60_000))]
+    pub hedge_delay_ms: u64,
     /// MariaDB, MySQL, PostgreSQL: the table, in any schema, whose inserted rows name a key in their first column
     /// (PostgreSQL: the one named key, if there is one)
     #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]

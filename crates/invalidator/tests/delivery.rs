@@ -2,7 +2,10 @@
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
-use lookaside_invalidator::pipeline::delivery::{DeleteResult, Delivery, RouterDelivery};
+use lookaside_invalidator::{
+    observe::stats::Statistics,
+    pipeline::delivery::{DeleteResult, Delivery, RouterDelivery},
+};
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context as RouteContext, Destination, Failure, OperationSelectorRoute, Outcome,
@@ -63,7 +66,7 @@ fn server_error() -> Reply<Bytes> {
 
 fn delivery_through(routers: &[&Arc<Router>]) -> RouterDelivery {
     let routers = routers.iter().map(|&router| router.clone() as Arc<dyn Destination>).collect();
-    RouterDelivery::new(routers, Arc::new(FlushNetwork))
+    RouterDelivery::new(routers, Arc::new(FlushNetwork), Statistics::new(["a"]).clusters()[0].clone())
 }
 
 async fn delete(routers: &RouterDelivery, keys: &[&str]) -> Vec<bool> {

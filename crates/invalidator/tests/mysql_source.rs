@@ -571,7 +571,7 @@ async fn wrong_settings_are_named_in_errors() {
     let closed_port = MysqlOptions { port: 1, ..server.options() };
     let start = Instant::now();
     let error = server.try_source(closed_port, Start::Now).await.err().expect("nothing listens there");
-    assert!(matches!(error, SourceError::Unreachable { .. }) && error.to_string().contains("127.0.0.1:1"), "{error}");
+    assert!(matches!(error, SourceError::NotConnected { .. }) && error.to_string().contains("127.0.0.1:1"), "{error}");
     assert!(start.elapsed() < Duration::from_secs(2));
 }
 

@@ -3,8 +3,9 @@
 mod fakes;
 
 use fakes::{Fixture, ms, until};
+use lookaside_invalidator::SourceError;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// The keys of a dead server once used up the limit of pending keys of the whole cluster. Reading stopped, and keys on
 /// healthy servers stayed stale until the server was back.
@@ -64,6 +65,32 @@ async fn no_commit_is_accepted_before_the_first_position_is_on_disk() {
     disk.hangs.store(false, std::sync::atomic::Ordering::Relaxed);
     until("it runs", || fixture.stat("cluster:a:state") == "running").await;
     until("and accepts commits", || disk.position() == Some(1)).await;
+}
+
+/// After an outage of the database its return was noticed up to five seconds late.
+#[tokio::test(start_paused = true)]
+async fn return_of_the_database_is_noticed_soon() {
+    let why = || "scripted".to_string();
+    let cases = [
+        (SourceError::NotConnected { why: why() }, ms(200), 50..400),
+        (SourceError::Unreachable { why: why() }, ms(1_000), 20..80),
+        (SourceError::Unusable { why: why() }, ms(5_000), 5..30),
+    ];
+    for (outage, delay_max, attempts) in cases {
+        let fixture = Fixture::new(1);
+        let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+        fixture.database.commit(&["before"], ms(0));
+        until("it runs", || fixture.clusters[0].1.position() == Some(1)).await;
+        fixture.database.state().outage = Some(outage.clone());
+        fixture.database.commit(&["during"], ms(0));
+        sleep(Duration::from_secs(60)).await;
+        let tried = fixture.database.state().events.iter().filter(|event| *event == "outage").count();
+        assert!(attempts.contains(&tried), "{outage}: {tried} attempts in a minute");
+        fixture.database.state().outage = None;
+        let back = Instant::now();
+        until("it is deleted", || fixture.clusters[0].0.deletes_of("during") == 1).await;
+        assert!(back.elapsed() <= delay_max + ms(10), "{outage}: {:?}", back.elapsed());
+    }
 }
 
 /// A key without a route was retried forever, and held back the position permanently.

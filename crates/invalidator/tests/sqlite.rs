@@ -247,8 +247,8 @@ async fn unsuitable_databases_are_refused_with_advice() {
     let path = directory.path().join("app.db");
     let why = |result: Result<OpenedSource, SourceError>| result.err().expect("it is refused");
     let missing = SqliteLog::new(&path);
-    assert!(matches!(why(missing.open(&Start::Now).await), SourceError::Unreachable { .. }));
-    assert!(matches!(missing.identity().await, Err(SourceError::Unreachable { .. })));
+    assert!(matches!(why(missing.open(&Start::Now).await), SourceError::NotConnected { .. }));
+    assert!(matches!(missing.identity().await, Err(SourceError::NotConnected { .. })));
     assert!(!path.exists(), "it is not created");
     Connection::open(&path).expect("a database").execute_batch("CREATE TABLE t (a)").expect("a table");
     let error = why(missing.open(&Start::Now).await).to_string();

@@ -16,6 +16,7 @@
 //! | `frontend/` | the clients' side: listeners, sessions, parsers, replies |
 //! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
 //! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of unreadable servers (§3.3) |
+//! | `start_gate` | keeps gets from being served before the invalidator has caught up |
 //! | `backend/` | the servers' side: TLS, `flush_all` |
 //! | `config/` | the configuration's source, its watcher, and the validated result |
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
@@ -42,6 +43,7 @@ mod proxy;
 mod shared;
 mod spares;
 mod spool;
+mod start_gate;
 mod stats;
 mod timeouts;
 mod tls;
@@ -64,6 +66,7 @@ pub use spares::{Spares, SparesStats};
 pub use spool::{
     Backlog, Disk, FileDisk, Fsync, MemoryDisk, PeerMissing, Spool, SpoolCounts, SpoolSettings, SpoolStats,
 };
+pub use start_gate::StartGate;
 pub use stats::counters::CounterDelta;
 pub use timeouts::DRAIN_MAX;
 pub use tree::Tree;

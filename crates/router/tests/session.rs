@@ -248,6 +248,8 @@ async fn local_commands_are_replied_to_in_order() {
         version.len()
     );
     assert_eq!(rest(&mut client).await, expected);
+    let counters = harness.counters();
+    assert_eq!((counters.cmd_get, counters.get_hits), (2, 0), "keys that the router answers itself do not count");
 }
 
 #[tokio::test(start_paused = true)]

@@ -183,6 +183,14 @@ impl CommitLog for ClusterLog {
             Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
     }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        Box::pin(async { Ok(Position(self.database.logged().to_string())) })
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        matches!((parse_position(position), parse_position(other)), (Ok(position), Ok(other)) if position >= other)
+    }
 }
 
 fn parse_position(position: &Position) -> Result<u64, SourceError> {

@@ -1,6 +1,9 @@
 //! Makes connections, and probes servers with `version`.
 
-use super::{options::DestinationOptions, shared::DestinationShared};
+use super::{
+    options::{DestinationOptions, log_destination},
+    shared::DestinationShared,
+};
 use crate::{
     command_connection::CommandConnection,
     network::{Network, Stream},
@@ -25,12 +28,12 @@ pub(super) async fn connect(
             Ok(stream)
         }
         Ok(Err(error)) => {
-            tracing::debug!(server = %address, %error, "connection failed");
+            log_destination!(debug, options.role, address, %error, "connection failed");
             shared.counters.connect_failures.add(1);
             Err(Failure::ConnectFailed)
         }
         Err(_) => {
-            tracing::debug!(server = %address, limit_ms = limit.as_millis(), "connection timed out");
+            log_destination!(debug, options.role, address, limit_ms = limit.as_millis(), "connection timed out");
             shared.counters.connect_failures.add(1);
             Err(Failure::ConnectTimedOut)
         }

@@ -22,7 +22,7 @@
 use super::{
     connect::{connect, connect_and_probe},
     connection::{Connection, ConnectionContext, End, Replacement, millis_since},
-    options::DestinationOptions,
+    options::{DestinationOptions, log_destination},
     pipeline::{PendingBatch, ProtocolError},
     reresolve::relocated_connection,
     shared::DestinationShared,
@@ -167,31 +167,35 @@ impl Driver {
         let jitter = self.random.f64();
         self.health.on_probe(stream.is_some(), millis_since(self.started), jitter);
         let stream = stream?;
-        tracing::info!(server = %self.address, "server answered a probe: no longer TKO");
+        let role = self.options.role;
+        log_destination!(info, role, self.address, "{role} answered a probe: no longer TKO");
         Some((stream, self.shared.tracker.clear_tko()))
     }
 
     fn on_end(&mut self, end: &End, epoch: TkoEpoch) {
+        let role = self.options.role;
         match end {
             End::ProtocolError(ProtocolError::Malformed(why)) => {
-                tracing::warn!(server = %self.address, why, "malformed reply: connection closed");
+                log_destination!(warn, role, self.address, why, "malformed reply: connection closed");
             }
             End::ProtocolError(ProtocolError::Desynchronized) => {
-                tracing::warn!(
-                    server = %self.address,
-                    "server refused a command with a data block: connection closed, as it may parse the block as commands"
+                log_destination!(
+                    warn,
+                    role,
+                    self.address,
+                    "{role} refused a command with a data block: connection closed, as it may parse the block as commands"
                 );
             }
             End::TooManyLateReplies => {
-                tracing::warn!(server = %self.address, "too many replies are late: connection closed");
+                log_destination!(warn, role, self.address, "too many replies are late: connection closed");
             }
             End::Tko(change) => self.mark_tko(*change, epoch),
             End::TkoByOther => self.health = Health::new(self.options.health),
             End::TlsRejected(error) => {
-                tracing::warn!(server = %self.address, %error, "TLS failed before the first reply");
+                log_destination!(warn, role, self.address, %error, "TLS failed before the first reply");
                 self.record_connect_failure(&Err(Failure::ConnectFailed), epoch);
             }
-            End::Closed(kind) => tracing::debug!(server = %self.address, %kind, "connection ended"),
+            End::Closed(kind) => log_destination!(debug, role, self.address, %kind, "connection ended"),
             End::HandleDropped | End::Relocated(_) => {}
         }
     }
@@ -217,7 +221,8 @@ impl Driver {
         self.health.delay_probe(self.random.f64());
         self.shared.counters.tko_marks.add(1);
         let state = if change == HealthChange::HardTko { "hard_tko" } else { "soft_tko" };
-        tracing::warn!(server = %self.address, %state, "server marked TKO: it is probed until it answers");
+        let role = self.options.role;
+        log_destination!(warn, role, self.address, %state, "{role} marked TKO: it is probed until it answers");
     }
 
     fn fail_waiting(&mut self, failure: &Failure) {

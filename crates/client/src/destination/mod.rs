@@ -29,7 +29,7 @@ mod reresolve;
 mod shared;
 
 pub use connection::READ_BYTES;
-pub use options::DestinationOptions;
+pub use options::{DestinationOptions, DestinationRole};
 pub use shared::DestinationStatistics;
 
 use crate::network::Network;

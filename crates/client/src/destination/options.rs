@@ -8,6 +8,37 @@ use std::{sync::Arc, time::Duration};
 /// The longest line of a reply: a key, four numbers and a verb, or an error message.
 const REPLY_LINE_BYTES_MAX: usize = 2_048;
 
+/// What a destination is, in the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DestinationRole {
+    /// A cache server.
+    #[default]
+    Server,
+    /// A router in front of cache servers.
+    Router,
+}
+
+impl std::fmt::Display for DestinationRole {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            DestinationRole::Server => "server",
+            DestinationRole::Router => "router",
+        })
+    }
+}
+
+/// Logs an event of a destination at the level `$level`, under the name of its role: its address as the field `server`
+/// or `router`, then the other fields and the message.
+macro_rules! log_destination {
+    ($level:ident, $role:expr, $address:expr, $($event:tt)+) => {
+        match $role {
+            $crate::DestinationRole::Server => tracing::$level!(server = %$address, $($event)+),
+            $crate::DestinationRole::Router => tracing::$level!(router = %$address, $($event)+),
+        }
+    };
+}
+pub(super) use log_destination;
+
 /// Settings of a [`crate::TcpDestination`].
 #[derive(Clone, Debug)]
 pub struct DestinationOptions {
@@ -40,6 +71,8 @@ pub struct DestinationOptions {
     pub resolve_interval_ms: Option<u64>,
     /// Seed of the jitter of probes. Default 0.
     pub seed: u64,
+    /// What it is called in the log. Default a server.
+    pub role: DestinationRole,
 }
 
 impl Default for DestinationOptions {
@@ -56,6 +89,7 @@ impl Default for DestinationOptions {
             connect_eagerly: false,
             resolve_interval_ms: Some(30_000),
             seed: 0,
+            role: DestinationRole::Server,
         }
     }
 }

@@ -10,7 +10,11 @@
 //! So a relocation fails no request and keeps their order. If the new address does not answer, the old connection
 //! stays.
 
-use super::{connect::connect_and_probe, options::DestinationOptions, shared::DestinationShared};
+use super::{
+    connect::connect_and_probe,
+    options::{DestinationOptions, log_destination},
+    shared::DestinationShared,
+};
 use crate::network::{Network, Stream};
 use lookaside_routing::Address;
 use std::{future::pending, net::IpAddr, time::Duration};
@@ -37,16 +41,16 @@ pub(super) async fn relocated_connection(
             Ok(_) | Err(_) => continue,
         };
         if let Some(stream) = connect_and_probe(network, address, options, shared).await {
-            tracing::info!(
-                server = %address, old = %peer, new = ?stream.peer(),
+            log_destination!(
+                info, options.role, address, old = %peer, new = ?stream.peer(),
                 "host name leads to another address: connected to it"
             );
             shared.counters.relocations.add(1);
             return stream;
         }
         if unreachable != addresses {
-            tracing::warn!(
-                server = %address, old = %peer, new = ?addresses,
+            log_destination!(
+                warn, options.role, address, old = %peer, new = ?addresses,
                 "host name leads to an address that does not answer: the old connection stays in use"
             );
             unreachable = addresses;

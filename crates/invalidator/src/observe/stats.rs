@@ -67,6 +67,15 @@ pub struct ClusterStatistics {
     pub positions_lost: SharedCounter,
     /// How often the position could not be saved.
     pub save_failures: SharedCounter,
+    /// Batches that another router got too because the first had not answered within the hedge delay.
+    pub hedged_batches: SharedCounter,
+    /// How often a router stopped answering.
+    pub router_failures: SharedCounter,
+    /// How often refused deletes were sent again at once because a router answered after none had.
+    pub recoveries: SharedCounter,
+    /// How often a router was notified that it may serve gets (`--wait-for-invalidator`).
+    pub start_gates_opened: SharedCounter,
+    routers_suspect: AtomicU64,
     pending_keys: AtomicU64,
     retry_queue_keys: AtomicU64,
     retry_queue_bytes: AtomicU64,
@@ -120,6 +129,11 @@ impl ClusterStatistics {
             source_failures: SharedCounter::default(),
             positions_lost: SharedCounter::default(),
             save_failures: SharedCounter::default(),
+            hedged_batches: SharedCounter::default(),
+            router_failures: SharedCounter::default(),
+            recoveries: SharedCounter::default(),
+            start_gates_opened: SharedCounter::default(),
+            routers_suspect: AtomicU64::new(0),
             pending_keys: AtomicU64::new(0),
             retry_queue_keys: AtomicU64::new(0),
             retry_queue_bytes: AtomicU64::new(0),
@@ -150,6 +164,15 @@ impl ClusterStatistics {
 
     pub(crate) fn set_saved_position(&self, position: Position) {
         self.locked.lock().saved_position = Some(position);
+    }
+
+    /// How many of the cluster's routers do not answer.
+    pub fn routers_suspect(&self) -> u64 {
+        self.routers_suspect.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_routers_suspect(&self, routers: usize) {
+        self.routers_suspect.store(routers as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn set_pending_keys(&self, keys: usize) {
@@ -228,6 +251,8 @@ impl Statistics {
         lines.add("unroutable", sum(|c| &c.unroutable));
         lines.add("batches", batches);
         lines.add("keys_per_batch", format!("{:.2}", batch_keys as f64 / batches.max(1) as f64));
+        lines.add("hedged_batches", sum(|c| &c.hedged_batches));
+        lines.add("router_failures", sum(|c| &c.router_failures));
         lines.add("source_failures", sum(|c| &c.source_failures));
         lines.add("positions_lost", sum(|c| &c.positions_lost));
         lines.add("save_failures", sum(|c| &c.save_failures));
@@ -313,6 +338,11 @@ impl StatLines {
         self.add(format!("{prefix}invalidations"), cluster.invalidations.value());
         self.add(format!("{prefix}retried"), cluster.retried.value());
         self.add(format!("{prefix}batches"), cluster.batches.value());
+        self.add(format!("{prefix}hedged_batches"), cluster.hedged_batches.value());
+        self.add(format!("{prefix}routers_suspect"), cluster.routers_suspect());
+        self.add(format!("{prefix}router_failures"), cluster.router_failures.value());
+        self.add(format!("{prefix}recoveries"), cluster.recoveries.value());
+        self.add(format!("{prefix}start_gates_opened"), cluster.start_gates_opened.value());
         self.add(format!("{prefix}source_failures"), cluster.source_failures.value());
         self.add(format!("{prefix}positions_lost"), cluster.positions_lost.value());
         self.add_latency(&prefix, &locked.latency_us);

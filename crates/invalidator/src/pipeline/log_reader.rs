@@ -33,8 +33,13 @@ use tokio::{
 
 /// The delay after the first failure of a source. It doubles with every failure.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
-/// The longest delay between attempts. The daemon may notice this late that the database is back.
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(5);
+/// The longest delay while no connection can be made. An attempt is one packet, and the daemon may notice this late that
+/// the database is back.
+const CONNECT_DELAY_MAX: Duration = Duration::from_millis(200);
+/// The longest delay while the database can be connected to and fails then.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The longest delay while the database needs an operator. Each attempt is a login.
+const UNUSABLE_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// The reaction to a log that no longer reaches back to the saved position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -88,8 +93,8 @@ pub(crate) struct LogReader {
 }
 
 enum ReadStop {
-    /// Another attempt may help.
-    Retry(String),
+    /// Another attempt may help, after a delay of at most this.
+    Retry(String, Duration),
     /// The log no longer reaches back.
     PositionLost(SourceError),
     ReceiverDropped,
@@ -99,11 +104,14 @@ enum ReadStop {
 
 impl From<SourceError> for ReadStop {
     fn from(error: SourceError) -> ReadStop {
-        match error {
-            SourceError::PositionLost { .. } => ReadStop::PositionLost(error),
-            // An operator may be setting up the database right now, so `Unusable` is retried too.
-            SourceError::Unreachable { .. } | SourceError::Unusable { .. } => ReadStop::Retry(error.to_string()),
-        }
+        let delay_max = match error {
+            SourceError::PositionLost { .. } => return ReadStop::PositionLost(error),
+            SourceError::NotConnected { .. } => CONNECT_DELAY_MAX,
+            SourceError::Unreachable { .. } => RETRY_DELAY_MAX,
+            // An operator may be setting up the database right now.
+            SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
+        };
+        ReadStop::Retry(error.to_string(), delay_max)
     }
 }
 
@@ -128,11 +136,11 @@ impl LogReader {
                     Err(failed) => stop = failed,
                 }
             }
-            let why = match stop {
+            let (why, delay_max) = match stop {
                 ReadStop::ReceiverDropped => return Ok(()),
                 ReadStop::Fatal(error) => return Err(error),
-                ReadStop::PositionLost(error) => error.to_string(),
-                ReadStop::Retry(why) => why,
+                ReadStop::PositionLost(error) => (error.to_string(), RETRY_DELAY_MAX),
+                ReadStop::Retry(why, delay_max) => (why, delay_max),
             };
             if from != from_before {
                 delay = RETRY_DELAY_MIN;
@@ -142,8 +150,9 @@ impl LogReader {
                 tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; retrying");
             }
             self.statistics.set_state(PipelineState::SourceFailing(why));
+            delay = delay.min(delay_max);
             sleep(delay).await;
-            delay = (delay * 2).min(RETRY_DELAY_MAX);
+            delay *= 2;
         }
     }
 
@@ -193,7 +202,7 @@ impl LogReader {
         // it.
         let mut opened = self.log.open(&Start::Now).await?;
         opened.source.wait_until_visible(&opened.position).await?;
-        self.delivery.flush().await.map_err(ReadStop::Retry)?;
+        self.delivery.flush().await.map_err(|why| ReadStop::Retry(why, RETRY_DELAY_MAX))?;
         tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "flushed the cluster");
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");

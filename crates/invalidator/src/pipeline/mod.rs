@@ -16,14 +16,16 @@
 //! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least
 //!   once.
 //! * Batches adapt to the load: up to [`Options::batches_in_flight_max`] are in flight, and keys that arrive meanwhile
-//!   share the next batch.
+//!   share the next batch. Batches that a hung server holds up do not count ([`batch_window`]).
 
+mod batch_window;
 pub mod delivery;
 mod log_reader;
 pub mod pending;
 pub mod positions;
 mod retry_queue;
 mod task;
+mod waiting_routers;
 
 pub use log_reader::{OnPositionLost, PipelineError};
 

@@ -4,7 +4,9 @@
 //!
 //! ```text
 //! refused -> waiting -> due -> in flight -> acknowledged: removed
-//!              ^___________________|  \____ named meanwhile: pending again, see `pending_again`
+//!              |     ^_____________|  \____ named meanwhile: pending again, see `pending_again`
+//!              '-----'
+//!              released: the cause of all failures is gone
 //! ```
 //!
 //! Invariants:
@@ -15,6 +17,8 @@
 //! * Memory is bounded by the number of keys: at most two commits are recorded for each.
 //! * The delay of a key grows with its failures, and all keys together are sent at most [`RETRIES_PER_S_MAX`] times per
 //!   second: a server that is down must not flood the router with retries.
+//! * Released keys are due at once, in the order of their failures, and go before all others. If they fail again, their
+//!   delays begin from the shortest.
 //!
 //! Not here: the bounds of the queue, which belong to [`PendingDeletes`](super::pending). A commit is a number here.
 
@@ -54,6 +58,8 @@ pub(crate) struct RetryQueue {
     keys: BTreeMap<Bytes, RetryEntry>,
     key_bytes: usize,
     waiting: BTreeMap<Due, Bytes>,
+    /// Waiting keys that are due, whatever their `Due` says.
+    released: BTreeMap<Due, Bytes>,
     scheduled: u64,
 }
 
@@ -73,7 +79,14 @@ struct RetryEntry {
 
 impl RetryQueue {
     pub fn new(backoff: Backoff) -> RetryQueue {
-        RetryQueue { backoff, keys: BTreeMap::new(), key_bytes: 0, waiting: BTreeMap::new(), scheduled: 0 }
+        RetryQueue {
+            backoff,
+            keys: BTreeMap::new(),
+            key_bytes: 0,
+            waiting: BTreeMap::new(),
+            released: BTreeMap::new(),
+            scheduled: 0,
+        }
     }
 
     /// The number of keys.
@@ -86,9 +99,22 @@ impl RetryQueue {
         self.key_bytes
     }
 
+    /// Makes all waiting keys due at once.
+    pub fn release_all(&mut self) {
+        self.released.append(&mut self.waiting);
+    }
+
+    /// Whether released keys wait.
+    pub fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
     /// When the next key is due; `None` if none waits.
-    pub fn next_due(&self) -> Option<Instant> {
-        self.waiting.first_key_value().map(|((at, _), _)| *at)
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
+        match self.has_released() {
+            true => Some(now),
+            false => self.waiting.first_key_value().map(|((at, _), _)| *at),
+        }
     }
 
     /// Records that commit `number`, newer than all before, names `key`.
@@ -126,9 +152,14 @@ impl RetryQueue {
 
     /// Takes the key that is due first out of the waiting keys, if it is due at `now` and `fits`. It is in flight then.
     pub fn pop_due(&mut self, now: Instant, fits: impl FnOnce(&Bytes) -> bool) -> Option<Bytes> {
-        let first = self.waiting.first_entry().filter(|first| first.key().0 <= now && fits(first.get()))?;
-        let key = first.remove();
-        self.keys.get_mut(&key).expect("a waiting key has an entry").due = None;
+        let is_released = self.has_released();
+        let first = if is_released { self.released.first_entry() } else { self.waiting.first_entry() };
+        let key = first.filter(|first| (is_released || first.key().0 <= now) && fits(first.get()))?.remove();
+        let entry = self.keys.get_mut(&key).expect("a waiting key has an entry");
+        entry.due = None;
+        if is_released {
+            entry.failures = 0;
+        }
         Some(key)
     }
 
@@ -153,7 +184,7 @@ impl RetryQueue {
     /// of its commits. Returns its oldest commit.
     pub fn acknowledge_by_other_delete(&mut self, key: &Bytes, newest_commit: u64) -> Option<u64> {
         let due = self.keys.get(key).filter(|entry| entry.newest <= newest_commit)?.due?;
-        self.waiting.remove(&due);
+        self.waiting.remove(&due).or_else(|| self.released.remove(&due));
         Some(self.acknowledge(key).0)
     }
 

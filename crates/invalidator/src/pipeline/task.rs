@@ -2,13 +2,15 @@
 
 use super::{
     Pipeline,
-    delivery::DeleteResult,
+    batch_window::{BatchNumber, BatchWindow},
+    delivery::{DeleteResult, WaitingRouter},
     log_reader::{LogReader, PipelineError, ReaderMessage},
     pending::{InFlightBatch, PendingDeletes},
     positions::{PositionError, SavedPosition},
+    waiting_routers::WaitingRouters,
 };
 use crate::{
-    Commits, Position,
+    Commits, Position, SourceError,
     observe::{
         DeliveryHealth, HealthLogger, log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -45,13 +47,21 @@ impl Pipeline {
             }
             .run(),
         );
+        let batches_in_flight_max = self.options.batches_in_flight_max;
+        let mut watch_routers = JoinSet::new();
+        let delivery = self.delivery.clone();
+        watch_routers.spawn({
+            let delivery = delivery.clone();
+            async move { delivery.watch_routers().await }
+        });
         let mut task = PipelineTask {
             pipeline: self,
             statistics,
             pending: None,
             has_saved_position: false,
             buffered: None,
-            in_flight: InFlight::default(),
+            in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
+            waiting_routers: WaitingRouters::new(delivery),
             failure_log: FailureLog::default(),
         };
         let result = task.run(commits, reader, &mut shutdown).await;
@@ -62,28 +72,22 @@ impl Pipeline {
     }
 }
 
+/// What runs besides the event loop.
 #[derive(Default)]
 struct InFlight {
     tasks: JoinSet<TaskResult>,
-    batches: usize,
-    /// How many of the batches hold keys of the retry queue.
-    retry_batches: usize,
+    window: BatchWindow,
     is_saving: bool,
     /// When the position is to be saved next.
     save_at: Option<Instant>,
 }
 
-impl InFlight {
-    /// Whether a retry batch may be sent. If several batches may be in flight, one is left to fresh keys: a server that
-    /// hangs holds up the batches of its keys.
-    fn may_retry(&self, batches_max: usize) -> bool {
-        self.batches < batches_max && self.retry_batches < (batches_max - 1).max(1)
-    }
-}
-
 enum TaskResult {
-    Batch(InFlightBatch, Vec<DeleteResult>),
+    Batch(BatchNumber, InFlightBatch, Vec<DeleteResult>),
     Save(SavedPosition, Result<(), PositionError>),
+    /// The newest position in the log, looked up after the router began to wait.
+    NewestPosition(WaitingRouter, Result<Position, SourceError>),
+    Reported,
 }
 
 /// The throttles of the failure logs, and the last refusal.
@@ -115,6 +119,7 @@ struct PipelineTask {
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
+    waiting_routers: WaitingRouters,
     failure_log: FailureLog,
 }
 
@@ -130,6 +135,7 @@ impl PipelineTask {
         loop {
             self.admit_buffered();
             self.send_batches();
+            self.report_caught_up();
             self.report_health();
             self.save_when_due();
             if self.is_idle()
@@ -138,12 +144,16 @@ impl PipelineTask {
                 return result;
             }
             let wakeup = self.next_wakeup();
+            let delivery = self.pipeline.delivery.clone();
             tokio::select! {
                 biased;
                 () = wait_for_shutdown(shutdown) => return Ok(()),
                 Some(result) = self.in_flight.tasks.join_next() => {
                     self.handle_result(result.expect("neither a delivery nor a save panics"));
                 }
+                // After the results: keys whose failure is known by now are released, too.
+                () = delivery.recovered() => self.release_retries(),
+                router = delivery.waiting_router() => self.look_up_newest_position(router),
                 next = commits.recv(), if self.can_accept() && reader_result.is_none() => match next {
                     Some(ReaderMessage::StartAt { log_identity, position }) => self.start_at(log_identity, position),
                     Some(ReaderMessage::Commits(commits)) => self.buffered = Some(commits),
@@ -204,32 +214,68 @@ impl PipelineTask {
     /// Sends batches while keys wait and not too many batches are in flight.
     fn send_batches(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
-        while self.in_flight.batches < self.pipeline.options.batches_in_flight_max {
-            let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
-            let Some(batch) = pending.next_batch(Instant::now(), may_retry) else { return };
+        let (now, window) = (Instant::now(), &mut self.in_flight.window);
+        while window.may_send(now) {
+            let Some(batch) = pending.next_batch(now, window.may_retry()) else { return };
             let keys = batch.keys();
-            self.in_flight.batches += 1;
-            self.in_flight.retry_batches += usize::from(batch.is_retry());
+            let number = window.add(now, batch.is_retry());
             self.statistics.batches.add(1);
             self.statistics.batch_keys.add(keys.len() as u64);
             let delivery = self.pipeline.delivery.clone();
             self.in_flight.tasks.spawn(async move {
                 let results = delivery.delete(keys).await;
-                TaskResult::Batch(batch, results)
+                TaskResult::Batch(number, batch, results)
+            });
+        }
+    }
+
+    /// Sends refused deletes again at once.
+    fn release_retries(&mut self) {
+        let Some((_, pending)) = &mut self.pending else { return };
+        let (keys, _) = pending.retry_queue_size();
+        pending.release_retries();
+        self.statistics.recoveries.add(1);
+        if keys > 0 {
+            tracing::info!(cluster = self.statistics.name, keys, "a router answers again; sending its deletes at once");
+        }
+    }
+
+    /// A router waits: looks up the commits that must be deleted before it may serve gets.
+    fn look_up_newest_position(&mut self, router: WaitingRouter) {
+        self.waiting_routers.add(router.clone());
+        let log = self.pipeline.log.clone();
+        self.in_flight.tasks.spawn(async move {
+            let newest = log.newest_position().await;
+            TaskResult::NewestPosition(router, newest)
+        });
+    }
+
+    /// Tells waiting routers that everything committed before they began to wait is deleted, once it is.
+    fn report_caught_up(&mut self) {
+        let Some((_, pending)) = &self.pending else { return };
+        let (log, safe_position) = (&self.pipeline.log, pending.safe_position());
+        for router in self.waiting_routers.remove_reached(|target| log.covers(safe_position, target)) {
+            let delivery = self.pipeline.delivery.clone();
+            self.in_flight.tasks.spawn(async move {
+                delivery.report_caught_up(router).await;
+                TaskResult::Reported
             });
         }
     }
 
     fn handle_result(&mut self, result: TaskResult) {
         match result {
-            TaskResult::Batch(batch, results) => self.complete_batch(batch, &results),
+            TaskResult::Batch(number, batch, results) => {
+                self.in_flight.window.remove(number);
+                self.complete_batch(batch, &results);
+            }
             TaskResult::Save(position, result) => self.complete_save(position, result),
+            TaskResult::NewestPosition(router, newest) => self.waiting_routers.set_target(&router, newest.ok()),
+            TaskResult::Reported => {}
         }
     }
 
     fn complete_batch(&mut self, batch: InFlightBatch, results: &[DeleteResult]) {
-        self.in_flight.batches -= 1;
-        self.in_flight.retry_batches -= usize::from(batch.is_retry());
         self.count_results(&batch, results);
         let is_final: Vec<bool> = results.iter().map(DeleteResult::is_final).collect();
         let (_, pending) = self.pending.as_mut().expect("a batch holds pending keys");
@@ -364,15 +410,19 @@ impl PipelineTask {
 
     /// When to act next if nothing arrives before.
     fn next_wakeup(&self) -> Option<Instant> {
-        let may_retry = self.in_flight.may_retry(self.pipeline.options.batches_in_flight_max);
-        let retry = self.pending.as_ref().filter(|_| may_retry).and_then(|(_, pending)| pending.next_retry_at());
+        let (now, window) = (Instant::now(), &self.in_flight.window);
+        let pending = self.pending.as_ref().map(|(_, pending)| pending);
+        let retry = pending.filter(|_| window.may_retry()).and_then(|pending| pending.next_retry_at(now));
+        let send = if pending.is_some_and(PendingDeletes::has_unsent) { Some(now) } else { retry };
+        // A batch waits for its keys, and for a place in the window.
+        let send = send.zip(window.next_send_at(now)).map(|(keys, window)| keys.max(window));
         let save = self.in_flight.save_at.filter(|_| !self.in_flight.is_saving);
-        [retry, save, self.failure_log.health.next_log_at()].into_iter().flatten().min()
+        [send, save, self.failure_log.health.next_log_at()].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {
         self.buffered.is_none()
-            && self.in_flight.batches == 0
+            && self.in_flight.window.is_empty()
             && self.pending.as_ref().is_none_or(|(_, pending)| pending.keys() == 0)
     }
 

@@ -29,6 +29,12 @@ pub struct Commit {
 /// Why a source cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceError {
+    /// No connection could be made, or the file could not be opened. Retry from the last position; an attempt costs the
+    /// database next to nothing.
+    NotConnected {
+        /// The cause.
+        why: String,
+    },
     /// The database does not answer, or the connection broke. Retry from the last position.
     Unreachable {
         /// The cause.
@@ -53,7 +59,9 @@ impl std::error::Error for SourceError {}
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SourceError::Unreachable { why } => write!(f, "the database cannot be reached: {why}"),
+            SourceError::NotConnected { why } | SourceError::Unreachable { why } => {
+                write!(f, "the database cannot be reached: {why}")
+            }
             SourceError::PositionLost { position, why } => {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
@@ -91,6 +99,13 @@ pub trait CommitLog: Send + Sync {
 
     /// Opens a source whose first commit is the first one after `start`.
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>>;
+
+    /// The position of the newest commit in the log.
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>>;
+
+    /// Whether all commits up to `other` are among those up to `position`. False if either is not a position of such a
+    /// log.
+    fn covers(&self, position: &Position, other: &Position) -> bool;
 
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
     /// may end there. Does nothing by default.

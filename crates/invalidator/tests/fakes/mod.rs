@@ -48,6 +48,8 @@ pub struct DatabaseState {
     pub identity: String,
     /// How many of the next calls fail.
     pub failures: usize,
+    /// Every call fails with this; `None` if the database runs.
+    pub outage: Option<SourceError>,
     /// In how many of 100 calls the source fails.
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
@@ -62,6 +64,7 @@ impl Database {
             purged: 0,
             identity: "database-1".into(),
             failures: 0,
+            outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
             events: Vec::new(),
@@ -82,6 +85,10 @@ impl Database {
 
     fn fail_if_scripted(&self) -> Result<(), SourceError> {
         let mut state = self.state();
+        if let Some(outage) = state.outage.clone() {
+            state.events.push("outage".into());
+            return Err(outage);
+        }
         let percent = state.failing_percent;
         let fails = percent > 0 && state.rng.u32(0..100) < percent;
         if fails || state.failures > 0 {
@@ -122,6 +129,18 @@ impl CommitLog for FakeLog {
             let source = Box::new(FakeSource { database: self.0.clone(), read });
             Ok(OpenedSource { source, position: Position(read.to_string()) })
         })
+    }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        Box::pin(async {
+            self.0.fail_if_scripted()?;
+            Ok(Position(self.0.state().commits.len().to_string()))
+        })
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        let number = |position: &Position| position.0.parse::<usize>().expect("a number");
+        number(position) >= number(other)
     }
 }
 
@@ -338,6 +357,27 @@ impl PositionStore for Disk {
             *self.saved.lock().expect("no panic while it is held") = Some(saved);
             Ok(())
         })
+    }
+}
+
+/// A disk for clusters that do not record their deletes in a [`Cluster`].
+#[derive(Default)]
+pub struct UncheckedDisk(Mutex<Option<SavedPosition>>);
+
+impl UncheckedDisk {
+    pub fn new() -> Arc<UncheckedDisk> {
+        Arc::default()
+    }
+}
+
+impl PositionStore for UncheckedDisk {
+    fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>> {
+        Box::pin(async { Ok(self.0.lock().expect("no panic while it is held").clone()) })
+    }
+
+    fn save(&self, saved: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
+        *self.0.lock().expect("no panic while it is held") = Some(saved);
+        Box::pin(async { Ok(()) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
-//! with two for the spool (`spool`, `spool(HOST:PORT)`) and one for spares (`spares`).
+//! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), and two for the invalidator
+//! (`start_gate`, `caught_up(TOKEN)`).
 //!
 //! | key | value |
 //! |---|---|
@@ -8,6 +9,7 @@
 //! | `config_age`, `config_file`, `config_md5_digest`, `config_sources_info` | seconds since the configuration in force was applied; where it is; its MD5; both as JSON |
 //! | `preprocessed_config` | the configuration without macros and comments |
 //! | `pools`, `failure_domains` | servers by pool, failure domains by server, as JSON |
+//! | `start_gate`, `caught_up(TOKEN)` | `open`, or `waiting TOKEN` ([`crate::start_gate`]); the second opens the gate |
 //! | `global_params` | an empty object: configurations have no parameters here |
 //! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or all routes, that a request would reach |
 
@@ -53,12 +55,17 @@ impl AdminView<'_> {
         if let Some(arguments) = arguments_of("route_handles", name) {
             return self.explain(arguments, client, |steps| steps.to_string().trim_end().replace('\n', "\r\n")).await;
         }
+        if let Some(token) = arguments_of("caught_up", name) {
+            self.tree.start_gate()?.report_caught_up(token);
+            return Some(self.start_gate_state().into_bytes());
+        }
         let text = match name {
             b"version" => self.version.to_owned(),
             b"config_age" => age_s(&status).to_string(),
             b"config_file" => status.source,
             b"spool" => self.tree.spool()?.report(),
             b"spares" => self.tree.spares()?.report(),
+            b"start_gate" => self.start_gate_state(),
             b"options" => self.option_lines(),
             b"verbosity" => self.shared.log()?.verbosity().to_string(),
             b"global_params" => "{}".to_owned(),
@@ -68,6 +75,11 @@ impl AdminView<'_> {
             },
         };
         Some(text.into_bytes())
+    }
+
+    /// A router without a gate is open.
+    fn start_gate_state(&self) -> String {
+        self.tree.start_gate().map_or_else(|| "open".to_owned(), |gate| gate.state())
     }
 
     fn option_lines(&self) -> String {

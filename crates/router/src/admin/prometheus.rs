@@ -37,6 +37,7 @@ pub(crate) fn render(shared: &SharedState, version: &str) -> String {
     write_pools(&sources, &mut out);
     write_spool(&sources, &mut out);
     write_spares(&sources, &mut out);
+    write_start_gate(&sources, &mut out);
     write_tls(shared, &mut out);
     write_servers(shared, &sources, &mut out);
     out.into_text()
@@ -248,6 +249,15 @@ fn write_spares(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
     out.single("spare_returns_total", Counter, "How often a server replaced its spare again.", statistics.returns);
     let help = "How often a spare was not used because it could not be flushed.";
     out.single("spare_refusals_total", Counter, help, statistics.refusals);
+}
+
+fn write_start_gate(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
+    let tree = sources.first().map(|source| source.tree());
+    let gate = tree.as_ref().and_then(|tree| tree.start_gate());
+    let is_open = u8::from(gate.is_none_or(|gate| gate.is_open()));
+    out.single("start_gate_open", Gauge, "0 while gets wait for the invalidator (--wait-for-invalidator).", is_open);
+    let help = "Requests refused because the invalidator had not caught up.";
+    out.single("start_gate_refused_total", Counter, help, gate.map_or(0, |gate| gate.refused()));
 }
 
 fn write_tls(shared: &SharedState, out: &mut Exposition) {

@@ -84,6 +84,9 @@ impl StatsView<'_> {
                 write_stat(name, value, out);
             }
         }
+        let gate = self.tree.start_gate();
+        write_stat("start_gate_open", u8::from(gate.is_none_or(|gate| gate.is_open())), out);
+        write_stat("start_gate_refused", gate.map_or(0, |gate| gate.refused()), out);
         write_stat("pools_failing_open", self.tree.fail_open_pools().len(), out);
         let servers = collect_servers(self.shared);
         let up = servers.values().filter(|server| server.state() == "up").count();

@@ -3,6 +3,7 @@
 use super::host::HostInfo;
 use crate::spares::Spares;
 use crate::spool::Spool;
+use crate::start_gate::StartGate;
 use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
@@ -24,6 +25,7 @@ pub struct RouterConfig {
     host: HostInfo,
     spool: Option<Arc<Spool>>,
     spares: Option<Arc<Spares>>,
+    start_gate: Option<Arc<StartGate>>,
     window: Option<WindowSettings>,
     is_measured: bool,
     failover_timeout: Option<Duration>,
@@ -45,6 +47,7 @@ impl RouterConfig {
             host: HostInfo::from_name("", 0),
             spool: None,
             spares: None,
+            start_gate: None,
             window: None,
             is_measured: false,
             failover_timeout: Some(FAILOVER_TIMEOUT),
@@ -66,6 +69,11 @@ impl RouterConfig {
     /// TKO trackers. Without it spares receive deletes, and never serve.
     pub fn with_spares(self, spares: Arc<Spares>) -> RouterConfig {
         RouterConfig { spares: Some(spares), ..self }
+    }
+
+    /// The configuration with a gate that gets must pass, if there is one.
+    pub fn with_start_gate(self, start_gate: Option<Arc<StartGate>>) -> RouterConfig {
+        RouterConfig { start_gate, ..self }
     }
 
     /// The configuration with one window over all that a thread has outstanding, if `window` is `Some`.
@@ -102,6 +110,11 @@ impl RouterConfig {
     /// The spares; `None` if they never serve.
     pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
         self.spares.as_ref()
+    }
+
+    /// The gate that gets must pass; `None` if there is none.
+    pub(crate) fn start_gate(&self) -> Option<&Arc<StartGate>> {
+        self.start_gate.as_ref()
     }
 
     /// The spool for failed deletes.

@@ -198,6 +198,10 @@ async fn wait_for_exit(
 ) -> Exit {
     let watcher = ConfigWatcher::open(loader.source(), loader.etcd(), seen.as_deref());
     let successor = async {
+        // The next process starts with an open gate.
+        if let Some(gate) = &loader.start_gate {
+            gate.wait_until_open().await;
+        }
         match upgrade_listener {
             Some(listener) => listener.successor().await,
             None => std::future::pending().await,

@@ -11,6 +11,7 @@ use crate::config::watcher::ConfigWatcher;
 use crate::shared::SharedState;
 use crate::spares::Spares;
 use crate::spool::Spool;
+use crate::start_gate::StartGate;
 use crate::tls::Certificates;
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
@@ -32,6 +33,8 @@ pub(super) struct ConfigLoader {
     /// `None` without `--spool`.
     pub(super) spool: Option<Arc<Spool>>,
     spares: Arc<Spares>,
+    /// `None` without `--wait-for-invalidator`.
+    pub(super) start_gate: Option<Arc<StartGate>>,
     window: Option<WindowSettings>,
     is_measured: bool,
     failover_timeout: Option<Duration>,
@@ -78,6 +81,7 @@ impl ConfigLoader {
             destination_options,
             spool: None,
             spares,
+            start_gate: None,
             window,
             is_measured: options.metrics_address.is_some(),
             failover_timeout: match options.failover_timeout {
@@ -140,6 +144,7 @@ impl ConfigLoader {
             .with_host(HostInfo::from_name(&host_name(), unix_s()))
             .with_spool(self.spool.clone())
             .with_spares(self.spares.clone())
+            .with_start_gate(self.start_gate.clone())
             .with_window(self.window)
             .with_target_stats(self.is_measured)
             .with_failover_timeout(self.failover_timeout))

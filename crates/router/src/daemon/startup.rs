@@ -19,12 +19,14 @@ use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddres
 use crate::handover::{self, BoundUpgradeSocket, InheritedClient, Takeover, WorkerSet};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
+use crate::start_gate::StartGate;
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
 use lookaside_upgrade::{Inherited, notify_ready};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 /// File descriptors besides those of clients: listeners, event queues, connections to servers.
@@ -56,7 +58,8 @@ pub(super) fn start<'a>(
             "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
         );
     }
-    let config = config.with_spool(loader.spool.clone());
+    loader.start_gate = start_gate(options, predecessor.is_some());
+    let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     // Only now: had the takeover failed, the other router might use these servers.
@@ -89,6 +92,19 @@ pub(super) fn start<'a>(
         _metrics: metrics,
         runtime,
     })
+}
+
+/// The gate of `--wait-for-invalidator`, if that is set.
+fn start_gate(options: &Options, has_predecessor: bool) -> Option<Arc<StartGate>> {
+    match (options.wait_for_invalidator, has_predecessor) {
+        (0, _) => None,
+        // A predecessor hands over only once it serves all requests.
+        (_, true) => Some(StartGate::new_open()),
+        (wait_s, false) => {
+            tracing::info!(wait_s, "refusing all requests but deletes until the invalidator has caught up");
+            Some(StartGate::new(Duration::from_secs(wait_s.into()), fastrand::u64(..)))
+        }
+    }
 }
 
 struct Sockets {

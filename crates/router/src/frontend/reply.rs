@@ -13,6 +13,7 @@ use super::parse::ReplyKey;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
+use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, LeaseToken, Reply, text};
 use lookaside_routing::Outcome;
 
@@ -39,6 +40,14 @@ impl ReplyWriter<'_> {
             _ => return (!self.miss_on_get_errors).then(|| error_line(key, &outcome)),
         }
         None
+    }
+
+    /// Writes the reply for a key that the router answers itself. It is not counted: invalidators and other routers
+    /// send such gets all the time, and they would look like hits.
+    pub fn write_admin_item(&mut self, key: &[u8], reply: &Reply<Bytes>) {
+        if matches!(reply, Reply::Value { .. }) {
+            text::compose_reply(key, reply, self.out);
+        }
     }
 
     fn count_item(&mut self, class: CommandClass, outcome: &Outcome) {
@@ -131,7 +140,6 @@ fn server_error(why: &str, key: &[u8], line: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use lookaside_routing::Failure;
 
     fn reply_key(class: CommandClass) -> ReplyKey {

@@ -310,15 +310,17 @@ impl<'a> Session<'a> {
     ) -> Result<(), SessionEnd> {
         let mut error_line = None;
         for key in Keys::parse(keys).expect("they were parsed as keys") {
-            let outcome = match is_admin_key(key) {
-                true => Ok(self.read_admin_key(key).await),
-                false => match batch.outcomes.next() {
+            if is_admin_key(key) {
+                let reply = self.read_admin_key(key).await;
+                self.reply_writer().write_admin_item(key, &reply);
+            } else {
+                let outcome = match batch.outcomes.next() {
                     Some(outcome) => outcome,
                     None => self.next_outcome_or_route(batch).await,
-                },
-            };
-            let line = self.reply_writer().write_item(key, class, outcome);
-            error_line = error_line.or(line);
+                };
+                let line = self.reply_writer().write_item(key, class, outcome);
+                error_line = error_line.or(line);
+            }
             if self.out.len() >= WRITE_BYTES_MAX {
                 self.write().await?;
             }

@@ -10,7 +10,8 @@
 //!           TcpDestination      (client)    queues, pipelines, matches replies; fails at once while TKO or fenced
 //! ```
 //!
-//! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement.
+//! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement, and with
+//! `--wait-for-invalidator` `GatedRoot` refuses gets at first.
 //!
 //! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
 //! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
@@ -24,6 +25,7 @@ use crate::backend::flush::flush_server;
 use crate::config::router_config::RouterConfig;
 use crate::spares::Spares;
 use crate::spool::{Spool, SpoolingRoot};
+use crate::start_gate::{GatedRoot, StartGate};
 use crate::stats::per_target::PerTargetStats;
 use crate::timeouts::READY_MAX;
 use environment::{BackgroundTasks, environment};
@@ -93,6 +95,10 @@ impl Tree {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
         };
+        let route = match config.start_gate() {
+            Some(gate) => Arc::new(GatedRoot { gate: gate.clone(), root: route }),
+            None => route,
+        };
         let DestinationFactory { destinations, tko_limits, target_stats, .. } = factory;
         if let Some(tko_trackers) = &config.destination_options().tko_trackers {
             tko_trackers.set_pool_limits(tko_limits);
@@ -151,6 +157,11 @@ impl Tree {
     /// The spool; `None` without `--spool`.
     pub(crate) fn spool(&self) -> Option<&Arc<Spool>> {
         self.source.as_ref()?.config.spool()
+    }
+
+    /// The start gate; `None` without `--wait-for-invalidator`.
+    pub(crate) fn start_gate(&self) -> Option<&Arc<StartGate>> {
+        self.source.as_ref()?.config.start_gate()
     }
 
     /// The spares; `None` if they never serve.

@@ -194,8 +194,13 @@ pub struct SessionHarness {
 impl SessionHarness {
     pub fn start(settings: Settings) -> SessionHarness {
         let route = FakeRoute::new();
+        SessionHarness::start_with(settings, Tree::from_route(route.clone()), route)
+    }
+
+    /// Serves `tree`, to which `route` may belong.
+    pub fn start_with(settings: Settings, tree: Tree, route: Arc<FakeRoute>) -> SessionHarness {
         let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
-        let proxy = Proxy::new(settings, shared, Tree::from_route(route.clone()));
+        let proxy = Proxy::new(settings, shared, tree);
         let (shut, shutdown) = watch::channel(false);
         let (clients, pipes) = mpsc::unbounded_channel();
         let served = tokio::spawn(proxy.clone().serve(Box::new(Pipes(pipes)), shutdown));

@@ -15,7 +15,7 @@ use lookaside_invalidator::{
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline,
-        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery},
+        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery, WaitingRouter},
         positions::{PositionError, PositionStore, SavedPosition},
     },
 };
@@ -90,6 +90,26 @@ impl Delivery for CheckedDelivery {
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         self.routers.flush()
     }
+
+    fn watch_routers(&self) -> BoxFuture<'_, ()> {
+        self.routers.watch_routers()
+    }
+
+    fn recovered(&self) -> BoxFuture<'_, ()> {
+        self.routers.recovered()
+    }
+
+    fn waiting_router(&self) -> BoxFuture<'_, WaitingRouter> {
+        self.routers.waiting_router()
+    }
+
+    fn report_caught_up(&self, router: WaitingRouter) -> BoxFuture<'_, ()> {
+        self.routers.report_caught_up(router)
+    }
+
+    fn announce_again(&self, router: &WaitingRouter) {
+        self.routers.announce_again(router);
+    }
 }
 
 impl SimulatedRegion {
@@ -120,7 +140,11 @@ impl SimulatedRegion {
             let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
             Arc::new(destination) as Arc<dyn Destination>
         };
-        let routers = RouterDelivery::new(self.plan.routers(cluster).map(connect).collect(), network.clone());
+        let routers = RouterDelivery::new(
+            self.plan.routers(cluster).map(connect).collect(),
+            network.clone(),
+            statistics.clusters()[cluster].clone(),
+        );
         let log = ClusterLog::new(self.database.clone(), process.clone());
         let delivery = CheckedDelivery {
             routers,

@@ -18,7 +18,7 @@
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
-//!   keys of the retry queue, and fresh keys go first.
+//!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
 //!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind.
 //!
@@ -159,7 +159,8 @@ impl PendingDeletes {
 
     /// The next batch to send: fresh keys or, if `may_retry`, keys of the retry queue that are due at `now`.
     pub fn next_batch(&mut self, now: Instant, may_retry: bool) -> Option<InFlightBatch> {
-        let retries_first = may_retry && self.batches % RETRY_FIRST_EVERY == RETRY_FIRST_EVERY - 1;
+        let is_retry_turn = self.batches % RETRY_FIRST_EVERY == RETRY_FIRST_EVERY - 1;
+        let retries_first = may_retry && (is_retry_turn || self.retries.has_released());
         let keys = match retries_first {
             true => self.next_retry_keys(now).or_else(|| self.next_fresh_keys()),
             false => match self.next_fresh_keys() {
@@ -188,9 +189,19 @@ impl PendingDeletes {
         (!keys.is_empty()).then_some(BatchKeys::Retry(keys))
     }
 
+    /// Whether fresh keys wait to be sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.send_queue.is_empty()
+    }
+
     /// When the next key of the retry queue is due; `None` if none waits.
-    pub fn next_retry_at(&self) -> Option<Instant> {
-        self.retries.next_due()
+    pub fn next_retry_at(&self, now: Instant) -> Option<Instant> {
+        self.retries.next_due(now)
+    }
+
+    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest.
+    pub fn release_retries(&mut self) {
+        self.retries.release_all();
     }
 
     /// Applies the results of a batch: `is_final` says for each key whether its delete needs no retry. Returns the
@@ -329,11 +340,31 @@ mod tests {
             let batch = pending.next_batch(now, true).expect("the key is due");
             assert_eq!(pending.complete(batch, &[false], now), []);
             let due = now + Duration::from_millis(delay_ms);
-            assert_eq!(pending.next_retry_at(), Some(due));
+            assert_eq!(pending.next_retry_at(now), Some(due));
             assert!(pending.next_batch(due - Duration::from_millis(1), true).is_none(), "the key is not due");
             now = due;
         }
         assert_eq!(pending.safe_position(), &Position("0".into()));
+    }
+
+    #[test]
+    fn released_keys_are_due_at_once_before_fresh_ones_and_fail_with_the_shortest_delay() {
+        let (mut pending, mut now) = (pending(), Instant::now());
+        admit(&mut pending, 1, &["a", "b"]);
+        for _ in 0..5 {
+            let batch = pending.next_batch(now, true).expect("both are due");
+            pending.complete(batch, &[false, false], now);
+            now = pending.next_retry_at(now).expect("both wait");
+        }
+        let failed_at = now - LIMITS.retry_delay_max;
+        admit(&mut pending, 2, &["fresh"]);
+        pending.release_retries();
+        assert_eq!(pending.next_retry_at(failed_at), Some(failed_at));
+        let batch = pending.next_batch(failed_at, true).expect("the released keys");
+        assert_eq!(batch.keys(), ["a", "b"]);
+        assert_eq!(pending.next_batch(failed_at, true).expect("then fresh ones").keys(), ["fresh"]);
+        pending.complete(batch, &[true, false], failed_at);
+        assert_eq!(pending.next_retry_at(failed_at), Some(failed_at + LIMITS.retry_delay_min));
     }
 
     #[test]
@@ -348,7 +379,7 @@ mod tests {
         assert_eq!(pending.safe_position(), &Position("0".into()), "two older commits are pending");
         assert_eq!(pending.complete(first, &[true, false], now).len(), 1, "commit 1 is acknowledged");
         assert_eq!((pending.safe_position(), pending.keys()), (&Position("1".into()), 1));
-        let retry = pending.next_batch(pending.next_retry_at().expect("b is retried"), true).expect("b");
+        let retry = pending.next_batch(pending.next_retry_at(now).expect("b is retried"), true).expect("b");
         pending.advance(Position("9".into()));
         pending.complete(retry, &[true], now);
         assert_eq!((pending.safe_position(), pending.keys()), (&Position("9".into()), 0));
@@ -363,7 +394,7 @@ mod tests {
         pending.complete(first, &[false], now);
         let second = pending.next_batch(now, true).expect("a again, without a delay");
         assert_eq!(pending.complete(second, &[true], now).len(), 2, "both commits are acknowledged");
-        assert_eq!((pending.next_batch(now, true).is_none(), pending.next_retry_at()), (true, None));
+        assert_eq!((pending.next_batch(now, true).is_none(), pending.next_retry_at(now)), (true, None));
     }
 
     /// Acknowledged commits behind a single stuck key used 250 bytes each.
@@ -386,7 +417,7 @@ mod tests {
             (pending.safe_position(), pending.keys(), pending.commits_merged()),
             (&Position("0".into()), 1, 333_333)
         );
-        let batch = pending.next_batch(pending.next_retry_at().expect("stuck"), true).expect("stuck");
+        let batch = pending.next_batch(pending.next_retry_at(now).expect("stuck"), true).expect("stuck");
         pending.complete(batch, &[true], now);
         assert_eq!((pending.safe_position(), pending.keys()), (&Position("999999".into()), 0));
     }
@@ -398,7 +429,7 @@ mod tests {
         let batch = pending.next_batch(now, true).expect("a");
         pending.complete(batch, &[false], now);
         admit(&mut pending, 2, &["a"]);
-        let batch = pending.next_batch(pending.next_retry_at().expect("a"), true).expect("a");
+        let batch = pending.next_batch(pending.next_retry_at(now).expect("a"), true).expect("a");
         admit(&mut pending, 3, &["a"]);
         admit(&mut pending, 4, &["a"]);
         assert!(pending.next_batch(now + Duration::from_secs(60), true).is_none(), "one delete at a time");

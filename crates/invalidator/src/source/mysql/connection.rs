@@ -16,6 +16,11 @@ use bytes::BytesMut;
 use lookaside_client::Network;
 use lookaside_routing::Address;
 use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// How long making a connection may take, without the login. The system repeats a lost first packet only after a
+/// second, and then ever later; a new attempt is sooner.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most rows of one result. `SHOW BINARY LOGS` has the longest one.
 const ROWS_MAX: usize = 1_000_000;
@@ -69,19 +74,19 @@ impl MysqlConnection {
     /// Connects and logs in.
     pub async fn open(network: &dyn Network, options: &MysqlOptions) -> Result<Self, SourceError> {
         let address = options.address();
-        let connecting = async {
-            let stream = network
-                .connect(&Address(address.as_str().into()))
-                .await
-                .map_err(|error| SourceError::Unreachable { why: format!("cannot connect to {address}: {error}") })?;
-            MysqlConnection::log_in(PacketStream::new(stream), options).await
+        let not_connected =
+            |why: String| SourceError::NotConnected { why: format!("cannot connect to {address}{why}") };
+        let started = Instant::now();
+        let limit = options.connect_wait_max.min(CONNECT_TIMEOUT);
+        let stream = match timeout(limit, network.connect(&Address(address.as_str().into()))).await {
+            Ok(connected) => connected.map_err(|error| not_connected(format!(": {error}")))?,
+            Err(_) => return Err(not_connected(format!(" within {} ms", limit.as_millis()))),
         };
-        match tokio::time::timeout(options.connect_wait_max, connecting).await {
-            Ok(connected) => connected,
-            Err(_) => Err(SourceError::Unreachable {
-                why: format!("cannot connect to {address} within {} ms", options.connect_wait_max.as_millis()),
-            }),
-        }
+        let log_in = MysqlConnection::log_in(PacketStream::new(stream), options);
+        timeout_at(started + options.connect_wait_max, log_in).await.unwrap_or_else(|_| {
+            let limit_ms = options.connect_wait_max.as_millis();
+            Err(SourceError::Unreachable { why: format!("cannot log in to {address} within {limit_ms} ms") })
+        })
     }
 
     async fn log_in(mut packets: PacketStream, options: &MysqlOptions) -> Result<Self, SourceError> {

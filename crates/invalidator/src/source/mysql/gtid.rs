@@ -38,6 +38,14 @@ impl fmt::Display for GtidPosition {
     }
 }
 
+/// Whether `position` contains all transactions of `other`. False unless both have the same notation.
+pub fn covers(position: &str, other: &str) -> bool {
+    match (GtidList::parse(position), GtidList::parse(other)) {
+        (Some(position), Some(other)) => position.covers(&other),
+        _ => GtidSet::parse(position).zip(GtidSet::parse(other)).is_some_and(|(set, other)| set.covers(&other)),
+    }
+}
+
 /// MariaDB: the last transaction of each domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GtidList {
@@ -145,6 +153,15 @@ impl GtidSet {
             .iter()
             .fold((first, last), |(first, last), &(start, end)| (first.min(start), last.max(end)));
         intervals.splice(from..until, [joined]);
+    }
+
+    /// Whether this set has all transactions of `other`.
+    pub fn covers(&self, other: &GtidSet) -> bool {
+        let has = |origin: &Origin, (first, last): (u64, u64)| {
+            let intervals = self.intervals.get(origin).map_or(&[][..], Vec::as_slice);
+            intervals.iter().any(|&(start, end)| start <= first && last <= end)
+        };
+        other.intervals.iter().all(|(origin, parts)| parts.iter().all(|&part| has(origin, part)))
     }
 
     /// Whether any transaction has a tag. Such sets need servers from 8.3 on, and another wire format.
@@ -272,7 +289,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GtidList, GtidPosition, GtidSet};
+    use super::{GtidList, GtidPosition, GtidSet, covers};
 
     const UUID: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
 
@@ -308,6 +325,16 @@ mod tests {
         assert_eq!(set.to_string(), format!("{UUID}:1-20"));
         set.add(origin, 22);
         assert_eq!(set.to_string(), format!("{UUID}:1-20:22"));
+    }
+
+    #[test]
+    fn positions_of_one_notation_are_compared() {
+        assert!(covers("0-1-5,1-1-9", "0-1-5") && covers("0-1-5", "none") && covers("none", ""));
+        assert!(!covers("none", "0-1-1") && !covers("0-1-5", "nonsense"));
+        let set = |intervals: &str| format!("{UUID}:{intervals}");
+        assert!(covers(&set("1-20"), &set("3-7:9")) && covers(&set("1-20"), "none"));
+        assert!(!covers(&set("1-4:6-20"), &set("3-7")) && !covers(&set("1-20"), &set("tag:1")));
+        assert!(!covers("none", &set("1")) && !covers("0-1-5", &set("1")));
     }
 
     #[test]

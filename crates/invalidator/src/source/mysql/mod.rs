@@ -94,6 +94,19 @@ impl CommitLog for MysqlLog {
             Ok(OpenedSource { source: Box::new(source), position })
         })
     }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        Box::pin(async move {
+            let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
+            let server = Server::inspect(&mut connection, &self.options).await?;
+            let newest = server.start_position(&mut connection, &Start::Now).await?;
+            Ok(Position(newest.to_string()))
+        })
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        gtid::covers(&position.0, &other.0)
+    }
 }
 
 /// Reads the commits of one server, from a position on.

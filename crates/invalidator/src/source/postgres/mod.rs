@@ -91,6 +91,17 @@ impl CommitLog for PostgresLog {
         })
     }
 
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        Box::pin(async move {
+            let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
+            slot::end_of_log(&mut connection).await.map(Lsn::position)
+        })
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        matches!((Lsn::parse(&position.0), Lsn::parse(&other.0)), (Some(position), Some(other)) if position >= other)
+    }
+
     fn release(&self, position: &Position) {
         if let Some(position) = Lsn::parse(&position.0) {
             self.released.fetch_max(position.0, Relaxed);

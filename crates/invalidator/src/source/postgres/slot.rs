@@ -94,9 +94,7 @@ impl Server {
         match slot {
             Some(Slot { is_lost: false, confirmed }) if *start == Start::Earliest => Ok(confirmed),
             Some(Slot { is_lost: false, confirmed }) => {
-                let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
-                let end = end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))?;
-                Ok(end.max(confirmed))
+                Ok(end_of_log(connection).await?.max(confirmed))
             }
             Some(_) => {
                 connection.query(&format!("DROP_REPLICATION_SLOT {}", setup::quote_name(&options.slot))).await?;
@@ -140,6 +138,12 @@ impl Slot {
         let is_lost = confirmed.is_none() || row.get(3).and_then(Option::as_deref) == Some("lost");
         Ok(Some(Slot { confirmed: confirmed.unwrap_or_default(), is_lost }))
     }
+}
+
+/// The end of what the server has written to its log.
+pub(super) async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
+    let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
+    end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
 
 /// Waits until all transactions that are open now have ended.

@@ -190,7 +190,7 @@ impl Journal {
 fn file_identity(path: &Path) -> Result<(u64, u64), SourceError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
-        Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
+        Err(why) => Err(SourceError::NotConnected { why: format!("{}: {why}", path.display()) }),
     }
 }
 
@@ -199,9 +199,17 @@ pub(super) fn connect(path: &Path) -> Result<Connection, SourceError> {
     // Not read-only: a reader of a WAL database writes to shared memory.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)
-        .map_err(|why| SourceError::Unreachable { why: format!("{}: {why}", path.display()) })?;
+        .map_err(|why| SourceError::NotConnected { why: format!("{}: {why}", path.display()) })?;
     connection.busy_timeout(BUSY_TIMEOUT).map_err(|why| source_error(&why))?;
     Ok(connection)
+}
+
+/// The position of the newest row that the journal holds. Not of the newest number, which may belong to no row.
+pub(super) fn newest_row(path: &Path) -> Result<Position, SourceError> {
+    let newest = connect(path)?
+        .query_row("SELECT max(seq) FROM lookaside_journal", [], |row| row.get::<_, Option<i64>>(0))
+        .map_err(|why| source_error(&why))?;
+    Ok(Position(newest.unwrap_or(0).to_string()))
 }
 
 /// The numbers of the rows in the journal.

@@ -59,7 +59,7 @@ impl CommitLog for SqliteLog {
         let path = self.path.clone();
         Box::pin(run_blocking(move || match path.canonicalize() {
             Ok(path) => Ok(format!("sqlite:{}", path.display())),
-            Err(why) => Err(SourceError::Unreachable { why: format!("{}: {why}", path.display()) }),
+            Err(why) => Err(SourceError::NotConnected { why: format!("{}: {why}", path.display()) }),
         }))
     }
 
@@ -70,6 +70,15 @@ impl CommitLog for SqliteLog {
             let position = journal.position();
             Ok(OpenedSource { source: Box::new(SqliteSource { journal: Arc::new(Mutex::new(journal)) }), position })
         })
+    }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        let path = self.path.clone();
+        Box::pin(run_blocking(move || journal::newest_row(&path)))
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        matches!((journal::seq_of(position), journal::seq_of(other)), (Ok(position), Ok(other)) if position >= other)
     }
 }
 

@@ -1,0 +1,123 @@
+//! How many batches of a pipeline may be in flight. A router answers a connection in order, so a server that hangs holds
+//! up the answers to all batches behind its own, although other servers have applied them. Batches go on being sent
+//! meanwhile, at a bounded pace.
+//!
+//! ```text
+//! |<-- slow: sent more than BATCH_SLOW_AFTER ago -->|<-- prompt: at most `prompt_max` -->|
+//!   batch 1   batch 2   batch 3   batch 4  ...          batch 17   batch 18   batch 19
+//! ```
+//!
+//! Invariants:
+//! * At most `prompt_max` batches are in flight that were sent within [`BATCH_SLOW_AFTER`]. So without slow batches keys
+//!   that arrive meanwhile share the next batch, and with them the next batch leaves within that time.
+//! * At most [`BATCHES_MAX`] are in flight. Their keys are pending keys, which bounds their bytes.
+//! * If several batches may be in flight, one place is left to fresh keys: retries are likely to be slow.
+
+use std::{collections::BTreeMap, time::Duration};
+use tokio::time::Instant;
+
+/// A batch without an answer for this long does not keep others from being sent.
+pub(super) const BATCH_SLOW_AFTER: Duration = Duration::from_millis(10);
+/// The most batches without an answer: with the default of four prompt batches, those of 2.5 s.
+pub(super) const BATCHES_MAX: usize = 1_024;
+
+/// Identifies a batch in flight.
+pub(super) type BatchNumber = u64;
+
+/// The batches in flight.
+#[derive(Debug, Default)]
+pub(super) struct BatchWindow {
+    prompt_max: usize,
+    batches: BTreeMap<BatchNumber, SentBatch>,
+    next_number: BatchNumber,
+    retries: usize,
+}
+
+#[derive(Debug)]
+struct SentBatch {
+    sent_at: Instant,
+    is_retry: bool,
+}
+
+impl BatchWindow {
+    pub fn new(prompt_max: usize) -> BatchWindow {
+        BatchWindow { prompt_max, ..BatchWindow::default() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty()
+    }
+
+    /// Whether a batch may be sent.
+    pub fn may_send(&self, now: Instant) -> bool {
+        self.next_send_at(now).is_some_and(|at| at <= now)
+    }
+
+    /// When a batch may be sent if none is answered before; `None` if none may.
+    pub fn next_send_at(&self, now: Instant) -> Option<Instant> {
+        if self.batches.len() >= BATCHES_MAX {
+            return None;
+        }
+        let oldest_prompt = self.batches.values().nth_back(self.prompt_max - 1);
+        Some(oldest_prompt.map_or(now, |batch| batch.sent_at + BATCH_SLOW_AFTER))
+    }
+
+    /// Whether a batch of the retry queue may be sent, if any may.
+    pub fn may_retry(&self) -> bool {
+        self.retries < (self.prompt_max - 1).max(1)
+    }
+
+    /// Adds a batch that is sent at `now`.
+    pub fn add(&mut self, now: Instant, is_retry: bool) -> BatchNumber {
+        self.next_number += 1;
+        self.retries += usize::from(is_retry);
+        self.batches.insert(self.next_number, SentBatch { sent_at: now, is_retry });
+        self.next_number
+    }
+
+    /// Removes a batch that has been answered.
+    pub fn remove(&mut self, number: BatchNumber) {
+        let batch = self.batches.remove(&number).expect("a batch is answered once");
+        self.retries -= usize::from(batch.is_retry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_batches_do_not_count_up_to_a_limit() {
+        let (mut window, start) = (BatchWindow::new(2), Instant::now());
+        let first = window.add(start, false);
+        let second = window.add(start + Duration::from_millis(4), false);
+        let now = start + Duration::from_millis(9);
+        assert!(!window.may_send(now));
+        assert_eq!(window.next_send_at(now), Some(start + BATCH_SLOW_AFTER));
+        assert!(window.may_send(start + BATCH_SLOW_AFTER), "the first is slow");
+        window.remove(second);
+        assert!(window.may_send(now), "one place is free");
+        window.remove(first);
+        assert!(window.is_empty());
+        let mut now = start;
+        while window.may_send(now) {
+            window.add(now, false);
+            now += BATCH_SLOW_AFTER;
+        }
+        assert_eq!((window.batches.len(), window.next_send_at(now)), (BATCHES_MAX, None));
+    }
+
+    #[test]
+    fn one_place_is_left_to_fresh_keys() {
+        let (mut window, now) = (BatchWindow::new(3), Instant::now());
+        let retry = window.add(now, true);
+        window.add(now, true);
+        assert!(!window.may_retry() && window.may_send(now));
+        window.remove(retry);
+        assert!(window.may_retry());
+        let mut single = BatchWindow::new(1);
+        assert!(single.may_retry());
+        single.add(now, true);
+        assert!(!single.may_retry() && !single.may_send(now));
+    }
+}

@@ -1,0 +1,211 @@
+//! One router of a cluster: whether it answers. A router that does not is *suspect*: batches go to the others first.
+//!
+//! ```text
+//!            a batch or a probe fails, or has no answer within the hedge delay
+//! answering ------------------------------------------------------------------> suspect
+//!     ^      a reply to a probe, or to a batch                                     |  probed at once, then after
+//!     '----------------------------------------------------------------------------'  PROBE_DELAY_MIN .. _MAX
+//! ```
+//!
+//! A probe is a get of the state of the router's start gate, which the router answers itself. It uses the connection of the deletes, so that its reply
+//! shows that deletes are answered too. A router that answers is probed every [`PROBE_INTERVAL`], so that one that
+//! hangs is known before a delete waits for it.
+
+use crate::observe::{log_throttle, stats::ClusterStatistics};
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request};
+use lookaside_routing::{Destination, Failure, Outcome};
+use lookaside_sync::Mutex;
+use lookaside_telemetry::LogThrottle;
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout},
+};
+
+/// How often a router that answers is probed.
+pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// The first and the longest delay between two probes of a suspect router. A probe of a router that is known to be down
+/// costs no packet: the destination makes connections at its own pace.
+const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
+const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
+
+/// The key of the start gate's state. Every router answers it, those that do not know it with a miss or an error.
+const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
+/// The state of an open gate.
+const OPEN: &[u8] = b"open";
+/// Before the token in the state of a closed gate.
+const WAITING: &[u8] = b"waiting ";
+/// The longest token of a router's run.
+const TOKEN_BYTES_MAX: usize = 64;
+
+/// A router, and whether it answers.
+pub(super) struct Router {
+    pub destination: Arc<dyn Destination>,
+    is_suspect: AtomicBool,
+    /// Notified when the router becomes suspect.
+    suspected: Notify,
+    log: Mutex<SuspicionLog>,
+    /// The run of the router that waits at its start gate; `None` if it serves.
+    waiting: Mutex<Option<WaitingRun>>,
+}
+
+struct WaitingRun {
+    token: String,
+    /// Whether the pipeline knows of it.
+    is_announced: bool,
+}
+
+struct SuspicionLog {
+    throttle: LogThrottle<Instant>,
+    /// Whether the present suspicion was logged.
+    is_logged: bool,
+}
+
+impl Router {
+    pub fn new(destination: Arc<dyn Destination>) -> Router {
+        let log = Mutex::new(SuspicionLog { throttle: log_throttle(), is_logged: false });
+        let waiting = Mutex::new(None);
+        Router { destination, is_suspect: AtomicBool::new(false), suspected: Notify::new(), log, waiting }
+    }
+
+    pub fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Relaxed)
+    }
+
+    /// Records that the router did not answer, for this reason.
+    pub fn record_failure(&self, why: &str, statistics: &ClusterStatistics) {
+        if self.is_suspect.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        statistics.router_failures.add(1);
+        self.suspected.notify_one();
+        let mut log = self.log.lock();
+        log.is_logged = log.throttle.allow(Instant::now()).is_some();
+        if log.is_logged {
+            let (cluster, router) = (&statistics.name, self.destination.address());
+            tracing::warn!(
+                cluster, %router, why,
+                "router does not answer; deletes go to the cluster's other routers, and it is probed until it answers"
+            );
+        }
+    }
+
+    /// Records that the router answered.
+    pub fn record_answer(&self, statistics: &ClusterStatistics) {
+        if self.is_suspect.swap(false, Ordering::Relaxed) && std::mem::take(&mut self.log.lock().is_logged) {
+            let (cluster, router) = (&statistics.name, self.destination.address());
+            tracing::info!(cluster, %router, "router answers again");
+        }
+    }
+
+    /// Records the reply to a probe. True if the router waits at its start gate and that is not announced.
+    fn record_start_gate(&self, reply: &Reply<Bytes>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let Some(token) = waiting_token(reply) else {
+            *waiting = None;
+            return false;
+        };
+        if waiting.as_ref().is_none_or(|run| run.token != token) {
+            *waiting = Some(WaitingRun { token: token.to_owned(), is_announced: false });
+        }
+        waiting.as_ref().is_some_and(|run| !run.is_announced)
+    }
+
+    /// The token of a run that waits and was not announced. It is announced now.
+    pub fn announce_waiting(&self) -> Option<String> {
+        let mut waiting = self.waiting.lock();
+        let run = waiting.as_mut().filter(|run| !run.is_announced)?;
+        run.is_announced = true;
+        Some(run.token.clone())
+    }
+
+    /// Announces the run `token` again, if it still waits.
+    pub fn announce_again(&self, token: &str) {
+        if let Some(run) = self.waiting.lock().as_mut().filter(|run| run.token == token) {
+            run.is_announced = false;
+        }
+    }
+
+    /// Tells the run `token` of the router to open its start gate. False if that is not known to be open.
+    pub async fn open_start_gate(&self, token: &str) -> bool {
+        let outcomes =
+            self.destination.send(vec![get_request(format!("__mcrouter__.caught_up({token})").into())]).await;
+        matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN)
+    }
+
+    /// Probes the router until this is dropped. Calls `on_answer` after each reply, and `on_failure` when there is none
+    /// or none within `hedge_delay`. The argument of `on_answer` is true if the router waits at its start gate and that
+    /// is not announced.
+    pub async fn probe_repeatedly(&self, hedge_delay: Duration, on_answer: impl Fn(bool), on_failure: impl Fn(&str)) {
+        let mut delay = PROBE_DELAY_MIN;
+        loop {
+            match self.probe(hedge_delay, &on_failure).await {
+                Ok(reply) => {
+                    delay = PROBE_DELAY_MIN;
+                    on_answer(self.record_start_gate(&reply));
+                    tokio::select! {
+                        biased;
+                        () = self.suspected.notified() => {}
+                        () = sleep(PROBE_INTERVAL) => {}
+                    }
+                }
+                Err(failure) => {
+                    on_failure(reason(&failure));
+                    sleep(delay).await;
+                    delay = (delay * 2).min(PROBE_DELAY_MAX);
+                }
+            }
+        }
+    }
+
+    async fn probe(&self, hedge_delay: Duration, on_failure: impl Fn(&str)) -> Outcome {
+        let mut probing = pin!(self.destination.send(vec![get_request(Bytes::from_static(START_GATE_KEY))]));
+        let mut outcomes = match timeout(hedge_delay, &mut probing).await {
+            Ok(outcomes) => outcomes,
+            Err(_) => {
+                on_failure(&no_answer(hedge_delay));
+                probing.await
+            }
+        };
+        outcomes.pop().expect("a destination returns one outcome per request")
+    }
+}
+
+fn get_request(key: Bytes) -> Request<Bytes> {
+    Request { key, operation: Operation::Get { cas: false } }
+}
+
+/// The token in the state of a start gate; `None` if the gate is open, or the reply is something else.
+fn waiting_token(reply: &Reply<Bytes>) -> Option<&str> {
+    let Reply::Value { value, .. } = reply else { return None };
+    let token = str::from_utf8(value.strip_prefix(WAITING)?).ok()?;
+    let is_token = |token: &str| token.len() <= TOKEN_BYTES_MAX && token.bytes().all(|b| b.is_ascii_alphanumeric());
+    Some(token).filter(|token| is_token(token))
+}
+
+/// Why a router that is slow is suspect.
+pub(super) fn no_answer(hedge_delay: Duration) -> String {
+    format!("no answer within {} ms", hedge_delay.as_millis())
+}
+
+/// A failure in the words of an operator who sees a router, not a server.
+pub(super) fn reason(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Tko => "it has not answered since it failed",
+        Failure::ConnectFailed => "connection failed",
+        Failure::ConnectTimedOut => "connection timed out",
+        Failure::Busy => "too many requests outstanding",
+        Failure::TimedOut => "no reply within the router timeout",
+        Failure::ConnectionLost => "connection lost",
+        Failure::Malformed => "malformed reply",
+        Failure::NoRoute(_) | Failure::Spooled => "not a failure of a connection",
+    }
+}

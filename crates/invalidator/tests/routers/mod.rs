@@ -1,0 +1,135 @@
+#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Routers that answer, hang, or are down, as a test wants it, and that record what they received.
+
+use bytes::Bytes;
+use lookaside_client::{Listener, Network, Stream};
+use lookaside_invalidator::{
+    observe::stats::{ClusterStatistics, Statistics},
+    pipeline::delivery::{HEDGE_DELAY, RouterDelivery},
+};
+use lookaside_protocol::{Operation, Reply, Request};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
+
+/// As long as the daemon waits for a router by default.
+pub const ROUTER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a router behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behavior {
+    Answers,
+    /// Requests get no reply until the behavior changes, or the timeout is over.
+    Hangs,
+    /// As a router that is TKO.
+    IsDown,
+}
+
+/// A router.
+pub struct FakeRouter {
+    address: Address,
+    behavior: watch::Sender<Behavior>,
+    /// The keys of deletes, and when they arrived.
+    received: Mutex<Vec<(String, Instant)>>,
+    /// The keys of gets: probes.
+    probes: Mutex<Vec<String>>,
+    /// The values of keys that the router answers itself.
+    pub values: Mutex<Vec<(String, String)>>,
+}
+
+impl FakeRouter {
+    pub fn new(name: &str, behavior: Behavior) -> Arc<FakeRouter> {
+        Arc::new(FakeRouter {
+            address: Address(name.into()),
+            behavior: watch::Sender::new(behavior),
+            received: Mutex::default(),
+            probes: Mutex::default(),
+            values: Mutex::default(),
+        })
+    }
+
+    pub fn set(&self, behavior: Behavior) {
+        self.behavior.send_replace(behavior);
+    }
+
+    pub fn received(&self) -> Vec<String> {
+        self.received.lock().expect("no panic").iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    /// When the delete of `key` arrived last.
+    pub fn received_at(&self, key: &str) -> Option<Instant> {
+        let received = self.received.lock().expect("no panic");
+        received.iter().rev().find(|(received, _)| received == key).map(|(_, at)| *at)
+    }
+
+    pub fn gets(&self) -> Vec<String> {
+        self.probes.lock().expect("no panic").clone()
+    }
+
+    fn execute(&self, request: &Request<Bytes>) -> Outcome {
+        let key = String::from_utf8_lossy(&request.key).into_owned();
+        match request.operation {
+            Operation::Delete { .. } => {
+                self.received.lock().expect("no panic").push((key, Instant::now()));
+                Ok(Reply::Deleted)
+            }
+            _ => {
+                let values = self.values.lock().expect("no panic");
+                let value = values.iter().find(|(name, _)| *name == key).map(|(_, value)| value.clone());
+                self.probes.lock().expect("no panic").push(key);
+                Ok(value.map_or(Reply::Miss, |value| Reply::Value { flags: 0, cas: None, value: value.into() }))
+            }
+        }
+    }
+}
+
+impl Destination for FakeRouter {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        Box::pin(async move {
+            if *self.behavior.borrow() == Behavior::IsDown {
+                return vec![Err(Failure::Tko); batch.len()];
+            }
+            let mut behavior = self.behavior.subscribe();
+            let mut resumed = std::pin::pin!(behavior.wait_for(|behavior| *behavior != Behavior::Hangs));
+            match timeout(ROUTER_TIMEOUT, &mut resumed).await {
+                Ok(_) => batch.iter().map(|request| self.execute(request)).collect(),
+                Err(_) => vec![Err(Failure::TimedOut); batch.len()],
+            }
+        })
+    }
+
+    fn address(&self) -> &Address {
+        &self.address
+    }
+}
+
+/// Delivery through `routers`, and its statistics.
+pub fn delivery_through(routers: &[&Arc<FakeRouter>]) -> (Arc<RouterDelivery>, Arc<ClusterStatistics>) {
+    let statistics = Statistics::new(["a"]).clusters()[0].clone();
+    (Arc::new(build_delivery(routers, &statistics)), statistics)
+}
+
+/// Delivery through `routers` that counts in `statistics`.
+pub fn build_delivery(routers: &[&Arc<FakeRouter>], statistics: &Arc<ClusterStatistics>) -> RouterDelivery {
+    let routers = routers.iter().map(|&router| router.clone() as Arc<dyn Destination>).collect();
+    RouterDelivery::new(routers, Arc::new(NoNetwork), statistics.clone()).with_hedge_delay(HEDGE_DELAY)
+}
+
+struct NoNetwork;
+
+impl Network for NoNetwork {
+    fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
+    fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+}

@@ -1,0 +1,155 @@
+//! The start gate (`--wait-for-invalidator`): a router that starts serves only deletes until the invalidator has told
+//! it that all commits so far are deleted in the cluster, or until a bound. Without it, a cluster whose routers were all
+//! down serves what the invalidator could not delete meanwhile, until it has.
+//!
+//! ```text
+//! router                                      invalidator
+//!   | <--- get __mcrouter__.start_gate ---------- |   with every probe of a router
+//!   | ---- "waiting 5f1c..." -------------------> |   looks up the newest position in the commit log
+//!   | <--- delete, delete, ... ------------------ |   until everything up to that position is acknowledged
+//!   | <--- get __mcrouter__.caught_up(5f1c...) -- |
+//!   | ---- "open" ------------------------------> |   from now on all requests are served
+//! ```
+//!
+//! | request | while the gate is closed |
+//! |---|---|
+//! | delete | served |
+//! | any other | `SERVER_ERROR`, as if no server answered: a get may be old, and a fill could put an old value where no delete finds it any more |
+//!
+//! A get that fails is read from the database and not filled. With `--miss-on-get-errors` it is a miss, and the fill
+//! that follows is refused.
+//!
+//! The number tells one run of the router from the next: a message for an earlier run must not open the gate of a later
+//! one. The gate opens at the first invalidator that reports. A process that takes over starts with an open gate,
+//! because its predecessor hands over only after its own gate has opened.
+
+use bytes::Bytes;
+use lookaside_protocol::{ErrorReply, Reply, Request};
+use lookaside_routing::{Batch, BoxFuture, Context, Outcomes, Route, Verb};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+/// The reply to a request that the closed gate refuses.
+const REFUSAL: &[u8] = b"router waits for the invalidator to catch up (--wait-for-invalidator)";
+
+/// The gate of one run of a router, shared by its threads.
+#[derive(Debug)]
+pub struct StartGate {
+    is_open: AtomicBool,
+    /// Notified when the gate opens. One task waits.
+    opened: Notify,
+    /// Identifies this run.
+    token: String,
+    started: Instant,
+    wait_max: Duration,
+    refused: AtomicU64,
+}
+
+impl StartGate {
+    /// A closed gate that opens after `wait_max` at the latest. `token` is a number that no earlier run had.
+    pub fn new(wait_max: Duration, token: u64) -> Arc<StartGate> {
+        Arc::new(StartGate {
+            is_open: AtomicBool::new(false),
+            opened: Notify::new(),
+            token: format!("{token:016x}"),
+            started: Instant::now(),
+            wait_max,
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// A gate that is open from the start.
+    pub(crate) fn new_open() -> Arc<StartGate> {
+        let gate = StartGate::new(Duration::ZERO, 0);
+        gate.open_once();
+        gate
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Acquire)
+    }
+
+    /// False if it was open already.
+    fn open_once(&self) -> bool {
+        let was_open = self.is_open.swap(true, Release);
+        self.opened.notify_one();
+        !was_open
+    }
+
+    /// How many requests were refused.
+    pub(crate) fn refused(&self) -> u64 {
+        self.refused.load(Relaxed)
+    }
+
+    /// The state of the gate, for the invalidator: `open`, or `waiting` and the token of this run.
+    pub(crate) fn state(&self) -> String {
+        match self.is_open() {
+            true => "open".to_owned(),
+            false => format!("waiting {}", self.token),
+        }
+    }
+
+    /// Opens the gate if an invalidator that has caught up names this run.
+    pub(crate) fn report_caught_up(&self, token: &[u8]) {
+        if token == self.token.as_bytes() && self.open_once() {
+            let waited_ms = self.started.elapsed().as_millis();
+            tracing::info!(waited_ms, "invalidator has caught up: serving all requests");
+        }
+    }
+
+    /// Opens the gate after the longest wait, unless it is open by then. Resolves when it is open. Has one caller.
+    pub async fn wait_until_open(&self) {
+        let rest = self.wait_max.saturating_sub(self.started.elapsed());
+        while !self.is_open() && timeout(rest, self.opened.notified()).await.is_ok() {}
+        if self.open_once() {
+            let wait_s = self.wait_max.as_secs();
+            tracing::warn!(
+                wait_s,
+                "invalidator has not caught up within --wait-for-invalidator: serving all requests, which may show old \
+                 values; check the invalidator's state of this cluster"
+            );
+        }
+    }
+}
+
+/// The root of a tree behind a gate.
+pub(crate) struct GatedRoot {
+    pub(crate) gate: Arc<StartGate>,
+    pub(crate) root: Arc<dyn Route>,
+}
+
+impl GatedRoot {
+    /// Routes the deletes of a batch and refuses the rest.
+    async fn route_deletes(&self, batch: Batch, context: &Context) -> Outcomes {
+        let is_served: Vec<bool> = batch.iter().map(is_delete).collect();
+        let deletes: Batch = batch.into_iter().filter(is_delete).collect();
+        let refused = is_served.len() - deletes.len();
+        self.gate.refused.fetch_add(refused as u64, Relaxed);
+        let mut outcomes = match deletes.is_empty() {
+            true => Outcomes::new(),
+            false => self.root.route(deletes, context).await,
+        }
+        .into_iter();
+        let outcome = |is_served| match is_served {
+            true => outcomes.next().expect("a route answers every request once"),
+            false => Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(REFUSAL)))),
+        };
+        is_served.into_iter().map(outcome).collect()
+    }
+}
+
+impl Route for GatedRoot {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        match self.gate.is_open() {
+            true => self.root.route(batch, context),
+            false => Box::pin(self.route_deletes(batch, context)),
+        }
+    }
+}
+
+fn is_delete(request: &Request<Bytes>) -> bool {
+    Verb::of(&request.operation) == Verb::Delete
+}

@@ -1,0 +1,143 @@
+"""An invalidator and the routers of a cluster that hang, die and come back: deletes reach the servers through another
+router at once, and a router that starts shows nothing that changed while it was down."""
+
+import signal
+import sqlite3
+import time
+
+import pytest
+from processes import Cluster, Invalidator, answers, connect, eventually, stats
+from routers import ask
+
+JOURNAL = """
+CREATE TABLE lookaside_journal (
+  seq INTEGER PRIMARY KEY AUTOINCREMENT,
+  key BLOB NOT NULL,
+  at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER))
+)
+"""
+KEYS = 50
+
+
+class Journal:
+    """A SQLite database whose commits name keys."""
+
+    def __init__(self, path) -> None:
+        self.url = f"sqlite://{path}"
+        self.connection = sqlite3.connect(path, isolation_level=None)
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute(JOURNAL)
+
+    def commit(self, key: str) -> None:
+        """Commits a change that makes this key stale."""
+        self.connection.execute("INSERT INTO lookaside_journal (key) VALUES (?)", (key,))
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """A database."""
+    journal = Journal(tmp_path / "app.db")
+    yield journal
+    journal.connection.close()
+
+
+@pytest.fixture
+def region(tmp_path, journal, request):
+    """A cluster of two routers, started with the test's arguments, and an invalidator."""
+    cluster = Cluster("one", tmp_path, getattr(request, "param", ()))
+    invalidator = None
+    try:
+        cluster.add_router()
+        invalidator = Invalidator(journal.url, [cluster], tmp_path / "state", tmp_path)
+        yield cluster, invalidator
+    finally:
+        for router in cluster.routers:
+            router.running.send_signal(signal.SIGCONT)
+        if invalidator:
+            invalidator.stop()
+        cluster.stop()
+
+
+def delete_seconds(journal: Journal, port: int, key: str) -> float:
+    """Stores a value, commits a change of it, and returns how long the value stays in the cache."""
+    client = connect(port)
+    assert client.set(key, "old", noreply=False)
+    start = time.monotonic()
+    journal.commit(key)
+    eventually(lambda: client.get(key) is None, f"{key} is deleted")
+    return time.monotonic() - start
+
+
+def test_a_hung_router_delays_no_delete_by_its_timeout(region, journal):
+    """Each router was tried for five seconds, one after the other. A second one gets the deletes after 0.2 s; a busy
+    machine may be slower than that."""
+    cluster, invalidator = region
+    for hung, healthy in [(0, 1), (1, 0)]:
+        cluster.routers[hung].running.send_signal(signal.SIGSTOP)
+        taken = [delete_seconds(journal, cluster.ports[healthy], f"key:{hung}:{number}") for number in range(10)]
+        assert max(taken) < 2.5, taken
+        eventually(lambda: stats(invalidator.port)["cluster:one:routers_suspect"] == "1", "the hung one is suspect")
+        cluster.routers[hung].running.send_signal(signal.SIGCONT)
+        eventually(lambda: stats(invalidator.port)["cluster:one:routers_suspect"] == "0", "it answers again")
+
+
+def test_pending_deletes_are_sent_when_a_router_is_back(region, journal):
+    """Keys that had failed waited out their retry of up to a second, behind those that were new."""
+    cluster, invalidator = region
+    clients = [connect(server.port) for server in cluster.servers]
+    for number in range(KEYS):
+        connect(cluster.ports[0]).set(f"key:{number}", "old", noreply=False)
+    for router in cluster.routers:
+        router.kill()
+    for number in range(KEYS):
+        journal.commit(f"key:{number}")
+    eventually(lambda: stats(invalidator.port)["cluster:one:retry_queue_keys"] == str(KEYS), "all fail")
+    cluster.routers[1].start()
+    cluster.routers[1].wait_ready(lambda: answers(cluster.ports[1]))
+    keys = [f"key:{number}" for number in range(KEYS)]
+    eventually(lambda: not any(client.get_many(keys) for client in clients), "all are deleted", seconds=2.5)
+    assert stats(invalidator.port)["cluster:one:recoveries"] != "0"
+
+
+@pytest.mark.parametrize("region", [("--wait-for-invalidator", "60")], indirect=True)
+def test_a_router_that_waits_for_the_invalidator_shows_nothing_old(region, journal):
+    """All routers of a cluster are down while rows change. The first that is back served old values until their deletes
+    had been sent."""
+    cluster, invalidator = region
+    keys = [f"key:{number}" for number in range(KEYS)]
+    eventually(lambda: stats(cluster.ports[0])["start_gate_open"] == "1", "the first gate opens")
+    assert all(connect(cluster.ports[0]).set(key, "old", noreply=False) for key in keys)
+    for router in cluster.routers:
+        router.kill()
+    # The invalidator is away for a moment, so that the router is certainly up before it.
+    invalidator.running.send_signal(signal.SIGSTOP)
+    for key in keys:
+        journal.commit(key)
+    cluster.routers[0].start()
+    cluster.routers[0].wait_ready(lambda: answers(cluster.ports[0]))
+
+    def reply_to(command: str) -> bytes:
+        return ask(cluster.ports[0], "127.0.0.1", command.encode() + b"\r\n")
+
+    assert stats(cluster.ports[0])["start_gate_open"] == "0"
+    for command in (f"get {keys[0]}", f"set {keys[0]} 0 0 3\r\nold"):
+        assert reply_to(command).startswith(b"SERVER_ERROR router waits for the invalidator")
+    invalidator.running.send_signal(signal.SIGCONT)
+    seen = []
+    eventually(lambda: seen.append(reply_to(f"get {keys[-1]}")) or seen[-1].endswith(b"END\r\n"), "it serves gets")
+    assert all(reply == b"END\r\n" or reply.startswith(b"SERVER_ERROR router waits") for reply in seen), seen
+    assert [key for key in keys if reply_to(f"get {key}") != b"END\r\n"] == []
+    eventually(lambda: stats(invalidator.port)["cluster:one:start_gates_opened"] != "0", "that is counted")
+
+
+@pytest.mark.parametrize("region", [("--wait-for-invalidator", "1")], indirect=True)
+def test_a_router_waits_no_longer_than_its_bound(region):
+    """Without an invalidator."""
+    cluster, invalidator = region
+    invalidator.stop()
+    cluster.routers[0].kill()
+    cluster.routers[0].start()
+    cluster.routers[0].wait_ready(lambda: answers(cluster.ports[0]))
+    eventually(lambda: stats(cluster.ports[0])["start_gate_open"] == "1", "the bound is over")
+    assert "has not caught up within --wait-for-invalidator" in cluster.routers[0].log()
+    assert connect(cluster.ports[0]).get("key") is None
