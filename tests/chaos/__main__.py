@@ -1,0 +1,130 @@
+"""Runs a seeded schedule of faults and checks every read.
+
+    make chaos                                                          one run of 60 s
+    make chaos CHAOS="--seed 7 --seconds 600"
+    make chaos CHAOS="--fault hang:one-server-1@2+5 --seconds 10"       one fault, instead of a seed's
+
+The exit code is 1 if something was found; the logs are kept then.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from chaos import report
+from chaos.applications import Load
+from chaos.faults import RESIZE_KINDS, WEIGHTS, Fault, Plan
+from chaos.network import missing_for_partitions
+from chaos.region import Layout
+from chaos.run import Settings, run
+
+IN_NAMESPACE = "LOOKASIDE_CHAOS_IN_NAMESPACE"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(
+        prog="chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument("--seed", type=int, help="of the schedule and the load; random by default")
+    options.add_argument("--seconds", type=float, default=60.0, help="length of the schedule (default: %(default)s)")
+    options.add_argument("--gap", type=float, default=1.5, help="mean seconds between faults (default: %(default)s)")
+    options.add_argument(
+        "--faults", metavar="KIND,...", help=f"kinds of faults, of {', '.join(WEIGHTS)}; all but resizes by default"
+    )
+    options.add_argument("--fault", action="append", metavar="KIND:TARGET@AT+SECONDS", help="this fault, not a seed's")
+    options.add_argument("--resize", action="store_true", help="change the pools, too")
+    options.add_argument("--no-leases", action="store_true", help="readers fill with plain sets")
+    options.add_argument("--no-spool", action="store_true", help="routers without --spool and --spool-peers")
+    options.add_argument("--clusters", type=int, default=2, help="clusters, up to 4 (default: %(default)s)")
+    options.add_argument("--routers", type=int, default=2, help="routers of a cluster (default: %(default)s)")
+    options.add_argument("--servers", type=int, default=3, help="servers of a cluster (default: %(default)s)")
+    options.add_argument("--keys", type=int, default=200, help="keys (default: %(default)s)")
+    options.add_argument("--reads", type=float, default=2000, help="keys read a second (default: %(default)s)")
+    options.add_argument("--writes", type=float, default=60, help="commits a second (default: %(default)s)")
+    options.add_argument("--readers", type=int, default=4, help="readers, in all (default: %(default)s)")
+    options.add_argument(
+        "--own-deletes", type=float, default=0.5, metavar="SHARE", help="commits deleted by the writer, too (0 to 1)"
+    )
+    options.add_argument("--stale-ms-max", type=float, metavar="MS", help="a read older than this is a violation")
+    options.add_argument("--router-options", default="", help="more options for every router")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    options.add_argument("--report", type=Path, metavar="FILE.svg", help="draw staleness over time, faults marked")
+    options.add_argument("--keep", action="store_true", help="keep the logs even if nothing was found")
+    return options
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """What the command line asks for."""
+    kinds = options.faults.split(",") if options.faults else [kind for kind in WEIGHTS if kind not in RESIZE_KINDS]
+    if options.resize and not options.faults:
+        kinds = list(WEIGHTS)
+    given = [Fault.parse(text) for text in options.fault] if options.fault else None
+    used = {fault.kind for fault in given} if given else set(kinds)
+    return Settings(
+        layout=Layout(
+            clusters=options.clusters,
+            servers=options.servers,
+            routers=options.routers,
+            is_spooling=not options.no_spool,
+            is_resized=options.resize or bool(used & set(RESIZE_KINDS)),
+            router_options=tuple(options.router_options.split()),
+        ),
+        load=Load(
+            keys=options.keys,
+            readers=options.readers,
+            reads=options.reads,
+            writes=options.writes,
+            own_deletes=options.own_deletes,
+            has_leases=not options.no_leases,
+        ),
+        plan=Plan(options.seed, options.seconds, options.gap, kinds, given),
+        is_partitioned="partition" in used,
+        stale_ms_max=options.stale_ms_max,
+    )
+
+
+def enter_namespace() -> None:
+    """Runs this program again in a network namespace of its own."""
+    os.environ[IN_NAMESPACE] = "1"
+    os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", "chaos", *sys.argv[1:]])
+
+
+def main() -> int:
+    """Runs once."""
+    options = parser().parse_args()
+    if options.seed is None:
+        options.seed = random.randrange(1, 1_000_000)
+        sys.argv += ["--seed", str(options.seed)]
+    settings = settings_of(options)
+    if settings.is_partitioned and IN_NAMESPACE not in os.environ:
+        missing = missing_for_partitions()
+        if missing is None:
+            enter_namespace()
+        print(f"chaos: NO PARTITIONS: {missing}", file=sys.stderr, flush=True)
+        settings.is_partitioned = False
+        settings.plan.kinds = [kind for kind in settings.plan.kinds if kind != "partition"]
+        if settings.plan.given:
+            settings.plan.given = [fault for fault in settings.plan.given if fault.kind != "partition"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    outcome = run(settings)
+    print(report.text(outcome))
+    if options.json:
+        options.json.write_text(json.dumps(report.figures(outcome), indent=2) + "\n")
+    if options.report:
+        options.report.write_text(report.picture(outcome))
+    if outcome.violations:
+        print(f'chaos: the logs are in {outcome.folder}; to repeat it: make chaos CHAOS="{" ".join(sys.argv[1:])}"')
+        return 1
+    if not options.keep:
+        shutil.rmtree(outcome.folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

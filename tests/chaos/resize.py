@@ -1,0 +1,64 @@
+"""Faults that change a pool's list of servers, and change it back.
+
+| kind | what happens |
+|---|---|
+| `remove` | a server leaves the pool and returns with all that it held |
+| `empty` | a server leaves the pool and returns emptied |
+| `add` | a spare server joins at the end and leaves again |
+| `exchange` | a spare server takes the place of a server and gives it back |
+| `weigh` | a server gets less of the keys, and its share back |
+
+The routers of a cluster learn a change at different moments.
+"""
+
+import contextlib
+import random
+import time
+
+from processes import connect
+
+from chaos.region import Cluster
+
+KINDS = ("remove", "empty", "add", "exchange", "weigh")
+SPARE = "spare"
+SKEW_S = 0.5
+LESS = 0.3
+
+
+def write_configurations(cluster: Cluster, rng: random.Random, skew_s: float) -> None:
+    """Gives the routers the cluster's configuration, in random order, up to `skew_s` apart."""
+    for number in rng.sample(range(cluster.layout.routers), cluster.layout.routers):
+        cluster.write_configuration(number)
+        time.sleep(rng.uniform(0, skew_s))
+
+
+@contextlib.contextmanager
+def changed(kind: str, cluster: Cluster, rng: random.Random):
+    """The pool is another one inside."""
+    members, weights = list(cluster.members), dict(cluster.weights)
+    victim = rng.choice(members)
+    if kind in ("remove", "empty"):
+        cluster.members = [name for name in members if name != victim]
+    elif kind == "add":
+        cluster.members = [*members, SPARE]
+    elif kind == "exchange":
+        cluster.members = [SPARE if name == victim else name for name in members]
+    else:
+        cluster.weights = {**weights, victim: LESS}
+    write_configurations(cluster, rng, SKEW_S)
+    try:
+        yield
+    finally:
+        if kind == "empty":
+            empty(cluster, victim)
+        cluster.members, cluster.weights = members, weights
+        write_configurations(cluster, rng, SKEW_S)
+
+
+def empty(cluster: Cluster, name: str) -> None:
+    """Flushes a server. One that does not answer returns with what it has."""
+    place = cluster.servers[name].place
+    client = connect(place.port, host=place.host)
+    with contextlib.suppress(OSError):
+        client.flush_all()
+    client.close()

@@ -1,0 +1,150 @@
+"""What must be true when the faults have ended.
+
+The invalidator passes the last commit, no server is fenced, and every key is served by every router. Then the servers
+are read directly, past the routers: each key is absent or equal to its row. What is older now stays so, since no delete
+is left that would remove it.
+"""
+
+import asyncio
+import time
+
+from load import MEGABYTE, descriptors, resident_bytes
+from processes import connect
+
+from chaos.applications import CacheConnection, Failure, load_versions, positions
+from chaos.checker import BROKEN, PERMANENT, UNSETTLED, Checker
+from chaos.region import Cluster, Node, Region, is_running
+
+SETTLE_S = 60.0
+LOOK_S = 0.1
+PAGE = 100
+RESIDENT_BYTES_MAX = 256 * MEGABYTE
+DESCRIPTORS_MAX = 500
+FENCES = ("spool_servers_fenced", "spool_servers_fenced_by_peers")
+
+
+async def wait_until_settled(region: Region, checker: Checker) -> float:
+    """Waits until nothing is pending; the seconds that it took. What is left after SETTLE_S is a violation."""
+    begin_s = time.monotonic()
+    while left := await asyncio.to_thread(unsettled, region, checker.commit_sequence):
+        if time.monotonic() - begin_s > SETTLE_S:
+            checker.add_violation(UNSETTLED, time.monotonic(), f"after {SETTLE_S} s: {'; '.join(left)}")
+            break
+        await asyncio.sleep(LOOK_S)
+    return time.monotonic() - begin_s
+
+
+def unsettled(region: Region, sequence: int) -> list[str]:
+    """What is still pending."""
+    left = []
+    try:
+        figures = region.invalidator.stats()
+        text = "".join(f"STAT {name} {value}\n" for name, value in figures.items())
+        behind = {cluster: position for cluster, position in positions(text).items() if position < sequence}
+        if behind or not is_running(figures):
+            left.append(f"the invalidator is at {behind}, the commit log at {sequence}")
+    except Exception as error:  # noqa: BLE001 - pymemcache has errors of its own for half answers
+        left.append(f"the invalidator does not answer: {error}")
+    for cluster in region.clusters:
+        for router in cluster.routers:
+            try:
+                figures = router.stats()
+            except Exception as error:  # noqa: BLE001 - as above
+                left.append(f"{router.name} does not answer: {error}")
+                continue
+            fenced = {name: figures[name] for name in FENCES if figures.get(name, "0") != "0"}
+            if fenced:
+                left.append(f"{router.name}: {fenced}")
+    return left
+
+
+async def check_served(region: Region, checker: Checker) -> None:
+    """Every key is served by every router: a hit that is current, or a miss."""
+    keys = list(checker.keys)
+    for cluster in region.clusters:
+        for number, router in enumerate(cluster.routers):
+            connection = CacheConnection(cluster, number)
+            for first in range(0, len(keys), PAGE):
+                page = keys[first : first + PAGE]
+                floors = [checker.acknowledged(cluster.name, key) for key in page]
+                begin_s = time.monotonic()
+                try:
+                    replies = await connection.get_page(page, has_leases=False)
+                except Failure as error:
+                    checker.add_violation(UNSETTLED, begin_s, f"{router.name} does not answer: {error!r}")
+                    break
+                for key, reply, floor in zip(page, replies, floors, strict=True):
+                    if reply.is_error:
+                        checker.add_violation(UNSETTLED, begin_s, f"{router.name} answers {key} by an error")
+                    elif reply.value is not None:
+                        checker.check_read(router.name, key, reply.value, begin_s, floor)
+            connection.close()
+
+
+def check_servers(region: Region, checker: Checker) -> int:
+    """Compares every value in every server and gutter with its row; the number of values."""
+    with region.database.connect() as connection, connection.cursor() as cursor:
+        rows = load_versions(cursor, list(checker.keys))
+    return sum(
+        check_server(checker, cluster, server, rows) for cluster in region.clusters for server in cluster.caches()
+    )
+
+
+def check_server(checker: Checker, cluster: Cluster, server: Node, rows: dict[str, int]) -> int:
+    """The same for one server."""
+    now = time.monotonic()
+    client = connect(server.place.port, host=server.place.host)
+    held = client.get_many(list(rows))
+    client.close()
+    for key, value in held.items():
+        version = checker.check_written(server.name, key, value, now)
+        if version is not None and version != rows[key]:
+            known = checker.acknowledged(cluster.name, key)
+            checker.add_violation(
+                PERMANENT,
+                now,
+                f"{server.name} has version {version} of {key}, the database {rows[key]};"
+                f" {stale_for(checker, key, version, now)}, deletes up to version {known.version} are acknowledged",
+            )
+    return len(held)
+
+
+def stale_for(checker: Checker, key: str, version: int, now: float) -> str:
+    """For how long a value has been old."""
+    return f"it has been old for {checker.stale_ms(key, version, now) / 1000:.1f} s"
+
+
+def check_processes(region: Region, checker: Checker) -> dict[str, dict[str, int]]:
+    """No process holds more memory or descriptors than its bound, and none has panicked; the figures of each."""
+    figures = {}
+    now = time.monotonic()
+    for node in region.nodes():
+        if "panicked at" in node.log():
+            checker.add_violation(BROKEN, now, f"{node.name} panicked: {excerpt(node.log(), 'panicked at')}")
+        if node.running.poll() is not None:
+            continue
+        figures[node.name] = {"resident_bytes": resident_bytes(node), "descriptors": descriptors(node)}
+        if figures[node.name]["resident_bytes"] > RESIDENT_BYTES_MAX:
+            checker.add_violation(BROKEN, now, f"{node.name} holds {figures[node.name]['resident_bytes']} bytes")
+        if figures[node.name]["descriptors"] > DESCRIPTORS_MAX:
+            checker.add_violation(BROKEN, now, f"{node.name} holds {figures[node.name]['descriptors']} descriptors")
+    return figures
+
+
+def excerpt(log: str, words: str) -> str:
+    """The lines of a log around some words."""
+    at = log.index(words)
+    return log[max(0, at - 200) : at + 400]
+
+
+async def watch_processes(region: Region, checker: Checker) -> None:
+    """Reports a process that ends while no fault has ended it, until cancelled."""
+    reported: set[int] = set()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for node in region.nodes():
+            status = node.running.poll()
+            if status is not None and not node.is_down_expected and node.running.pid not in reported:
+                reported.add(node.running.pid)
+                tail = node.log()[-1500:]
+                checker.add_violation(BROKEN, time.monotonic(), f"{node.name} ended by itself ({status}):\n{tail}")
