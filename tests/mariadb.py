@@ -39,9 +39,9 @@ class MariaDb(Process):
         assert installed.returncode == 0, f"mariadb-install-db: {installed.stdout}{installed.stderr}"
         command = [
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
-            f"--port={self.port}", f"--bind-address={','.join({LOCAL, host})}", "--log-bin=binlog", "--binlog-format=ROW",
-            "--gtid-strict-mode=ON", "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve",
-            NO_NATIVE_AIO,
+            f"--port={self.port}", f"--bind-address={','.join({LOCAL, host})}", "--log-bin=binlog",
+            "--binlog-format=ROW", "--gtid-strict-mode=ON", "--server-id=1",
+            "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO,
         ]  # fmt: skip
         super().__init__("mariadb", command, directory, env=environment)
         self.wait_ready(self.accepts, 60)

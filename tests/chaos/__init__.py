@@ -14,7 +14,7 @@ applications --- lease-get, lease-set, delete ---> routers ---> servers, gutter 
 | `resize` | the faults that change a pool's list of servers |
 | `applications` | readers and writers, and the poller of the invalidator's position |
 | `checker` | the versions of every key, and what each read was allowed to see |
-| `settling` | what must be true when the faults have ended |
+| `convergence` | what must be true when the faults have ended |
 | `run` | one run: all of the above |
 | `report` | figures of a run, and its picture |
 

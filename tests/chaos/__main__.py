@@ -35,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--seconds", type=float, default=60.0, help="length of the schedule (default: %(default)s)")
     options.add_argument("--gap", type=float, default=1.5, help="mean seconds between faults (default: %(default)s)")
     options.add_argument(
-        "--faults", metavar="KIND,...", help=f"kinds of faults, of {', '.join(WEIGHTS)}; all but resizes by default"
+        "--faults",
+        metavar="KIND,...",
+        help=f"kinds of faults, of {', '.join(WEIGHTS)}; or none; all but resizes by default",
     )
     options.add_argument("--fault", action="append", metavar="KIND:TARGET@AT+SECONDS", help="this fault, not a seed's")
     options.add_argument("--resize", action="store_true", help="change the pools, too")
@@ -61,9 +63,9 @@ def parser() -> argparse.ArgumentParser:
 
 def settings_of(options: argparse.Namespace) -> Settings:
     """What the command line asks for."""
-    kinds = options.faults.split(",") if options.faults else [kind for kind in WEIGHTS if kind not in RESIZE_KINDS]
-    if options.resize and not options.faults:
-        kinds = list(WEIGHTS)
+    kinds = [kind for kind in WEIGHTS if options.resize or kind not in RESIZE_KINDS]
+    if options.faults:
+        kinds = [kind for kind in options.faults.split(",") if kind != "none"]
     given = [Fault.parse(text) for text in options.fault] if options.fault else None
     used = {fault.kind for fault in given} if given else set(kinds)
     return Settings(

@@ -206,16 +206,21 @@ class Reader:
         """Reads one page, checks it, and has the missing keys filled."""
         floors = [self.checker.acknowledged(self.cluster.name, key) for key in page]
         begin_s, router = time.monotonic(), self.cache.router
-        replies = await self.cache.get_page(page, self.load.has_leases)
+        try:
+            replies = await self.cache.get_page(page, self.load.has_leases)
+        except Failure:
+            self.checker.samples.record_page(begin_s, time.monotonic(), len(page))
+            raise
+        errors = sum(reply.is_error for reply in replies)
+        self.checker.counts["errors"] += errors
+        self.checker.samples.record_page(begin_s, time.monotonic(), errors)
         missing = []
         for key, reply, floor in zip(page, replies, floors, strict=True):
             if reply.value is not None:
-                self.checker.check_read(router, key, reply.value, begin_s, floor)
-            elif reply.is_error:
-                self.checker.counts["errors"] += 1
+                self.checker.check_read(self.cluster.name, router, key, reply.value, begin_s, floor)
             elif reply.token == HOT_MISS:
                 self.checker.counts["hot misses"] += 1
-            else:
+            elif not reply.is_error:
                 self.checker.counts["misses"] += 1
                 missing.append((key, reply.token))
         # A bounded number of fills: a database that hangs keeps that many threads waiting, and no more.

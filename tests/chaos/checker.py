@@ -19,7 +19,7 @@ ACKNOWLEDGED = "older than an acknowledged delete"
 TOO_STALE = "stale for too long"
 PERMANENT = "permanently stale"
 BROKEN = "broken process"
-UNSETTLED = "not settled"
+UNCONVERGED = "not converged"
 
 
 def compose_value(key: str, version: int) -> bytes:
@@ -67,11 +67,30 @@ class Key:
 
 @dataclass
 class Samples:
-    """Every read of an old value, one entry in each array; and what was read in each tenth of a second."""
+    """Every read of an old value, one entry in each array; and what happened in each tenth of a second."""
 
     at_s: array = field(default_factory=lambda: array("d"))
     stale_ms: array = field(default_factory=lambda: array("d"))
+    # The age of the oldest read that should have seen a commit, by cluster, key and version.
+    old_ms: dict[tuple[str, str, int], float] = field(default_factory=dict)
+    commits_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    # By tenth of a second: cached reads, reads without an answer, and the longest wait for a page.
     reads: Counter = field(default_factory=Counter)
+    failures: Counter = field(default_factory=Counter)
+    waited_ms: dict[int, float] = field(default_factory=dict)
+
+    def record_page(self, begin_s: float, end_s: float, failures: int) -> None:
+        """A page was answered, or given up."""
+        tenth = int(begin_s * 10)
+        self.failures[tenth] += failures
+        self.waited_ms[tenth] = max(self.waited_ms.get(tenth, 0.0), (end_s - begin_s) * 1000)
+
+    def record_stale(self, cluster: str, key: str, replaced_by: int, at_s: float, stale_ms: float) -> None:
+        """A read returned a value that a version had replaced."""
+        self.at_s.append(at_s)
+        self.stale_ms.append(stale_ms)
+        commit = (cluster, key, replaced_by)
+        self.old_ms[commit] = max(self.old_ms.get(commit, 0.0), stale_ms)
 
 
 class Checker:
@@ -106,6 +125,7 @@ class Checker:
         known = self.keys[key]
         known.versions.append(version)
         known.committed_s.append(at_s)
+        self.samples.commits_s[key, version] = at_s
         for heap in self.pending.values():
             heapq.heappush(heap, (sequence, key, version))
         self.commit_sequence = max(self.commit_sequence, sequence)
@@ -132,8 +152,10 @@ class Checker:
         """To be noted before a read begins."""
         return self.keys[key].acknowledged[cluster]
 
-    def check_read(self, source: str, key: str, value: bytes, begin_s: float, floor: Acknowledgement) -> None:
-        """A value that a read returned from a cache; `floor` was acknowledged before it began."""
+    def check_read(
+        self, cluster: str, source: str, key: str, value: bytes, begin_s: float, floor: Acknowledgement
+    ) -> None:
+        """A value that a read of a cluster returned; `floor` was acknowledged before it began."""
         self.counts["cached reads"] += 1
         self.samples.reads[int(begin_s * 10)] += 1
         version = self.check_written(source, key, value, begin_s)
@@ -146,11 +168,10 @@ class Checker:
                 f"{source} returned version {version} of {key}; the deletes up to version {floor.version} had been"
                 f" acknowledged {(begin_s - floor.at_s) * 1000:.0f} ms earlier, seen by {floor.by}",
             )
-        stale_ms = self.stale_ms(key, version, begin_s)
+        replaced_by, stale_ms = self.replacement(key, version, begin_s)
         if stale_ms > 0:
             self.counts["stale reads"] += 1
-            self.samples.at_s.append(begin_s)
-            self.samples.stale_ms.append(stale_ms)
+            self.samples.record_stale(cluster, key, replaced_by, begin_s, stale_ms)
         if self.stale_ms_max is not None and stale_ms > self.stale_ms_max:
             self.add_violation(
                 TOO_STALE, begin_s, f"{source} returned version {version} of {key}, {stale_ms:.0f} ms too old"
@@ -164,10 +185,10 @@ class Checker:
             return None
         return version
 
-    def stale_ms(self, key: str, version: int, begin_s: float) -> float:
-        """For how long the version had been replaced when the read began; 0 if it was current."""
+    def replacement(self, key: str, version: int, at_s: float) -> tuple[int, float]:
+        """The version that replaced this one, and the milliseconds since then; 0 if it was current."""
         known = self.keys[key]
         index = bisect.bisect_right(known.versions, version)
         if index == len(known.versions):
-            return 0.0
-        return max(0.0, (begin_s - known.committed_s[index]) * 1000)
+            return version, 0.0
+        return known.versions[index], max(0.0, (at_s - known.committed_s[index]) * 1000)

@@ -7,9 +7,11 @@ that no client takes the port of a process that is down.
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +141,8 @@ class Cluster:
     def __init__(self, name: str, layout: Layout, folder: Path, network: Loopback | Namespaces) -> None:
         self.name, self.layout, self.folder = name, layout, folder
         self.network = network
+        # The path of a socket may have 107 bytes.
+        self.sockets = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
         self.places: dict[str, Place] = {}
         self.regions: list[str] = []
         spare = ["spare"] if layout.is_resized else []
@@ -174,7 +178,7 @@ class Cluster:
         place, full = self.add_place(name), f"{self.name}-{name}"
         self.regions.append(f"chaos-{os.getpid()}-{full}")
         words = ["-l", place.host, "-p", place.port, "-t", "1", "-m", SERVER_MIB]
-        words += ["--warm-restart", self.regions[-1], "--upgrade-socket", self.folder / f"{full}.upgrade"]
+        words += ["--warm-restart", self.regions[-1], "--upgrade-socket", self.sockets / full]
         return Node(full, role, "server", place, words, self.folder)
 
     def start_router(self, number: int) -> Node:
@@ -184,7 +188,7 @@ class Cluster:
         path = self.configuration_path(number)
         path.write_text(json.dumps(self.configuration()))
         words = ["-l", place.host, "-p", place.port, "-R", f"/local/{self.name}/", "--num-proxies", "2", "-f", path]
-        words += ["--upgrade-socket", self.folder / f"{full}.upgrade", "--config-cache", self.folder / f"{full}.cache"]
+        words += ["--upgrade-socket", self.sockets / full, "--config-cache", self.folder / f"{full}.cache"]
         if self.layout.is_spooling:
             words += ["--spool", self.folder / f"{full}.spool"]
             peers = [f"router-{other + 1}" for other in range(self.layout.routers) if other != number]
@@ -205,16 +209,17 @@ class Cluster:
         pools = {"wildcard": pool, "gutter": {"servers": [self.gutter.place.address]}}
         if self.reloads % 2:
             pools["unused"] = pool
+        children = ["PoolRoute|wildcard", "PoolRoute|gutter"]
         route = {
             "type": "OperationSelectorRoute",
-            "operation_policies": {"delete": {"type": "AllSyncRoute", "children": ["PoolRoute|wildcard", "PoolRoute|gutter"]}},
+            "operation_policies": {"delete": {"type": "AllSyncRoute", "children": children}},
             "default_policy": {
                 "type": "FailoverWithExptimeRoute",
                 "normal": "PoolRoute|wildcard",
                 "failover": ["PoolRoute|gutter"],
                 "failover_exptime": GUTTER_EXPTIME_S,
             },
-        }  # fmt: skip
+        }
         return {"pools": pools, "routes": [{"aliases": [f"/local/{self.name}/"], "route": route}]}
 
     def write_configuration(self, number: int) -> None:
@@ -231,6 +236,7 @@ class Cluster:
         for region in self.regions:
             command = [PROGRAMS / "lookaside-server", "--remove-region", region]
             subprocess.run(command, capture_output=True, timeout=STOP_S)
+        shutil.rmtree(self.sockets)
 
 
 class Region:

@@ -39,7 +39,7 @@ def figures(outcome: Outcome) -> dict:
     return {
         "seed": outcome.settings.plan.seed,
         "seconds": round(outcome.seconds, 1),
-        "settled_s": round(outcome.settled_s, 1),
+        "converged_s": round(outcome.converged_s, 1),
         "values held at the end": outcome.held,
         "counts": dict(sorted(outcome.counts.items())),
         "faults": dict(sorted(Counter(event.fault.kind for event in outcome.events).items())),
@@ -75,7 +75,7 @@ def text(outcome: Outcome) -> str:
     counts, staleness = shown["counts"], shown["staleness"]
     lines = [
         f"seed {shown['seed']}: {shown['seconds']} s, {len(outcome.events)} faults ({outcome.skipped} left out),"
-        f" settled after {shown['settled_s']} s",
+        f" converged after {shown['converged_s']} s",
         "  " + ", ".join(f"{number} {name}" for name, number in counts.items()),
         f"  reads of old values: p50 {staleness['p50_ms']} ms, p99 {staleness['p99_ms']} ms, max"
         f" {staleness['max_ms']} ms; {staleness['reads']}",

@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -12,10 +13,10 @@ from pathlib import Path
 
 from chaos.applications import FILLERS, Load, Reader, Writer, create_rows, poll_positions
 from chaos.checker import BROKEN, Checker, Samples, Violation
+from chaos.convergence import check_processes, check_served, check_servers, wait_until_converged, watch_processes
 from chaos.faults import Event, Injector, Plan
 from chaos.network import Loopback, Namespaces
 from chaos.region import Layout, Region
-from chaos.settling import check_processes, check_served, check_servers, wait_until_settled, watch_processes
 
 WARM_S = 2.0
 
@@ -39,7 +40,7 @@ class Outcome:
     folder: Path
     start_s: float
     seconds: float
-    settled_s: float
+    converged_s: float
     held: int
     counts: Counter
     violations: list[Violation]
@@ -66,8 +67,11 @@ def started(settings: Settings, folder: Path) -> Iterator[Region]:
 def run(settings: Settings) -> Outcome:
     """Runs it in a temporary folder, which is kept for its logs when something was found."""
     folder = Path(tempfile.mkdtemp(prefix="lookaside-chaos-"))
-    with started(settings, folder) as region:
-        return asyncio.run(run_in(region, settings))
+    try:
+        with started(settings, folder) as region:
+            return asyncio.run(run_in(region, settings))
+    finally:
+        shutil.rmtree(folder / "mariadb" / "data", ignore_errors=True)
 
 
 async def run_in(region: Region, settings: Settings) -> Outcome:
@@ -103,7 +107,7 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
     for writer in writers:
         writer.is_over = True
     await asyncio.gather(*writing)
-    settled_s = await wait_until_settled(region, checker)
+    converged_s = await wait_until_converged(region, checker)
     end_s = time.monotonic()
     for task in reading:
         task.cancel()
@@ -118,7 +122,7 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
     for violation in checker.violations:
         violation.at_s -= injector.start_s
     return Outcome(
-        settings, region.folder, injector.start_s, end_s - injector.start_s, settled_s, held, checker.counts,
+        settings, region.folder, injector.start_s, end_s - injector.start_s, converged_s, held, checker.counts,
         checker.violations, checker.samples, injector.events, len(injector.skipped), processes,
     )  # fmt: skip
 

@@ -12,10 +12,10 @@ from load import MEGABYTE, descriptors, resident_bytes
 from processes import connect
 
 from chaos.applications import CacheConnection, Failure, load_versions, positions
-from chaos.checker import BROKEN, PERMANENT, UNSETTLED, Checker
+from chaos.checker import BROKEN, PERMANENT, UNCONVERGED, Checker
 from chaos.region import Cluster, Node, Region, is_running
 
-SETTLE_S = 60.0
+CONVERGE_S = 60.0
 LOOK_S = 0.1
 PAGE = 100
 RESIDENT_BYTES_MAX = 256 * MEGABYTE
@@ -23,18 +23,18 @@ DESCRIPTORS_MAX = 500
 FENCES = ("spool_servers_fenced", "spool_servers_fenced_by_peers")
 
 
-async def wait_until_settled(region: Region, checker: Checker) -> float:
-    """Waits until nothing is pending; the seconds that it took. What is left after SETTLE_S is a violation."""
+async def wait_until_converged(region: Region, checker: Checker) -> float:
+    """Waits until nothing is pending; the seconds that it took. What is left after CONVERGE_S is a violation."""
     begin_s = time.monotonic()
-    while left := await asyncio.to_thread(unsettled, region, checker.commit_sequence):
-        if time.monotonic() - begin_s > SETTLE_S:
-            checker.add_violation(UNSETTLED, time.monotonic(), f"after {SETTLE_S} s: {'; '.join(left)}")
+    while left := await asyncio.to_thread(unconverged, region, checker.commit_sequence):
+        if time.monotonic() - begin_s > CONVERGE_S:
+            checker.add_violation(UNCONVERGED, time.monotonic(), f"after {CONVERGE_S} s: {'; '.join(left)}")
             break
         await asyncio.sleep(LOOK_S)
     return time.monotonic() - begin_s
 
 
-def unsettled(region: Region, sequence: int) -> list[str]:
+def unconverged(region: Region, sequence: int) -> list[str]:
     """What is still pending."""
     left = []
     try:
@@ -71,13 +71,13 @@ async def check_served(region: Region, checker: Checker) -> None:
                 try:
                     replies = await connection.get_page(page, has_leases=False)
                 except Failure as error:
-                    checker.add_violation(UNSETTLED, begin_s, f"{router.name} does not answer: {error!r}")
+                    checker.add_violation(UNCONVERGED, begin_s, f"{router.name} does not answer: {error!r}")
                     break
                 for key, reply, floor in zip(page, replies, floors, strict=True):
                     if reply.is_error:
-                        checker.add_violation(UNSETTLED, begin_s, f"{router.name} answers {key} by an error")
+                        checker.add_violation(UNCONVERGED, begin_s, f"{router.name} answers {key} by an error")
                     elif reply.value is not None:
-                        checker.check_read(router.name, key, reply.value, begin_s, floor)
+                        checker.check_read(cluster.name, router.name, key, reply.value, begin_s, floor)
             connection.close()
 
 
@@ -100,18 +100,14 @@ def check_server(checker: Checker, cluster: Cluster, server: Node, rows: dict[st
         version = checker.check_written(server.name, key, value, now)
         if version is not None and version != rows[key]:
             known = checker.acknowledged(cluster.name, key)
+            _, stale_ms = checker.replacement(key, version, now)
             checker.add_violation(
                 PERMANENT,
                 now,
                 f"{server.name} has version {version} of {key}, the database {rows[key]};"
-                f" {stale_for(checker, key, version, now)}, deletes up to version {known.version} are acknowledged",
+                f" it has been old for {stale_ms / 1000:.1f} s, deletes up to version {known.version} are acknowledged",
             )
     return len(held)
-
-
-def stale_for(checker: Checker, key: str, version: int, now: float) -> str:
-    """For how long a value has been old."""
-    return f"it has been old for {checker.stale_ms(key, version, now) / 1000:.1f} s"
 
 
 def check_processes(region: Region, checker: Checker) -> dict[str, dict[str, int]]:

@@ -1,0 +1,86 @@
+"""The fault injector: a short run finds nothing, and what breaks a promise on purpose is found."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from chaos.checker import ACKNOWLEDGED, TOO_STALE
+from chaos.faults import PROCESS_KINDS, Fault, schedule
+from chaos.region import Layout
+from processes import ROOT
+
+RUN_S = 120.0
+SEED = 100
+# A server holds what it held when it hung, and is read again soon after it resumes. The invalidator alone deletes.
+HUNG_SERVER = (
+    "--fault", "hang:one-server-1@1+6", "--own-deletes", "0", "--stale-ms-max", "4000", "--seconds", "9",
+    "--reads", "4000", "--router-options=--probe-timeout-initial 20 --probe-timeout-max 50",
+)  # fmt: skip
+
+
+class Run:
+    """The program in a process of its own."""
+
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self.json_path = folder / f"{name}.json"
+        command = [sys.executable, "-m", "chaos", "--seed", str(SEED), "--json", self.json_path, *options]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", "TMPDIR": str(folder)}
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def wait(self) -> tuple[int, str, dict]:
+        """Exit code, output and figures."""
+        try:
+            output, _ = self.process.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            # It stops what it has started.
+            self.process.send_signal(signal.SIGTERM)
+            output, _ = self.process.communicate()
+        figures = json.loads(self.json_path.read_text()) if self.json_path.exists() else {}
+        return self.process.returncode, output, figures
+
+
+def test_a_run_with_faults_finds_nothing(tmp_path):
+    status, output, figures = Run(tmp_path, "faults", "--seconds", "12", "--gap", "0.7").wait()
+    assert status == 0 and figures["violations"] == [], output
+    assert sum(figures["faults"].values()) >= 8 and len(figures["faults"]) >= 4, output
+    assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
+
+
+def violations(figures: dict) -> set[str]:
+    """The kinds that were found."""
+    return {violation["kind"] for violation in figures["violations"]}
+
+
+def test_without_leases_old_values_are_filled_and_found(tmp_path):
+    options = ("--no-leases", "--faults", "none", "--keys", "32", "--writes", "120", "--seconds", "6")
+    status, output, figures = Run(tmp_path, "leases", *options).wait()
+    assert status == 1 and ACKNOWLEDGED in violations(figures), output
+
+
+def test_without_a_spool_a_server_is_read_before_its_deletes_and_that_is_found(tmp_path):
+    with_spool, without = Run(tmp_path, "with", *HUNG_SERVER), Run(tmp_path, "without", "--no-spool", *HUNG_SERVER)
+    status, output, _ = with_spool.wait()
+    assert status == 0, output
+    status, output, figures = without.wait()
+    assert status == 1 and violations(figures) == {TOO_STALE}, output
+
+
+def test_an_invalidator_that_is_away_is_found(tmp_path):
+    options = ("--fault", "kill:invalidator@1+4", "--own-deletes", "0", "--stale-ms-max", "2500", "--seconds", "6")
+    status, output, figures = Run(tmp_path, "invalidator", *options).wait()
+    assert status == 1 and violations(figures) == {TOO_STALE}, output
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_seed_gives_one_schedule_and_each_fault_can_be_repeated(seed):
+    layout, kinds = Layout(routers=3), [*PROCESS_KINDS]
+    faults = schedule(seed, layout, kinds, 60.0, 1.0)
+    assert faults == schedule(seed, layout, kinds, 60.0, 1.0) != schedule(seed + 1, layout, kinds, 60.0, 1.0)
+    assert [Fault.parse(str(fault)) for fault in faults] == faults
+    assert all(fault.at_s + fault.seconds <= 60.01 for fault in faults)
