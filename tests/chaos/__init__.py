@@ -18,5 +18,5 @@ applications --- lease-get, lease-set, delete ---> routers ---> servers, gutter 
 | `run` | one run: all of the above |
 | `report` | figures of a run, and its picture |
 
-    make chaos          one run with the next seed (CHAOS="--seed 7 --seconds 300" replaces the options)
+    make chaos          one run of 60 s with a random seed (CHAOS="--seed 7 --seconds 300")
 """

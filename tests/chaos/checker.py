@@ -20,6 +20,7 @@ TOO_STALE = "stale for too long"
 PERMANENT = "permanently stale"
 BROKEN = "broken process"
 UNCONVERGED = "not converged"
+KINDS = (NEVER_WRITTEN, ACKNOWLEDGED, TOO_STALE, PERMANENT, BROKEN, UNCONVERGED)
 
 
 def compose_value(key: str, version: int) -> bytes:

@@ -82,16 +82,29 @@ async def check_served(region: Region, checker: Checker) -> None:
 
 
 def check_servers(region: Region, checker: Checker) -> int:
-    """Compares every value in every server and gutter with its row; the number of values."""
+    """Compares every value in every server and gutter with its row; the number of values.
+
+    After a change of the pool a server may hold copies of keys that it no longer owns, until they are found and
+    removed: what is old is then looked at again, for CONVERGE_S at most.
+    """
     with region.database.connect() as connection, connection.cursor() as cursor:
         rows = load_versions(cursor, list(checker.keys))
-    return sum(
-        check_server(checker, cluster, server, rows) for cluster in region.clusters for server in cluster.caches()
-    )
+    deadline = time.monotonic() + (CONVERGE_S if region.layout.is_resized else 0.0)
+    while True:
+        held, old = 0, []
+        for cluster in region.clusters:
+            for server in cluster.caches():
+                held += look_at_server(checker, cluster, server, rows, old)
+        if not old or time.monotonic() > deadline:
+            break
+        time.sleep(LOOK_S)
+    for text in old:
+        checker.add_violation(PERMANENT, time.monotonic(), text)
+    return held
 
 
-def check_server(checker: Checker, cluster: Cluster, server: Node, rows: dict[str, int]) -> int:
-    """The same for one server."""
+def look_at_server(checker: Checker, cluster: Cluster, server: Node, rows: dict[str, int], old: list[str]) -> int:
+    """The number of values of a server; those that differ from their rows are described in `old`."""
     now = time.monotonic()
     client = connect(server.place.port, host=server.place.host)
     held = client.get_many(list(rows))
@@ -101,11 +114,9 @@ def check_server(checker: Checker, cluster: Cluster, server: Node, rows: dict[st
         if version is not None and version != rows[key]:
             known = checker.acknowledged(cluster.name, key)
             _, stale_ms = checker.replacement(key, version, now)
-            checker.add_violation(
-                PERMANENT,
-                now,
-                f"{server.name} has version {version} of {key}, the database {rows[key]};"
-                f" it has been old for {stale_ms / 1000:.1f} s, deletes up to version {known.version} are acknowledged",
+            old.append(
+                f"{server.name} has version {version} of {key}, the database {rows[key]}; it has been old for"
+                f" {stale_ms / 1000:.1f} s, deletes up to version {known.version} are acknowledged"
             )
     return len(held)
 

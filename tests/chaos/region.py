@@ -25,6 +25,7 @@ TAKE_OVER_S = 30.0
 READY_S = 60.0
 SERVER_MIB = 32
 GUTTER_EXPTIME_S = 10
+SPARE = "spare"
 
 
 @dataclass(frozen=True)
@@ -145,23 +146,33 @@ class Cluster:
         self.sockets = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
         self.places: dict[str, Place] = {}
         self.regions: list[str] = []
-        spare = ["spare"] if layout.is_resized else []
-        names = [f"server-{number + 1}" for number in range(layout.servers)]
-        self.servers = {name: self.start_server(name, "server") for name in [*names, *spare]}
-        self.gutter = self.start_server("gutter", "gutter")
         # What faults change: the servers of the pool in order, their weights, and a pool that nothing uses.
-        self.members = names
-        self.weights = dict.fromkeys(self.servers, 1.0)
+        self.members = [f"server-{number + 1}" for number in range(layout.servers)]
+        self.weights: dict[str, float] = {}
         self.reloads = 0
-        for number in range(layout.routers):
+        self.servers: dict[str, Node] = {}
+        self.routers: list[Node] = []
+        self.started: list[Node] = []
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Starts all processes; returns when they reply."""
+        for name in [*self.members, *([SPARE] if self.layout.is_resized else [])]:
+            self.servers[name] = self.start_server(name, "server")
+        self.gutter = self.start_server("gutter", "gutter")
+        for number in range(self.layout.routers):
             self.add_place(f"router-{number + 1}")
-        self.routers = [self.start_router(number) for number in range(layout.routers)]
-        for node in self.nodes():
+        self.routers = [self.start_router(number) for number in range(self.layout.routers)]
+        for node in self.started:
             node.wait_ready(node.answers, READY_S)
 
     def nodes(self) -> list[Node]:
         """All processes."""
-        return [*self.servers.values(), self.gutter, *self.routers]
+        return self.started
 
     def caches(self) -> list[Node]:
         """The servers that the configuration names, and the gutter."""
@@ -179,7 +190,7 @@ class Cluster:
         self.regions.append(f"chaos-{os.getpid()}-{full}")
         words = ["-l", place.host, "-p", place.port, "-t", "1", "-m", SERVER_MIB]
         words += ["--warm-restart", self.regions[-1], "--upgrade-socket", self.sockets / full]
-        return Node(full, role, "server", place, words, self.folder)
+        return self.start_node(full, role, "server", place, words)
 
     def start_router(self, number: int) -> Node:
         """One of the routers."""
@@ -194,7 +205,12 @@ class Cluster:
             peers = [f"router-{other + 1}" for other in range(self.layout.routers) if other != number]
             if peers:
                 words += ["--spool-peers", ",".join(self.places[peer].address for peer in peers)]
-        return Node(full, "router", "router", place, [*words, *self.layout.router_options], self.folder)
+        return self.start_node(full, "router", "router", place, [*words, *self.layout.router_options])
+
+    def start_node(self, name: str, role: str, program: str, place: Place, words: list) -> Node:
+        """Starts a process, which `stop` stops."""
+        self.started.append(Node(name, role, program, place, words, self.folder))
+        return self.started[-1]
 
     def configuration_path(self, number: int) -> Path:
         """The file of a router."""
@@ -203,19 +219,20 @@ class Cluster:
     def configuration(self) -> dict:
         """As `lookaside up` writes it: deletes reach server and gutter, other requests fail over to the gutter."""
         pool = {"servers": [self.servers[name].place.address for name in self.members]}
+        wildcard: str | dict = "PoolRoute|wildcard"
         if self.layout.is_resized:
-            weights = [self.weights[name] for name in self.members]
-            pool["hash"] = {"hash_func": "WeightedCh3", "weights": weights}
+            pool["weights"] = [self.weights.get(name, 1.0) for name in self.members]
+            wildcard = {"type": "PoolRoute", "pool": "wildcard", "hash": {"hash_func": "WeightedCh3"}}
         pools = {"wildcard": pool, "gutter": {"servers": [self.gutter.place.address]}}
         if self.reloads % 2:
             pools["unused"] = pool
-        children = ["PoolRoute|wildcard", "PoolRoute|gutter"]
+        children = [wildcard, "PoolRoute|gutter"]
         route = {
             "type": "OperationSelectorRoute",
             "operation_policies": {"delete": {"type": "AllSyncRoute", "children": children}},
             "default_policy": {
                 "type": "FailoverWithExptimeRoute",
-                "normal": "PoolRoute|wildcard",
+                "normal": wildcard,
                 "failover": ["PoolRoute|gutter"],
                 "failover_exptime": GUTTER_EXPTIME_S,
             },

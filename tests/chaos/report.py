@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from chaos.checker import KINDS
 from chaos.faults import Event
 from chaos.run import Outcome
 
@@ -85,7 +86,7 @@ def text(outcome: Outcome) -> str:
     worst = sorted(shown["schedule"], key=lambda event: -event["stale_max_ms"])[:5]
     lines += [f"  {event['fault']}: values up to {event['stale_max_ms']:.0f} ms old" for event in worst]
     if outcome.violations:
-        lines.append(f"FOUND {len(outcome.violations)}:")
+        lines.append(f"FOUND {sum(outcome.counts[kind] for kind in KINDS)}:")
         first = sorted(outcome.violations, key=lambda violation: violation.at_s)[:SHOWN]
         lines += [f"  {found.at_s:.2f} s: {found.kind}: {found.text}" for found in first]
     else:

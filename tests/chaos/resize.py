@@ -17,10 +17,9 @@ import time
 
 from processes import connect
 
-from chaos.region import Cluster
+from chaos.region import SPARE, Cluster
 
 KINDS = ("remove", "empty", "add", "exchange", "weigh")
-SPARE = "spare"
 SKEW_S = 0.5
 LESS = 0.3
 
