@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from chaos.checker import ACKNOWLEDGED, TOO_STALE
 from chaos.faults import PROCESS_KINDS, Fault, schedule
+from chaos.network import missing_for_partitions
 from chaos.region import Layout
 from processes import ROOT
 
@@ -69,6 +70,20 @@ def test_without_a_spool_a_server_is_read_before_its_deletes_and_that_is_found(t
     assert status == 0, output
     status, output, figures = without.wait()
     assert status == 1 and violations(figures) == {TOO_STALE}, output
+
+
+@pytest.mark.skipif(missing_for_partitions() is not None, reason=f"{missing_for_partitions()}")
+@pytest.mark.parametrize("when_missing", ["ignore", "fail"])
+def test_a_peer_that_does_not_know_of_a_spooled_delete_is_found(tmp_path, when_missing):
+    # A router reaches neither the server nor its peer, and its clients reach it. With `ignore` it acknowledges deletes
+    # that the peer, which reads the server, does not know of; with `fail`, the default, it refuses them.
+    cuts = ("--fault", "partition:one-router-1=one-router-2@1+6", "--fault", "partition:one-router-1=one-server-1@1+6")
+    options = (f"--router-options=--spool-peer-missing {when_missing}", "--seconds", "7", "--reads", "4000")
+    status, output, figures = Run(tmp_path, "peers", *cuts, *options).wait()
+    if when_missing == "ignore":
+        assert status == 1 and violations(figures) == {ACKNOWLEDGED}, output
+    else:
+        assert status == 0, output
 
 
 def test_an_invalidator_that_is_away_is_found(tmp_path):

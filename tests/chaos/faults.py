@@ -11,7 +11,7 @@
 | `remove`, `empty`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
 
 A fault is written `KIND:TARGET@AT+SECONDS`, as in `hang:one-server-1@2.5+4`. Faults overlap, but a process has one at a
-time: a fault whose target is still busy with the one before is left out.
+time, besides cut links: a fault whose target is still busy with the one before is left out.
 """
 
 import contextlib
@@ -60,9 +60,13 @@ class Fault:
             raise ValueError(f"{kind} is no kind of fault; there are {', '.join(WEIGHTS)}")
         return Fault(kind, target, float(at), float(seconds))
 
-    def processes(self) -> list[str]:
-        """The names that it occupies."""
+    def ends(self) -> list[str]:
+        """The processes that it names."""
         return self.target.replace(">", "=").split("=")
+
+    def occupies(self) -> str:
+        """The process, cluster or link that has no other fault meanwhile. A link can be cut whatever its ends do."""
+        return "link " + "=".join(sorted(self.ends())) if self.kind == "partition" else self.target
 
 
 @dataclass
@@ -127,11 +131,10 @@ class Injector(threading.Thread):
             if self.is_over.wait(max(0.0, self.start_s + fault.at_s - time.monotonic())):
                 break
             with self.lock:
-                names = set(fault.processes())
-                if names & self.busy:
+                if fault.occupies() in self.busy:
                     self.skipped.append(fault)
                     continue
-                self.busy |= names
+                self.busy.add(fault.occupies())
             running.append(threading.Thread(target=self.execute, args=(fault,), name=str(fault)))
             running[-1].start()
         for thread in running:
@@ -153,7 +156,7 @@ class Injector(threading.Thread):
         event.end_s = event.end_s or time.monotonic()
         event.recovered_s = time.monotonic()
         with self.lock:
-            self.busy -= set(fault.processes())
+            self.busy.discard(fault.occupies())
 
 
 def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.AbstractContextManager:
@@ -225,7 +228,7 @@ def cluster_changed(cluster: Cluster, rng: random.Random):
 @contextlib.contextmanager
 def partitioned(network: Namespaces, fault: Fault):
     """Links are cut."""
-    names = fault.processes()
+    names = fault.ends()
     if len(names) == 1:
         cuts = [lambda is_cut: network.isolate(names[0], is_cut)]
     else:
