@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from chaos import resize
 from chaos.network import Namespaces
-from chaos.region import Cluster, Layout, Node, Region
+from chaos.region import SPARE, Cluster, Layout, Node, Region
 
 PROCESS_KINDS = {"kill": 4, "restart": 2, "hang": 4, "upgrade": 2, "partition": 4}
 CLUSTER_KINDS = {"reload": 1}
@@ -65,7 +65,9 @@ class Fault:
         return self.target.replace(">", "=").split("=")
 
     def occupies(self) -> str:
-        """The process, cluster or link that has no other fault meanwhile. A link can be cut whatever its ends do."""
+        """The process, part of a cluster, or link that has no other fault meanwhile."""
+        if self.kind in RESIZE_KINDS:
+            return f"{resize.KINDS[self.kind]} of {self.target}"
         return "link " + "=".join(sorted(self.ends())) if self.kind == "partition" else self.target
 
 
@@ -84,6 +86,7 @@ def schedule(seed: int, layout: Layout, kinds: list[str], seconds: float, gap_s:
     rng = random.Random(f"faults {seed}")
     clusters = ["one", "two", "three", "four"][: layout.clusters]
     servers = [f"server-{number + 1}" for number in range(layout.servers)] + ["gutter"]
+    servers += [SPARE] if layout.is_resized else []
     routers = [f"router-{number + 1}" for number in range(layout.routers)]
     faults, at = [], FIRST_S
     while True:

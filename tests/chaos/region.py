@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,6 +151,7 @@ class Cluster:
         self.members = [f"server-{number + 1}" for number in range(layout.servers)]
         self.weights: dict[str, float] = {}
         self.reloads = 0
+        self.lock = threading.Lock()
         self.servers: dict[str, Node] = {}
         self.routers: list[Node] = []
         self.started: list[Node] = []
@@ -243,8 +245,9 @@ class Cluster:
         """Gives a router the current configuration; a reader of the file sees the old one or the new one."""
         path = self.configuration_path(number)
         new = path.with_suffix(".new")
-        new.write_text(json.dumps(self.configuration()))
-        new.replace(path)
+        with self.lock:
+            new.write_text(json.dumps(self.configuration()))
+            new.replace(path)
 
     def stop(self) -> None:
         """Stops all processes and removes the servers' memory."""

@@ -51,10 +51,30 @@ def figures(outcome: Outcome) -> dict:
             "max_ms": round(ages[-1], 1) if ages else 0.0,
             "reads": histogram(ages),
         },
+        "by second": by_second(outcome),
         "processes": outcome.processes,
         "schedule": [event_figures(outcome, event) for event in sorted(outcome.events, key=lambda e: e.begin_s)],
         "violations": [vars(violation) for violation in outcome.violations],
     }
+
+
+def by_second(outcome: Outcome) -> list[dict[str, float]]:
+    """For each second: cached reads, reads of old values, reads without an answer, and the oldest value in ms."""
+    seconds = [
+        {"reads": 0, "old reads": 0, "failed reads": 0, "oldest_ms": 0.0} for _ in range(int(outcome.seconds) + 1)
+    ]
+
+    def second_of(at_s: float) -> dict[str, float]:
+        return seconds[min(max(0, int(at_s - outcome.start_s)), len(seconds) - 1)]
+
+    for name, counted in (("reads", outcome.samples.reads), ("failed reads", outcome.samples.failures)):
+        for tenth, number in counted.items():
+            second_of(tenth / 10)[name] += number
+    for at, age in zip(outcome.samples.at_s, outcome.samples.stale_ms, strict=True):
+        second = second_of(at)
+        second["old reads"] += 1
+        second["oldest_ms"] = max(second["oldest_ms"], round(age, 1))
+    return seconds
 
 
 def event_figures(outcome: Outcome, event: Event) -> dict:

@@ -19,7 +19,8 @@ from processes import connect
 
 from chaos.region import SPARE, Cluster
 
-KINDS = ("remove", "empty", "add", "exchange", "weigh")
+# The kinds, and the part of a pool that each of them changes: a part has one change at a time.
+KINDS = {"remove": "members", "empty": "members", "add": "spare", "exchange": "spare", "weigh": "weights"}
 SKEW_S = 0.5
 LESS = 0.3
 
@@ -33,25 +34,44 @@ def write_configurations(cluster: Cluster, rng: random.Random, skew_s: float) ->
 
 @contextlib.contextmanager
 def changed(kind: str, cluster: Cluster, rng: random.Random):
-    """The pool is another one inside."""
-    members, weights = list(cluster.members), dict(cluster.weights)
-    victim = rng.choice(members)
-    if kind in ("remove", "empty"):
-        cluster.members = [name for name in members if name != victim]
-    elif kind == "add":
-        cluster.members = [*members, SPARE]
-    elif kind == "exchange":
-        cluster.members = [SPARE if name == victim else name for name in members]
-    else:
-        cluster.weights = {**weights, victim: LESS}
+    """The pool is another one inside. Changes of different kinds overlap, so each undoes its own part only."""
+    with cluster.lock:
+        victim = rng.choice([name for name in cluster.members if name != SPARE])
+        place = cluster.members.index(victim)
+        change(kind, cluster, victim)
     write_configurations(cluster, rng, SKEW_S)
     try:
         yield
     finally:
         if kind == "empty":
             empty(cluster, victim)
-        cluster.members, cluster.weights = members, weights
+        with cluster.lock:
+            undo(kind, cluster, victim, place)
         write_configurations(cluster, rng, SKEW_S)
+
+
+def change(kind: str, cluster: Cluster, victim: str) -> None:
+    """Changes the members or weights."""
+    if kind in ("remove", "empty"):
+        cluster.members.remove(victim)
+    elif kind == "add":
+        cluster.members.append(SPARE)
+    elif kind == "exchange":
+        cluster.members[cluster.members.index(victim)] = SPARE
+    else:
+        cluster.weights[victim] = LESS
+
+
+def undo(kind: str, cluster: Cluster, victim: str, place: int) -> None:
+    """The inverse."""
+    if kind in ("remove", "empty"):
+        cluster.members.insert(place, victim)
+    elif kind == "add":
+        cluster.members.remove(SPARE)
+    elif kind == "exchange":
+        cluster.members[cluster.members.index(SPARE)] = victim
+    else:
+        del cluster.weights[victim]
 
 
 def empty(cluster: Cluster, name: str) -> None:
