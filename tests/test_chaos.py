@@ -14,7 +14,7 @@ from chaos.network import missing_for_partitions
 from chaos.region import Layout
 from processes import ROOT
 
-RUN_S = 120.0
+RUN_S = 80.0
 SEED = 100
 # A server holds what it held when it hung, and is read again soon after it resumes. The invalidator alone deletes.
 HUNG_SERVER = (

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import sys
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
         prog="chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--seed", type=int, help="of the schedule and the load; random by default")
+    options.add_argument("--runs", type=int, default=1, help="runs, each with the next seed, until one finds something")
     options.add_argument("--seconds", type=float, default=60.0, help="length of the schedule (default: %(default)s)")
     options.add_argument("--gap", type=float, default=1.5, help="mean seconds between faults (default: %(default)s)")
     options.add_argument(
@@ -114,18 +116,25 @@ def main() -> int:
         if settings.plan.given:
             settings.plan.given = [fault for fault in settings.plan.given if fault.kind != "partition"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    outcome = run(settings)
-    print(report.text(outcome))
-    if options.json:
-        options.json.write_text(json.dumps(report.figures(outcome), indent=2) + "\n")
-    if options.report:
-        options.report.write_text(report.picture(outcome))
-    if outcome.violations:
-        print(f'chaos: the logs are in {outcome.folder}; to repeat it: make chaos CHAOS="{" ".join(sys.argv[1:])}"')
-        return 1
-    if not options.keep:
-        shutil.rmtree(outcome.folder)
+    for _ in range(options.runs):
+        outcome = run(settings)
+        print(report.text(outcome), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps(report.figures(outcome), indent=2) + "\n")
+        if options.report:
+            options.report.write_text(report.picture(outcome))
+        if outcome.violations:
+            print(f"chaos: the logs are in {outcome.folder}; to repeat it: {repetition(settings.plan.seed)}")
+            return 1
+        if not options.keep:
+            shutil.rmtree(outcome.folder)
+        settings.plan.seed += 1
     return 0
+
+
+def repetition(seed: int) -> str:
+    """The command that runs one seed again with the same options: of an option given twice, the last counts."""
+    return f'make chaos CHAOS="{shlex.join([*sys.argv[1:], "--seed", str(seed), "--runs", "1"])}"'
 
 
 if __name__ == "__main__":

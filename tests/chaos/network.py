@@ -13,6 +13,7 @@ A process is cut off by disabling its port of the bridge, and from one other by 
 leads nowhere. Either way packets vanish without an error, as they do when a cable is pulled.
 """
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from processes import STOP_S, eventually
 BRIDGE = "bridge"
 BRIDGE_ADDRESS = "10.88.0.1"
 NOWHERE = "02:00:00:00:ff:ff"
+LINKS = itertools.count()
 
 
 class Loopback:
@@ -76,7 +78,9 @@ class Namespaces:
         own = Path("/proc/self/ns/net").readlink()
         holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
         eventually(lambda: Path(f"/proc/{holder.pid}/ns/net").readlink() != own, "a new namespace")
-        namespace = Namespace(holder, f"10.88.{number // 250}.{number % 250}", f"link{number}")
+        # The link of a run before may still be on its way out.
+        link = f"link{next(LINKS)}"
+        namespace = Namespace(holder, f"10.88.{number // 250}.{number % 250}", link)
         self.namespaces[name] = namespace
         run_ip(f"link add {namespace.link} type veth peer name eth0 netns {holder.pid}")
         run_ip(f"link set {namespace.link} master {BRIDGE} up")
@@ -101,6 +105,7 @@ class Namespaces:
         for namespace in self.namespaces.values():
             namespace.holder.kill()
             namespace.holder.wait(STOP_S)
+        run_ip(f"link del {BRIDGE}")
 
 
 def run_ip(words: str, prefix: list[str] | None = None) -> None:
