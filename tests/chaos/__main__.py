@@ -126,7 +126,9 @@ def main() -> int:
         if outcome.violations:
             print(f"chaos: the logs are in {outcome.folder}; to repeat it: {repetition(settings.plan.seed)}")
             return 1
-        if not options.keep:
+        if options.keep:
+            print(f"chaos: the logs are in {outcome.folder}")
+        else:
             shutil.rmtree(outcome.folder)
         settings.plan.seed += 1
     return 0

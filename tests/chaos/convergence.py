@@ -59,26 +59,38 @@ def unconverged(region: Region, sequence: int) -> list[str]:
 
 
 async def check_served(region: Region, checker: Checker) -> None:
-    """Every key is served by every router: a hit that is current, or a miss."""
-    keys = list(checker.keys)
+    """Every key is served by every router, once it has probed its servers: a hit that is current, or a miss."""
+    deadline = time.monotonic() + CONVERGE_S
     for cluster in region.clusters:
-        for number, router in enumerate(cluster.routers):
-            connection = CacheConnection(cluster, number)
-            for first in range(0, len(keys), PAGE):
-                page = keys[first : first + PAGE]
-                floors = [checker.acknowledged(cluster.name, key) for key in page]
-                begin_s = time.monotonic()
-                try:
-                    replies = await connection.get_page(page, has_leases=False)
-                except Failure as error:
-                    checker.add_violation(UNCONVERGED, begin_s, f"{router.name} does not answer: {error!r}")
+        for number in range(len(cluster.routers)):
+            while failed := await read_all(cluster, number, checker):
+                if time.monotonic() > deadline:
+                    checker.add_violation(UNCONVERGED, time.monotonic(), f"after {CONVERGE_S} s: {failed}")
                     break
-                for key, reply, floor in zip(page, replies, floors, strict=True):
-                    if reply.is_error:
-                        checker.add_violation(UNCONVERGED, begin_s, f"{router.name} answers {key} by an error")
-                    elif reply.value is not None:
-                        checker.check_read(cluster.name, router.name, key, reply.value, begin_s, floor)
-            connection.close()
+                await asyncio.sleep(LOOK_S)
+
+
+async def read_all(cluster: Cluster, number: int, checker: Checker) -> str | None:
+    """Reads every key by one router and checks it; describes what failed."""
+    keys, router = list(checker.keys), cluster.routers[number].name
+    connection = CacheConnection(cluster, number)
+    failed = None
+    for first in range(0, len(keys), PAGE):
+        page = keys[first : first + PAGE]
+        floors = [checker.acknowledged(cluster.name, key) for key in page]
+        begin_s = time.monotonic()
+        try:
+            replies = await connection.get_page(page, has_leases=False)
+        except Failure as error:
+            failed = f"{router} does not answer: {error!r}"
+            break
+        for key, reply, floor in zip(page, replies, floors, strict=True):
+            if reply.is_error:
+                failed = f"{router} answers {key} by an error"
+            elif reply.value is not None:
+                checker.check_read(cluster.name, router, key, reply.value, begin_s, floor)
+    connection.close()
+    return failed
 
 
 def check_servers(region: Region, checker: Checker) -> int:
