@@ -146,7 +146,7 @@ def test_a_value_of_another_key_or_cut_off_was_never_written():
 @pytest.mark.parametrize("seed", range(20))
 def test_a_seed_gives_one_schedule_and_each_fault_can_be_repeated(seed):
     layout, kinds = Layout(routers=3), [*PROCESS_KINDS]
-    faults = schedule(seed, layout, kinds, 60.0, 1.0)
-    assert faults == schedule(seed, layout, kinds, 60.0, 1.0) != schedule(seed + 1, layout, kinds, 60.0, 1.0)
+    faults = schedule(seed, layout, kinds, 60.0, 1.0, 6.0)
+    assert faults == schedule(seed, layout, kinds, 60.0, 1.0, 6.0) != schedule(seed + 1, layout, kinds, 60.0, 1.0, 6.0)
     assert [Fault.parse(str(fault)) for fault in faults] == faults
     assert all(fault.at_s + fault.seconds <= 60.01 for fault in faults)

@@ -12,6 +12,7 @@ applications --- lease-get, lease-set, delete ---> routers ---> servers, gutter 
 | `region` | the processes, and how each is started, killed, stopped, continued and upgraded |
 | `faults` | the kinds of faults, the schedule that a seed gives, and its execution |
 | `resize` | the faults that change a pool's list of servers |
+| `connections` | connections to routers and to the database |
 | `applications` | readers and writers, and the poller of the invalidator's position |
 | `checker` | the versions of every key, and what each read was allowed to see |
 | `convergence` | what must be true when the faults have ended |

@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--runs", type=int, default=1, help="runs, each with the next seed, until one finds something")
     options.add_argument("--seconds", type=float, default=60.0, help="length of the schedule (default: %(default)s)")
     options.add_argument("--gap", type=float, default=1.5, help="mean seconds between faults (default: %(default)s)")
+    options.add_argument("--longest", type=float, default=6.0, help="longest fault in seconds (default: %(default)s)")
     options.add_argument(
         "--faults",
         metavar="KIND,...",
@@ -87,7 +88,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             own_deletes=options.own_deletes,
             has_leases=not options.no_leases,
         ),
-        plan=Plan(options.seed, options.seconds, options.gap, kinds, given),
+        plan=Plan(options.seed, options.seconds, options.gap, options.longest, kinds, given),
         is_partitioned="partition" in used,
         stale_ms_max=options.stale_ms_max,
     )

@@ -11,8 +11,9 @@ import time
 from load import MEGABYTE, descriptors, resident_bytes
 from processes import connect
 
-from chaos.applications import CacheConnection, Failure, load_versions, positions
+from chaos.applications import load_versions, positions
 from chaos.checker import BROKEN, PERMANENT, UNCONVERGED, Checker
+from chaos.connections import CacheConnection, Failure
 from chaos.region import Cluster, Node, Region, is_running
 
 CONVERGE_S = 60.0

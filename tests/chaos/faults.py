@@ -34,7 +34,6 @@ DATABASE = "database"
 DATABASE_SHARE = 0.05
 RELOAD_SKEW_S = 0.2
 FIRST_S = 1.0
-LONGEST_S = 6.0
 RECOVERY_S = 90.0
 
 
@@ -81,8 +80,10 @@ class Event:
     recovered_s: float | None = None
 
 
-def schedule(seed: int, layout: Layout, kinds: list[str], seconds: float, gap_s: float) -> list[Fault]:
-    """The faults of a seed: `gap_s` apart in the mean, none of which lasts beyond `seconds`."""
+def schedule(
+    seed: int, layout: Layout, kinds: list[str], seconds: float, gap_s: float, longest_s: float
+) -> list[Fault]:
+    """The faults of a seed: `gap_s` apart in the mean, up to `longest_s` long, none of which lasts beyond `seconds`."""
     rng = random.Random(f"faults {seed}")
     clusters = ["one", "two", "three", "four"][: layout.clusters]
     servers = [f"server-{number + 1}" for number in range(layout.servers)] + ["gutter"]
@@ -91,7 +92,7 @@ def schedule(seed: int, layout: Layout, kinds: list[str], seconds: float, gap_s:
     faults, at = [], FIRST_S
     while True:
         at += rng.expovariate(1 / gap_s)
-        lasts = round(min(rng.choice((0.3, 1.5, LONGEST_S)) * rng.uniform(0.5, 1), seconds - at), 2)
+        lasts = round(min(rng.choice((0.3, 1.5, longest_s)) * rng.uniform(0.5, 1), seconds - at), 2)
         if lasts <= 0.1:
             return faults
         kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
@@ -140,8 +141,9 @@ class Injector(threading.Thread):
                 self.busy.add(fault.occupies())
             running.append(threading.Thread(target=self.execute, args=(fault,), name=str(fault)))
             running[-1].start()
+        longest_s = max((fault.seconds for fault in self.faults), default=0.0)
         for thread in running:
-            thread.join(LONGEST_S + RECOVERY_S)
+            thread.join(longest_s + RECOVERY_S)
             if thread.is_alive():
                 self.report(f"{thread.name} has not ended within {RECOVERY_S} s")
 
@@ -255,6 +257,7 @@ class Plan:
     seed: int = 1
     seconds: float = 30.0
     gap_s: float = 1.5
+    longest_s: float = 6.0
     kinds: list[str] = field(default_factory=lambda: [*PROCESS_KINDS, *CLUSTER_KINDS])
     given: list[Fault] | None = None
 
@@ -262,4 +265,4 @@ class Plan:
         """The schedule."""
         if self.given is not None:
             return self.given
-        return schedule(self.seed, layout, self.kinds, self.seconds, self.gap_s) if self.kinds else []
+        return schedule(self.seed, layout, self.kinds, self.seconds, self.gap_s, self.longest_s) if self.kinds else []
