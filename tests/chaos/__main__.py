@@ -42,7 +42,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="KIND,...",
         help=f"kinds of faults, of {', '.join(WEIGHTS)}; or none; all but resizes by default",
     )
-    options.add_argument("--fault", action="append", metavar="KIND:TARGET@AT+SECONDS", help="this fault, not a seed's")
+    options.add_argument(
+        "--fault", action="append", type=given_fault, metavar="KIND:TARGET@AT+SECONDS", help="this fault, not a seed's"
+    )
     options.add_argument("--resize", action="store_true", help="change the pools, too")
     options.add_argument("--no-leases", action="store_true", help="readers fill with plain sets")
     options.add_argument("--no-spool", action="store_true", help="routers without --spool and --spool-peers")
@@ -64,12 +66,20 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
+def given_fault(text: str) -> Fault:
+    """The value of `--fault`."""
+    try:
+        return Fault.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+
+
 def settings_of(options: argparse.Namespace) -> Settings:
     """What the command line asks for."""
     kinds = [kind for kind in WEIGHTS if options.resize or kind not in RESIZE_KINDS]
     if options.faults:
         kinds = [kind for kind in options.faults.split(",") if kind != "none"]
-    given = [Fault.parse(text) for text in options.fault] if options.fault else None
+    given = options.fault
     used = {fault.kind for fault in given} if given else set(kinds)
     return Settings(
         layout=Layout(
@@ -103,6 +113,9 @@ def enter_namespace() -> None:
 def main() -> int:
     """Runs once."""
     options = parser().parse_args()
+    for kind in (options.faults or "none").split(","):
+        if kind not in (*WEIGHTS, "none"):
+            parser().error(f"--faults: {kind} is no kind of fault; there are {', '.join(WEIGHTS)}")
     if options.seed is None:
         options.seed = random.randrange(1, 1_000_000)
         sys.argv += ["--seed", str(options.seed)]

@@ -217,17 +217,10 @@ def failed_database(region: Region, kind: str):
 
 @contextlib.contextmanager
 def reloaded(cluster: Cluster, rng: random.Random):
-    """A configuration that differs in a pool without a route."""
-    with cluster_changed(cluster, rng):
-        cluster.reloads += 1
-    yield
-
-
-@contextlib.contextmanager
-def cluster_changed(cluster: Cluster, rng: random.Random):
-    """Changes of the cluster inside are written to its routers at the end, one after another."""
-    yield
+    """The routers get a configuration that differs in a pool without a route, one after another."""
+    cluster.reloads += 1
     resize.write_configurations(cluster, rng, RELOAD_SKEW_S)
+    yield
 
 
 @contextlib.contextmanager

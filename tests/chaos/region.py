@@ -296,11 +296,11 @@ class Region:
 
     def node(self, name: str) -> Node:
         """The process of that name."""
-        return next(node for node in self.nodes() if node.name == name)
+        return {node.name: node for node in self.nodes()}[name]
 
     def cluster(self, name: str) -> Cluster:
         """The cluster of that name."""
-        return next(cluster for cluster in self.clusters if cluster.name == name)
+        return {cluster.name: cluster for cluster in self.clusters}[name]
 
     def stop(self) -> None:
         """Stops everything."""
