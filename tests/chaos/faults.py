@@ -6,6 +6,7 @@
 | `restart` | every process of ours | SIGTERM; started again at the end. A server keeps its items |
 | `hang` | every process, the database | SIGSTOP; SIGCONT at the end |
 | `upgrade` | servers, gutters, routers | a new process takes over, at once |
+| `disturb` | servers, gutters, routers | the same, and the old or the new process is killed or stopped in the middle |
 | `reload` | clusters | the routers get a new configuration with the same servers, one after another |
 | `partition` | every process of ours | cut off from all (`x`), from one other (`x=y`), or towards it only (`x>y`) |
 | `remove`, `empty`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
@@ -26,10 +27,13 @@ from chaos import resize
 from chaos.network import Namespaces
 from chaos.region import SPARE, Cluster, Layout, Node, Region
 
-PROCESS_KINDS = {"kill": 4, "restart": 2, "hang": 4, "upgrade": 2, "partition": 4}
+PROCESS_KINDS = {"kill": 4, "restart": 2, "hang": 4, "upgrade": 2, "disturb": 2, "partition": 4}
 CLUSTER_KINDS = {"reload": 1}
 RESIZE_KINDS = {kind: 1 for kind in resize.KINDS}
 WEIGHTS = {**PROCESS_KINDS, **CLUSTER_KINDS, **RESIZE_KINDS}
+UPGRADES = ("upgrade", "disturb")
+# A successor connects within this time, unless the machine is busy.
+DISTURB_S = 0.3
 DATABASE = "database"
 DATABASE_SHARE = 0.05
 RELOAD_SKEW_S = 0.2
@@ -102,7 +106,7 @@ def schedule(
             target = cluster
         elif kind in ("kill", "hang") and rng.random() < DATABASE_SHARE:
             target = DATABASE
-        elif kind != "upgrade" and rng.random() < 1 / (len(members) + 1):
+        elif kind not in UPGRADES and rng.random() < 1 / (len(members) + 1):
             target = "invalidator"
         elif kind == "partition":
             target = rng.choice(members)
@@ -174,6 +178,8 @@ def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.Abstra
         return partitioned(region.network, fault)
     if fault.target == DATABASE:
         return failed_database(region, fault.kind)
+    if fault.kind == "disturb":
+        return disturbed_upgrade(region.node(fault.target), rng)
     return failed(region.node(fault.target), fault.kind)
 
 
@@ -194,6 +200,20 @@ def failed(node: Node, kind: str):
         yield
     finally:
         repair()
+
+
+@contextlib.contextmanager
+def disturbed_upgrade(node: Node, rng: random.Random):
+    """An upgrade in which one process is killed or stopped; one of them must serve in the end."""
+    processes = node.start_successor()
+    time.sleep(rng.uniform(0, DISTURB_S))
+    victim, is_killed = rng.choice(processes), rng.random() < 0.5
+    victim.send_signal(signal.SIGKILL if is_killed else signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        victim.send_signal(signal.SIGCONT)
+        node.resolve_upgrade(*processes)
 
 
 @contextlib.contextmanager

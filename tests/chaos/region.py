@@ -108,13 +108,17 @@ class Node(Process):
         """SIGCONT."""
         self.running.send_signal(signal.SIGCONT)
 
-    def upgrade(self) -> None:
-        """A new process takes over from the running one."""
-        before = self.running
+    def start_successor(self) -> tuple[subprocess.Popen, subprocess.Popen]:
+        """The running process, and one that is about to take over from it."""
         self.is_down_expected = True
         with self.log_path.open("ab") as log:
             words = [*self.command, "--take-over"]
-            self.running = after = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            return self.running, subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def upgrade(self) -> None:
+        """A new process takes over from the running one."""
+        before, after = self.start_successor()
+        self.running = after
 
         def has_taken_over() -> bool:
             assert after.poll() is None, f"{self.name}: the successor ended with {after.returncode}"
@@ -124,17 +128,44 @@ class Node(Process):
             eventually(has_taken_over, f"{self.name} is upgraded", TAKE_OVER_S)
             assert before.returncode == 0, f"{self.name}: the predecessor ended with {before.returncode}"
         except AssertionError:
-            for process in (before, after):
-                process.kill()
-                process.wait(STOP_S)
+            end_processes(before, after)
             raise
         self.is_down_expected = False
         self.wait_ready(self.answers, READY_S)
+
+    def resolve_upgrade(self, before: subprocess.Popen, after: subprocess.Popen) -> None:
+        """After an upgrade that was disturbed: one of both serves; or both have ended, and a third is started."""
+
+        def is_decided() -> bool:
+            return before.poll() is not None or after.poll() is not None
+
+        try:
+            eventually(is_decided, f"{self.name}: one of the processes {before.pid} and {after.pid} ends", READY_S)
+        except AssertionError:
+            end_processes(before, after)
+            raise
+        self.running = before if after.poll() is not None else after
+        try:
+            eventually(lambda: self.running.poll() is not None or self.answers(), f"{self.name} answers", READY_S)
+        except AssertionError:
+            end_processes(before, after)
+            raise
+        if self.running.poll() is None:
+            self.is_down_expected = False
+        else:
+            self.restart()
 
     def stop(self) -> int | None:
         if self.running is not None and self.running.poll() is None:
             self.resume()
         return super().stop()
+
+
+def end_processes(*processes: subprocess.Popen) -> None:
+    """SIGKILL."""
+    for process in processes:
+        process.kill()
+        process.wait(STOP_S)
 
 
 class Cluster:
