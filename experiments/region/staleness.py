@@ -29,7 +29,7 @@ from experiments import command_line, machine_facts
 from experiments.plots import lines
 
 FAULT_S, REST_S = 6.0, 6.0
-LOAD = Load(keys=48, readers=8, reads=6000.0, page=24, writers=2, writes=40.0, own_deletes=0.0)
+LOAD = Load(keys=48, readers=8, reads=6000.0, page=24, writers=4, writes=40.0, own_deletes=0.0)
 # The delete of a commit just before a fault may be delayed by it.
 BEFORE_S = 0.5
 AIM_MS = 1000

@@ -54,7 +54,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--keys", type=int, default=200, help="keys (default: %(default)s)")
     options.add_argument("--reads", type=float, default=2000, help="keys read a second (default: %(default)s)")
     options.add_argument("--writes", type=float, default=60, help="commits a second (default: %(default)s)")
-    options.add_argument("--readers", type=int, default=4, help="readers, in all (default: %(default)s)")
+    options.add_argument("--readers", type=int, default=8, help="readers, in all (default: %(default)s)")
+    options.add_argument("--writers", type=int, default=4, help="writers, in all (default: %(default)s)")
     options.add_argument(
         "--own-deletes", type=float, default=0.5, metavar="SHARE", help="commits deleted by the writer, too (0 to 1)"
     )
@@ -94,6 +95,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             keys=options.keys,
             readers=options.readers,
             reads=options.reads,
+            writers=options.writers,
             writes=options.writes,
             own_deletes=options.own_deletes,
             has_leases=not options.no_leases,

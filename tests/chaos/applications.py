@@ -30,10 +30,10 @@ class Load:
     """How much is asked of the region, by applications of all clusters together."""
 
     keys: int = 200
-    readers: int = 4
+    readers: int = 8
     reads: float = 2000.0
     page: int = 16
-    writers: int = 2
+    writers: int = 4
     writes: float = 60.0
     own_deletes: float = 0.5
     has_leases: bool = True
