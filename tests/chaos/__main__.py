@@ -112,6 +112,12 @@ def enter_namespace() -> None:
     os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", "chaos", *sys.argv[1:]])
 
 
+def end(*_) -> None:
+    """SIGTERM stops the region; a second one must not interrupt that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
+
+
 def main() -> int:
     """Runs once."""
     options = parser().parse_args()
@@ -131,7 +137,7 @@ def main() -> int:
         settings.plan.kinds = [kind for kind in settings.plan.kinds if kind != "partition"]
         if settings.plan.given:
             settings.plan.given = [fault for fault in settings.plan.given if fault.kind != "partition"]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, end)
     for _ in range(options.runs):
         outcome = run(settings)
         print(report.text(outcome), flush=True)

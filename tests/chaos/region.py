@@ -4,6 +4,7 @@ A process keeps its address and port for the whole run. Ports lie below the kern
 that no client takes the port of a process that is down.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -281,13 +282,14 @@ class Cluster:
             new.replace(path)
 
     def stop(self) -> None:
-        """Stops all processes and removes the servers' memory."""
-        for node in reversed(self.nodes()):
-            node.stop()
-        for region in self.regions:
-            command = [PROGRAMS / "lookaside-server", "--remove-region", region]
-            subprocess.run(command, capture_output=True, timeout=STOP_S)
-        shutil.rmtree(self.sockets)
+        """Stops all processes and removes the servers' memory, also when one of them fails to stop."""
+        with contextlib.ExitStack() as stops:
+            stops.callback(shutil.rmtree, self.sockets)
+            for region in self.regions:
+                command = [PROGRAMS / "lookaside-server", "--remove-region", region]
+                stops.callback(subprocess.run, command, capture_output=True, timeout=STOP_S)
+            for node in self.started:
+                stops.callback(node.stop)
 
 
 class Region:
@@ -334,13 +336,14 @@ class Region:
         return {cluster.name: cluster for cluster in self.clusters}[name]
 
     def stop(self) -> None:
-        """Stops everything."""
-        if self.invalidator:
-            self.invalidator.stop()
-        for cluster in self.clusters:
-            cluster.stop()
-        self.database.running.send_signal(signal.SIGCONT)
-        self.database.stop()
+        """Stops everything, also when a part of it fails to stop."""
+        with contextlib.ExitStack() as stops:
+            stops.callback(self.database.stop)
+            stops.callback(self.database.running.send_signal, signal.SIGCONT)
+            for cluster in self.clusters:
+                stops.callback(cluster.stop)
+            if self.invalidator:
+                stops.callback(self.invalidator.stop)
 
 
 def is_running(invalidator_stats: dict[str, str]) -> bool:
