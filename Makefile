@@ -10,7 +10,7 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak clean hit-ratio transient qos gutter incast warmup connections reference
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast warmup connections reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,10 +62,18 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: ## many more simulated regions than `make test` has time for
+soak: ## many more simulated regions than `make test` has time for, and ten minutes of faults in real processes
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
+	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
+
+chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
+	PYTHONPATH=tests:. $(PYTHON) -m chaos $(CHAOS)
+
+staleness: install ## for how long old values are read while a process hangs or is dead, drawn (three minutes)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)

@@ -11,6 +11,7 @@ from processes import Process, free_port
 
 USER = "lookaside"
 PASSWORD = "secret"
+LOCAL = "127.0.0.1"
 
 # The kernel has few AIO contexts for all servers on a machine together.
 NO_NATIVE_AIO = "--innodb-use-native-aio=OFF"
@@ -19,9 +20,10 @@ NO_NATIVE_AIO = "--innodb-use-native-aio=OFF"
 class MariaDb(Process):
     """A server with a row-format binlog, a schema `app`, and a user with the right to read the log."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host: str = LOCAL, port: int | None = None) -> None:
+        self.host = host
         assert shutil.which("mariadbd"), "mariadbd is missing: run `make install` (Debian package mariadb-server)"
-        self.port = free_port()
+        self.port = port or free_port()
         self.socket = f"/tmp/lookaside-{self.port}.sock"  # a socket's path may have 107 bytes
         data = directory / "data"
         account = getpass.getuser()
@@ -37,9 +39,9 @@ class MariaDb(Process):
         assert installed.returncode == 0, f"mariadb-install-db: {installed.stdout}{installed.stderr}"
         command = [
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
-            f"--port={self.port}", "--bind-address=127.0.0.1", "--log-bin=binlog", "--binlog-format=ROW",
-            "--gtid-strict-mode=ON", "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve",
-            NO_NATIVE_AIO,
+            f"--port={self.port}", f"--bind-address={','.join({LOCAL, host})}", "--log-bin=binlog",
+            "--binlog-format=ROW", "--gtid-strict-mode=ON", "--server-id=1",
+            "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO,
         ]  # fmt: skip
         super().__init__("mariadb", command, directory, env=environment)
         self.wait_ready(self.accepts, 60)
@@ -59,13 +61,13 @@ class MariaDb(Process):
     def connect(self, user: str = USER, password: str = PASSWORD, schema: str | None = "app"):
         """A PyMySQL connection."""
         return pymysql.connect(
-            host="127.0.0.1", port=self.port, user=user, password=password, database=schema, autocommit=True
+            host=LOCAL, port=self.port, user=user, password=password, database=schema, autocommit=True
         )
 
     def shell(self, sql: str) -> None:
         """Runs SQL in the `mariadb` client, which leaves comments in place when asked to."""
         subprocess.run(
-            ["mariadb", "--no-defaults", "--comments", "--protocol=tcp", "--host=127.0.0.1", f"--port={self.port}",
+            ["mariadb", "--no-defaults", "--comments", "--protocol=tcp", f"--host={LOCAL}", f"--port={self.port}",
              f"--user={USER}", f"--password={PASSWORD}", "app", "--execute", sql],
             check=True,
         )  # fmt: skip
@@ -73,4 +75,4 @@ class MariaDb(Process):
     @property
     def url(self) -> str:
         """As `--source` and `--database` take it."""
-        return f"mariadb://{USER}:{PASSWORD}@127.0.0.1:{self.port}/app"
+        return f"mariadb://{USER}:{PASSWORD}@{self.host}:{self.port}/app"

@@ -87,9 +87,9 @@ class Process:
         return self.running.returncode
 
 
-def answers(port: int) -> bool:
+def answers(port: int, host: str = "127.0.0.1") -> bool:
     """Whether a memcached-compatible daemon on this port replies to `version`."""
-    client = connect(port, timeout=1)
+    client = connect(port, timeout=1, host=host)
     try:
         return bool(client.version())
     except (OSError, Exception):  # noqa: B014 - pymemcache has errors of its own for half answers
@@ -107,14 +107,14 @@ def accepts(port: int) -> bool:
         return False
 
 
-def connect(port: int, timeout: float = 5) -> Client:
+def connect(port: int, timeout: float = 5, host: str = "127.0.0.1") -> Client:
     """A pymemcache client."""
-    return Client(("127.0.0.1", port), connect_timeout=timeout, timeout=timeout, default_noreply=False)
+    return Client((host, port), connect_timeout=timeout, timeout=timeout, default_noreply=False)
 
 
-def stats(port: int) -> dict[str, str]:
+def stats(port: int, host: str = "127.0.0.1") -> dict[str, str]:
     """`stats` of any daemon."""
-    client = connect(port)
+    client = connect(port, host=host)
     try:
         return {
             name.decode(): str(value.decode() if isinstance(value, bytes) else value)

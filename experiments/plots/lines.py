@@ -5,6 +5,8 @@ import math
 from experiments.plots.cdf import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line, text
 
 LINES = 6
+# Names of bands that are close to each other are written below each other.
+LABEL_ROWS = 6
 
 
 class Axis:
@@ -33,9 +35,14 @@ class LogarithmicAxis:
 
 
 def svg(
-    title: str, across: str, up: str, curves: dict[str, list[tuple[float, float]]], is_logarithmic: bool = False
+    title: str,
+    across: str,
+    up: str,
+    curves: dict[str, list[tuple[float, float]]],
+    is_logarithmic: bool = False,
+    bands: list[tuple[str, float, float]] | None = None,
 ) -> str:
-    """One line for each curve; both axes begin at 0 or are logarithmic."""
+    """One line for each curve; both axes begin at 0 or are logarithmic. `bands` are named spans of the lower axis."""
     horizontal, vertical = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
     if is_logarithmic:
         x_axis, y_axis = LogarithmicAxis(horizontal), LogarithmicAxis(vertical)
@@ -54,6 +61,15 @@ def svg(
         text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, across, "middle"),
         text(LEFT, TOP - 6, up, "end"),
     ]
+    for number, (name, begin, end) in enumerate(bands or []):
+        left, right = (place(min(x, x_axis.marks[-1]), y_axis.marks[0])[0] for x in (begin, end))
+        parts.append(
+            f'<rect x="{left:.1f}" y="{TOP}" width="{max(1.0, right - left):.1f}" height="{HEIGHT - TOP - BOTTOM}"'
+            ' fill="#d62728" opacity="0.1"/>'
+        )
+        is_far = left > LEFT + 0.7 * (WIDTH - LEFT - RIGHT)
+        at, anchor = (right - 2, "end") if is_far else (left + 2, "start")
+        parts.append(text(at, TOP + 12 + 13 * (number % LABEL_ROWS), name, anchor, size=10))
     for mark in y_axis.marks:
         _, y = place(x_axis.marks[0], mark)
         parts.append(line(LEFT, y, WIDTH - RIGHT, y))

@@ -1,0 +1,281 @@
+"""The kinds of faults, the schedule that a seed gives, and its execution.
+
+| kind | targets | what happens, for some seconds |
+|---|---|---|
+| `kill` | every process, the database | SIGKILL; started again at the end |
+| `restart` | every process of ours | SIGTERM; started again at the end. A server keeps its items |
+| `hang` | every process, the database | SIGSTOP; SIGCONT at the end |
+| `upgrade` | servers, gutters, routers | a new process takes over, at once |
+| `disturb` | servers, gutters, routers | the same, and the old or the new process is killed or stopped in the middle |
+| `reload` | clusters | the routers get a new configuration with the same servers, one after another |
+| `partition` | every process of ours | cut off from all (`x`), from one other (`x=y`), or towards it only (`x>y`) |
+| `remove`, `empty`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
+
+A fault is written `KIND:TARGET@AT+SECONDS`, as in `hang:one-server-1@2.5+4`. Faults overlap, but a process has one at a
+time, besides cut links: a fault whose target is still busy with the one before is left out.
+"""
+
+import contextlib
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from chaos import resize
+from chaos.network import Namespaces
+from chaos.region import SPARE, Cluster, Layout, Node, Region
+
+PROCESS_KINDS = {"kill": 4, "restart": 2, "hang": 4, "upgrade": 2, "disturb": 2, "partition": 4}
+CLUSTER_KINDS = {"reload": 1}
+RESIZE_KINDS = {kind: 1 for kind in resize.KINDS}
+WEIGHTS = {**PROCESS_KINDS, **CLUSTER_KINDS, **RESIZE_KINDS}
+UPGRADES = ("upgrade", "disturb")
+# A successor connects within this time, unless the machine is busy.
+DISTURB_S = 0.3
+DATABASE = "database"
+DATABASE_SHARE = 0.05
+RELOAD_SKEW_S = 0.2
+FIRST_S = 1.0
+RECOVERY_S = 90.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One entry of the schedule; seconds since the run began."""
+
+    kind: str
+    target: str
+    at_s: float
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.target}@{self.at_s:g}+{self.seconds:g}"
+
+    @staticmethod
+    def parse(text: str) -> "Fault":
+        """The inverse of `str`."""
+        kind, rest = text.split(":", 1)
+        target, times = rest.rsplit("@", 1)
+        at, seconds = times.split("+")
+        if kind not in WEIGHTS:
+            raise ValueError(f"{kind} is no kind of fault; there are {', '.join(WEIGHTS)}")
+        return Fault(kind, target, float(at), float(seconds))
+
+    def ends(self) -> list[str]:
+        """The processes that it names."""
+        return self.target.replace(">", "=").split("=")
+
+    def occupies(self) -> str:
+        """The process, part of a cluster, or link that has no other fault meanwhile."""
+        if self.kind in RESIZE_KINDS:
+            return f"{resize.KINDS[self.kind]} of {self.target}"
+        return "link " + "=".join(sorted(self.ends())) if self.kind == "partition" else self.target
+
+
+@dataclass
+class Event:
+    """What became of a fault."""
+
+    fault: Fault
+    begin_s: float
+    end_s: float | None = None
+    recovered_s: float | None = None
+
+
+def schedule(
+    seed: int, layout: Layout, kinds: list[str], seconds: float, gap_s: float, longest_s: float
+) -> list[Fault]:
+    """The faults of a seed: `gap_s` apart in the mean, up to `longest_s` long, none of which lasts beyond `seconds`."""
+    rng = random.Random(f"faults {seed}")
+    clusters = ["one", "two", "three", "four"][: layout.clusters]
+    servers = [f"server-{number + 1}" for number in range(layout.servers)] + ["gutter"]
+    servers += [SPARE] if layout.is_resized else []
+    routers = [f"router-{number + 1}" for number in range(layout.routers)]
+    faults, at = [], FIRST_S
+    while True:
+        at += rng.expovariate(1 / gap_s)
+        lasts = round(min(rng.choice((0.3, 1.5, longest_s)) * rng.uniform(0.5, 1), seconds - at), 2)
+        if lasts <= 0.1:
+            return faults
+        kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+        cluster = rng.choice(clusters)
+        members = servers + routers
+        if kind in CLUSTER_KINDS or kind in RESIZE_KINDS:
+            target = cluster
+        elif kind in ("kill", "hang") and rng.random() < DATABASE_SHARE:
+            target = DATABASE
+        elif kind not in UPGRADES and rng.random() < 1 / (len(members) + 1):
+            target = "invalidator"
+        elif kind == "partition":
+            target = rng.choice(members)
+            near, far = f"{cluster}-{rng.choice(routers)}", f"{cluster}-{rng.choice(members)}"
+            target = rng.choice([f"{cluster}-{target}", f"{near}={far}", f"{near}>{far}", f"{far}>{near}"])
+            if near == far:
+                target = near
+        else:
+            target = f"{cluster}-{rng.choice(members)}"
+        faults.append(Fault(kind, target, round(at, 2), lasts))
+
+
+class Injector(threading.Thread):
+    """Executes a schedule. Each fault has a thread of its own, since starting and upgrading take their time."""
+
+    def __init__(self, region: Region, faults: list[Fault], seed: int, report: Callable[[str], None]) -> None:
+        super().__init__(name="injector")
+        self.region, self.faults, self.seed, self.report = region, sorted(faults, key=lambda f: f.at_s), seed, report
+        self.events: list[Event] = []
+        self.skipped: list[Fault] = []
+        self.busy: set[str] = set()
+        self.lock = threading.Lock()
+        self.is_over = threading.Event()
+        self.start_s = 0.0
+
+    def run(self) -> None:
+        self.start_s = time.monotonic()
+        running = []
+        for fault in self.faults:
+            if self.is_over.wait(max(0.0, self.start_s + fault.at_s - time.monotonic())):
+                break
+            with self.lock:
+                if fault.occupies() in self.busy:
+                    self.skipped.append(fault)
+                    continue
+                self.busy.add(fault.occupies())
+            running.append(threading.Thread(target=self.execute, args=(fault,), name=str(fault)))
+            running[-1].start()
+        longest_s = max((fault.seconds for fault in self.faults), default=0.0)
+        for thread in running:
+            thread.join(longest_s + RECOVERY_S)
+            if thread.is_alive():
+                self.report(f"{thread.name} has not ended within {RECOVERY_S} s")
+
+    def execute(self, fault: Fault) -> None:
+        """One fault, from its beginning until its target serves again."""
+        event = Event(fault, time.monotonic())
+        with self.lock:
+            self.events.append(event)
+        try:
+            with apply(self.region, fault, random.Random(f"{fault} {self.seed}")):
+                self.is_over.wait(max(0.0, event.begin_s + fault.seconds - time.monotonic()))
+                event.end_s = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - whatever went wrong is a finding
+            self.report(f"{fault}: {type(error).__name__}: {error}")
+        event.end_s = event.end_s or time.monotonic()
+        event.recovered_s = time.monotonic()
+        with self.lock:
+            self.busy.discard(fault.occupies())
+
+
+def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.AbstractContextManager:
+    """The fault holds inside the returned context."""
+    if fault.kind in RESIZE_KINDS:
+        return resize.changed(fault.kind, region.cluster(fault.target), rng)
+    if fault.kind == "reload":
+        return reloaded(region.cluster(fault.target), rng)
+    if fault.kind == "partition":
+        return partitioned(region.network, fault)
+    if fault.target == DATABASE:
+        return failed_database(region, fault.kind)
+    if fault.kind == "disturb":
+        return disturbed_upgrade(region.node(fault.target), rng)
+    return failed(region.node(fault.target), fault.kind)
+
+
+@contextlib.contextmanager
+def failed(node: Node, kind: str):
+    """A process that is killed, restarted, stopped or upgraded."""
+    if kind == "upgrade":
+        node.upgrade()
+        yield
+        return
+    fail, repair = {
+        "kill": (node.kill, node.restart),
+        "restart": (node.terminate, node.restart),
+        "hang": (node.hang, node.resume),
+    }[kind]
+    fail()
+    try:
+        yield
+    finally:
+        repair()
+
+
+@contextlib.contextmanager
+def disturbed_upgrade(node: Node, rng: random.Random):
+    """An upgrade in which one process is killed or stopped; one of them must serve in the end."""
+    processes = node.start_successor()
+    time.sleep(rng.uniform(0, DISTURB_S))
+    victim, is_killed = rng.choice(processes), rng.random() < 0.5
+    victim.send_signal(signal.SIGKILL if is_killed else signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        victim.send_signal(signal.SIGCONT)
+        node.resolve_upgrade(*processes)
+
+
+@contextlib.contextmanager
+def failed_database(region: Region, kind: str):
+    """The database is killed or stopped."""
+    database = region.database
+    if kind == "hang":
+        database.running.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            database.running.send_signal(signal.SIGCONT)
+        return
+    database.kill()
+    try:
+        yield
+    finally:
+        database.start()
+        database.wait_ready(database.accepts, RECOVERY_S)
+
+
+@contextlib.contextmanager
+def reloaded(cluster: Cluster, rng: random.Random):
+    """The routers get a configuration that differs in a pool without a route, one after another."""
+    cluster.reloads += 1
+    resize.write_configurations(cluster, rng, RELOAD_SKEW_S)
+    yield
+
+
+@contextlib.contextmanager
+def partitioned(network: Namespaces, fault: Fault):
+    """Links are cut."""
+    names = fault.ends()
+    if len(names) == 1:
+        cuts = [lambda is_cut: network.isolate(names[0], is_cut)]
+    else:
+        near, far = names
+        cuts = [lambda is_cut: network.cut(near, far, is_cut)]
+        if "=" in fault.target:
+            cuts.append(lambda is_cut: network.cut(far, near, is_cut))
+    for cut in cuts:
+        cut(True)
+    try:
+        yield
+    finally:
+        for cut in cuts:
+            cut(False)
+
+
+@dataclass
+class Plan:
+    """What a run injects: the schedule of a seed, or faults that are given."""
+
+    seed: int = 1
+    seconds: float = 30.0
+    gap_s: float = 1.5
+    longest_s: float = 6.0
+    kinds: list[str] = field(default_factory=lambda: [*PROCESS_KINDS, *CLUSTER_KINDS])
+    given: list[Fault] | None = None
+
+    def faults(self, layout: Layout) -> list[Fault]:
+        """The schedule."""
+        if self.given is not None:
+            return self.given
+        return schedule(self.seed, layout, self.kinds, self.seconds, self.gap_s, self.longest_s) if self.kinds else []

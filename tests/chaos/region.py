@@ -1,0 +1,352 @@
+"""The processes of a region: MariaDB, an invalidator, and clusters of servers, a gutter and several routers.
+
+A process keeps its address and port for the whole run. Ports lie below the kernel's range for outgoing connections, so
+that no client takes the port of a process that is down.
+"""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from mariadb import MariaDb
+from processes import PROGRAMS, STOP_S, Process, answers, eventually, stats
+
+from chaos.network import Loopback, Namespaces
+
+PORTS = range(12_000, 32_000)
+TAKE_OVER_S = 30.0
+READY_S = 60.0
+SERVER_MIB = 32
+GUTTER_EXPTIME_S = 10
+SPARE = "spare"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of a region, and the promises that are left out."""
+
+    clusters: int = 2
+    servers: int = 3
+    routers: int = 2
+    is_spooling: bool = True
+    is_resized: bool = False
+    router_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process listens, and the words that run a command in its network."""
+
+    host: str
+    port: int
+    prefix: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """As options and configurations name it."""
+        return f"{self.host}:{self.port}"
+
+
+def free_fixed_port(host: str) -> int:
+    """A free port that no outgoing connection is given."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+                return port
+            except OSError:
+                continue
+
+
+class Node(Process):
+    """A process of ours that can be killed, stopped, continued and upgraded."""
+
+    def __init__(self, name: str, role: str, program: str, place: Place, arguments: list, folder: Path) -> None:
+        self.role, self.place = role, place
+        self.is_down_expected = False
+        command = [*place.prefix, PROGRAMS / f"lookaside-{program}", *arguments]
+        super().__init__(name, command, folder)
+
+    def answers(self) -> bool:
+        """Whether it replies to `version`."""
+        return answers(self.place.port, self.place.host)
+
+    def stats(self) -> dict[str, str]:
+        """Its `stats`."""
+        return stats(self.place.port, self.place.host)
+
+    def restart(self) -> None:
+        """Starts it again; returns when it replies, fails when it ends."""
+        self.start()
+        self.is_down_expected = False
+        self.wait_ready(self.answers, READY_S)
+
+    def kill(self) -> None:
+        self.is_down_expected = True
+        super().kill()
+
+    def terminate(self) -> None:
+        """SIGTERM; it must end by itself, with status 0."""
+        self.is_down_expected = True
+        status = self.stop()
+        assert status == 0, f"{self.name} ended with {status} after SIGTERM:\n{self.log()[-2000:]}"
+
+    def hang(self) -> None:
+        """SIGSTOP: its connections stay open and nothing answers."""
+        self.running.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.running.send_signal(signal.SIGCONT)
+
+    def start_successor(self) -> tuple[subprocess.Popen, subprocess.Popen]:
+        """The running process, and one that is about to take over from it."""
+        self.is_down_expected = True
+        with self.log_path.open("ab") as log:
+            words = [*self.command, "--take-over"]
+            return self.running, subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def upgrade(self) -> None:
+        """A new process takes over from the running one."""
+        before, after = self.start_successor()
+        self.running = after
+
+        def has_taken_over() -> bool:
+            assert after.poll() is None, f"{self.name}: the successor ended with {after.returncode}"
+            return before.poll() is not None
+
+        try:
+            eventually(has_taken_over, f"{self.name} is upgraded", TAKE_OVER_S)
+            assert before.returncode == 0, f"{self.name}: the predecessor ended with {before.returncode}"
+        except AssertionError:
+            end_processes(before, after)
+            raise
+        self.is_down_expected = False
+        self.wait_ready(self.answers, READY_S)
+
+    def resolve_upgrade(self, before: subprocess.Popen, after: subprocess.Popen) -> None:
+        """After an upgrade that was disturbed: one of both serves; or both have ended, and a third is started."""
+
+        def is_decided() -> bool:
+            return before.poll() is not None or after.poll() is not None
+
+        try:
+            eventually(is_decided, f"{self.name}: one of the processes {before.pid} and {after.pid} ends", READY_S)
+        except AssertionError:
+            end_processes(before, after)
+            raise
+        self.running = before if after.poll() is not None else after
+        try:
+            eventually(lambda: self.running.poll() is not None or self.answers(), f"{self.name} answers", READY_S)
+        except AssertionError:
+            end_processes(before, after)
+            raise
+        if self.running.poll() is None:
+            self.is_down_expected = False
+        else:
+            self.restart()
+
+    def stop(self) -> int | None:
+        if self.running is not None and self.running.poll() is None:
+            self.resume()
+        return super().stop()
+
+
+def end_processes(*processes: subprocess.Popen) -> None:
+    """SIGKILL."""
+    for process in processes:
+        process.kill()
+        process.wait(STOP_S)
+
+
+class Cluster:
+    """Servers, a gutter, and routers that each have their own copy of the configuration."""
+
+    def __init__(self, name: str, layout: Layout, folder: Path, network: Loopback | Namespaces) -> None:
+        self.name, self.layout, self.folder = name, layout, folder
+        self.network = network
+        # The path of a socket may have 107 bytes.
+        self.sockets = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
+        self.places: dict[str, Place] = {}
+        self.regions: list[str] = []
+        # What faults change: the servers of the pool in order, their weights, and a pool that nothing uses.
+        self.members = [f"server-{number + 1}" for number in range(layout.servers)]
+        self.weights: dict[str, float] = {}
+        self.reloads = 0
+        self.lock = threading.Lock()
+        self.servers: dict[str, Node] = {}
+        self.routers: list[Node] = []
+        self.started: list[Node] = []
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start(self) -> None:
+        """Starts all processes; returns when they reply."""
+        for name in [*self.members, *([SPARE] if self.layout.is_resized else [])]:
+            self.servers[name] = self.start_server(name, "server")
+        self.gutter = self.start_server("gutter", "gutter")
+        for number in range(self.layout.routers):
+            self.add_place(f"router-{number + 1}")
+        self.routers = [self.start_router(number) for number in range(self.layout.routers)]
+        for node in self.started:
+            node.wait_ready(node.answers, READY_S)
+
+    def nodes(self) -> list[Node]:
+        """All processes."""
+        return self.started
+
+    def caches(self) -> list[Node]:
+        """The servers that the configuration names, and the gutter."""
+        return [*(self.servers[name] for name in self.members), self.gutter]
+
+    def add_place(self, role: str) -> Place:
+        """Chooses address and port of a process."""
+        host, prefix = self.network.add(f"{self.name}-{role}")
+        self.places[role] = Place(host, free_fixed_port("127.0.0.1"), tuple(prefix))
+        return self.places[role]
+
+    def start_server(self, name: str, role: str) -> Node:
+        """A server that keeps its items over a restart by SIGTERM, and over an upgrade."""
+        place, full = self.add_place(name), f"{self.name}-{name}"
+        self.regions.append(f"chaos-{os.getpid()}-{full}")
+        words = ["-l", place.host, "-p", place.port, "-t", "1", "-m", SERVER_MIB]
+        words += ["--warm-restart", self.regions[-1], "--upgrade-socket", self.sockets / full]
+        return self.start_node(full, role, "server", place, words)
+
+    def start_router(self, number: int) -> Node:
+        """One of the routers."""
+        role = f"router-{number + 1}"
+        place, full = self.places[role], f"{self.name}-{role}"
+        path = self.configuration_path(number)
+        path.write_text(json.dumps(self.configuration()))
+        words = ["-l", place.host, "-p", place.port, "-R", f"/local/{self.name}/", "--num-proxies", "2", "-f", path]
+        words += ["--upgrade-socket", self.sockets / full, "--config-cache", self.folder / f"{full}.cache"]
+        if self.layout.is_spooling:
+            words += ["--spool", self.folder / f"{full}.spool"]
+            peers = [f"router-{other + 1}" for other in range(self.layout.routers) if other != number]
+            if peers:
+                words += ["--spool-peers", ",".join(self.places[peer].address for peer in peers)]
+        return self.start_node(full, "router", "router", place, [*words, *self.layout.router_options])
+
+    def start_node(self, name: str, role: str, program: str, place: Place, words: list) -> Node:
+        """Starts a process, which `stop` stops."""
+        self.started.append(Node(name, role, program, place, words, self.folder))
+        return self.started[-1]
+
+    def configuration_path(self, number: int) -> Path:
+        """The file of a router."""
+        return self.folder / f"{self.name}-router-{number + 1}.json"
+
+    def configuration(self) -> dict:
+        """As `lookaside up` writes it: deletes reach server and gutter, other requests fail over to the gutter."""
+        pool = {"servers": [self.servers[name].place.address for name in self.members]}
+        wildcard: str | dict = "PoolRoute|wildcard"
+        if self.layout.is_resized:
+            pool["weights"] = [self.weights.get(name, 1.0) for name in self.members]
+            wildcard = {"type": "PoolRoute", "pool": "wildcard", "hash": {"hash_func": "WeightedCh3"}}
+        pools = {"wildcard": pool, "gutter": {"servers": [self.gutter.place.address]}}
+        if self.reloads % 2:
+            pools["unused"] = pool
+        children = [wildcard, "PoolRoute|gutter"]
+        route = {
+            "type": "OperationSelectorRoute",
+            "operation_policies": {"delete": {"type": "AllSyncRoute", "children": children}},
+            "default_policy": {
+                "type": "FailoverWithExptimeRoute",
+                "normal": wildcard,
+                "failover": ["PoolRoute|gutter"],
+                "failover_exptime": GUTTER_EXPTIME_S,
+            },
+        }
+        return {"pools": pools, "routes": [{"aliases": [f"/local/{self.name}/"], "route": route}]}
+
+    def write_configuration(self, number: int) -> None:
+        """Gives a router the current configuration; a reader of the file sees the old one or the new one."""
+        path = self.configuration_path(number)
+        new = path.with_suffix(".new")
+        with self.lock:
+            new.write_text(json.dumps(self.configuration()))
+            new.replace(path)
+
+    def stop(self) -> None:
+        """Stops all processes and removes the servers' memory, also when one of them fails to stop."""
+        with contextlib.ExitStack() as stops:
+            stops.callback(shutil.rmtree, self.sockets)
+            for region in self.regions:
+                command = [PROGRAMS / "lookaside-server", "--remove-region", region]
+                stops.callback(subprocess.run, command, capture_output=True, timeout=STOP_S)
+            for node in self.started:
+                stops.callback(node.stop)
+
+
+class Region:
+    """A database, its invalidator, and the clusters."""
+
+    def __init__(self, layout: Layout, folder: Path, network: Loopback | Namespaces) -> None:
+        self.layout, self.folder, self.network = layout, folder, network
+        self.clusters: list[Cluster] = []
+        self.invalidator: Node | None = None
+        directory = folder / "mariadb"
+        directory.mkdir()
+        self.database = MariaDb(directory, network.address, free_fixed_port(network.address))
+        try:
+            for name in ("one", "two", "three", "four")[: layout.clusters]:
+                self.clusters.append(Cluster(name, layout, folder, network))
+            self.invalidator = self.start_invalidator()
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_invalidator(self) -> Node:
+        """The invalidator of all clusters."""
+        host, prefix = self.network.add("invalidator")
+        place = Place(host, free_fixed_port("127.0.0.1"), tuple(prefix))
+        words = ["--source", self.database.url, "--state-dir", self.folder / "state", "--listen", place.address]
+        for cluster in self.clusters:
+            routers = ",".join(router.place.address for router in cluster.routers)
+            words += ["--cluster", f"{cluster.name}={routers}"]
+        node = Node("invalidator", "invalidator", "invalidator", place, words, self.folder)
+        node.wait_ready(lambda: node.answers() and is_running(node.stats()), READY_S)
+        return node
+
+    def nodes(self) -> list[Node]:
+        """All processes but the database."""
+        own = [self.invalidator] if self.invalidator else []
+        return [*own, *(node for cluster in self.clusters for node in cluster.nodes())]
+
+    def node(self, name: str) -> Node:
+        """The process of that name."""
+        return {node.name: node for node in self.nodes()}[name]
+
+    def cluster(self, name: str) -> Cluster:
+        """The cluster of that name."""
+        return {cluster.name: cluster for cluster in self.clusters}[name]
+
+    def stop(self) -> None:
+        """Stops everything, also when a part of it fails to stop."""
+        with contextlib.ExitStack() as stops:
+            stops.callback(self.database.stop)
+            stops.callback(self.database.running.send_signal, signal.SIGCONT)
+            for cluster in self.clusters:
+                stops.callback(cluster.stop)
+            if self.invalidator:
+                stops.callback(self.invalidator.stop)
+
+
+def is_running(invalidator_stats: dict[str, str]) -> bool:
+    """Whether every cluster's pipeline reads the commit log."""
+    states = [value for name, value in invalidator_stats.items() if name.endswith(":state")]
+    return bool(states) and all(state == "running" for state in states)
