@@ -70,6 +70,7 @@ soak: ## many more simulated regions than `make test` has time for
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)
 	crates/server/fuzz/run $(FUZZ_SECONDS)
+	crates/router/fuzz/run $(FUZZ_SECONDS)
 
 bench: ## ratios against memcached in one run, written to docs/measurements/benchmarks.md (BENCH=--full takes longer)
 	TOOLS="$(TOOLS)" experiments/run $(BENCH)

@@ -35,7 +35,7 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
 use lookaside_client::Stream;
-use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
+use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb, text::CloseReason};
 use lookaside_routing::{Batch, Context, Outcome, Outcomes};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
@@ -220,6 +220,11 @@ impl<'a> Session<'a> {
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
+        match parsed.close_reason {
+            None => {}
+            Some(CloseReason::ForeignProtocol) => self.delta.closed_foreign_protocol += 1,
+            Some(CloseReason::LineTooLong) => self.delta.closed_long_line += 1,
+        }
         let mut batch = BatchInProgress::new(parsed.batch);
         let written = self.route_and_write_replies(parsed.replies, &mut batch).await;
         if written.is_err() {

@@ -151,7 +151,8 @@ impl<'s> Worker<'s> {
             read_ready(connection, index, &mut self.round, &self.context)
         };
         if !is_alive {
-            return self.close(index, "normal");
+            let reason = connection.session.close_reason();
+            return self.close(index, reason);
         }
         let connection = self.connections.slots[index].as_mut().expect("it has just been read from");
         if connection.is_paused() {
@@ -172,7 +173,9 @@ impl<'s> Worker<'s> {
             if let Some(kinds) = finished.watches {
                 self.move_to_watchers(finished.connection, kinds);
             } else if finished.is_closed {
-                self.close(finished.connection, "normal");
+                let connection = self.connections.slots[finished.connection].as_ref();
+                let reason = connection.map_or("normal", |connection| connection.session.close_reason());
+                self.close(finished.connection, reason);
             } else {
                 self.update_interest(finished.connection);
             }

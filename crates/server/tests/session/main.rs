@@ -8,6 +8,7 @@ use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, Vivify, compose_request, opcode,
 };
+use lookaside_server::{CounterSnapshot, SessionState};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -69,6 +70,20 @@ const LINES: &[&str] = &[
     "get a",
     "set b 0 0 3\r\nab",
     "\0\r\n",
+    "GET / HTTP/1.1\r\n",
+    "Host: 127.0.0.1:11211\r\n",
+    "lru_crawler x HTTP/1.1\r\n",
+];
+
+/// Lines that end a connection: nothing behind them is executed.
+const FOREIGN: &[&str] = &[
+    "GET / HTTP/1.0\r\n",
+    "POST /?a=b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "shutdown / HTTP/1.1\r\n",
+    "Host: example.org\n",
+    "\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}",
+    "\u{16}\u{3}\n",
 ];
 
 fn text() -> impl Strategy<Value = Vec<u8>> {
@@ -137,5 +152,24 @@ proptest! {
         prop_assert_eq!(&run(&bytes, &pieces, usize::MAX), &whole);
         prop_assert_eq!(&run(&bytes, &[], reply_bytes_max), &whole);
         prop_assert_eq!(&run(&bytes, &pieces, reply_bytes_max), &whole);
+    }
+
+    #[test]
+    fn nothing_behind_a_foreign_request_is_executed(
+        before in vec(text(), 0..10).prop_map(|lines| lines.concat()),
+        foreign in prop::sample::select(FOREIGN),
+        behind in bytes(),
+        pieces in prop_oneof![vec(any::<u8>(), 1..8), vec(0..4u8, 1..4)],
+        reply_bytes_max in prop_oneof![1..64usize, 64..4_000usize],
+    ) {
+        // Only where a command may begin: elsewhere these bytes are a part of a value.
+        let answered = run(&[&before[..], b"mn\r\n"].concat(), &[], usize::MAX);
+        prop_assume!(answered.state == SessionState::Open && answered.replies.ends_with(b"MN\r\n"));
+        let bytes = [&before[..], foreign.as_bytes(), &behind].concat();
+        let result = run(&bytes, &pieces, reply_bytes_max);
+        prop_assert_eq!(result.state, SessionState::Close);
+        prop_assert_eq!(&result.replies, &answered.replies[..answered.replies.len() - b"MN\r\n".len()]);
+        let expected = CounterSnapshot { closed_foreign_protocol: 1, ..answered.counters };
+        prop_assert_eq!(result.counters, expected);
     }
 }
