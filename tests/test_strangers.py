@@ -4,14 +4,11 @@ Any web page can make a browser send a request to a port on loopback, with lines
 and routers once refused the first lines as commands, and executed those of the body.
 """
 
+import contextlib
 import socket
-import ssl
-import threading
 
 import pytest
-from certificates import Authority
-from processes import PROGRAMS, Process, Server, accepts, answers, connect, eventually, free_port, stats
-from routers import router
+from processes import PROGRAMS, Process, Server, accepts, answers, connect, free_port, stats
 from test_tls import TlsServer
 from test_watch import Watcher
 
@@ -98,6 +95,22 @@ def test_https(tmp_path):
         with server.connect(context) as connection:
             assert all_replies(connection, REQUESTS["post"]) == b""
         assert connect(server.plain_port).get("injected") is None
+    finally:
+        server.stop()
+
+
+def test_a_handshake_that_is_never_finished_gives_its_place_to_others(tmp_path):
+    """Clients without a certificate that sent half a handshake kept their connections for ever."""
+    server = TlsServer(tmp_path, options=",ssl_handshake_timeout=1")
+    try:
+        with server.connect() as idle, contextlib.ExitStack() as strangers:
+            for sent in (b"", b"\x16\x03\x01\x02\x00", b""):
+                stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+                stranger.sendall(sent)
+                assert stranger.recv(100) in (b"", b"\x15\x03\x03\x00\x02\x01\x00"), "closed, with close_notify"
+            assert server.statistic("ssl_handshake_errors") == 3
+            idle.sendall(b"mn\r\n")
+            assert idle.recv(100) == b"MN\r\n", "a client with a finished handshake stays"
     finally:
         server.stop()
 
