@@ -62,10 +62,12 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: ## many more simulated regions than `make test` has time for
+soak: ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
+	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-server --test session
+	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)

@@ -130,9 +130,41 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// The seeds of the fuzz target, without its parameters: HTTP requests and TLS handshakes among them.
+fn seeds() -> Vec<Vec<u8>> {
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/session")).expect("a folder");
+    let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("a seed")[3..].to_vec()).collect()
+}
+
+/// A part of a seed, with some bytes changed.
+fn mutated_seed() -> impl Strategy<Value = Vec<u8>> {
+    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    let ends = any::<[prop::sample::Index; 2]>();
+    (prop::sample::select(seeds()), changes, prop_oneof![2 => Just(None), 1 => ends.prop_map(Some)]).prop_map(
+        |(mut seed, changes, ends)| {
+            for (at, byte) in changes {
+                let at = at.index(seed.len());
+                seed[at] = byte;
+            }
+            match ends.map(|ends| ends.map(|end| end.index(seed.len()))) {
+                Some([one, other]) => seed[one.min(other)..one.max(other)].to_vec(),
+                None => seed,
+            }
+        },
+    )
+}
+
+/// 300, or as many as `EXCHANGE_CASES` says (`make soak`).
+fn cases() -> u32 {
+    std::env::var("EXCHANGE_CASES").map_or(300, |cases| cases.parse().expect("a number"))
+}
+
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let concatenate = |pieces: Vec<Vec<u8>>| pieces.concat();
     prop_oneof![
+        2 => vec(mutated_seed(), 1..4).prop_map(concatenate),
         3 => vec(text(), 1..30).prop_map(concatenate),
         2 => vec(binary(), 1..30).prop_map(concatenate),
         1 => vec(any::<u8>(), 0..600),
@@ -140,7 +172,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_global_rejects: u32::MAX, ..ProptestConfig::with_cases(cases()) })]
 
     #[test]
     fn replies_do_not_depend_on_cuts_or_pauses(
