@@ -62,10 +62,12 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: ## many more simulated regions than `make test` has time for, and ten minutes of faults in real processes
+soak: ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, and ten minutes of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
+	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-server --test session
+	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
@@ -78,6 +80,7 @@ staleness: install ## for how long old values are read while a process hangs or 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)
 	crates/server/fuzz/run $(FUZZ_SECONDS)
+	crates/router/fuzz/run $(FUZZ_SECONDS)
 
 bench: ## ratios against memcached in one run, written to docs/measurements/benchmarks.md (BENCH=--full takes longer)
 	TOOLS="$(TOOLS)" experiments/run $(BENCH)

@@ -191,6 +191,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "pointer_size": "Bits of a pointer.",
         "total_connections": "Client connections accepted.",
         "rejected_connections": "Client connections closed because of `-c`.",
+        "closed_foreign_protocol": "Client connections closed because the client spoke HTTP, or began a TLS handshake.",
+        "closed_long_line": "Client connections closed because of a line over 2,048 bytes, or a multiget over 512 KB.",
         "stalled_connections": "Client connections closed because the client did not read its replies.",
         "accept_errors": "Failures to accept a connection.",
         "cmd_(get|gat|lease_get)": "Keys requested by this verb.",

@@ -93,7 +93,7 @@ def test_no_protocol_of_an_address_bypasses_passwords(tmp_path):
     server = Process("server", command, tmp_path, env=environment)
     try:
         server.wait_ready(lambda: accepts(text) and accepts(binary))
-        assert reply_to(text, b"mn\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+        assert reply_to(text, b"version\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
         assert reply_to(text, BINARY_NOOP) == b"" or b"unauthenticated" in reply_to(text, BINARY_NOOP)
         assert b"Auth failure" in reply_to(binary, BINARY_NOOP)
     finally:

@@ -23,7 +23,7 @@ fn check_round_trip(bytes: &str, verb: MetaVerb, flags: &str, value: Option<&str
 
 fn refusal_of(bytes: &str) -> (&'static str, usize) {
     match parse_command(bytes.as_bytes(), &LIMITS) {
-        Parsed::Bad { line: Some(line), swallow, close: false, .. } => (line, swallow),
+        Parsed::Bad { line: Some(line), swallow, close: None, .. } => (line, swallow),
         other => panic!("{bytes:?} is {other:?}"),
     }
 }

@@ -1,6 +1,6 @@
 //! Each text and lease verb in literal bytes: parsing, and refusals with memcached's messages.
 
-use lookaside_protocol::text::{Limits, Parsed, compose_command, parse_command};
+use lookaside_protocol::text::{CloseReason, Limits, Parsed, compose_command, parse_command};
 use lookaside_protocol::{Cas, Command, Direction, Keys, LeaseToken, Operation, Request, StoreMode};
 
 const LIMITS: Limits = Limits { value_bytes_max: 100, line_bytes_max: 600 };
@@ -34,7 +34,7 @@ fn check_round_trip(bytes: &str, expected: Command<'_>) {
 fn check_refused(bytes: &str, line: Option<&str>, dropped: (usize, usize)) {
     match parse_command(bytes.as_bytes(), &LIMITS) {
         Parsed::Bad { line: reply, consumed, swallow, close, .. } => {
-            assert_eq!((reply, (consumed, swallow), close), (line, dropped, false), "{bytes:?}");
+            assert_eq!((reply, (consumed, swallow), close), (line, dropped, None), "{bytes:?}");
         }
         other => panic!("{bytes:?} is {other:?}"),
     }
@@ -189,11 +189,65 @@ fn block_of_another_length_is_bad() {
 #[test]
 fn line_over_the_limit_closes_the_connection() {
     for bytes in ["g".repeat(601), "g".repeat(601) + "\r\n", "get ".to_string() + &"a ".repeat(400) + "\r\n"] {
-        let parsed = parse_command(bytes.as_bytes(), &LIMITS);
-        let line = Some("CLIENT_ERROR line too long");
-        let consumed = bytes.len();
-        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close: true, key_to_delete: None });
+        assert_eq!(parse_command(bytes.as_bytes(), &LIMITS), too_long(bytes.len()));
     }
+}
+
+fn too_long(consumed: usize) -> Parsed<'static> {
+    let line = Some("CLIENT_ERROR line too long");
+    Parsed::Bad { line, consumed, swallow: 0, close: Some(CloseReason::LineTooLong), key_to_delete: None }
+}
+
+/// A client that sent a line without an end, and waited for the connection to be closed, waited until 1 MB had arrived.
+#[test]
+fn only_a_multiget_is_longer_than_2048_bytes() {
+    let limits = Limits { line_bytes_max: 10_000, ..LIMITS };
+    let parse = |line: &str, spaces: usize| {
+        let bytes = [line.as_bytes(), &vec![b' '; spaces]].concat();
+        match parse_command(&bytes, &limits) {
+            Parsed::Incomplete { needed_bytes } => Parsed::Incomplete { needed_bytes },
+            other => {
+                assert_eq!(other, too_long(bytes.len()));
+                too_long(bytes.len())
+            }
+        }
+    };
+    for verb in ["", "x", "set a", "delete a", "mg a", "stats", "GET a", "getx a", "lease-set a"] {
+        let bytes = 2_049 - verb.len();
+        assert_eq!(parse(verb, bytes), too_long(2_049), "{verb}");
+        assert_eq!(parse(verb, bytes - 1), Parsed::Incomplete { needed_bytes: 2_049 }, "{verb}");
+        let whole = format!("{verb}{}\n", " ".repeat(bytes));
+        assert_eq!(parse_command(whole.as_bytes(), &limits), too_long(2_050), "{verb}");
+    }
+    for verb in ["get a", "gets a", "gat 0 a", "gats 0 a", "lease-get a", &(" ".repeat(100) + "get a")] {
+        let bytes = 9_000 - verb.len();
+        assert_eq!(parse(verb, bytes), Parsed::Incomplete { needed_bytes: 9_001 }, "{verb}");
+        assert_eq!(parse(verb, bytes + 1_001), too_long(10_001), "{verb}");
+    }
+    assert_eq!(parse(&(" ".repeat(101) + "get a"), 2_000), too_long(2_106));
+}
+
+/// A web page's request set a value: its first lines were refused as commands, and its body was executed.
+#[test]
+fn request_of_another_protocol_ends_the_connection_with_all_that_follows() {
+    let set = "set injected 0 0 1\r\nx\r\n";
+    let line = None;
+    for request in [
+        "GET / HTTP/1.0\r\n",
+        "POST / HTTP/1.1\nHost: a\n\n",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "Host: 127.0.0.1:11211\r\n",
+        "\x16\x03\x01\x02\x00\x01\n",
+        "\x16\x03\n",
+        "\x16\x03\x01",
+    ] {
+        let bytes = request.to_owned() + set;
+        let (close, consumed) = (Some(CloseReason::ForeignProtocol), bytes.len());
+        let parsed = parse_command(bytes.as_bytes(), &LIMITS);
+        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None }, "{request:?}");
+    }
+    check_refused_line("get / http/1.1:\x01\r\n", Some("CLIENT_ERROR bad command line format"));
+    check_refused_line("GET /\r\n", Some("ERROR"));
 }
 
 /// A caller that waits for the needed bytes parses a store of any size twice: once for the line, once for the block.

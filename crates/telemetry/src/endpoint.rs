@@ -3,12 +3,16 @@
 //! It has one thread, at most [`SCRAPES_MAX`] connections, requests of at most [`REQUEST_BYTES_MAX`], and
 //! [`SCRAPE_MAX`] for each connection. After one response the connection is closed.
 //!
+//! A request to a loopback address is served only if its `Host` is an address or `localhost`. A web page whose host name
+//! leads to loopback (DNS rebinding) sends its own name there, and could otherwise read the metrics, keys of hot items
+//! among them.
+//!
 //! Deliberately absent: TLS, authentication, compression, keep-alive. Bind it to an address that only the scraper can
 //! reach.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -128,7 +132,7 @@ impl Scrape {
             if self.request.len() > REQUEST_BYTES_MAX {
                 self.response = response("431 Request Header Fields Too Large", "the request is too long\n");
             } else if self.request.windows(4).any(|end| end == b"\r\n\r\n") {
-                self.response = respond(&self.request, render);
+                self.response = respond(&self.request, is_loopback(&self.socket), render);
             }
         }
         while self.sent_bytes < self.response.len() {
@@ -142,11 +146,19 @@ impl Scrape {
     }
 }
 
-fn respond(request: &[u8], render: &impl Fn() -> String) -> Vec<u8> {
+/// Whether the client has connected to a loopback address.
+fn is_loopback(socket: &TcpStream) -> bool {
+    socket.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
+}
+
+fn respond(request: &[u8], is_loopback: bool, render: &impl Fn() -> String) -> Vec<u8> {
     let line = request.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
+    if is_loopback && !hosts(request).all(is_local_host) {
+        return response("403 Forbidden", "on loopback the header Host must be an address or localhost\n");
+    }
     match (method, path) {
         (b"GET", b"/metrics") => response("200 OK", &render()),
         (b"GET", _) => response("404 Not Found", "metrics are at /metrics\n"),
@@ -154,9 +166,54 @@ fn respond(request: &[u8], render: &impl Fn() -> String) -> Vec<u8> {
     }
 }
 
+/// The values of the header `Host`: one in a valid request.
+fn hosts(request: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let headers = request.split(|&byte| byte == b'\n').skip(1);
+    headers.filter_map(|line| {
+        let (name, value) = line.split_at_checked(5)?;
+        name.eq_ignore_ascii_case(b"host:").then_some(value.trim_ascii())
+    })
+}
+
+/// Whether a `Host` is an IP address or `localhost`, with or without a port.
+fn is_local_host(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host) else { return false };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    address.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+}
+
 fn response(status: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}")
         .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(host: &str, is_loopback: bool) -> String {
+        let request = format!("GET /metrics HTTP/1.1\r\nAccept: */*\r\nhOsT: {host}\r\n\r\n");
+        let response = String::from_utf8(respond(request.as_bytes(), is_loopback, &|| "metric 1\n".to_owned()));
+        response.expect("text").split(' ').nth(1).expect("a status").to_owned()
+    }
+
+    /// A web page whose name leads to loopback is of the same origin as this port, and could read all of it.
+    #[test]
+    fn foreign_host_is_refused_on_loopback() {
+        for host in ["127.0.0.1:9150", "127.0.0.1", "localhost:9150", "LocalHost", "[::1]:9150", "10.0.0.7:80"] {
+            assert_eq!(status(host, true), "200", "{host}");
+        }
+        for host in ["example.org:9150", "localhost.example.org", "127.0.0.1.example.org", "", "a\r\nHost: 127.0.0.1"] {
+            assert_eq!(status(host, true), "403", "{host}");
+            assert_eq!(status(host, false), "200", "{host}");
+        }
+        let without = respond(b"GET /metrics HTTP/1.0\r\n\r\n", true, &|| "metric 1\n".to_owned());
+        assert!(without.ends_with(b"metric 1\n"), "a client without the header is no browser");
+    }
 }

@@ -4,11 +4,15 @@
 //! |---|---|
 //! | `stats` | `STAT name value` lines, `END` |
 //! | `version` | `VERSION x.y.z` |
-//! | `quit` | none; the connection is closed |
+//! | `quit`, an HTTP request, a TLS handshake | none; the connection is closed |
 //! | anything else | `ERROR` |
+//!
+//! No command changes anything, so a stranger can only occupy connections: each for [`IDLE_MAX`] after its last command,
+//! and while it does not read its replies.
 
 use super::stats::Statistics;
 use lookaside_client::{Listener, Stream};
+use lookaside_protocol::text::is_foreign;
 use std::{fmt::Write, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -52,14 +56,19 @@ pub async fn serve(mut listener: Box<dyn Listener>, statistics: Arc<Statistics>)
 async fn serve_connection(mut stream: Box<dyn Stream>, statistics: &Statistics) -> std::io::Result<()> {
     let mut buffer = Vec::new();
     loop {
-        while let Some(end) = memchr::memchr(b'\n', &buffer) {
+        while !is_foreign(&buffer)
+            && let Some(end) = memchr::memchr(b'\n', &buffer)
+        {
             let line: Vec<u8> = buffer.drain(..=end).collect();
             let Some(reply) = reply_to(line.trim_ascii(), statistics) else { return Ok(()) };
             timeout(IDLE_MAX, stream.write_all(reply.as_bytes())).await??;
         }
         timeout(IDLE_MAX, stream.flush()).await??;
+        if is_foreign(&buffer) {
+            return Ok(());
+        }
         if buffer.len() > LINE_BYTES_MAX {
-            return stream.write_all(b"CLIENT_ERROR line too long\r\n").await;
+            return timeout(IDLE_MAX, stream.write_all(b"CLIENT_ERROR line too long\r\n")).await?;
         }
         if timeout(IDLE_MAX, stream.read_buf(&mut buffer)).await?? == 0 {
             return Ok(());
@@ -87,6 +96,10 @@ fn reply_to(line: &[u8], statistics: &Statistics) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::IpAddr;
+    use std::pin::Pin;
+    use std::task::{self, Poll};
+    use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
 
     #[test]
     fn commands_are_answered() {
@@ -99,5 +112,78 @@ mod tests {
         assert!(reply_to(b"version", &statistics).expect("a reply").starts_with("VERSION "));
         assert_eq!(reply_to(b"get a", &statistics).as_deref(), Some("ERROR\r\n"));
         assert_eq!(reply_to(b"quit", &statistics), None);
+    }
+
+    struct Pipe(DuplexStream);
+
+    impl AsyncRead for Pipe {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            into: &mut ReadBuf<'_>,
+        ) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_read(cx, into)
+        }
+    }
+
+    impl AsyncWrite for Pipe {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            cx: &mut task::Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<std::io::Result<usize>> {
+            Pin::new(&mut self.0).poll_write(cx, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_flush(cx)
+        }
+
+        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
+            Pin::new(&mut self.0).poll_shutdown(cx)
+        }
+    }
+
+    impl Stream for Pipe {
+        fn peer(&self) -> Option<IpAddr> {
+            None
+        }
+    }
+
+    /// Sends `bytes` through a pipe that holds `pipe_bytes`; the replies once the connection is closed. `None`: the
+    /// client reads none.
+    async fn exchange(bytes: &[u8], pipe_bytes: usize, reads: bool) -> Option<String> {
+        let (client, server) = duplex(pipe_bytes);
+        let (mut from, mut to) = tokio::io::split(client);
+        let statistics = Statistics::new(["front-1"]);
+        let served = timeout(3 * IDLE_MAX, serve_connection(Box::new(Pipe(server)), &statistics));
+        let read = async {
+            let mut replies = String::new();
+            if reads {
+                from.read_to_string(&mut replies).await.expect("text");
+            }
+            replies
+        };
+        let (served, replies, _) = tokio::join!(served, read, to.write_all(bytes));
+        served.is_ok().then_some(replies)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_of_another_protocol_closes_the_connection() {
+        for request in ["GET / HTTP/1.1\r\n", "Host: localhost\r\n", "\u{16}\u{3}\u{1}"] {
+            let bytes = format!("nonsense\r\n{request}stats\r\n");
+            for pipe_bytes in [1, 7, 1_000] {
+                let replies = exchange(bytes.as_bytes(), pipe_bytes, true).await;
+                assert_eq!(replies.as_deref(), Some("ERROR\r\n"), "{request:?}");
+            }
+        }
+    }
+
+    /// The reply to a line that was too long waited for its client without end, and so the connection was never free.
+    #[tokio::test(start_paused = true)]
+    async fn client_that_reads_nothing_is_disconnected() {
+        for bytes in [vec![b'x'; 3_000], b"stats\r\n".to_vec(), Vec::new()] {
+            assert!(exchange(&bytes, 16, false).await.is_some(), "{} bytes", bytes.len());
+        }
     }
 }

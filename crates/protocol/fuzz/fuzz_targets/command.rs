@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
                 assert!(*needed_bytes > rest.len());
                 return;
             }
-            Parsed::Bad { close: true, .. } => return,
+            Parsed::Bad { close: Some(_), .. } => return,
             Parsed::Bad { consumed, swallow, .. } => (*consumed, *swallow),
             Parsed::Command { command, consumed } => {
                 let mut composed = Vec::new();

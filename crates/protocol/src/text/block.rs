@@ -115,7 +115,7 @@ impl<'a> Block<'a, '_> {
             line: (!self.noreply).then_some(line),
             consumed: self.start,
             swallow: value_bytes + 2,
-            close: false,
+            close: None,
             key_to_delete,
         }
     }

@@ -13,8 +13,9 @@
 
 use super::{
     block::{Block, BlockVerb, parse_meta_store, parse_store},
+    foreign::{is_http, is_tls},
     limits::Limits,
-    parsed::{Parsed, bad, parse_key, single},
+    parsed::{CloseReason, Parsed, bad, close, parse_key, single},
 };
 use crate::line::{self, FirstLine, Tokens};
 use crate::meta::{MetaVerb, parse_operation, remap_error};
@@ -23,6 +24,16 @@ use crate::{Command, Direction, Keys, Operation, StoreMode, check_key};
 
 /// The shortest line with its end, in bytes: memcached refuses shorter ones, even `mn\n`.
 const LINE_BYTES_MIN: usize = 4;
+
+/// The longest line of a command that is no multiget, in bytes: as memcached has it, and four times what the longest
+/// meta command needs. A client that sends more without a line feed holds memory for nothing.
+const SINGLE_LINE_BYTES_MAX: usize = 2048;
+
+/// The verbs whose lines may be as long as [`Limits::line_bytes_max`].
+const MULTIGET_VERBS: [&[u8]; 5] = [b"get ", b"gets ", b"gat ", b"gats ", b"lease-get "];
+
+/// memcached skips this many spaces before it looks for the verb of a long line.
+const LEADING_SPACES_MAX: usize = 100;
 
 /// Parses one command at the front of `buffer`: text, lease and meta verbs.
 ///
@@ -37,24 +48,35 @@ const LINE_BYTES_MIN: usize = 4;
 pub fn parse_command<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
     match line::split_first_line(buffer, limits.line_bytes_max) {
         FirstLine::Whole { line, consumed } => parse_line(buffer, line, consumed, limits),
-        FirstLine::Incomplete => Parsed::Incomplete { needed_bytes: buffer.len() + 1 },
-        FirstLine::TooLong => Parsed::Bad {
-            line: Some(refusal::LINE_TOO_LONG),
-            consumed: buffer.len(),
-            swallow: 0,
-            close: true,
-            key_to_delete: None,
-        },
+        FirstLine::Incomplete if is_tls(buffer) => close(CloseReason::ForeignProtocol, None, buffer),
+        FirstLine::Incomplete if !is_too_long(buffer) => Parsed::Incomplete { needed_bytes: buffer.len() + 1 },
+        FirstLine::Incomplete | FirstLine::TooLong => {
+            close(CloseReason::LineTooLong, Some(refusal::LINE_TOO_LONG), buffer)
+        }
     }
 }
 
+/// Whether a line, or the part of one that has arrived, is longer than its verb allows. A line is refused for its
+/// length even if it has arrived whole, so that the result does not depend on where the bytes were cut.
+fn is_too_long(line: &[u8]) -> bool {
+    line.len() > SINGLE_LINE_BYTES_MAX && !is_multiget(line)
+}
+
+fn is_multiget(line: &[u8]) -> bool {
+    let spaces = line.iter().take(LEADING_SPACES_MAX).take_while(|&&byte| byte == b' ').count();
+    MULTIGET_VERBS.iter().any(|verb| line[spaces..].starts_with(verb))
+}
+
 fn parse_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Limits) -> Parsed<'a> {
-    if consumed < LINE_BYTES_MIN {
+    if consumed < LINE_BYTES_MIN && !is_tls(line) {
         return bad(refusal::BAD_FORMAT, consumed, 0, false);
     }
     // Most lines are gets: they are tried first.
     if let Some(keys) = line.strip_prefix(b"get ") {
         return to_parsed(parse_retrieve(Operation::Get { cas: false }, Tokens(keys)), consumed, false);
+    }
+    if is_too_long(&buffer[..consumed - 1]) {
+        return close(CloseReason::LineTooLong, Some(refusal::LINE_TOO_LONG), buffer);
     }
     let (verb, rest) = line.split_at(line::next_space(line));
     let mut tokens = Tokens(rest);
@@ -90,6 +112,7 @@ fn parse_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Li
         b"quit" => Ok(Command::Quit),
         // memcached looks for `noreply` in the last word of any line.
         b"noreply" if line::trim(rest).is_empty() => return bad(refusal::UNKNOWN, consumed, 0, true),
+        _ if is_http(line) || is_tls(line) => return close(CloseReason::ForeignProtocol, None, buffer),
         _ => Err(refusal::UNKNOWN),
     };
     to_parsed(command, consumed, noreply)

@@ -27,16 +27,31 @@ pub enum Parsed<'a> {
         consumed: usize,
         /// Further bytes to drop as they arrive (the data block of a refused store).
         swallow: usize,
-        /// Whether the connection must be closed, because the start of the next command is unknown.
-        close: bool,
+        /// Why the connection must be closed once `line` is sent; `None` if it stays open. Then `consumed` covers the
+        /// buffer: nothing behind the command may be executed.
+        close: Option<CloseReason>,
         /// The key of a `set` that was refused for its size. Its old value must be deleted: otherwise readers would
         /// still get the value that the writer tried to replace.
         key_to_delete: Option<&'a [u8]>,
     },
 }
 
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client does not speak memcached's protocol ([`super::foreign`]).
+    ForeignProtocol,
+    /// A line is over its limit: the start of the next command is unknown.
+    LineTooLong,
+}
+
+/// Refuses `buffer` as a whole, with `line` as the reply.
+pub(super) fn close<'a>(reason: CloseReason, line: Option<&'static str>, buffer: &[u8]) -> Parsed<'a> {
+    Parsed::Bad { line, consumed: buffer.len(), swallow: 0, close: Some(reason), key_to_delete: None }
+}
+
 pub(super) fn bad<'a>(line: &'static str, consumed: usize, swallow: usize, noreply: bool) -> Parsed<'a> {
-    Parsed::Bad { line: (!noreply).then_some(line), consumed, swallow, close: false, key_to_delete: None }
+    Parsed::Bad { line: (!noreply).then_some(line), consumed, swallow, close: None, key_to_delete: None }
 }
 
 pub(super) fn parse_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {

@@ -205,7 +205,7 @@ fn parse_commands(bytes: &[u8], lengths: Vec<usize>, limits: &Limits) -> Vec<Str
                     parsed.push(format!("{command:?}"));
                     from += consumed;
                 }
-                Parsed::Bad { line, close: true, .. } => {
+                Parsed::Bad { line, close: Some(_), .. } => {
                     parsed.push(format!("{line:?}, closed"));
                     return parsed;
                 }

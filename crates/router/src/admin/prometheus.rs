@@ -96,6 +96,12 @@ type CounterMetric = (&'static str, fn(&CounterDelta) -> u64, &'static str);
 const COUNTER_METRICS: &[CounterMetric] = &[
     ("connections_accepted_total", |delta| delta.total_connections, "Client connections accepted."),
     ("connections_rejected_total", |delta| delta.rejected_connections, "Client connections closed at once because of --max-conns."),
+    (
+        "connections_foreign_protocol_total",
+        |delta| delta.closed_foreign_protocol,
+        "Client connections closed because the client spoke HTTP or began a TLS handshake.",
+    ),
+    ("connections_long_line_total", |delta| delta.closed_long_line, "Client connections closed for a line without an end."),
     ("connections_stalled_total", |delta| delta.stalled_connections, "Client connections closed because the client read no replies."),
     ("accept_errors_total", |delta| delta.accept_errors, "Failures to accept a client's connection."),
     ("bad_commands_total", |delta| delta.bad_commands, "Commands that were malformed or not allowed."),

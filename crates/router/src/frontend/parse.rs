@@ -22,7 +22,7 @@ use crate::admin_key::is_admin_key;
 use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
 use lookaside_protocol::meta::MetaVerb;
-use lookaside_protocol::text::{Limits, Parsed, parse_command};
+use lookaside_protocol::text::{CloseReason, Limits, Parsed, parse_command};
 use lookaside_protocol::{Command, Keys, Operation, Request};
 use lookaside_routing::Batch;
 use std::ops::Range;
@@ -114,6 +114,8 @@ pub struct ParsedBatch {
     pub swallow_bytes: usize,
     /// Whether the connection is closed after these replies.
     pub close: bool,
+    /// Why, if the client has sent what no memcached client sends.
+    pub close_reason: Option<CloseReason>,
     /// Whether no other command may join the batch.
     is_full: bool,
 }
@@ -159,7 +161,8 @@ pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize, acce
             }
             Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
                 parsed.swallow_bytes = swallow;
-                parsed.close = close;
+                parsed.close = close.is_some();
+                parsed.close_reason = close;
                 (OffsetCommand::from_refusal(buffer, line, key_to_delete), consumed)
             }
         };

@@ -40,7 +40,7 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
 use lookaside_client::Stream;
-use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
+use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb, text::CloseReason};
 use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
@@ -235,6 +235,11 @@ impl<'a> Session<'a> {
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
+        match parsed.close_reason {
+            None => {}
+            Some(CloseReason::ForeignProtocol) => self.delta.closed_foreign_protocol += 1,
+            Some(CloseReason::LineTooLong) => self.delta.closed_long_line += 1,
+        }
         if parsed.has_only_deletes() {
             // Boxed, so that a session that waits for its client does not have the space for it.
             return Box::pin(self.route_deletes(parsed, stopped)).await;

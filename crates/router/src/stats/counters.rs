@@ -18,6 +18,10 @@ counters! {
     rejected_connections,
     /// Client connections closed because the client did not read its replies.
     stalled_connections,
+    /// Client connections closed because the client spoke HTTP, or began a TLS handshake.
+    closed_foreign_protocol,
+    /// Client connections closed because of a command line without an end.
+    closed_long_line,
     /// Failures to accept a connection.
     accept_errors,
     /// Keys requested with `get` or `gets`.

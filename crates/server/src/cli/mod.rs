@@ -133,7 +133,8 @@ pub struct Arguments {
     pub idle_timeout: u32,
 
     /// TLS; with -o ssl_chain_cert=FILE and, optionally, ssl_key=FILE, ssl_ca_cert=FILE, ssl_verify_mode=0..3,
-    /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache. SIGHUP and the command refresh_certs reload the files
+    /// ssl_min_version=2..3, ssl_ciphers=A:B, ssl_session_cache, ssl_handshake_timeout=SECONDS (30). SIGHUP and the
+    /// command refresh_certs reload the files
     #[arg(short = 'Z', long = "enable-ssl")]
     pub tls: bool,
 

@@ -1,6 +1,6 @@
 //! Parses memcached's options for TLS, from `-o`.
 
-use crate::net::tls::options::{ClientCertificate, KeyFormat, TlsOptions};
+use crate::net::tls::options::{ClientCertificate, HandshakeTimeout, KeyFormat, TlsOptions};
 use std::path::PathBuf;
 
 pub(crate) fn is_tls_option(option: &str) -> bool {
@@ -55,6 +55,10 @@ fn parse_option(options: &mut TlsOptions, option: &str) -> Result<Option<&'stati
             "3" | "tlsv1.3" => options.only_tls13 = true,
             _ => return Err("a number from 0 to 3".into()),
         },
+        "ssl_handshake_timeout" => {
+            let seconds = value.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
+            options.handshake_timeout = HandshakeTimeout(seconds.ok_or("a number of seconds from 1 to 3600")?);
+        }
         "ssl_wbuf_size" => return Ok(Some("rustls bounds a connection's output buffer")),
         "ssl_kernel_tls" => return Ok(Some("records are encrypted in the process")),
         "no_ssl_session_cache" | "no_ssl_kernel_tls" => {}
@@ -90,6 +94,7 @@ mod tests {
             &["ssl_chain_cert=/c", "ssl_verify_mode=1"],
             &["ssl_chain_cert=/c", "ssl_keyformat=ENGINE"],
             &["ssl_chain_cert=/c", "ssl_min_version=9"],
+            &["ssl_chain_cert=/c", "ssl_handshake_timeout=0"],
             &["ssl_chain_cert=/c", "ssl_typo=1"],
         ] {
             assert!(parse(bad).is_err(), "{bad:?}");

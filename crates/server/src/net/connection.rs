@@ -194,6 +194,11 @@ impl Connection {
         self.tls.is_some()
     }
 
+    /// Whether its TLS handshake began before `before_s` and is not finished.
+    pub(crate) fn is_handshake_overdue(&self, before_s: u32) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_overdue(before_s))
+    }
+
     /// Reads and decrypts about `bytes_max` bytes, behind the partial command if there is one. Pauses the connection if
     /// TLS has to send something first that the socket does not take.
     pub(crate) fn receive_tls(&mut self, bytes_max: usize, tls_events: &mut TlsEvents) -> Received {

@@ -27,6 +27,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) connections_max: usize,
     /// 0 if idle connections are not closed.
     pub(crate) idle_timeout_s: u32,
+    /// TLS handshakes that take longer end the connection.
+    pub(crate) handshake_timeout_s: u32,
     /// Whether connections over the maximum wait to be accepted (`-o no_maxconns_fast`) or are refused.
     pub(crate) waits_when_full: bool,
 }

@@ -10,6 +10,7 @@ use crate::net::connection::Connection;
 use crate::net::round::Round;
 use crate::net::socket::{self, Received, Sent};
 use crate::net::state::NetState;
+use crate::net::tls::handshake_deadlines::HandshakeDeadlines;
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
 use crate::net::worker_handle::{AssignedConnection, NextStep, WorkerHandle};
@@ -31,7 +32,7 @@ const EVENTS_MAX: usize = 512;
 const READ_MORE_BYTES_MAX: usize = 256 << 10;
 
 /// Idle connections are searched for once a second, a part of all connections each time: all within
-/// [`IDLE_CHECK_ROUNDS`] seconds.
+/// [`IDLE_CHECK_ROUNDS`] seconds. Unfinished TLS handshakes are checked in the same interval.
 const IDLE_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const IDLE_CHECK_ROUNDS: u32 = 10;
 
@@ -59,6 +60,7 @@ pub(crate) struct Worker<'s> {
     uptime_s: u32,
     /// Where the search for idle connections continues.
     idle_cursor: usize,
+    handshakes: HandshakeDeadlines,
 }
 
 /// Connections, by the index that epoll has for them.
@@ -84,7 +86,21 @@ impl<'s> Worker<'s> {
         let connections = Connections::default();
         let (now, round, idle_cursor) = (clock.now(), Round::new(), 0);
         let uptime_s = clock.uptime_s(now);
-        Ok(Worker { net, context, handle, clock, epoll, connections, udp_ports, round, now, uptime_s, idle_cursor })
+        let handshakes = HandshakeDeadlines::default();
+        Ok(Worker {
+            net,
+            context,
+            handle,
+            clock,
+            epoll,
+            connections,
+            udp_ports,
+            round,
+            now,
+            uptime_s,
+            idle_cursor,
+            handshakes,
+        })
     }
 
     pub(crate) fn udp_descriptors(&self) -> impl Iterator<Item = RawFd> {
@@ -96,8 +112,8 @@ impl<'s> Worker<'s> {
     pub(crate) fn run(mut self) -> WorkerExit {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let idle_timeout_s = self.net.limits.idle_timeout_s;
-        let timeout = (idle_timeout_s > 0).then_some(IDLE_CHECK_INTERVAL);
         loop {
+            let timeout = (idle_timeout_s > 0 || !self.handshakes.is_empty()).then_some(IDLE_CHECK_INTERVAL);
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -123,6 +139,9 @@ impl<'s> Worker<'s> {
             self.serve_round(now);
             if is_new_second && idle_timeout_s > 0 {
                 self.close_idle(idle_timeout_s);
+            }
+            if is_new_second && !self.handshakes.is_empty() {
+                self.close_overdue_handshakes();
             }
             // New connections come last, so that no index is reused while events fetched before are handled.
             if is_woken && self.take_assigned() == NextStep::Stop {
@@ -151,7 +170,8 @@ impl<'s> Worker<'s> {
             read_ready(connection, index, &mut self.round, &self.context)
         };
         if !is_alive {
-            return self.close(index, "normal");
+            let reason = connection.session.close_reason();
+            return self.close(index, reason);
         }
         let connection = self.connections.slots[index].as_mut().expect("it has just been read from");
         if connection.is_paused() {
@@ -172,7 +192,9 @@ impl<'s> Worker<'s> {
             if let Some(kinds) = finished.watches {
                 self.move_to_watchers(finished.connection, kinds);
             } else if finished.is_closed {
-                self.close(finished.connection, "normal");
+                let connection = self.connections.slots[finished.connection].as_ref();
+                let reason = connection.map_or("normal", |connection| connection.session.close_reason());
+                self.close(finished.connection, reason);
             } else {
                 self.update_interest(finished.connection);
             }
@@ -235,23 +257,39 @@ impl<'s> Worker<'s> {
         }
     }
 
+    fn close_overdue_handshakes(&mut self) {
+        let before_s = self.uptime_s.saturating_sub(self.net.limits.handshake_timeout_s);
+        while let Some(index) = self.handshakes.pop_overdue(before_s) {
+            let connection = self.connections.slots[index].as_ref();
+            if connection.is_some_and(|connection| connection.is_handshake_overdue(before_s)) {
+                self.context.counters.ssl_handshake_errors.add(1);
+                self.close(index, "error");
+            }
+        }
+    }
+
     fn take_assigned(&mut self) -> NextStep {
         let (assigned, next_step) = self.handle.take_mailbox();
         for assigned_connection in assigned {
             let connection = match assigned_connection {
                 AssignedConnection::Restored(connection) => connection,
-                AssignedConnection::Accepted { socket, tls, protocols } => match tls.map(TlsStream::new).transpose() {
-                    Ok(tls) => Connection::new(socket, tls, protocols),
-                    Err(error) => {
-                        tracing::warn!("closing a new connection: cannot start TLS: {error}");
-                        self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
-                        continue;
+                AssignedConnection::Accepted { socket, tls, protocols } => {
+                    match tls.map(|tls| TlsStream::new(tls, self.uptime_s)).transpose() {
+                        Ok(tls) => Connection::new(socket, tls, protocols),
+                        Err(error) => {
+                            tracing::warn!("closing a new connection: cannot start TLS: {error}");
+                            self.handle.connections_open.fetch_sub(1, Ordering::Relaxed);
+                            continue;
+                        }
                     }
-                },
+                }
             };
             let index = self.connections.insert(connection);
             let connection = self.connections.slots[index].as_mut().expect("it has just been inserted");
             let interest = connection.initial_interest();
+            if connection.is_tls() {
+                self.handshakes.push(index, self.uptime_s);
+            }
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "connection accepted");
             if self.handle.events.is_enabled(kind::CONNECTIONS) {
                 record_connection(&self.handle.events, connection, "conn_new", "", self.now);

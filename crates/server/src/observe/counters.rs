@@ -53,6 +53,10 @@ lookaside_sync::counters! {
     touch_misses,
     /// Connections closed because they were idle for too long.
     idle_kicks,
+    /// Connections closed because their client spoke HTTP, or began a TLS handshake.
+    closed_foreign_protocol,
+    /// Connections closed because of a command line without an end.
+    closed_long_line,
     /// Connections closed because partial commands exceeded their limit.
     read_buf_oom,
     /// Connections closed because unread replies exceeded their limit.

@@ -16,6 +16,7 @@ use crate::session::context::SessionContext;
 use crate::session::crawl::CrawlCommand;
 use crate::session::execute;
 use crate::session::execute::admin::{AdminOutcome, run_admin_command};
+use lookaside_protocol::text::CloseReason;
 use lookaside_protocol::{Command, Operation};
 use lookaside_store::{HashedKey, Now};
 
@@ -57,7 +58,8 @@ pub(crate) enum Action<'b> {
     /// deleted.
     ReplyLine {
         line: Option<&'static str>,
-        close: bool,
+        /// `None` if the connection stays open.
+        close: Option<CloseReason>,
     },
 }
 
@@ -148,7 +150,7 @@ impl<'b> Batch<'b> {
         &mut self,
         input_at: usize,
         line: Option<&'static str>,
-        close: bool,
+        close: Option<CloseReason>,
         key_to_delete: Option<&'b [u8]>,
     ) {
         self.keys.extend(key_to_delete.map(HashedKey::new));
@@ -202,7 +204,8 @@ impl<'b> Batch<'b> {
                 }
                 Action::ReplyLine { line, close } => {
                     execute::write_reply_line(context, *line, keys.first(), now, out);
-                    if *close {
+                    if let Some(reason) = close {
+                        count_close(context, *reason);
                         return BatchProgress::Close;
                     }
                 }
@@ -265,6 +268,13 @@ impl<'b> Batch<'b> {
             context.store.reader(now).prefetch(window);
         }
         self.key_prefetched = window_end;
+    }
+}
+
+fn count_close(context: &SessionContext<'_>, reason: CloseReason) {
+    match reason {
+        CloseReason::ForeignProtocol => context.counters.closed_foreign_protocol.add(1),
+        CloseReason::LineTooLong => context.counters.closed_long_line.add(1),
     }
 }
 

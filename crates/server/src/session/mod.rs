@@ -49,6 +49,8 @@ pub struct Session {
     /// `None` before the first byte.
     protocol: Option<Protocol>,
     authentication: Authentication,
+    /// The client has sent what no memcached client sends.
+    is_refused: bool,
     /// An unfinished crawl, while its command waits to be scanned again.
     crawl: Option<Box<CrawlCommand>>,
 }
@@ -157,11 +159,12 @@ impl Session {
             }
             Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
                 // To the parser, an operator's command is an unknown verb.
-                match AdminCommand::parse(&rest[..consumed]) {
+                match AdminCommand::parse(&rest[..consumed]).filter(|_| close.is_none()) {
                     Some(command) => batch.push_admin_command(input_at, command, self.crawl.take()),
                     None => {
                         batch.push_line(input_at, line, close, key_to_delete);
                         self.swallow_bytes = swallow;
+                        self.is_refused |= close.is_some();
                     }
                 }
                 Ok(consumed)
@@ -185,16 +188,20 @@ impl Session {
             AsciiAuth::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
             AsciiAuth::Authenticated { consumed } => {
                 self.authentication = Authentication::Done;
-                batch.push_line(input_at, Some("STORED"), false, None);
+                batch.push_line(input_at, Some("STORED"), None, None);
                 Ok(consumed)
             }
-            AsciiAuth::Refused { line, consumed, swallow } => {
-                batch.push_line(input_at, Some(line), false, None);
-                self.swallow_bytes = swallow;
+            AsciiAuth::Refused { line, consumed } => {
+                batch.push_line(input_at, Some(line), None, None);
                 Ok(consumed)
             }
-            AsciiAuth::Close => {
-                batch.push_line(input_at, None, true, None);
+            AsciiAuth::Quit => {
+                batch.push_command(input_at, Command::Quit);
+                Ok(rest.len())
+            }
+            AsciiAuth::Close { reason } => {
+                batch.push_line(input_at, None, Some(reason), None);
+                self.is_refused = true;
                 Ok(rest.len())
             }
         }
@@ -268,6 +275,11 @@ impl Session {
         };
         let swallow_bytes = saved.swallow_bytes;
         Some(Session { swallow_bytes, protocol, authentication, ..Session::with_protocols(listener_protocols) })
+    }
+
+    /// Why the connection is closed after its last reply, in memcached's words.
+    pub(crate) fn close_reason(&self) -> &'static str {
+        if self.is_refused { "error" } else { "normal" }
     }
 
     /// Prepares for scanning again, from a command's start, what was scanned but not executed.

@@ -74,6 +74,10 @@ pub(crate) fn build(
     let connection_limits = ConnectionLimits {
         connections_max: arguments.connections_max as usize,
         idle_timeout_s: arguments.idle_timeout_s(),
+        handshake_timeout_s: secrets
+            .certificates
+            .as_ref()
+            .map_or(0, |certificates| certificates.options.handshake_timeout.0),
         waits_when_full: arguments.compatible.waits_when_full(),
     };
     let state = ServerState {

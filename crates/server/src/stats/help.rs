@@ -20,6 +20,11 @@ const HELP_TEXTS: &[(&str, &str)] = &[
     ("cas_badval", "Commands cas that were refused because the item had changed."),
     ("cas_hits", "Commands cas that stored because the item had not changed."),
     ("cas_misses", "Commands cas that did not find their key."),
+    (
+        "closed_foreign_protocol",
+        "Connections closed because their client spoke HTTP or began a TLS handshake: a browser or a scanner.",
+    ),
+    ("closed_long_line", "Connections closed because of a command line over 2,048 bytes, or a multiget over 1 MB."),
     ("cmd_flush", "Commands flush_all."),
     ("cmd_get", "Keys requested."),
     ("cmd_meta", "Meta commands."),

@@ -1,9 +1,9 @@
 //! One client's exchange with an empty store, run as the server runs it: input arrives in pieces, a reply is sent when
 //! it reaches a bound, and what was not executed by then is scanned again.
 //!
-//! Shared by the property test beside it and by the fuzz target `session`.
+//! Shared by the property tests beside it and by the fuzz target `session`.
 
-use lookaside_server::{Batch, BatchProgress, Counters, Scan, Session, SessionContext, SessionState};
+use lookaside_server::{Batch, BatchProgress, CounterSnapshot, Counters, Scan, Session, SessionContext, SessionState};
 use lookaside_store::{Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -17,6 +17,8 @@ pub const LINE_BYTES_MAX: usize = 512;
 pub struct ExchangeResult {
     pub replies: Vec<u8>,
     pub state: SessionState,
+    /// What was executed.
+    pub counters: CounterSnapshot,
 }
 
 /// Runs an exchange. The pieces have these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
@@ -39,10 +41,10 @@ pub fn run(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Exchange
         }
         match serve(&mut session, &mut input, &context, reply_bytes_max, &mut replies) {
             Some(needed) => needed_bytes = needed,
-            None => return ExchangeResult { replies, state: SessionState::Close },
+            None => return ExchangeResult { replies, state: SessionState::Close, counters: counters.snapshot() },
         }
     }
-    ExchangeResult { replies, state: SessionState::Open }
+    ExchangeResult { replies, state: SessionState::Open, counters: counters.snapshot() }
 }
 
 /// Answers the whole commands in `input` and removes them. Returns the number of bytes needed for the next one; `None`

@@ -8,6 +8,7 @@ use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, Vivify, compose_request, opcode,
 };
+use lookaside_server::{CounterSnapshot, SessionState};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -69,6 +70,20 @@ const LINES: &[&str] = &[
     "get a",
     "set b 0 0 3\r\nab",
     "\0\r\n",
+    "GET / HTTP/1.1\r\n",
+    "Host: 127.0.0.1:11211\r\n",
+    "lru_crawler x HTTP/1.1\r\n",
+];
+
+/// Lines that end a connection: nothing behind them is executed.
+const FOREIGN: &[&str] = &[
+    "GET / HTTP/1.0\r\n",
+    "POST /?a=b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "shutdown / HTTP/1.1\r\n",
+    "Host: example.org\n",
+    "\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}",
+    "\u{16}\u{3}\n",
 ];
 
 fn text() -> impl Strategy<Value = Vec<u8>> {
@@ -115,9 +130,41 @@ fn binary() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
+/// The seeds of the fuzz target, without its parameters: HTTP requests and TLS handshakes among them.
+fn seeds() -> Vec<Vec<u8>> {
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/session")).expect("a folder");
+    let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).expect("a seed")[3..].to_vec()).collect()
+}
+
+/// A part of a seed, with some bytes changed.
+fn mutated_seed() -> impl Strategy<Value = Vec<u8>> {
+    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
+    let ends = any::<[prop::sample::Index; 2]>();
+    (prop::sample::select(seeds()), changes, prop_oneof![2 => Just(None), 1 => ends.prop_map(Some)]).prop_map(
+        |(mut seed, changes, ends)| {
+            for (at, byte) in changes {
+                let at = at.index(seed.len());
+                seed[at] = byte;
+            }
+            match ends.map(|ends| ends.map(|end| end.index(seed.len()))) {
+                Some([one, other]) => seed[one.min(other)..one.max(other)].to_vec(),
+                None => seed,
+            }
+        },
+    )
+}
+
+/// 300, or as many as `EXCHANGE_CASES` says (`make soak`).
+fn cases() -> u32 {
+    std::env::var("EXCHANGE_CASES").map_or(300, |cases| cases.parse().expect("a number"))
+}
+
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let concatenate = |pieces: Vec<Vec<u8>>| pieces.concat();
     prop_oneof![
+        2 => vec(mutated_seed(), 1..4).prop_map(concatenate),
         3 => vec(text(), 1..30).prop_map(concatenate),
         2 => vec(binary(), 1..30).prop_map(concatenate),
         1 => vec(any::<u8>(), 0..600),
@@ -125,7 +172,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_global_rejects: u32::MAX, ..ProptestConfig::with_cases(cases()) })]
 
     #[test]
     fn replies_do_not_depend_on_cuts_or_pauses(
@@ -137,5 +184,24 @@ proptest! {
         prop_assert_eq!(&run(&bytes, &pieces, usize::MAX), &whole);
         prop_assert_eq!(&run(&bytes, &[], reply_bytes_max), &whole);
         prop_assert_eq!(&run(&bytes, &pieces, reply_bytes_max), &whole);
+    }
+
+    #[test]
+    fn nothing_behind_a_foreign_request_is_executed(
+        before in vec(text(), 0..10).prop_map(|lines| lines.concat()),
+        foreign in prop::sample::select(FOREIGN),
+        behind in bytes(),
+        pieces in prop_oneof![vec(any::<u8>(), 1..8), vec(0..4u8, 1..4)],
+        reply_bytes_max in prop_oneof![1..64usize, 64..4_000usize],
+    ) {
+        // Only where a command may begin: elsewhere these bytes are a part of a value.
+        let answered = run(&[&before[..], b"mn\r\n"].concat(), &[], usize::MAX);
+        prop_assume!(answered.state == SessionState::Open && answered.replies.ends_with(b"MN\r\n"));
+        let bytes = [&before[..], foreign.as_bytes(), &behind].concat();
+        let result = run(&bytes, &pieces, reply_bytes_max);
+        prop_assert_eq!(result.state, SessionState::Close);
+        prop_assert_eq!(&result.replies, &answered.replies[..answered.replies.len() - b"MN\r\n".len()]);
+        let expected = CounterSnapshot { closed_foreign_protocol: 1, ..answered.counters };
+        prop_assert_eq!(result.counters, expected);
     }
 }

@@ -38,4 +38,16 @@ pub(crate) struct TlsOptions {
     pub(crate) ciphers: Vec<String>,
     pub(crate) session_cache: bool,
     pub(crate) only_tls13: bool,
+    /// The time for a client's handshake: `ssl_handshake_timeout`, which memcached does not have.
+    pub(crate) handshake_timeout: HandshakeTimeout,
+}
+
+/// Seconds; 30 by default. A reconnect of all clients at once takes a worker some seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandshakeTimeout(pub(crate) u32);
+
+impl Default for HandshakeTimeout {
+    fn default() -> HandshakeTimeout {
+        HandshakeTimeout(30)
+    }
 }

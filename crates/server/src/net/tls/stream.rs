@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 pub(crate) struct TlsStream {
     rustls: ServerConnection,
+    /// When the handshake began, in seconds since the start of the server.
+    began_s: u32,
     is_handshake_counted: bool,
     /// The client will send nothing more.
     is_ended: bool,
@@ -29,8 +31,13 @@ struct Socket<'a>(&'a OwnedFd);
 
 impl TlsStream {
     /// A stream before the client's first byte.
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<TlsStream, rustls::Error> {
-        Ok(TlsStream { rustls: ServerConnection::new(config)?, is_handshake_counted: false, is_ended: false })
+    pub(crate) fn new(config: Arc<ServerConfig>, began_s: u32) -> Result<TlsStream, rustls::Error> {
+        Ok(TlsStream { rustls: ServerConnection::new(config)?, began_s, is_handshake_counted: false, is_ended: false })
+    }
+
+    /// Whether the handshake began before `before_s` and is not finished.
+    pub(crate) fn is_overdue(&self, before_s: u32) -> bool {
+        self.began_s < before_s && self.rustls.is_handshaking()
     }
 
     /// Whether the client has ended its side. Nothing more will arrive, although the socket may stay open.

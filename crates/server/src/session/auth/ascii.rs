@@ -3,8 +3,13 @@
 //!
 //! ```text
 //! set auth 0 0 10\r\nada secret\r\n      ->  STORED; the connection is served from then on
-//! anything else\r\n                      ->  CLIENT_ERROR unauthenticated; `quit` ends the connection
+//! set auth 0 0 16385\r\n                 ->  CLIENT_ERROR auth token too long; the next line follows
+//! anything else\r\n                      ->  CLIENT_ERROR unauthenticated
+//! a line below 6 bytes, no line end,
+//! an HTTP request, a TLS handshake       ->  none; the connection is closed
 //! ```
+//!
+//! So a client that has not authenticated makes the server hold one line, or one value of [`VALUE_BYTES_MAX`].
 //!
 //! As in memcached, key, flags, exptime and `noreply` are ignored. Everything after the first space is the password,
 //! including further spaces.
@@ -14,15 +19,19 @@
 //! because only a reply that has reached its bound makes bytes be scanned again, and the refusals for one read are far
 //! below that.
 
-use crate::session::auth::credentials::{AuthResult, WORD_BYTES_MAX};
+use crate::session::auth::credentials::AuthResult;
 use crate::session::context::SessionContext;
+use lookaside_protocol::text::{CloseReason, is_foreign};
 use lookaside_store::Now;
 
 /// The longest command line before authentication, in bytes; as in memcached.
 const LINE_BYTES_MAX: usize = 2048;
 
-/// The longest user and password, including the space.
-const VALUE_BYTES_MAX: usize = 2 * WORD_BYTES_MAX + 1;
+/// The shortest line, in bytes without its line feed. A shorter one closes the connection, as in memcached.
+const LINE_BYTES_MIN: usize = 6;
+
+/// The longest value that is compared, in bytes; as in memcached.
+const VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// The input of an unauthenticated client, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,36 +40,40 @@ pub(crate) enum AsciiAuth {
     Incomplete { needed_bytes: usize },
     /// A valid login.
     Authenticated { consumed: usize },
-    /// A refused command; `swallow` more bytes of it are still to come.
-    Refused { line: &'static str, consumed: usize, swallow: usize },
-    /// `quit`, or no command at all: the connection is closed.
-    Close,
+    /// A refused command.
+    Refused { line: &'static str, consumed: usize },
+    /// A line that is too short for any command but `quit`: the connection is closed.
+    Quit,
+    /// Bytes of no memcached client: the connection is closed.
+    Close { reason: CloseReason },
 }
 
 /// Parses the next command of a client that has not authenticated, and verifies a login.
 pub(crate) fn parse_login(input: &[u8], context: &SessionContext<'_>, now: Now) -> AsciiAuth {
-    let Some(end) = input.iter().take(LINE_BYTES_MAX).position(|&byte| byte == b'\n') else {
-        let is_too_long = input.len() >= LINE_BYTES_MAX;
-        return if is_too_long { AsciiAuth::Close } else { AsciiAuth::Incomplete { needed_bytes: input.len() + 1 } };
+    if is_foreign(input) {
+        return AsciiAuth::Close { reason: CloseReason::ForeignProtocol };
+    }
+    let Some(end) = input.iter().take(LINE_BYTES_MAX + 1).position(|&byte| byte == b'\n') else {
+        return match input.len() > LINE_BYTES_MAX {
+            true => AsciiAuth::Close { reason: CloseReason::LineTooLong },
+            false => AsciiAuth::Incomplete { needed_bytes: input.len() + 1 },
+        };
     };
-    if matches!(&input[..end], b"quit" | b"quit\r") {
-        return AsciiAuth::Close;
+    if end < LINE_BYTES_MIN {
+        return AsciiAuth::Quit;
     }
     let value_at = end + 1;
     let Some(value_bytes) = parse_value_bytes(&input[..end]) else {
-        return AsciiAuth::Refused { line: "CLIENT_ERROR unauthenticated", consumed: value_at, swallow: 0 };
+        return AsciiAuth::Refused { line: "CLIENT_ERROR unauthenticated", consumed: value_at };
     };
     if value_bytes > VALUE_BYTES_MAX {
-        let line = "CLIENT_ERROR auth token too long";
-        context.counters.auth_cmds.add(1);
-        context.refuse_login(None, now);
-        return AsciiAuth::Refused { line, consumed: value_at, swallow: value_bytes + 2 };
+        return AsciiAuth::Refused { line: "CLIENT_ERROR auth token too long", consumed: value_at };
     }
     let consumed = value_at + value_bytes + 2;
     let Some(data) = input.get(value_at..consumed) else { return AsciiAuth::Incomplete { needed_bytes: consumed } };
     match verify_login(data, context, now) {
         None => AsciiAuth::Authenticated { consumed },
-        Some(line) => AsciiAuth::Refused { line, consumed, swallow: 0 },
+        Some(line) => AsciiAuth::Refused { line, consumed },
     }
 }
 
@@ -117,6 +130,9 @@ mod tests {
         for piece in bytes.chunks(piece_bytes) {
             input.extend_from_slice(piece);
             state = session.serve(&mut input, &context, NOW, &mut out);
+            if state == SessionState::Close {
+                break;
+            }
         }
         (String::from_utf8(out).expect("text"), state)
     }
@@ -135,34 +151,48 @@ mod tests {
     #[test]
     fn nothing_else_is_executed() {
         const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated\r\n";
-        for line in [
-            "version",
-            "quit now",
-            "shutdown",
-            "watch",
-            "stats",
-            "set a 0 0",
-            "set a 0 0 10x",
-            "set a 0 0 -1",
-            "",
-            "mn",
-        ] {
+        for line in ["version", "quit now", "shutdown", "watch", "stats", "set a 0 0", "set a 0 0 10x", "set a 0 0 -1"]
+        {
             let expected = (UNAUTHENTICATED.to_string(), SessionState::Open);
             assert_eq!(serve_in_pieces(format!("{line}\r\n").as_bytes(), 100), expected, "{line:?}");
         }
-        assert_eq!(serve_in_pieces(b"mn\r\nquit\r\nmn\r\n", 100), (UNAUTHENTICATED.to_string(), SessionState::Close));
+        for line in ["", "mn", "quit", "x", "GET / HTTP/1.1", "Host: x", "\u{16}\u{3}\u{1}"] {
+            let bytes = format!("version\r\n{line}\r\nset a 0 0 10\r\nada secret\r\n");
+            let expected = (UNAUTHENTICATED.to_string(), SessionState::Close);
+            assert_eq!(serve_in_pieces(bytes.as_bytes(), 100), expected, "{line:?}");
+        }
         let (replies, _) =
-            serve_in_pieces(b"set a 0 0 3\r\nada\r\nset a 0 0 10\r\nada secretxxset a 0 0 4\r\nada \r\nmn\r\n", 100);
+            serve_in_pieces(b"set a 0 0 3\r\nada\r\nset a 0 0 10\r\nada secretxxset a 0 0 4\r\nada \r\nstats\r\n", 100);
         let refusals = "CLIENT_ERROR bad authentication token format\r\nCLIENT_ERROR bad command line termination\r\n\
                         CLIENT_ERROR authentication failure\r\n";
         assert_eq!(replies, refusals.to_string() + UNAUTHENTICATED);
     }
 
+    /// Its value was once swallowed: a client that announced 2 GB was never answered again.
     #[test]
-    fn a_login_that_is_too_long_is_not_stored() {
-        let long = format!("set a 0 0 100000\r\n{}\r\nmn\r\n", "x".repeat(100_000));
-        let replies = "CLIENT_ERROR auth token too long\r\nCLIENT_ERROR unauthenticated\r\n";
-        assert_eq!(serve_in_pieces(long.as_bytes(), 1000).0, replies);
-        assert_eq!(serve_in_pieces(&[b'x'; 5000], 100).1, SessionState::Close);
+    fn a_login_that_is_too_long_is_refused_and_the_next_line_follows() {
+        let announced = b"set a 0 0 2147483646\r\nget a\r\nset a 0 0 16385\r\nset a 0 0 10\r\nada secret\r\nmn\r\n";
+        let replies = "CLIENT_ERROR auth token too long\r\nCLIENT_ERROR unauthenticated\r\n\
+                       CLIENT_ERROR auth token too long\r\nSTORED\r\nMN\r\n";
+        for piece_bytes in [1, 7, 1000] {
+            assert_eq!(serve_in_pieces(announced, piece_bytes), (replies.to_string(), SessionState::Open));
+        }
+        let longest = format!("set a 0 0 16384\r\nada {}\r\n", "x".repeat(16_380));
+        assert_eq!(serve_in_pieces(longest.as_bytes(), 1000).0, "CLIENT_ERROR authentication failure\r\n");
+    }
+
+    #[test]
+    fn a_line_without_an_end_closes_the_connection() {
+        let set = format!("set {} 0 0 10", "k".repeat(2_037));
+        assert_eq!(set.len(), 2_048);
+        let login = set.clone() + "\nada secret\r\n";
+        for piece_bytes in [1, 100, 5_000] {
+            let served = serve_in_pieces(login.as_bytes(), piece_bytes);
+            assert_eq!(served, ("STORED\r\n".to_string(), SessionState::Open));
+            let endless = set.clone() + "x";
+            assert_eq!(serve_in_pieces(endless.as_bytes(), piece_bytes), (String::new(), SessionState::Close));
+            let whole = endless + "\r\n";
+            assert_eq!(serve_in_pieces(whole.as_bytes(), piece_bytes), (String::new(), SessionState::Close));
+        }
     }
 }
