@@ -10,13 +10,11 @@ use super::peer::Peer;
 use super::program::{Program, REQUEST_BYTES_MAX};
 use super::successor::Successor;
 use anyhow::Context;
-use lookaside_net::bind_unix;
+use lookaside_net::{bind_unix, set_socket_mode};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::SocketFlags;
 use socket2::Socket;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -51,11 +49,10 @@ impl UpgradeSocket {
     pub fn open(program: Program, path: &Path, inherited: &mut Inherited) -> anyhow::Result<UpgradeSocket> {
         let failed = || format!("cannot listen on {} (--upgrade-socket)", path.display());
         let socket = match inherited.take_unix(path) {
-            Some(socket) => socket,
-            None => bind_unix(path)
+            Some(socket) => set_socket_mode(path, MODE).map(|()| socket).with_context(failed)?,
+            None => bind_unix(path, MODE)
                 .with_context(|| format!("{}: to replace a process that listens there, use --take-over", failed()))?,
         };
-        std::fs::set_permissions(path, Permissions::from_mode(MODE)).with_context(failed)?;
         socket.listen(BACKLOG).with_context(failed)?;
         let (own_end, liveness) = UnixStream::pair().with_context(failed)?;
         Ok(UpgradeSocket { program, socket, _own_end: own_end, liveness })
