@@ -528,6 +528,30 @@ def test_a_unix_socket_is_handed_over_too(tmp_path):
         chain.stop()
 
 
+def test_a_link_in_place_of_a_file_changes_and_overwrites_no_other_file(tmp_path):
+    path, pid_path, other = tmp_path / "cache", tmp_path / "pid", tmp_path / "other"
+    other.write_text("another's")
+    other.chmod(0o600)
+    chain = ServerChain(tmp_path, "-s", path, "-a", "777")
+    try:
+        chain.begin()
+        path.unlink()
+        for link, more, why in ((path, [], "not a socket"), (pid_path, ["-P", pid_path], "symbolic link")):
+            link.symlink_to(other)
+            new = chain.spawn([*chain.arguments, *more, "--take-over"])
+            new.running.wait(STOP_S)
+            assert (other.stat().st_mode & 0o777, other.read_text()) == (0o600, "another's")
+            assert new.running.returncode == 1 and why in new.log()
+            chain.processes.remove(new)
+            link.unlink()
+            if link is path:
+                # The mode of a socket file can be set again.
+                with socket.socket(socket.AF_UNIX) as another:
+                    another.bind(str(path))
+    finally:
+        chain.stop()
+
+
 def test_authentication_is_handed_over_with_the_connection(tmp_path):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
