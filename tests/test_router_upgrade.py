@@ -29,6 +29,7 @@ from upgrade import (
     background_load,
     check_ports_of_a_dead_predecessor,
     check_predecessor_that_disconnects_but_lives,
+    stopped_successor,
     takeover_failures,
     wait_for_requests,
 )
@@ -47,7 +48,8 @@ class RouterChain(Chain):
         configuration = {
             "pools": {
                 "sound": {"servers": [f"127.0.0.1:{self.sound.port}"]},
-                "cut": {"servers": [f"127.0.0.1:{self.cut.port}"]},
+                # The other server is never cut off, but on a loaded machine it may take longer than this.
+                "cut": {"servers": [f"127.0.0.1:{self.cut.port}"], "server_timeout": 200},
             },
             "route": {
                 "type": "PrefixSelectorRoute",
@@ -60,7 +62,7 @@ class RouterChain(Chain):
         self.port, self.spool = free_port(), folder / "spool"
         options = [
             "-p", self.port, "-f", path, "--num-proxies", "2",
-            "--server-timeout", "200", "--probe-timeout-initial", "50", "--spool", self.spool, *arguments,
+            "--server-timeout", "5000", "--probe-timeout-initial", "50", "--spool", self.spool, *arguments,
         ]  # fmt: skip
         super().__init__(folder, options)
 
@@ -263,6 +265,23 @@ def test_a_successor_killed_at_any_moment_changes_nothing(chain):
                 eventually(lambda router=router, end=given_up: end.search(router.log()), "it goes on")
                 eventually(lambda: answers(chain.port), "it serves")
     assert times_back >= 4, times_back
+
+
+def test_a_successor_that_is_stopped_before_it_serves_is_killed_and_the_old_router_goes_on(chain):
+    router = chain.begin()
+    fill(chain.cut)
+    with chain.connect() as client:
+        with stopped(chain.cut):
+            assert client.ask(b"delete cut:1\r\n") == b"NOT_FOUND\r\n", "it is kept"
+            successor = stopped_successor(chain)
+            client.send(b"set key 0 0 1\r\n1\r\n")
+            eventually(lambda: "takeover failed; continuing to serve" in router.log(), "it resumes")
+            assert successor.running.wait(STOP_S) == -signal.SIGKILL
+            assert client.line() == b"STORED\r\n"
+        assert "has not taken over and was killed: the other process has timed out" in router.log()
+        eventually(lambda: chain.behind() == 0, "all deletes are done")
+        assert client.ask(b"get cut:1\r\n") == b"END\r\n"
+    chain.upgrade()
 
 
 def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):

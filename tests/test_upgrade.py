@@ -29,6 +29,7 @@ from upgrade import (
     background_load,
     check_ports_of_a_dead_predecessor,
     check_predecessor_that_disconnects_but_lives,
+    stopped_successor,
     takeover_failures,
     wait_for_requests,
 )
@@ -154,6 +155,110 @@ def test_a_successor_killed_before_it_serves_changes_nothing(chain):
                 wait_for_requests(pools, 20)
                 assert [pool.wrong for pool in pools if pool.wrong] == []
     assert times_back == 12, (times_back, times_taken)
+
+
+@pytest.mark.parametrize("is_warm", [True, False])
+def test_a_successor_that_is_stopped_before_it_serves_is_killed_and_the_old_server_goes_on(tmp_path, is_warm):
+    # The old server waited for it without end: it could not know whether both would serve.
+    chain = ServerChain(tmp_path, is_warm=is_warm)
+    try:
+        server = chain.begin()
+        with Connection(("127.0.0.1", chain.port)) as client:
+            assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+            stopped = stopped_successor(chain)
+            client.send(b"get key\r\n")
+            eventually(lambda: "takeover failed; continuing to serve" in server.log(), "it resumes")
+            assert stopped.running.wait(STOP_S) == -signal.SIGKILL
+            assert client.line() == b"VALUE key 0 1\r\n"
+        assert "has not taken over and was killed: the other process has timed out" in server.log()
+        chain.upgrade()
+    finally:
+        chain.stop()
+
+
+def stop_in_the_middle(chain: ServerChain) -> tuple[Process, Process]:
+    """A server that is stopped after a successor has got its listeners and before it takes over, and that successor."""
+    for _ in range(20):
+        old = chain.current
+        new = chain.spawn([*chain.arguments, "--take-over"])
+        eventually(lambda new=new: "taking over from" in new.log(), "it has the listeners")
+        old.running.send_signal(signal.SIGSTOP)
+        if "handing over to" not in old.log():
+            return old, new
+        old.running.send_signal(signal.SIGCONT)
+        new.wait_ready(lambda new=new: "has taken over" in new.log())
+        old.running.wait(STOP_S)
+    raise AssertionError("each takeover was faster than the signal")
+
+
+def test_a_successor_gives_up_on_a_stopped_server_which_goes_on_later(tmp_path):
+    # It waited without end for the connections.
+    chains = []
+    for name in ("silent", "in-the-middle"):
+        (tmp_path / name).mkdir()
+        chains.append(ServerChain(tmp_path / name))
+    try:
+        for chain in chains:
+            chain.begin()
+            with Connection(("127.0.0.1", chain.port)) as client:
+                assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+        silent = chains[0].current
+        silent.running.send_signal(signal.SIGSTOP)
+        stopped = [(silent, chains[0].spawn([*chains[0].arguments, "--take-over"])), stop_in_the_middle(chains[1])]
+        for chain, (old, new) in zip(chains, stopped, strict=True):
+            assert new.running.wait(40) == 1
+            assert "the other process has timed out" in new.log()
+            chain.processes.remove(new)
+            old.running.send_signal(signal.SIGCONT)
+            with Connection(("127.0.0.1", chain.port)) as client:
+                assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+            chain.upgrade()
+    finally:
+        for chain in chains:
+            for process in chain.processes:
+                process.running.send_signal(signal.SIGCONT)
+            chain.stop()
+
+
+def test_of_successors_that_come_together_one_serves_at_a_time(chain):
+    chain.begin()
+    with background_load(chain.port) as pools:
+        for _ in range(4):
+            contenders = [chain.current, *(chain.spawn([*chain.arguments, "--take-over"]) for _ in range(3))]
+
+            def has_one_left(contenders: list[Process] = contenders) -> bool:
+                """Whether one process is left, which serves."""
+                left = [process for process in contenders if process.running.poll() is None]
+                return len(left) == 1 and ("has taken over" in left[0].log() or left[0] is contenders[0])
+
+            eventually(has_one_left, "one is left", seconds=60)
+            wait_for_requests(pools, 20)
+            for process in contenders:
+                if process.running.poll() is None:
+                    survivor = process
+                else:
+                    refused = "is about to take over" in process.log()
+                    assert process.running.returncode == int(refused), process.log()
+                    assert refused or "for the next start" in process.log()
+            chain.processes.remove(survivor)
+            chain.processes.append(survivor)
+        assert not any("starts empty" in process.log() for process in chain.processes)
+
+
+def test_a_third_server_that_takes_the_region_leaves_the_ports_to_the_old_one(chain):
+    server = chain.begin()
+    with Connection(("127.0.0.1", chain.port)) as client:
+        assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+        successor = FakeSuccessor(chain.gate)
+        successor.go(QUIESCED)
+        port = free_port()
+        third = chain.spawn(["-p", port, "-t", "2", "-m", "64", "--warm-restart", chain.region])
+        third.wait_ready(lambda: "attached with 1 items" in third.log() and answers(port))
+        successor.close()
+        assert client.ask(b"get key\r\n") == b"END\r\n"
+        assert client.ask(b"set key 0 0 1\r\n2\r\n") == b"STORED\r\n"
+    assert "continues empty" in server.log() and f"is held by process {third.running.pid}" in server.log()
+    assert server.stop() == 0 and third.stop() == 0
 
 
 def test_without_a_region_ports_and_connections_are_handed_over(tmp_path):
@@ -419,6 +524,30 @@ def test_a_unix_socket_is_handed_over_too(tmp_path):
             assert old.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
             with Connection(str(path)) as new:
                 assert new.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+    finally:
+        chain.stop()
+
+
+def test_a_link_in_place_of_a_file_changes_and_overwrites_no_other_file(tmp_path):
+    path, pid_path, other = tmp_path / "cache", tmp_path / "pid", tmp_path / "other"
+    other.write_text("another's")
+    other.chmod(0o600)
+    chain = ServerChain(tmp_path, "-s", path, "-a", "777")
+    try:
+        chain.begin()
+        path.unlink()
+        for link, more, why in ((path, [], "not a socket"), (pid_path, ["-P", pid_path], "symbolic link")):
+            link.symlink_to(other)
+            new = chain.spawn([*chain.arguments, *more, "--take-over"])
+            new.running.wait(STOP_S)
+            assert (other.stat().st_mode & 0o777, other.read_text()) == (0o600, "another's")
+            assert new.running.returncode == 1 and why in new.log()
+            chain.processes.remove(new)
+            link.unlink()
+            if link is path:
+                # The mode of a socket file can be set again.
+                with socket.socket(socket.AF_UNIX) as another:
+                    another.bind(str(path))
     finally:
         chain.stop()
 

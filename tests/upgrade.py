@@ -6,6 +6,7 @@ import random
 import re
 import socket
 import struct
+import sys
 import threading
 import uuid
 from pathlib import Path
@@ -165,6 +166,24 @@ class FakeSuccessor(Messages):
         for descriptor in descriptors:
             os.close(descriptor)
         return kind
+
+
+STOPPED_SUCCESSOR = """
+import os, pathlib, signal, sys
+from upgrade import QUIESCED, FakeSuccessor
+successor = FakeSuccessor(pathlib.Path(sys.argv[1]), sys.argv[2])
+successor.go(QUIESCED)
+print("quiesced", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def stopped_successor(chain: Chain) -> Process:
+    """A process that gets everything from the current one, and is stopped before it takes over."""
+    command = [sys.executable, "-c", STOPPED_SUCCESSOR, chain.gate, chain.program.name]
+    process = Process("stopped", command, chain.folder, cwd=Path(__file__).parent)
+    process.wait_ready(lambda: "quiesced" in process.log())
+    return process
 
 
 class Pool(threading.Thread):

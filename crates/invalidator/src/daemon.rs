@@ -218,7 +218,8 @@ fn lock_directory(directory: &Path) -> Result<File, String> {
     let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
     fs::create_dir_all(directory)
         .map_err(|why| format!("--state-dir {} cannot be created: {why}", directory.display()))?;
-    let file = File::create(directory.join("lock")).map_err(failed)?;
+    // Not truncated, because it may be a link to another user's file.
+    let file = File::options().write(true).create(true).truncate(false).open(directory.join("lock")).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

@@ -10,4 +10,4 @@ mod unix;
 
 pub use fd_limit::raise_fd_limit;
 pub use listen_spec::{ListenProtocol, ListenSpec, TlsMode};
-pub use unix::{bind_unix, is_accepted_at, parse_mode};
+pub use unix::{bind_unix, is_accepted_at, open_socket_file, parse_mode, set_file_mode, set_socket_mode};

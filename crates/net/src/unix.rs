@@ -1,30 +1,80 @@
 //! Unix sockets, and which listener a connection belongs to.
 
+use rustix::fs::{Mode, OFlags, fchmod};
 use socket2::{Domain, SockAddr, Socket, Type};
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Binds a non-blocking Unix socket to `path`. It does not listen yet, so that the caller can set the file's mode
-/// before a client can connect.
+/// Binds a non-blocking Unix socket to `path`; the file gets `mode`. It does not listen yet: no client can connect.
 ///
 /// The socket file of a process that has died is replaced.
 ///
 /// # Errors
 ///
 /// `AddrInUse` if a process listens there, or if the file is not a socket.
-pub fn bind_unix(path: &Path) -> io::Result<Socket> {
-    if UnixStream::connect(path).is_ok() {
+pub fn bind_unix(path: &Path, mode: u32) -> io::Result<Socket> {
+    let address = SockAddr::unix(path)?;
+    if is_listened_at(&address)? {
         return Err(io::ErrorKind::AddrInUse.into());
     }
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     if is_socket {
         std::fs::remove_file(path)?;
     }
+    let socket = new_socket()?;
+    // The file is created with this mode, less the bits of the umask: at no moment may more users connect.
+    fchmod(&socket, Mode::from_raw_mode(mode))?;
+    socket.bind(&address)?;
+    set_socket_mode(path, mode)?;
+    Ok(socket)
+}
+
+/// Sets the access mode of the socket file at `path`. Not of a file of another kind, nor of the target of a link:
+/// users that can write to the folder may have put it there, and this process may be root.
+///
+/// # Errors
+///
+/// The file is not a socket, or is a link, or its mode cannot be changed.
+pub fn set_socket_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let file = open_socket_file(path)?;
+    let has_mode = file.metadata()?.permissions().mode() & 0o7777 == mode;
+    if has_mode { Ok(()) } else { set_file_mode(&file, mode) }
+}
+
+/// Opens the socket file at `path` itself, whatever the name refers to later.
+///
+/// # Errors
+///
+/// The file is not a socket, or is a link.
+pub fn open_socket_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.file_type().is_socket() {
+        true => Ok(file),
+        false => Err(io::Error::other("the file is not a socket: another file has replaced it")),
+    }
+}
+
+/// Sets the access mode of a file that was opened by [`open_socket_file`].
+pub fn set_file_mode(file: &File, mode: u32) -> io::Result<()> {
+    // A descriptor that was opened with O_PATH does not allow fchmod.
+    std::fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
+}
+
+/// Whether a process listens there. It may have no room for another connection.
+fn is_listened_at(address: &SockAddr) -> io::Result<bool> {
+    match new_socket()?.connect(address) {
+        Ok(()) => Ok(true),
+        Err(error) => Ok(error.kind() == io::ErrorKind::WouldBlock),
+    }
+}
+
+fn new_socket() -> io::Result<Socket> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::unix(path)?)?;
     Ok(socket)
 }
 
@@ -55,13 +105,13 @@ mod tests {
     fn file_of_a_dead_process_is_replaced_and_that_of_a_live_one_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
-        let first = bind_unix(&path).expect("the path is free");
+        let first = bind_unix(&path, 0o700).expect("the path is free");
         first.listen(1).expect("it can listen");
-        let error = bind_unix(&path).expect_err("a process listens there");
+        let error = bind_unix(&path, 0o700).expect_err("a process listens there");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         drop(first);
         assert!(path.exists(), "as if the process had been killed");
-        bind_unix(&path).expect("the old file is replaced");
+        bind_unix(&path, 0o700).expect("the old file is replaced");
     }
 
     #[test]
@@ -69,8 +119,56 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("notes");
         std::fs::write(&path, "keep me").expect("written");
-        assert_eq!(bind_unix(&path).expect_err("not a socket").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(bind_unix(&path, 0o700).expect_err("not a socket").kind(), io::ErrorKind::AddrInUse);
         assert_eq!(std::fs::read(&path).expect("still there"), b"keep me");
+    }
+
+    /// With a full queue the check whether a process listens there waited until that process accepted, for ever if it
+    /// was stopped.
+    #[test]
+    fn file_of_a_process_that_does_not_accept_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let first = bind_unix(&path, 0o700).expect("the path is free");
+        first.listen(0).expect("it can listen");
+        let address = SockAddr::unix(&path).expect("a path");
+        let clients: Vec<Socket> = (0..4).map(|_| new_socket().expect("a socket")).collect();
+        assert!(clients.iter().any(|client| client.connect(&address).is_err()), "the queue is full");
+        assert_eq!(bind_unix(&path, 0o700).expect_err("a process listens there").kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn file_has_its_mode_whatever_the_umask_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for mode in [0o700, 0o600, 0o777, 0o022] {
+            let path = folder.path().join(format!("socket-{mode:o}"));
+            bind_unix(&path, mode).expect("the path is free");
+            let found = std::fs::metadata(&path).expect("it was created").permissions().mode() & 0o7777;
+            assert_eq!(found, mode, "{found:o}");
+        }
+    }
+
+    /// A user that could write to the folder replaced the file by a link, and the next process that took the socket
+    /// over as root changed the mode of the file behind the link.
+    #[test]
+    fn mode_of_a_file_behind_a_link_is_not_changed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("socket"), folder.path().join("other"));
+        let socket = bind_unix(&other, 0o600).expect("the path is free");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "another's").expect("written");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("set");
+        for target in [&other, &file, &folder.path().join("missing")] {
+            std::os::unix::fs::symlink(target, &path).expect("a link");
+            assert!(set_socket_mode(&path, 0o777).is_err(), "{target:?}");
+            assert!(bind_unix(&path, 0o777).is_err(), "{target:?}");
+            std::fs::remove_file(&path).expect("the link is still there");
+        }
+        assert!(set_socket_mode(&file, 0o777).is_err());
+        for path in [&other, &file] {
+            assert_eq!(std::fs::metadata(path).expect("it exists").permissions().mode() & 0o777, 0o600);
+        }
+        drop(socket);
     }
 
     #[test]

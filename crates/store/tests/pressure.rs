@@ -5,6 +5,7 @@ use lookaside_protocol::StoreMode;
 use lookaside_store::{CrawlItem, Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const START_MS: u64 = 1_700_000_000_000;
 
@@ -299,6 +300,39 @@ fn a_lowered_limit_is_respected_and_a_raised_one_used() {
     fill(180_000, 300_000);
     assert!(used() <= 12 * MEGABYTE, "{} bytes, without a tick", used());
     store.audit();
+}
+
+/// Items that a client had deleted left free chunks right in front of the hand. New items got those chunks, and the next
+/// evictions took them, milliseconds old, although all others were a minute old.
+#[test]
+fn an_item_that_was_just_stored_outlives_those_that_are_a_minute_old() {
+    const OLD: usize = 24_000;
+    const NEW: usize = 200;
+    let store = store(1 << 20, |options| options.rebalance = false);
+    let evicted = Arc::new(Mutex::new(BTreeSet::new()));
+    let evicted_in = evicted.clone();
+    assert!(store.on_eviction(Box::new(move |item, _| {
+        evicted_in.lock().expect("no panic").insert(item.key.to_vec());
+    })));
+    let put = |name: &str, ms| set(&store, name, &[7; 60], Expiry::Never, at_ms(ms));
+    let (old, new) = (|number: usize| format!("old:{number:06}"), |number: usize| format!("new:{number:06}"));
+    (0..OLD).for_each(|number| put(&old(number), number as u64 / 100));
+    let mut left: Vec<usize> = (0..OLD).collect();
+    left.retain(|&number| !evicted.lock().expect("no panic").contains(old(number).as_bytes()));
+    assert!(left.len() > 10 * NEW && left.len() < OLD / 2, "{} of {OLD}", left.len());
+    // The hand comes to the oldest next.
+    for &number in &left[..NEW] {
+        let name = old(number);
+        store.reader(at_ms(60_000)).get_and_touch(HashedKey::new(name.as_bytes()), Expiry::At { unix_s: 1 }, |_| ());
+        assert!(!has(&store, &name, at_ms(60_000)), "removed");
+    }
+    let evictions = store.statistics().evictions;
+    (0..NEW).for_each(|number| put(&new(number), 60_001));
+    assert!(store.statistics().evictions < evictions + NEW as u64 / 10, "there are free chunks for them");
+    (NEW..2 * NEW).for_each(|number| put(&new(number), 60_002));
+    let evicted = evicted.lock().expect("no panic").clone();
+    let lost = (0..2 * NEW).filter(|&number| evicted.contains(new(number).as_bytes())).count();
+    assert!(lost <= 2 * NEW / 50, "{lost} of {} new items were evicted", 2 * NEW);
 }
 
 /// Small values fill the memory; then only large ones come.

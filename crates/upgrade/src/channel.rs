@@ -19,8 +19,9 @@ use rustix::net::{
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The kind of a message. The numbers are the format and never change their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,32 +139,29 @@ impl Channel {
         }
     }
 
-    /// Waits for the next message, for at most `timeout` if there is one, or until `stop` is readable.
-    pub(crate) fn receive(&mut self, stop: &UnixStream, timeout: Option<Duration>) -> Result<Message, ChannelError> {
+    /// Waits for the next message, for at most `timeout`, or until `stop` is readable.
+    pub(crate) fn receive(&mut self, stop: &UnixStream, timeout: Duration) -> Result<Message, ChannelError> {
+        let deadline = Instant::now() + timeout;
         loop {
             if let Some(message) = self.try_receive()? {
                 return Ok(message);
             }
-            self.wait_readable(stop, timeout)?;
+            self.wait_readable(stop, deadline.saturating_duration_since(Instant::now()))?;
         }
     }
 
-    /// Discards all input until there is an error, such as the end of the channel.
-    pub(crate) fn wait_for_end(&mut self, stop: &UnixStream) -> Result<(), ChannelError> {
-        loop {
-            self.received.clear();
-            self.parsed_bytes = 0;
-            self.descriptors.clear();
-            if !self.read_socket()? {
-                self.wait_readable(stop, None)?;
-            }
-        }
+    /// Makes every later send of the other process fail. What it has sent before can still be received; then the
+    /// channel has ended. The kernel decides under one lock, so each message is either received here or its sender
+    /// gets an error.
+    pub(crate) fn refuse_messages(&self) {
+        // Fails only if the other process has closed the channel, which has the same effect.
+        let _ = self.socket.shutdown(Shutdown::Read);
     }
 
-    fn wait_readable(&self, stop: &UnixStream, timeout: Option<Duration>) -> Result<(), ChannelError> {
-        let timeout = timeout.map(|timeout| Timespec::try_from(timeout).expect("it is a few seconds"));
+    fn wait_readable(&self, stop: &UnixStream, timeout: Duration) -> Result<(), ChannelError> {
+        let timeout = Timespec::try_from(timeout).expect("it is a few seconds");
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
-        match poll(&mut watched, timeout.as_ref()) {
+        match poll(&mut watched, Some(&timeout)) {
             Ok(0) => Err(ChannelError::TimedOut),
             Ok(_) if !watched[1].revents().is_empty() => Err(ChannelError::Interrupted),
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -300,6 +298,8 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
     fn pair(payload_bytes_max: usize) -> (Channel, Channel) {
         let (one, other) = UnixStream::pair().expect("a pair");
         let end = |socket| Channel::new(socket, payload_bytes_max).expect("an end");
@@ -324,7 +324,7 @@ mod tests {
                 batch.send_rest().expect("it is read");
             });
             for (number, (begin, _)) in pairs.iter().enumerate() {
-                let Message { kind, payload, descriptors } = other.receive(&stop, None).expect("a message");
+                let Message { kind, payload, descriptors } = other.receive(&stop, TIMEOUT).expect("a message");
                 assert_eq!((kind, descriptors.len()), (MessageKind::Connection, number % 3));
                 assert_eq!(payload, vec![number as u8; sizes[number % sizes.len()]]);
                 for descriptor in descriptors {
@@ -335,7 +335,7 @@ mod tests {
             }
         });
         drop(one);
-        assert_eq!(other.receive(&stop, None).expect_err("the other end is closed"), ChannelError::Ended);
+        assert_eq!(other.receive(&stop, TIMEOUT).expect_err("the other end is closed"), ChannelError::Ended);
     }
 
     #[test]
@@ -360,6 +360,18 @@ mod tests {
         let (_one, mut other) = pair(32);
         let (stop, stop_in) = UnixStream::pair().expect("a pair");
         (&stop_in).write_all(b"s").expect("it fits");
-        assert_eq!(other.receive(&stop, None).expect_err("no message"), ChannelError::Interrupted);
+        assert_eq!(other.receive(&stop, TIMEOUT).expect_err("no message"), ChannelError::Interrupted);
+    }
+
+    #[test]
+    fn a_silent_process_times_out_and_can_send_nothing_afterwards() {
+        let (one, mut other) = pair(32);
+        let (stop, _stop_in) = UnixStream::pair().expect("a pair");
+        assert_eq!(other.receive(&stop, Duration::ZERO).expect_err("no message"), ChannelError::TimedOut);
+        one.send(MessageKind::Ready, &[], &[]).expect("it fits");
+        other.refuse_messages();
+        assert_eq!(one.send(MessageKind::TakenOver, &[], &[]), Err(ChannelError::Ended));
+        assert_eq!(other.receive(&stop, TIMEOUT).expect("sent before").kind, MessageKind::Ready);
+        assert_eq!(other.receive(&stop, TIMEOUT).expect_err("nothing else"), ChannelError::Ended);
     }
 }

@@ -18,15 +18,18 @@
 //!     serves                                closes what could not be handed over, exits
 //! ```
 //!
-//! Which process may serve, if either ends at any point:
+//! Which process may serve, if either ends or is stopped (SIGSTOP) at any point:
 //!
-//! * Until it has read `TakenOver` the old process owns everything. If the channel ends in any other way, it acquires
+//! * Until it has read `TakenOver` the old process owns everything. It waits 10 s for it, and then closes
+//!   its end for reading. The kernel decides under one lock whether `TakenOver` was sent before: then the old process
+//!   finds it. If not, the new one can never send it, and the old one kills it, which releases what it held, acquires
 //!   its resources again and resumes with the same sockets and connections.
-//! * From the moment that it sends `TakenOver` the new process owns everything.
-//! * So the two never serve at the same time: after `Quiesced` the old process waits for `TakenOver` or for the end of
-//!   the channel, nothing else, and the new process closes the channel only by exiting.
+//! * From the moment that it has sent `TakenOver` the new process owns everything.
+//! * So the two never serve at the same time.
 //! * If the old process dies, the new one detects it reliably (a socket that only that process held is closed) and
-//!   starts as after any exit. If the old one only refuses, the new one exits.
+//!   starts as after any exit. If the old one refuses, or sends nothing for 20 s, the new one exits.
+//! * A third process that asks before `Ready` is refused. One that asks later waits, for up to 10 s, and is served by
+//!   the process that serves then: the listening socket at `--upgrade-socket` is handed over like the others.
 //!
 //! Deliberately absent: the exclusive resources. Each daemon releases and acquires its own.
 

@@ -10,13 +10,11 @@ use super::peer::Peer;
 use super::program::{Program, REQUEST_BYTES_MAX};
 use super::successor::Successor;
 use anyhow::Context;
-use lookaside_net::bind_unix;
+use lookaside_net::{bind_unix, set_socket_mode};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::SocketFlags;
 use socket2::Socket;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -51,11 +49,10 @@ impl UpgradeSocket {
     pub fn open(program: Program, path: &Path, inherited: &mut Inherited) -> anyhow::Result<UpgradeSocket> {
         let failed = || format!("cannot listen on {} (--upgrade-socket)", path.display());
         let socket = match inherited.take_unix(path) {
-            Some(socket) => socket,
-            None => bind_unix(path)
+            Some(socket) => set_socket_mode(path, MODE).map(|()| socket).with_context(failed)?,
+            None => bind_unix(path, MODE)
                 .with_context(|| format!("{}: to replace a process that listens there, use --take-over", failed()))?,
         };
-        std::fs::set_permissions(path, Permissions::from_mode(MODE)).with_context(failed)?;
         socket.listen(BACKLOG).with_context(failed)?;
         let (own_end, liveness) = UnixStream::pair().with_context(failed)?;
         Ok(UpgradeSocket { program, socket, _own_end: own_end, liveness })
@@ -74,6 +71,8 @@ pub struct UpgradeServer<'s> {
 struct Candidate {
     channel: Channel,
     pid: i32,
+    /// `None` if it is in another PID namespace.
+    process: Option<OwnedFd>,
     has_sent_hello: bool,
     is_ready: bool,
     deadline_ms: u64,
@@ -105,7 +104,9 @@ impl<'s> UpgradeServer<'s> {
     pub fn handle_ready(&mut self, now_ms: u64, prepare: impl FnMut(usize) -> Option<usize>) -> Option<Successor> {
         if let Some(mut candidate) = self.candidate.take() {
             match self.handle_messages(&mut candidate, now_ms) {
-                Ok(()) if candidate.prepare(prepare) => return Some(Successor::new(candidate.channel, candidate.pid)),
+                Ok(()) if candidate.prepare(prepare) => {
+                    return Some(Successor::new(candidate.channel, candidate.pid, candidate.process));
+                }
                 Ok(()) => self.candidate = Some(candidate),
                 Err(error) => {
                     tracing::warn!("process {} does not take over: {error}", candidate.pid);
@@ -134,7 +135,8 @@ impl<'s> UpgradeServer<'s> {
         }
         let deadline_ms = now_ms + HELLO_MS_MAX;
         let (has_sent_hello, is_ready, next_step) = (false, false, Some(0));
-        self.candidate = Some(Candidate { channel, pid, has_sent_hello, is_ready, deadline_ms, next_step });
+        let process = peer.open_process();
+        self.candidate = Some(Candidate { channel, pid, process, has_sent_hello, is_ready, deadline_ms, next_step });
     }
 
     fn handle_messages(&self, candidate: &mut Candidate, now_ms: u64) -> Result<(), ChannelError> {
@@ -179,5 +181,97 @@ impl Candidate {
             self.next_step = prepare(step);
         }
         self.is_ready && self.next_step.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const PROGRAM: Program = Program { name: "test", format: 1 };
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    struct Candidates {
+        folder: tempfile::TempDir,
+        stop: (UnixStream, UnixStream),
+    }
+
+    impl Candidates {
+        fn new() -> (Candidates, UpgradeSocket) {
+            let folder = tempfile::tempdir().expect("a folder");
+            let socket = UpgradeSocket::open(PROGRAM, &folder.path().join("upgrade"), &mut Inherited::default());
+            let candidates = Candidates { folder, stop: UnixStream::pair().expect("a pair") };
+            (candidates, socket.expect("the path is free"))
+        }
+
+        /// A process that has sent its Hello.
+        fn connect(&self) -> Channel {
+            let socket = UnixStream::connect(self.folder.path().join("upgrade")).expect("a process listens there");
+            let channel = Channel::new(socket, 1024).expect("a channel");
+            channel.send(MessageKind::Hello, &PROGRAM.hello_payload(), &[]).expect("it fits");
+            channel
+        }
+
+        fn receive(&self, channel: &mut Channel) -> MessageKind {
+            channel.receive(&self.stop.0, TIMEOUT).expect("a message").kind
+        }
+    }
+
+    fn no_step(_: usize) -> Option<usize> {
+        None
+    }
+
+    /// Whether the process died before or after its Ready was read decides only which step notices it.
+    #[test]
+    fn a_candidate_that_dies_right_after_ready_takes_over_at_no_step() {
+        let (candidates, socket) = Candidates::new();
+        let mut server = UpgradeServer::new(&socket, []);
+        for is_read_before_it_dies in [false, true] {
+            let mut candidate = candidates.connect();
+            assert!(server.handle_ready(0, no_step).is_none(), "accepted");
+            assert!(server.handle_ready(0, no_step).is_none(), "its Hello");
+            assert_eq!(candidates.receive(&mut candidate), MessageKind::Listeners);
+            candidate.send(MessageKind::Ready, &[], &[]).expect("it fits");
+            let mut candidate = Some(candidate);
+            if !is_read_before_it_dies {
+                candidate = None;
+            }
+            match (server.handle_ready(0, no_step), is_read_before_it_dies) {
+                (None, false) => {}
+                (Some(mut successor), true) => {
+                    drop(candidate);
+                    assert_eq!(successor.hand_over(false, &candidates.stop.0), crate::UpgradeOutcome::Failed);
+                }
+                (successor, _) => panic!("{}", successor.is_some()),
+            }
+        }
+    }
+
+    /// One upgrade is in progress when another process asks.
+    #[test]
+    fn a_second_candidate_is_refused_or_waits_for_the_process_that_serves_next() {
+        let (candidates, socket) = Candidates::new();
+        let mut old = UpgradeServer::new(&socket, []);
+        let mut first = candidates.connect();
+        assert!(old.handle_ready(0, no_step).is_none(), "accepted");
+        let mut second = candidates.connect();
+        assert!(old.handle_ready(0, no_step).is_none(), "the first one prepares");
+        assert_eq!(candidates.receive(&mut first), MessageKind::Listeners);
+        assert_eq!(candidates.receive(&mut second), MessageKind::Refused);
+        first.send(MessageKind::Ready, &[], &[]).expect("it fits");
+        let successor = old.handle_ready(0, no_step).expect("both are prepared");
+
+        // During the handover no process accepts; the new one has the socket already.
+        let mut third = candidates.connect();
+        let inherited = socket.socket.try_clone().expect("a copy");
+        drop((old, successor));
+        drop(socket);
+        let (own_end, liveness) = UnixStream::pair().expect("a pair");
+        let socket = UpgradeSocket { program: PROGRAM, socket: inherited, _own_end: own_end, liveness };
+        let mut new = UpgradeServer::new(&socket, []);
+        assert!(new.handle_ready(0, no_step).is_none(), "accepted");
+        assert!(new.handle_ready(0, no_step).is_none(), "its Hello");
+        assert_eq!(candidates.receive(&mut third), MessageKind::Listeners);
     }
 }

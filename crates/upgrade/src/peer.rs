@@ -5,8 +5,8 @@
 #![expect(unsafe_code, reason = "rustix cannot read the credentials of a process in another PID namespace")]
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::os::fd::AsRawFd;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// The process that connected, or that listens there.
@@ -43,15 +43,28 @@ impl Peer {
         self.user == 0 || self.user == rustix::process::geteuid().as_raw() || Some(self.user) == target_user
     }
 
+    /// A descriptor of the process, which never refers to another one. `None` if its id is unknown, or if it has exited.
+    pub(crate) fn open_process(&self) -> Option<OwnedFd> {
+        pidfd_open(Pid::from_raw(self.pid)?, PidfdFlags::empty()).ok()
+    }
+
     /// Waits until the process has exited, for at most `timeout`. Returns at once if its id is unknown. A process that
     /// has closed one of its sockets may not have closed the others yet.
     pub(crate) fn wait_for_exit(&self, timeout: &Timespec) {
-        if let Some(pid) = Pid::from_raw(self.pid)
-            && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
-        {
-            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(timeout));
+        if let Some(process) = self.open_process() {
+            wait_for_exit(&process, timeout);
         }
     }
+}
+
+/// Ends a process, also one that is stopped (SIGSTOP), and waits until it has released what it held. False if it cannot
+/// be signalled, or has not exited after `timeout`.
+pub(crate) fn kill(process: &OwnedFd, timeout: &Timespec) -> bool {
+    pidfd_send_signal(process, Signal::KILL).is_ok() && wait_for_exit(process, timeout)
+}
+
+fn wait_for_exit(process: &OwnedFd, timeout: &Timespec) -> bool {
+    poll(&mut [PollFd::new(process, PollFlags::IN)], Some(timeout)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]
@@ -64,5 +77,15 @@ mod tests {
         let peer = Peer::of(&one).expect("a Unix socket");
         let user = rustix::process::geteuid().as_raw();
         assert_eq!((peer.pid, peer.user), (std::process::id() as i32, user));
+    }
+
+    #[test]
+    fn a_stopped_process_is_ended() {
+        let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().expect("it exists");
+        let process = Peer { pid: child.id() as i32, user: 0 }.open_process().expect("it runs");
+        pidfd_send_signal(&process, Signal::STOP).expect("it is a child");
+        assert!(kill(&process, &Timespec { tv_sec: 10, tv_nsec: 0 }));
+        assert!(!child.wait().expect("it has exited").success());
+        assert!(Peer { pid: 0, user: 0 }.open_process().is_none(), "a process in another PID namespace");
     }
 }

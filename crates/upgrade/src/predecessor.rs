@@ -9,13 +9,19 @@ use super::program::Program;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a running process may take to reply. It replies between two rounds of accepting.
+/// How long a running process may take to reply. It replies between two rounds of accepting, and not while it hands over
+/// to another process: then that one replies once it serves.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a running process may take for the next step of a handover. A router answers the last batches meanwhile,
+/// which takes up to 15 s; a server drops its mapping, which takes about 3 ms per 64 MiB.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a process that has closed the channel may take to exit before it counts as alive.
 const EXIT_TIMEOUT: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -31,6 +37,7 @@ pub struct Predecessor {
     pid: u32,
     /// When it reported that it no longer serves, and for how long it had not served by then.
     silence: Option<(Instant, Duration)>,
+    handover_timeout: Duration,
 }
 
 /// The connections and the state that a running process hands over.
@@ -59,6 +66,8 @@ impl Predecessor {
             return Ok(None);
         };
         let sent = channel.send(MessageKind::Hello, &program.hello_payload(), &[]);
+        // A process that refuses closes the channel; its reason can still be read.
+        let sent = sent.or_else(|error| if error == ChannelError::Ended { Ok(()) } else { Err(error) });
         let (pid, listeners) = match sent.and_then(|()| receive_listeners(&mut channel, stop)) {
             // It has closed the channel without a message. That is an error unless it has exited.
             Err(ChannelError::Ended) if connect(path).with_context(failed)?.is_none() => {
@@ -72,10 +81,11 @@ impl Predecessor {
         let liveness = listeners.next().context("it has sent no descriptors").with_context(failed)?;
         tracing::info!("taking over from process {pid}: it listens on {} sockets", listeners.len());
         inherited.extend(listeners);
-        Ok(Some(Predecessor { channel, liveness, pid, silence: None }))
+        Ok(Some(Predecessor { channel, liveness, pid, silence: None, handover_timeout: HANDOVER_TIMEOUT }))
     }
 
-    /// Asks the process to stop serving, and waits until it has. On error it is alive and keeps serving.
+    /// Asks the process to stop serving, and waits until it has. On error it is alive and keeps serving, at the latest
+    /// when it goes on after it was stopped: this process exits then, and has not changed anything.
     pub fn receive(&mut self, stop: &UnixStream) -> anyhow::Result<Handover> {
         let mut handover = Handover::default();
         let result = self.receive_messages(&mut handover, stop);
@@ -103,7 +113,8 @@ impl Predecessor {
     fn receive_messages(&mut self, handover: &mut Handover, stop: &UnixStream) -> Result<(), ChannelError> {
         self.channel.send(MessageKind::Ready, &[], &[])?;
         loop {
-            let Message { kind, payload, mut descriptors } = check_refusal(self.channel.receive(stop, None)?)?;
+            let Message { kind, payload, mut descriptors } =
+                check_refusal(self.channel.receive(stop, self.handover_timeout)?)?;
             match (kind, descriptors.pop(), &payload[..]) {
                 (MessageKind::Connection, Some(socket), encoded) => {
                     let connection_state = ConnectionState::decode(encoded);
@@ -128,7 +139,11 @@ impl Predecessor {
         let pid = self.pid;
         let has_closed = error == ChannelError::Ended;
         if !(has_closed && self.has_died()) {
-            return Err(to_anyhow(error)).with_context(|| format!("process {pid} continues to serve"));
+            let advice = match error {
+                ChannelError::TimedOut => ", once it goes on (is it stopped? see State in /proc/PID/status)",
+                _ => "",
+            };
+            return Err(to_anyhow(error)).with_context(|| format!("process {pid} continues to serve{advice}"));
         }
         tracing::warn!("process {pid} has ended before it could hand over");
         Ok(())
@@ -142,9 +157,13 @@ impl Predecessor {
 
 /// Connects to `path`. `None` if no process listens there.
 fn connect(path: &Path) -> std::io::Result<Option<UnixStream>> {
-    match UnixStream::connect(path) {
-        Ok(socket) => Ok(Some(socket)),
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // It waits while too many others wait there already.
+    socket.set_write_timeout(Some(REPLY_TIMEOUT))?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Ok(()) => Ok(Some(socket.into())),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
         Err(error) => Err(error),
     }
 }
@@ -161,7 +180,7 @@ fn connect_verified(path: &Path, target_user: Option<u32>) -> anyhow::Result<Opt
 fn receive_listeners(channel: &mut Channel, stop: &UnixStream) -> Result<(u32, Vec<OwnedFd>), ChannelError> {
     let mut listeners = Vec::new();
     loop {
-        let message = channel.receive(stop, Some(REPLY_TIMEOUT)).and_then(check_refusal)?;
+        let message = channel.receive(stop, REPLY_TIMEOUT).and_then(check_refusal)?;
         let (MessageKind::Listeners, &[is_last, a, b, c, d]) = (message.kind, &message.payload[..]) else {
             return Err(ChannelError::Malformed("expected its listening sockets"));
         };

@@ -142,7 +142,13 @@ impl PositionFile {
 
     fn replace(&self, bytes: &[u8]) -> io::Result<()> {
         let temporary = self.path.with_extension("json.new");
-        let mut file = File::create(&temporary)?;
+        // An existing file, or a link to another user's file, must not be written to.
+        if let Err(why) = fs::remove_file(&temporary)
+            && why.kind() != io::ErrorKind::NotFound
+        {
+            return Err(why);
+        }
+        let mut file = File::create_new(&temporary)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, &self.path)?;
@@ -206,6 +212,19 @@ mod tests {
         file.write(&saved("7")).expect("it is overwritten");
         fs::write(directory.path().join("a.position.json.new"), b"").expect("another torn file");
         assert_eq!(file.read().expect("the file is read"), Some(saved("7")));
+    }
+
+    #[test]
+    fn file_behind_a_link_is_not_overwritten() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (file, other) = (PositionFile::new(directory.path(), "a"), directory.path().join("other"));
+        fs::write(&other, "another's").expect("the file is written");
+        for name in ["a.position.json", "a.position.json.new"] {
+            std::os::unix::fs::symlink(&other, directory.path().join(name)).expect("a link");
+            file.write(&saved("1")).expect("links are replaced");
+            assert_eq!(file.read().expect("the file is read"), Some(saved("1")));
+            assert_eq!(fs::read_to_string(&other).expect("it is read"), "another's");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! remove the folder of an idle, unconfigured server.
 
 use lookaside_sync::Mutex;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -47,6 +48,8 @@ const LOCK_FILE: &str = "lock";
 /// Keys may be confidential.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
+/// The target of a link may be another user's file.
+const NOT_THROUGH_LINKS: i32 = OFlags::NOFOLLOW.bits() as i32;
 
 impl FileDisk {
     /// Opens and locks `directory`, and creates it if it is missing. The error tells the operator what to do.
@@ -55,7 +58,7 @@ impl FileDisk {
         let failed = |error: io::Error| format!("cannot use the spool {shown}: {error}; choose another --spool");
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(directory).map_err(failed)?;
         let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(FILE_MODE);
+        let options = options.write(true).create(true).truncate(false).mode(FILE_MODE).custom_flags(NOT_THROUGH_LINKS);
         let lock = options.open(directory.join(LOCK_FILE)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => Ok(FileDisk { directory: directory.to_owned(), lock }),
@@ -73,6 +76,10 @@ impl FileDisk {
     fn create(&self, folder: &str, file: &str) -> io::Result<File> {
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(self.directory.join(folder))?;
         OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(self.path(folder, file))
+    }
+
+    fn open_to_write(&self, folder: &str, file: &str) -> io::Result<File> {
+        OpenOptions::new().write(true).custom_flags(NOT_THROUGH_LINKS).open(self.path(folder, file))
     }
 
     fn sync_folders(&self, folder: &str) -> io::Result<()> {
@@ -115,7 +122,7 @@ impl Disk for FileDisk {
     fn write(&self, folder: &str, file: &str, at: u64, bytes: &[u8], sync: bool) -> io::Result<()> {
         let handle = match at {
             0 => self.create(folder, file)?,
-            _ => OpenOptions::new().write(true).open(self.path(folder, file))?,
+            _ => self.open_to_write(folder, file)?,
         };
         handle.write_all_at(bytes, at)?;
         if sync {
@@ -133,7 +140,7 @@ impl Disk for FileDisk {
     }
 
     fn truncate(&self, folder: &str, file: &str, bytes: u64) -> io::Result<()> {
-        let handle = OpenOptions::new().write(true).open(self.path(folder, file))?;
+        let handle = self.open_to_write(folder, file)?;
         handle.set_len(bytes)?;
         handle.sync_all()
     }
@@ -310,6 +317,26 @@ mod tests {
             disk.remove_folder("a").expect("it is empty");
             assert_eq!(disk.folders().expect("it lists"), ["b"]);
         }
+    }
+
+    #[test]
+    fn a_file_behind_a_link_is_neither_locked_nor_written() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, other) = (directory.path().join("spool"), directory.path().join("other"));
+        fs::write(&other, "another's").expect("written");
+        let disk = FileDisk::open(&path).expect("it is created");
+        disk.write("a", "1", 0, b"abc", false).expect("it is created");
+        fs::remove_file(path.join("a/1")).expect("removed");
+        std::os::unix::fs::symlink(&other, path.join("a/1")).expect("a link");
+        assert!(disk.write("a", "1", 0, b"x", false).is_err());
+        assert!(disk.write("a", "1", 3, b"x", false).is_err());
+        assert!(disk.truncate("a", "1", 0).is_err());
+        assert!(disk.files("a").expect("it lists").is_empty());
+        drop(disk);
+        fs::remove_file(path.join(LOCK_FILE)).expect("removed");
+        std::os::unix::fs::symlink(&other, path.join(LOCK_FILE)).expect("a link");
+        assert!(FileDisk::open(&path).expect_err("a link").contains("--spool"));
+        assert_eq!(fs::read_to_string(&other).expect("it exists"), "another's");
     }
 
     #[test]

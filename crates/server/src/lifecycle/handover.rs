@@ -1,10 +1,12 @@
 //! The running process's side of an upgrade ([`crate::startup::takeover`] has the sequence): it gives connections and
 //! the region to the new process. All its threads have ended before, so no write can follow.
 
+use crate::cli::Arguments;
 use crate::clock::Clock;
 use crate::net::connection::Connection;
-use crate::shared::ServerState;
+use crate::shared::{ServerState, WarmStart};
 use crate::startup::warm_restart;
+use lookaside_store::{Options, Store};
 use lookaside_upgrade::{Successor, UpgradeOutcome};
 use rustix::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -55,10 +57,28 @@ pub(super) fn hand_over(
         UpgradeOutcome::Failed => {
             state.store = match store {
                 Some(store) => store,
-                None => warm_restart::reopen(&state.arguments, state.options.clone(), state.clock)?,
+                None => reopen_store(&state.arguments, &state.options, &mut state.warm_start, state.clock)?,
             };
             state.record_evictions();
             Ok(HandoverOutcome::Failed(Box::new(state), connections))
+        }
+    }
+}
+
+/// The store that was saved. If its region cannot be had, because a third process has attached it meanwhile, an empty
+/// one without a region: the ports and connections are still this process's.
+fn reopen_store(
+    arguments: &Arguments,
+    options: &Options,
+    warm_start: &mut Option<WarmStart>,
+    clock: Clock,
+) -> anyhow::Result<Store> {
+    match warm_restart::reopen(arguments, options.clone(), clock) {
+        Ok(store) => Ok(store),
+        Err(error) => {
+            tracing::error!("this process continues empty, and saves nothing at its end: {error:#}");
+            *warm_start = None;
+            Ok(Store::new(options.clone())?)
         }
     }
 }

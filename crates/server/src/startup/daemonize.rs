@@ -7,9 +7,11 @@
 //! do not use `-d`.
 
 use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -66,9 +68,21 @@ pub(crate) struct PidFile {
 
 impl PidFile {
     /// Opens the file, so that it can still be written after a change of user. Its contents stay.
+    ///
+    /// A link is refused, and so is a file with another name: this process may be root, and a user that can write to
+    /// the folder may have put it there so that its target is overwritten.
     pub(crate) fn open(path: &Path) -> anyhow::Result<PidFile> {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        let file = file.with_context(|| format!("cannot write the process id to {} (-P)", path.display()))?;
+        let failed = || format!("cannot write the process id to {} (-P)", path.display());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)) {
+            Err(Errno::LOOP) => Err(anyhow::anyhow!("it is a symbolic link")),
+            file => file.map_err(anyhow::Error::from),
+        };
+        let file = File::from(file.with_context(failed)?);
+        let found = file.metadata().with_context(failed)?;
+        if !found.is_file() || found.nlink() > 1 {
+            return Err(anyhow::anyhow!("it is not a regular file with a single name")).with_context(failed);
+        }
         Ok(PidFile { path: path.to_owned(), file })
     }
 
@@ -91,5 +105,39 @@ impl Drop for PidFile {
         {
             tracing::warn!("cannot remove {}: {error}", self.path.display());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A user that could write to the folder put a link there, and the server, as root, overwrote its target.
+    #[test]
+    fn a_file_behind_a_link_is_not_overwritten() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, other) = (folder.path().join("pid"), folder.path().join("other"));
+        fs::write(&other, "another's").expect("written");
+        let refuse = |what: &str| {
+            let error = PidFile::open(&path).err().unwrap_or_else(|| panic!("{what} is refused"));
+            let error = format!("{error:#}");
+            assert!(error.contains("-P") && error.contains(&path.display().to_string()), "{error}");
+            assert_eq!(fs::read_to_string(&other).expect("it exists"), "another's", "{what}");
+            fs::remove_file(&path).expect("it is still there");
+        };
+        std::os::unix::fs::symlink(&other, &path).expect("a link");
+        refuse("a symbolic link");
+        std::os::unix::fs::symlink(folder.path().join("missing"), &path).expect("a link");
+        refuse("a symbolic link to nothing");
+        assert!(!folder.path().join("missing").exists());
+        fs::hard_link(&other, &path).expect("a link");
+        refuse("a hard link");
+
+        let file = PidFile::open(&path).expect("the path is free");
+        file.write().expect("it is open");
+        assert_eq!(fs::read_to_string(&path).expect("written"), format!("{}\n", std::process::id()));
+        drop(file);
+        assert!(!path.exists());
     }
 }

@@ -12,15 +12,13 @@ use crate::net::udp::UdpPort;
 use crate::net::udp::amplification::AmplificationLimit;
 use crate::shared::PROGRAM;
 use anyhow::Context;
-use lookaside_net::{TlsMode, bind_unix};
+use lookaside_net::{TlsMode, bind_unix, set_socket_mode};
 use lookaside_telemetry::{Endpoint, full_address};
 use lookaside_upgrade::{Inherited, UpgradeSocket};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeSet;
-use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::ops::RangeInclusive;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -89,8 +87,11 @@ fn open_tcp(addresses: &[ListenAddress], backlog: i32, inherited: &mut Inherited
 /// Opens a Unix socket with this access mode. The socket file of a process that has died is replaced.
 fn open_unix(path: &Path, mode: u32, backlog: i32, inherited: &mut Inherited) -> anyhow::Result<Listener> {
     let message = || format!("cannot listen on {} (choose another file with -s)", path.display());
-    let socket = inherited.take_unix(path).map_or_else(|| bind_unix(path), Ok).with_context(message)?;
-    std::fs::set_permissions(path, Permissions::from_mode(mode)).with_context(message)?;
+    let socket = match inherited.take_unix(path) {
+        Some(socket) => set_socket_mode(path, mode).map(|()| socket),
+        None => bind_unix(path, mode),
+    };
+    let socket = socket.with_context(message)?;
     socket.listen(backlog).with_context(message)?;
     // The file's mode restricts who may connect, and the bytes cannot be intercepted: no TLS.
     Ok(Listener { socket, tls: Some(TlsMode::Plain), protocols: None })

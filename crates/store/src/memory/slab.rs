@@ -290,6 +290,32 @@ impl Slabs {
         class.hand = if hand.0 < page_count { hand } else { (0, 0) };
         Some(())
     }
+
+    /// Whether the free list of each page of a restored class has all its carved chunks that are not used, and nothing
+    /// else. The links lie in the chunks, which have no checksum. Reads the header of each free chunk.
+    pub fn are_free_lists_sound(&self, pages: &Pages, class: &Class) -> bool {
+        class.pages.iter().all(|&page| self.is_free_list_sound(pages, page))
+    }
+
+    fn is_free_list_sound(&self, pages: &Pages, page: u32) -> bool {
+        let record = &self.records[page as usize];
+        let mut next = record.free.load(Relaxed);
+        // A list with a cycle has no end, so it cannot have an end after this many chunks.
+        for _ in record.chunks_used()..record.chunks_carved() {
+            let chunk = Handle(next);
+            let is_here = chunk.page() == page && chunk.chunk() < record.chunks_carved();
+            if next == NO_CHUNK || !is_here || pages.usage(chunk) != Usage(0) {
+                return false;
+            }
+            next = pages.next(chunk);
+        }
+        next == NO_CHUNK
+    }
+
+    /// The number of chunks that a class uses.
+    pub fn chunks_used(&self, class: &Class) -> usize {
+        class.pages.iter().map(|&page| self.records[page as usize].chunks_used()).sum()
+    }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@
 //! A wheel advances with the verbs that use its stripe, a few blocks at a time (`verbs/maintenance.rs`), and with
 //! [`crate::Store::tick`]. While one lags behind, a timer that ends more than a wheel after it is not started.
 
-use crate::memory::chunk::{ChunkKind, HEADER_BYTES, Header, seconds};
+use crate::memory::chunk::{ChunkKind, HEADER_BYTES, Header, Usage, seconds};
 use crate::memory::geometry::TIMER_BLOCK_BYTES;
 use crate::memory::handle::Handle;
 use crate::memory::pages::Pages;
@@ -23,6 +23,7 @@ use crate::stripe::Stripe;
 use crate::stripe::timer_wheel::{TimerWheel, WHEEL_S};
 use crate::sync::lock;
 use crate::{Expiry, Now};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Items that expire later than this get no timer.
@@ -45,14 +46,24 @@ impl Timers {
         Timers { transient_s: transient_s.min(TRANSIENT_S_MAX), page_wanted: AtomicBool::new(false) }
     }
 
-    /// Whether all blocks of a restored wheel are timer blocks.
-    pub fn is_sound(&self, pages: &Pages, slabs: &Slabs, wheel: &TimerWheel) -> bool {
-        let is_block = |block: Handle| pages.class_if_any(block) == Some(pages.geometry.timer_class());
-        wheel
-            .blocks
-            .iter()
-            .map(|&block| Handle(block))
-            .all(|block| block.0 == 0 || is_block(block) && slabs.is_carved(block))
+    /// Adds the blocks of a restored wheel to `blocks`. False if one is no block, or is listed twice: their links lie in
+    /// the blocks, which have no checksum.
+    pub fn add_blocks(&self, pages: &Pages, slabs: &Slabs, wheel: &TimerWheel, blocks: &mut HashSet<u32>) -> bool {
+        let is_block = |block: Handle| {
+            pages.class_if_any(block) == Some(pages.geometry.timer_class())
+                && slabs.is_carved(block)
+                && pages.usage(block) == Usage::allocated()
+        };
+        wheel.blocks.iter().all(|&first| {
+            let mut block = Handle(first);
+            while block.0 != 0 {
+                if !is_block(block) || !blocks.insert(block.0) {
+                    return false;
+                }
+                block = Handle(pages.next(block));
+            }
+            true
+        })
     }
 
     /// Starts a timer for the item at `head` if it ends soon. Evicts nothing, since the caller may hold on to items.

@@ -8,7 +8,9 @@
 //! tried: an item whose stripe is busy is passed over, and so is one that is not published yet. After [`STEPS_MAX`]
 //! steps any item is taken, so that no store searches for long.
 //!
-//! A page that is new to a class comes right behind the hand, so that its items get a whole round.
+//! A page that is new to a class comes right behind the hand, so that its items get a whole round. An item that was
+//! stored in a chunk right in front of the hand, which a delete had freed, has none: it is passed over if it is much
+//! younger than items elsewhere in the class ([`Samples`]), unless the hand finds nothing else ([`YOUNG_MAX`]).
 //!
 //! A stale value gets no second chance: it has been deleted already. A chained item leaves as a whole, when the hand
 //! comes to its head, to its last piece in another class, or to one of those between that count as a visit.
@@ -43,6 +45,18 @@ pub type EvictionHook = Box<dyn Fn(&Evicted<'_>, Now) + Send + Sync>;
 
 const STEPS_MAX: usize = 2048;
 
+/// An item is young if its age is less than one part in this many of that of a sampled item.
+const YOUNG_SHARE: u32 = 8;
+
+/// An item of this age is not young, whatever the samples are: few evictions need samples.
+const YOUNG_S_MAX: u32 = 60;
+
+/// The number of samples, evenly spaced over the class.
+const SAMPLES: usize = 2;
+
+/// The most young items that one eviction passes over.
+const YOUNG_MAX: usize = 64;
+
 pub(crate) struct Evictor {
     age_exponent: f64,
     pub hook: OnceLock<EvictionHook>,
@@ -67,9 +81,13 @@ impl Evictor {
             return None;
         }
         let steps_max = STEPS_MAX + class.pages.len() * geometry.chunks_per_page(class.number);
+        let mut samples = Samples { age_s: None, young_left: YOUNG_MAX };
         for step in 0..steps_max {
             let chunk = advance_hand(memory, class)?;
             let is_forced = step >= STEPS_MAX;
+            if samples.pass_over(memory, class, chunk, now) {
+                continue;
+            }
             let evicted = match memory.pages.usage(chunk).kind() {
                 ChunkKind::Free | ChunkKind::Allocated => None,
                 ChunkKind::Head => self.try_head(memory, chunk, is_forced, own, freed, now),
@@ -193,6 +211,49 @@ impl Evictor {
         }
         pages.unlink_chunks(head, header, freed);
     }
+}
+
+/// Decides which items are too young to be evicted, for one search.
+struct Samples {
+    /// The greatest age of the sampled items. `None` if none was needed yet.
+    age_s: Option<u32>,
+    young_left: usize,
+}
+
+impl Samples {
+    /// Whether the chunk is the head of an item that would be evicted, although it is much younger than others.
+    fn pass_over(&mut self, memory: &Memory, class: &Class, chunk: Handle, now: Now) -> bool {
+        if self.young_left == 0 {
+            return false;
+        }
+        let header = memory.pages.header(chunk);
+        let is_candidate = header.usage.kind() == ChunkKind::Head && header.usage.clock() == 0;
+        if !is_candidate || header.is_stale() || header.is_expired(now) {
+            return false;
+        }
+        let age_s = header.usage.access_age_s(now);
+        if age_s >= YOUNG_S_MAX {
+            return false;
+        }
+        let is_young = age_s * YOUNG_SHARE < *self.age_s.get_or_insert_with(|| sample_age_s(memory, class, now));
+        self.young_left -= usize::from(is_young);
+        is_young
+    }
+}
+
+/// The greatest age of some items far from the hand.
+fn sample_age_s(memory: &Memory, class: &Class, now: Now) -> u32 {
+    let chunks = memory.pages.geometry.chunks_per_page(class.number);
+    let (place, chunk) = class.hand;
+    let age_of_sample = |number: usize| {
+        let distance = class.pages.len() * chunks * number / (SAMPLES + 1);
+        let at = (place * chunks + chunk + distance) % (class.pages.len() * chunks);
+        let sample = Handle::new(class.pages[at / chunks], at % chunks);
+        let header = memory.slabs.is_carved(sample).then(|| memory.pages.header(sample))?;
+        let is_item = header.usage.kind() == ChunkKind::Head && !header.is_stale();
+        is_item.then(|| header.usage.access_age_s(now))
+    };
+    (1..=SAMPLES).filter_map(age_of_sample).max().unwrap_or(0)
 }
 
 /// The next chunk that has been carved.

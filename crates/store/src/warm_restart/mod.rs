@@ -15,9 +15,10 @@
 //! leases (every token of the earlier process is void, since its reader may have read the database before a delete that
 //! this process has not seen), and counters.
 //!
-//! The state and the superblock have checksums; the pages of items, the index and timer blocks have none, since they
-//! are not read at the start. They are trusted like the memory of a running process: flipped bits are not detected.
-//! Only this user's processes can reach them.
+//! The state and the superblock have checksums. The lists of free chunks and of timer blocks, whose links lie in the
+//! pages, are followed and compared with the state. Items, the index, and the entries of timer blocks are not read at
+//! the start, which would take seconds with many items: they are trusted like the memory of a running process, and
+//! flipped bits are not detected. Only this user's processes can reach them.
 //!
 //! Deletes that were sent while no process ran are unknown: their sender must repeat them before the store is used.
 

@@ -13,15 +13,18 @@
 //! free chunks).
 //!
 //! The words have a checksum. Page numbers and handles in them are checked all the same, so that no access leaves the
-//! region; if one makes no sense, nothing is restored. The pages themselves are trusted (`mod.rs`).
+//! region; if one makes no sense, nothing is restored. Neither is it if a list of free chunks or of timer blocks, whose
+//! links lie in the pages, does not match the state. All else in the pages is trusted (`mod.rs`).
 
 use crate::Now;
+use crate::memory::Memory;
 use crate::memory::geometry::Geometry;
 use crate::shared::Shared;
 use crate::snapshot_codec::{PageOwners, SnapshotReader, SnapshotWriter};
 use crate::stripe::Stripe;
 use crate::sync::lock;
 use crate::warm_restart::superblock::SUPERBLOCK_BYTES;
+use std::collections::HashSet;
 
 /// The parts of which there is one.
 const FIXED_WORDS: usize = 8;
@@ -78,7 +81,21 @@ pub(crate) fn restore(shared: &Shared, words: &[u32]) -> Option<()> {
     for stripe in &memory.stripes {
         lock(&stripe.0).restore(&mut snapshot)?;
     }
+    let is_complete = owners.are_exactly_those_before(fresh) && snapshot.is_at_end();
+    (is_complete && are_lists_sound(memory)).then_some(())
+}
+
+/// Whether the lists whose links lie in the pages, of free chunks and of timer blocks, have exactly the chunks that the
+/// state counts: a wrong link would give one chunk to two items.
+fn are_lists_sound(memory: &Memory) -> bool {
+    let (pages, slabs) = (&memory.pages, &memory.slabs);
+    let mut blocks = HashSet::new();
     let mut stripes = memory.stripes.iter();
-    let wheels_are_sound = stripes.all(|stripe| memory.timers.is_sound(pages, slabs, &lock(&stripe.0).wheel));
-    (wheels_are_sound && owners.are_exactly_those_before(fresh) && snapshot.is_at_end()).then_some(())
+    let are_timers_sound =
+        stripes.all(|stripe| memory.timers.add_blocks(pages, slabs, &lock(&stripe.0).wheel, &mut blocks));
+    let blocks_used = slabs.chunks_used(&lock(&slabs.classes[pages.geometry.timer_class()]));
+    let mut classes = slabs.classes.iter();
+    are_timers_sound
+        && blocks.len() == blocks_used
+        && classes.all(|class| slabs.are_free_lists_sound(pages, &lock(class)))
 }

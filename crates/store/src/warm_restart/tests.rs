@@ -4,6 +4,9 @@ use super::prepare::persistent_geometry;
 use super::region::GET_MEMORY;
 use super::superblock::{FORMAT, SUPERBLOCK_BYTES};
 use super::*;
+use crate::memory::Memory;
+use crate::memory::chunk::ChunkKind;
+use crate::memory::handle::Handle;
 use crate::memory::sysv_shm::{Segment, ShmLock, create_semaphore_with_mode, remove_semaphore};
 use crate::snapshot_codec::SnapshotReader;
 use crate::{Expiry, HashedKey, NewItem, Options, Store, stripe};
@@ -218,23 +221,101 @@ fn no_state_makes_a_restore_panic() {
     scratch.fill();
     let (store, _) = scratch.attach();
     let words = snapshot::save(&store.shared, NOW);
+    let geometry = store.shared.memory.pages.geometry.clone();
+    let region = Region::new(geometry.region_bytes()).expect("memory");
+    copy_words(&store.shared.memory.pages.region, &region);
+    let mut shared =
+        Shared::new(&options(), geometry.clone(), stripe::create_all(&options(), geometry.stripe_bits), region);
     let mut refused = 0;
     for round in 0..400usize {
         let mut words = words.clone();
         for change in 0..=round % 3 {
-            let random = superblock::checksum([round, change].into_iter().flat_map(usize::to_ne_bytes)) as usize;
+            let random = random(&[round, change]);
             // The first words matter most.
             let place = if round.is_multiple_of(2) { random % 600 } else { random % words.len() };
             words[place] =
                 [words[place] ^ 1 << (random >> 32 & 31), u32::MAX, 0, (random >> 40) as u32][random >> 37 & 3];
         }
-        let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
-        let geometry = store.shared.memory.pages.geometry.clone();
-        let shared =
-            Shared::new(&options(), geometry.clone(), stripe::create_all(&options(), geometry.stripe_bits), region);
         refused += usize::from(snapshot::restore(&shared, &words).is_none());
+        // A restore does not write to the region.
+        let stripes = stripe::create_all(&options(), geometry.stripe_bits);
+        shared = Shared::new(&options(), geometry.clone(), stripes, shared.memory.pages.region);
     }
     assert!((100..400).contains(&refused), "{refused} of 400 were refused");
+}
+
+fn random(numbers: &[usize]) -> usize {
+    superblock::checksum(numbers.iter().flat_map(|number| number.to_ne_bytes())) as usize
+}
+
+fn copy_words(from: &Region, to: &Region) {
+    for at in (0..from.region_bytes()).step_by(8) {
+        to.long_word(at).store(from.long_word(at).load(Relaxed), Relaxed);
+    }
+}
+
+/// The links of free chunks and timer blocks were trusted: with a wrong one two items got the same chunk, one client was
+/// shown the value of another key, or a thread panicked.
+#[test]
+fn flipped_bits_of_links_give_an_empty_store_and_never_a_wrong_value() {
+    let scratch = Scratch::new();
+    let (store, _) = scratch.attach();
+    // Each key has had two values, of different lengths.
+    let value = |number: usize, version: usize| format!("value:{number}").repeat((number + version * 7) % 30 + 1);
+    let set = |store: &Store, number: usize, version| {
+        let (key, value) = (format!("key:{number}"), value(number, version));
+        let expiry = if number.is_multiple_of(3) { Expiry::At { unix_s: 1_700_000_030 } } else { Expiry::Never };
+        let item = NewItem { flags: 0, expiry, value: value.as_bytes() };
+        store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, NOW);
+    };
+    (0..8_000).for_each(|number| set(&store, number, 0));
+    (0..8_000).filter(|number| random(&[*number]).is_multiple_of(2)).for_each(|number| set(&store, number, 1));
+    let targets = link_offsets(&store.shared.memory);
+    assert!(targets.len() > 300, "{}", targets.len());
+    store.save(NOW).expect("it can be saved").expect("it has a region");
+    let mut starts = [0, 0];
+    for round in 0..32 {
+        scratch.with_a_copy(|copy| {
+            let region = copy.region();
+            for change in 0..=round % 3 {
+                let random = random(&[round, change]);
+                // Each of the four words of a header: two of them are not used by a free chunk.
+                let at = targets[random % targets.len()] + (random >> 32) % 4 * 4;
+                region.word(at).fetch_xor(1 << ((random >> 40) % 32), Relaxed);
+            }
+            drop(region);
+            let (store, start) = copy.attach();
+            starts[usize::from(matches!(start, Start::Warm { .. }))] += 1;
+            store.audit();
+            for step in 0..3_000 {
+                let number = random(&[round, step, 1]) % 12_000;
+                let key = format!("key:{number}");
+                store.reader(NOW).get(HashedKey::new(key.as_bytes()), |view| {
+                    let found = view.value.to_vec();
+                    assert!([0, 1].iter().any(|&version| value(number, version).as_bytes() == found), "{key}");
+                });
+                set(&store, number, step % 2);
+            }
+            store.tick(Now { unix_ms: NOW.unix_ms + 40_000 });
+            store.audit();
+        });
+    }
+    assert!(starts.iter().all(|&times| times > 5), "empty and warm: {starts:?}");
+}
+
+/// The offsets of all free chunks and timer blocks.
+fn link_offsets(memory: &Memory) -> Vec<usize> {
+    let (pages, slabs) = (&memory.pages, &memory.slabs);
+    let mut offsets = Vec::new();
+    for class in &slabs.classes {
+        for &page in &crate::sync::lock(class).pages {
+            let chunks = (0..slabs.record(page).chunks_carved()).map(|chunk| Handle::new(page, chunk));
+            let has_link =
+                |chunk: &Handle| matches!(pages.usage(*chunk).kind(), ChunkKind::Free | ChunkKind::Allocated);
+            offsets.extend(chunks.filter(has_link).map(|chunk| pages.offset_of(chunk)));
+        }
+    }
+    offsets
 }
 
 #[test]
@@ -359,9 +440,7 @@ impl Scratch {
         let bytes = original.region_bytes();
         let segment = Segment::create(copy.0.key(), bytes).expect("shared memory");
         let region = attach(segment, &copy.0).expect("no process maps it");
-        for at in (0..bytes).step_by(8) {
-            region.long_word(at).store(original.long_word(at).load(Relaxed), Relaxed);
-        }
+        copy_words(&original, &region);
         let (superblock, is_clean) = Superblock::read(&original).expect("it was saved");
         assert!(is_clean);
         Superblock { name: copy.0.as_str().to_string(), ..superblock }.write(&region);

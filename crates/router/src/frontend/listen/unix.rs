@@ -4,14 +4,12 @@
 //! socket. The file is removed at the end, if it is still the one that was created here. The file of a socket which
 //! another process handed over belongs to that process until this one has taken over.
 
-use lookaside_net::bind_unix;
+use lookaside_net::{bind_unix, open_socket_file, set_file_mode};
 use lookaside_upgrade::Inherited;
-use rustix::fs::{Mode, OFlags};
 use socket2::Socket;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, Metadata};
 use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file of a unix socket; removed when dropped.
@@ -58,7 +56,7 @@ fn listen(socket: Socket, file: SocketFile, backlog: i32) -> io::Result<(Socket,
 
 /// A socket that no client can connect to yet.
 fn bind(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
-    let socket = bind_unix(path)?;
+    let socket = bind_unix(path, mode)?;
     Ok((socket, file_of(path, mode, true)?))
 }
 
@@ -78,14 +76,11 @@ fn identity(file: &Metadata) -> FileIdentity {
 impl SocketFile {
     /// Sets the access mode. A file that has replaced this one, and the target of a link, keep theirs.
     fn set_mode(&self, mode: u32) -> io::Result<()> {
-        // Opens the file itself, whatever its name refers to by then.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::open(&self.path, flags, Mode::empty())?);
-        let found = file.metadata()?;
-        if !found.file_type().is_socket() || identity(&found) != self.identity {
+        let file = open_socket_file(&self.path)?;
+        if identity(&file.metadata()?) != self.identity {
             return Err(io::Error::other("another file has replaced it"));
         }
-        fs::set_permissions(format!("/proc/self/fd/{}", file.as_raw_fd()), Permissions::from_mode(mode))
+        set_file_mode(&file, mode)
     }
 
     /// Leaves the file to another process.
@@ -122,6 +117,8 @@ impl Drop for SocketFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixStream;
 
     #[test]
