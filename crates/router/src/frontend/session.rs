@@ -228,9 +228,12 @@ impl<'a> Session<'a> {
         if self.is_incomplete() {
             return Ok(());
         }
-        let mut input = std::mem::take(&mut self.input);
-        let parsed = self.parse(&mut input, Accepted::All);
-        self.input = input;
+        let is_binary = *self.is_binary.get_or_insert(self.input[0] == REQUEST_MAGIC);
+        let limits = &self.context.settings.limits;
+        let parsed = match is_binary {
+            true => parse_binary_batch(&mut self.input, limits, Accepted::All),
+            false => parse_batch(&mut self.input, limits, self.requests_last, Accepted::All),
+        };
         self.requests_last = parsed.batch.len();
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;
@@ -255,14 +258,6 @@ impl<'a> Session<'a> {
         }
         self.add_counters();
         self.end_if_closing()
-    }
-
-    fn parse(&mut self, input: &mut BytesMut, accepted: Accepted) -> ParsedBatch {
-        let limits = &self.context.settings.limits;
-        match *self.is_binary.get_or_insert(input[0] == REQUEST_MAGIC) {
-            true => parse_binary_batch(input, limits, accepted),
-            false => parse_batch(input, limits, self.requests_last, accepted),
-        }
     }
 
     /// Whether the input has no whole command.

@@ -20,7 +20,7 @@
 use super::{ParsedBatch, PendingReply, Session, SessionEnd, WRITE_BYTES_MAX, is_shutting_down};
 use crate::frontend::context::SessionContext;
 use crate::frontend::flow_control::TOTAL_REPLY_BYTES_MAX;
-use crate::frontend::parse::Accepted;
+use crate::frontend::parse::{Accepted, parse_batch, parse_binary_batch};
 use crate::frontend::session::BatchInProgress;
 use crate::shared::ReplyBytesPermit;
 use bytes::{Buf, BytesMut};
@@ -31,11 +31,11 @@ use std::collections::VecDeque;
 use std::pin::{Pin, pin};
 
 /// The most bytes that one session holds for deletes in progress behind the first batch.
-pub const DELETES_BYTES_MAX: usize = 8 << 20;
+pub const DELETES_BYTES_MAX: usize = 16 << 20;
 /// An estimate of what a batch in progress takes, in bytes, besides its requests: the futures of its routes.
 const BATCH_BYTES: usize = 4 << 10;
-/// An estimate of what a delete in progress takes, in bytes, besides its text.
-const DELETE_BYTES: usize = 512;
+/// An estimate of what a delete in progress takes, in bytes, besides its text, if it goes to a server and a gutter.
+const DELETE_BYTES: usize = 1 << 10;
 
 /// The batches of deletes that are in progress. `F` is the future of [`route`].
 struct DeletesInProgress<F> {
@@ -204,7 +204,12 @@ impl Session<'_> {
     fn parse_deletes(&mut self) -> (ParsedBatch, usize) {
         let mut text = BytesMut::from(&self.input[..]);
         let text_bytes = text.len();
-        let parsed = self.parse(&mut text, Accepted::Deletes);
+        let limits = &self.context.settings.limits;
+        let parsed = match self.is_binary {
+            Some(true) => parse_binary_batch(&mut text, limits, Accepted::Deletes),
+            // No capacity beyond the deletes there are: it would not be counted.
+            _ => parse_batch(&mut text, limits, 0, Accepted::Deletes),
+        };
         self.input.advance(text_bytes - text.len());
         self.needed_bytes = parsed.needed_bytes;
         let bytes = BATCH_BYTES + text_bytes + parsed.batch.len() * DELETE_BYTES;
