@@ -5,13 +5,13 @@ use super::names::{CLUSTERS, address, cluster_name, router_host};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{checker::Checker, database::ClusterLog};
 use bytes::Bytes;
-use lookaside_client::{DestinationOptions, TcpDestination};
+use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
 use lookaside_invalidator::{
     Start,
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline,
-        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery, WaitingRouter},
+        delivery::{DeleteResult, Delivery, Refusal, RouterConnections, RouterDelivery, WaitingRouter},
         positions::{PositionError, PositionStore, SavedPosition},
     },
 };
@@ -125,13 +125,16 @@ impl SimulatedRegion {
 
     fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
         let network = self.network.host(HOST);
-        let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
-        let router = TcpDestination::new(address(&router_host(cluster)), network.clone(), options);
-        let routers = RouterDelivery::new(
-            vec![Arc::new(router) as Arc<dyn Destination>],
-            network,
-            statistics.clusters()[cluster].clone(),
-        );
+        let tko_trackers = Some(TkoTrackers::new());
+        let connect = |tko_trackers| {
+            let options =
+                DestinationOptions { server_timeout_ms: 1_000, seed, tko_trackers, ..DestinationOptions::default() };
+            Arc::new(TcpDestination::new(address(&router_host(cluster)), network.clone(), options))
+                as Arc<dyn Destination>
+        };
+        let router = RouterConnections { deletes: connect(tko_trackers.clone()), probes: connect(tko_trackers) };
+        let statistics_of_cluster = statistics.clusters()[cluster].clone();
+        let routers = RouterDelivery::new(vec![router], network.clone(), statistics_of_cluster);
         let log = ClusterLog::new(self.database.clone());
         let delivery = CheckedDelivery {
             routers,
