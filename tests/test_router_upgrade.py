@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from certificates import Authority
 from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, stats
+from routers import ask
 from test_spool import stopped
 from upgrade import (
     CONNECTION,
@@ -403,3 +404,28 @@ def test_systemd_learns_the_new_main_pid_before_the_old_process_exits(chain, tmp
         new = chain.spawn([*chain.arguments, "--take-over"])
         assert supervisor.recv(1000) == b"MAINPID=%d\nREADY=1\n" % new.running.pid
         assert first.running.wait(STOP_S) == 0
+
+
+def test_a_router_that_waits_for_the_invalidator_hands_over_when_it_serves(tmp_path):
+    """The successor starts with an open gate: it need not wait again, and its predecessor has not handed over while
+    gets could be old."""
+    chain = RouterChain(tmp_path, "--wait-for-invalidator", 60)
+
+    def value(key: str) -> bytes:
+        return ask(chain.port, "127.0.0.1", f"get __mcrouter__.{key}\r\n".encode()).split(b"\r\n")[1]
+
+    try:
+        first = chain.begin()
+        chain.spawn([*chain.arguments, "--take-over"])
+        chain.wait_for_visitor()
+        waiting, token = value("start_gate").decode().split()
+        assert waiting == "waiting"
+        assert ask(chain.port, "127.0.0.1", b"get k\r\n").startswith(b"SERVER_ERROR router waits")
+        assert stats(chain.port)["pid"] == str(first.running.pid)
+        assert value(f"caught_up({token})") == b"open"
+        chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
+        assert stats(chain.port)["pid"] == str(chain.current.running.pid)
+        assert (stats(chain.port)["start_gate_open"], value("start_gate")) == ("1", b"open")
+        assert ask(chain.port, "127.0.0.1", b"get k\r\n") == b"END\r\n"
+    finally:
+        chain.stop()

@@ -10,14 +10,18 @@ use crate::{
         stats_endpoint,
     },
     options::{Cluster, Options},
-    pipeline::{Pipeline, delivery::RouterDelivery, positions::PositionFile},
+    pipeline::{
+        Pipeline,
+        delivery::{RouterConnections, RouterDelivery},
+        positions::PositionFile,
+    },
     source::{
         mysql::{MysqlLog, MysqlOptions},
         postgres::{PostgresLog, PostgresOptions, slot_of_cluster},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
 };
-use lookaside_client::{DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork};
+use lookaside_client::{DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork, TkoTrackers};
 use lookaside_routing::{Address, Destination, HealthSettings};
 use std::{
     fs::{self, File, TryLockError},
@@ -40,6 +44,9 @@ const EXIT_USAGE: u8 = 2;
 /// as deletes wait for it; an attempt costs one packet each way.
 const PROBE_MS_MIN: u64 = 20;
 const PROBE_MS_MAX: u64 = 100;
+/// How long a router may take to answer a probe. Three that time out in a row end its connections: one that a partition
+/// has cut off may stay silent for long after it, while a new one is answered at once.
+const PROBE_TIMEOUT_MS: u64 = 1_000;
 /// How long connecting to a router may take. The system sends a lost first packet again only after a second; a new
 /// attempt is sooner.
 const CONNECT_TIMEOUT_MS: u64 = 500;
@@ -192,10 +199,11 @@ fn build_delivery(
     network: &Arc<dyn Network>,
     statistics: Arc<ClusterStatistics>,
 ) -> RouterDelivery {
-    let destination = |router: &String| {
+    let connect = |router: &String, timeout_ms: u64, tko_trackers: &Arc<TkoTrackers>| {
         let settings = DestinationOptions {
-            server_timeout_ms: options.router_timeout_ms,
-            connect_timeout_ms: Some(options.router_timeout_ms.min(CONNECT_TIMEOUT_MS)),
+            server_timeout_ms: timeout_ms,
+            connect_timeout_ms: Some(timeout_ms.min(CONNECT_TIMEOUT_MS)),
+            tko_trackers: Some(tko_trackers.clone()),
             health: HealthSettings {
                 probe_initial_ms: PROBE_MS_MIN,
                 probe_max_ms: PROBE_MS_MAX,
@@ -208,7 +216,15 @@ fn build_delivery(
         Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))
             as Arc<dyn Destination>
     };
-    let routers = cluster.routers.iter().map(destination).collect();
+    let connections = |router: &String| {
+        // Shared by both, so that a router that answers a probe is used at once.
+        let tko_trackers = TkoTrackers::new();
+        RouterConnections {
+            deletes: connect(router, options.router_timeout_ms, &tko_trackers),
+            probes: connect(router, options.router_timeout_ms.min(PROBE_TIMEOUT_MS), &tko_trackers),
+        }
+    };
+    let routers = cluster.routers.iter().map(connections).collect();
     RouterDelivery::new(routers, network.clone(), statistics)
         .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_invalidator::{
     observe::stats::Statistics,
-    pipeline::delivery::{DeleteResult, Delivery, RouterDelivery},
+    pipeline::delivery::{DeleteResult, Delivery, RouterConnections, RouterDelivery},
 };
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{
@@ -65,7 +65,9 @@ fn server_error() -> Reply<Bytes> {
 }
 
 fn delivery_through(routers: &[&Arc<Router>]) -> RouterDelivery {
-    let routers = routers.iter().map(|&router| router.clone() as Arc<dyn Destination>).collect();
+    let connections =
+        |router: &&Arc<Router>| RouterConnections { deletes: (*router).clone(), probes: (*router).clone() };
+    let routers = routers.iter().map(connections).collect();
     RouterDelivery::new(routers, Arc::new(FlushNetwork), Statistics::new(["a"]).clusters()[0].clone())
 }
 

@@ -45,7 +45,8 @@ impl Fixture {
 
 async fn ask(client: &mut DuplexStream, command: &str, reply: &str) {
     client.write_all(command.as_bytes()).await.expect("a pipe does not break");
-    expect(client, reply).await;
+    let replied = tokio::time::timeout(BOUND, expect(client, reply)).await;
+    assert!(replied.is_ok(), "{command} has a shorter reply than {reply}");
 }
 
 fn value(key: &str, value: &str) -> String {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_invalidator::{
     observe::stats::{ClusterStatistics, Statistics},
-    pipeline::delivery::{HEDGE_DELAY, RouterDelivery},
+    pipeline::delivery::{HEDGE_DELAY, RouterConnections, RouterDelivery},
 };
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
@@ -90,8 +90,28 @@ impl FakeRouter {
     }
 }
 
-impl Destination for FakeRouter {
+/// A connection to a router. It answers in order, so a probe must not be sent among deletes.
+struct FakeConnection {
+    router: Arc<FakeRouter>,
+    is_for_deletes: bool,
+}
+
+impl Destination for FakeConnection {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        for request in &batch {
+            let is_delete = matches!(request.operation, Operation::Delete { .. });
+            assert_eq!(is_delete, self.is_for_deletes, "{request:?} on the wrong connection");
+        }
+        self.router.execute_batch(batch)
+    }
+
+    fn address(&self) -> &Address {
+        &self.router.address
+    }
+}
+
+impl FakeRouter {
+    fn execute_batch(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
             if *self.behavior.borrow() == Behavior::IsDown {
                 return vec![Err(Failure::Tko); batch.len()];
@@ -104,10 +124,6 @@ impl Destination for FakeRouter {
             }
         })
     }
-
-    fn address(&self) -> &Address {
-        &self.address
-    }
 }
 
 /// Delivery through `routers`, and its statistics.
@@ -118,7 +134,14 @@ pub fn delivery_through(routers: &[&Arc<FakeRouter>]) -> (Arc<RouterDelivery>, A
 
 /// Delivery through `routers` that counts in `statistics`.
 pub fn build_delivery(routers: &[&Arc<FakeRouter>], statistics: &Arc<ClusterStatistics>) -> RouterDelivery {
-    let routers = routers.iter().map(|&router| router.clone() as Arc<dyn Destination>).collect();
+    let connect = |router: &Arc<FakeRouter>, is_for_deletes| {
+        Arc::new(FakeConnection { router: router.clone(), is_for_deletes }) as Arc<dyn Destination>
+    };
+    let connections = |&router: &&Arc<FakeRouter>| RouterConnections {
+        deletes: connect(router, true),
+        probes: connect(router, false),
+    };
+    let routers = routers.iter().map(connections).collect();
     RouterDelivery::new(routers, Arc::new(NoNetwork), statistics.clone()).with_hedge_delay(HEDGE_DELAY)
 }
 

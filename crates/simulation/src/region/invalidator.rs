@@ -9,13 +9,13 @@ use crate::{
     process::Process,
 };
 use bytes::Bytes;
-use lookaside_client::{DestinationOptions, TcpDestination};
+use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
 use lookaside_invalidator::{
     Start,
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline,
-        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery, WaitingRouter},
+        delivery::{DeleteResult, Delivery, Refusal, RouterConnections, RouterDelivery, WaitingRouter},
         positions::{PositionError, PositionStore, SavedPosition},
     },
 };
@@ -134,14 +134,16 @@ impl SimulatedRegion {
 
     fn build_pipeline(&self, cluster: usize, process: &Process, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
         let network = self.network.host(HOST, process);
+        let tko_trackers = Some(TkoTrackers::new());
         let connect = |router: RouterName| {
-            let seed = seed ^ router.index as u64;
-            let options = DestinationOptions { server_timeout_ms: 1_000, seed, ..DestinationOptions::default() };
-            let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
-            Arc::new(destination) as Arc<dyn Destination>
+            let (seed, tko_trackers) = (seed ^ router.index as u64, tko_trackers.clone());
+            let options =
+                DestinationOptions { server_timeout_ms: 1_000, seed, tko_trackers, ..DestinationOptions::default() };
+            Arc::new(TcpDestination::new(address(&router.host()), network.clone(), options)) as Arc<dyn Destination>
         };
+        let connections = |router: RouterName| RouterConnections { deletes: connect(router), probes: connect(router) };
         let routers = RouterDelivery::new(
-            self.plan.routers(cluster).map(connect).collect(),
+            self.plan.routers(cluster).map(connections).collect(),
             network.clone(),
             statistics.clusters()[cluster].clone(),
         );

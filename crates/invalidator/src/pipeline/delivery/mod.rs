@@ -11,6 +11,7 @@
 mod router;
 mod routers;
 
+pub use router::RouterConnections;
 pub use routers::{HEDGE_DELAY, RouterDelivery};
 
 use bytes::Bytes;

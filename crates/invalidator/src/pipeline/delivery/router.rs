@@ -7,14 +7,16 @@
 //!     '----------------------------------------------------------------------------'  PROBE_DELAY_MIN .. _MAX
 //! ```
 //!
-//! A probe is a get of the state of the router's start gate, which the router answers itself. It uses the connection of the deletes, so that its reply
-//! shows that deletes are answered too. A router that answers is probed every [`PROBE_INTERVAL`], so that one that
-//! hangs is known before a delete waits for it.
+//! A probe is a get of the state of the router's start gate, which the router answers itself. A router that answers is
+//! probed every [`PROBE_INTERVAL`], so that one that hangs is known before a delete waits for it.
+//!
+//! Probes have a connection of their own. A router answers a connection in order, so a probe among the deletes would
+//! wait for a server that hangs, and the deletes behind it for the probe.
 
 use crate::observe::{log_throttle, stats::ClusterStatistics};
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
-use lookaside_routing::{Destination, Failure, Outcome};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
 use std::{
@@ -32,7 +34,8 @@ use tokio::{
 
 /// How often a router that answers is probed.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// The first and the longest delay between two probes of a suspect router. A probe of a router that is known to be down
+/// The first and the longest delay between two probes of a suspect router; the longest is also the shortest between two
+/// that are answered. A probe of a router that is known to be down
 /// costs no packet: the destination makes connections at its own pace.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
 const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
@@ -46,9 +49,17 @@ const WAITING: &[u8] = b"waiting ";
 /// The longest token of a router's run.
 const TOKEN_BYTES_MAX: usize = 64;
 
+/// The connections to one router.
+pub struct RouterConnections {
+    /// For deletes.
+    pub deletes: Arc<dyn Destination>,
+    /// For probes. It should share its TKO state with the other: then a router that returns is used at once.
+    pub probes: Arc<dyn Destination>,
+}
+
 /// A router, and whether it answers.
 pub(super) struct Router {
-    pub destination: Arc<dyn Destination>,
+    connections: RouterConnections,
     is_suspect: AtomicBool,
     /// Notified when the router becomes suspect.
     suspected: Notify,
@@ -70,10 +81,19 @@ struct SuspicionLog {
 }
 
 impl Router {
-    pub fn new(destination: Arc<dyn Destination>) -> Router {
+    pub fn new(connections: RouterConnections) -> Router {
         let log = Mutex::new(SuspicionLog { throttle: log_throttle(), is_logged: false });
         let waiting = Mutex::new(None);
-        Router { destination, is_suspect: AtomicBool::new(false), suspected: Notify::new(), log, waiting }
+        Router { connections, is_suspect: AtomicBool::new(false), suspected: Notify::new(), log, waiting }
+    }
+
+    pub fn address(&self) -> &Address {
+        self.connections.deletes.address()
+    }
+
+    /// Sends a batch of deletes.
+    pub fn delete(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        self.connections.deletes.send(batch)
     }
 
     pub fn is_suspect(&self) -> bool {
@@ -90,7 +110,7 @@ impl Router {
         let mut log = self.log.lock();
         log.is_logged = log.throttle.allow(Instant::now()).is_some();
         if log.is_logged {
-            let (cluster, router) = (&statistics.name, self.destination.address());
+            let (cluster, router) = (&statistics.name, self.address());
             tracing::warn!(
                 cluster, %router, why,
                 "router does not answer; deletes go to the cluster's other routers, and it is probed until it answers"
@@ -101,7 +121,7 @@ impl Router {
     /// Records that the router answered.
     pub fn record_answer(&self, statistics: &ClusterStatistics) {
         if self.is_suspect.swap(false, Ordering::Relaxed) && std::mem::take(&mut self.log.lock().is_logged) {
-            let (cluster, router) = (&statistics.name, self.destination.address());
+            let (cluster, router) = (&statistics.name, self.address());
             tracing::info!(cluster, %router, "router answers again");
         }
     }
@@ -136,8 +156,8 @@ impl Router {
 
     /// Tells the run `token` of the router to open its start gate. False if that is not known to be open.
     pub async fn open_start_gate(&self, token: &str) -> bool {
-        let outcomes =
-            self.destination.send(vec![get_request(format!("__mcrouter__.caught_up({token})").into())]).await;
+        let request = get_request(format!("__mcrouter__.caught_up({token})").into());
+        let outcomes = self.connections.probes.send(vec![request]).await;
         matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN)
     }
 
@@ -151,10 +171,12 @@ impl Router {
                 Ok(reply) => {
                     delay = PROBE_DELAY_MIN;
                     on_answer(self.record_start_gate(&reply));
+                    // Deletes may fail while probes are answered: each answer has refused deletes sent again.
+                    sleep(PROBE_DELAY_MAX).await;
                     tokio::select! {
                         biased;
                         () = self.suspected.notified() => {}
-                        () = sleep(PROBE_INTERVAL) => {}
+                        () = sleep(PROBE_INTERVAL - PROBE_DELAY_MAX) => {}
                     }
                 }
                 Err(failure) => {
@@ -167,7 +189,7 @@ impl Router {
     }
 
     async fn probe(&self, hedge_delay: Duration, on_failure: impl Fn(&str)) -> Outcome {
-        let mut probing = pin!(self.destination.send(vec![get_request(Bytes::from_static(START_GATE_KEY))]));
+        let mut probing = pin!(self.connections.probes.send(vec![get_request(Bytes::from_static(START_GATE_KEY))]));
         let mut outcomes = match timeout(hedge_delay, &mut probing).await {
             Ok(outcomes) => outcomes,
             Err(_) => {

@@ -28,14 +28,14 @@
 
 use super::{
     DeleteResult, Delivery, Refusal, WaitingRouter,
-    router::{Router, no_answer, reason},
+    router::{Router, RouterConnections, no_answer, reason},
 };
 use crate::observe::stats::ClusterStatistics;
 use bytes::Bytes;
 use futures_util::future::{join_all, select_all};
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request, text};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes};
+use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes};
 use std::{
     sync::{
         Arc,
@@ -72,7 +72,7 @@ pub struct RouterDelivery {
 impl RouterDelivery {
     /// Delivers through `routers`, at least one. `network` reaches the same addresses.
     pub fn new(
-        routers: Vec<Arc<dyn Destination>>,
+        routers: Vec<RouterConnections>,
         network: Arc<dyn Network>,
         statistics: Arc<ClusterStatistics>,
     ) -> RouterDelivery {
@@ -136,7 +136,7 @@ impl Delivery for RouterDelivery {
         Box::pin(async move {
             let mut refusal = String::new();
             for at in self.in_order() {
-                let router = self.routers[at].destination.address();
+                let router = self.routers[at].address();
                 match self.flush_through(router).await {
                     Ok(()) => return Ok(()),
                     Err(why) => refusal = format!("router {router}: flush_all: {why}"),
@@ -181,7 +181,7 @@ impl Delivery for RouterDelivery {
     fn report_caught_up(&self, waiting: WaitingRouter) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let router = &self.routers[waiting.index];
-            let (cluster, address) = (&self.statistics.name, router.destination.address());
+            let (cluster, address) = (&self.statistics.name, router.address());
             if router.open_start_gate(&waiting.token).await {
                 self.statistics.start_gates_opened.add(1);
                 tracing::info!(cluster, router = %address, "notified a router that its cluster is up to date");
@@ -264,10 +264,10 @@ impl<'a> HedgedBatch<'a> {
         let Some(router) = self.routers.next() else { return false };
         let indices: Vec<usize> = (0..self.keys.len()).filter(|&index| !self.results[index].is_final()).collect();
         let batch: Batch = indices.iter().map(|&index| delete_request(self.keys[index].clone())).collect();
-        let destination = &self.delivery.routers[router].destination;
+        let sending = self.delivery.routers[router].delete(batch);
         self.waiting_for.push(router);
         self.sent.push(Box::pin(async move {
-            let outcomes = destination.send(batch).await;
+            let outcomes = sending.await;
             assert_eq!(outcomes.len(), indices.len(), "a destination returns one outcome per request");
             RouterOutcomes { router, indices, outcomes }
         }));
@@ -282,10 +282,10 @@ impl<'a> HedgedBatch<'a> {
             self.is_answered = true;
             self.delivery.record_answer(router);
         }
-        let destination = &self.delivery.routers[router].destination;
+        let address = self.delivery.routers[router].address();
         for (index, outcome) in indices.into_iter().zip(outcomes) {
             if !self.results[index].is_final() {
-                self.results[index] = delete_result(outcome, destination.address());
+                self.results[index] = delete_result(outcome, address);
             }
         }
         match &failure {
