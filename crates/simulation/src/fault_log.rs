@@ -14,11 +14,11 @@ pub const AFTERMATH: Duration = Duration::from_secs(4);
 /// The part that a fault concerns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailedPart {
-    /// A router is down, hangs, or is being replaced.
+    /// A router is down, hangs, or is being replaced, and its cluster has others.
     Router,
     /// A server, spare or gutter is down or hangs.
     Server(String),
-    /// The invalidator, a link, or several parts at once.
+    /// The invalidator, the only router of a cluster, a link, or several parts at once.
     Delivery,
 }
 

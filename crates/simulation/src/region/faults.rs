@@ -86,11 +86,14 @@ impl Target {
 
 impl Kind {
     /// The part that may be stale; `None` if nothing may be.
-    fn failed_part(self, target: &Target) -> Option<FailedPart> {
+    fn failed_part(self, target: &Target, plan: &RunPlan) -> Option<FailedPart> {
         match self {
             Kind::CutApplication | Kind::HangApplication => None,
             Kind::ChangeTimeouts | Kind::RewriteServers | Kind::AddSpare => None,
-            Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => Some(FailedPart::Router),
+            Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => {
+                let is_only_one = plan.routers(target.router.cluster).count() == 1;
+                Some(if is_only_one { FailedPart::Delivery } else { FailedPart::Router })
+            }
             Kind::HangServer | Kind::RestartServer => Some(FailedPart::Server(target.server.clone())),
             Kind::CutServer
             | Kind::CutPeer
@@ -125,7 +128,7 @@ impl SimulatedRegion {
         let target = Target::random(&mut rng, &self.plan);
         let cluster = (kind != Kind::RestartInvalidator && kind != Kind::HangInvalidator)
             .then(|| cluster_name(target.router.cluster));
-        let fault = kind.failed_part(&target).map(|part| self.faults.begin(cluster, part));
+        let fault = kind.failed_part(&target, &self.plan).map(|part| self.faults.begin(cluster, part));
         self.inject(kind, &target, duration, rng).await;
         if let Some(fault) = fault {
             self.faults.end(fault);

@@ -39,9 +39,14 @@ impl RunPlan {
         use DisabledGuarantee::{Fence, Peers, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         RunPlan {
-            routers: if disabled == Peers { routers.max(2) } else { routers },
+            routers: match disabled {
+                // Peers would still fence the server.
+                Spool => 1,
+                Peers => routers.max(2),
+                _ => routers,
+            },
             spool_mode: match (disabled, spool_mode) {
-                (Fence | Peers | Spool, SpoolMode::Off) => SpoolMode::Large,
+                (Fence | Peers, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
                 _ => spool_mode,
             },
             has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0,

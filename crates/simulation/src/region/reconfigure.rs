@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 /// How long it may take until the last router sees a new file.
 const ROLLOUT: Duration = Duration::from_secs(2);
-/// How long a router may take to put a configuration in force: it waits so long for its connections.
+/// How long a router may take to put a configuration in force, because it waits for its connections.
 const IN_FORCE_MAX: Duration = Duration::from_millis(2_100);
 
 /// When a router sees a new configuration.
