@@ -101,7 +101,6 @@ impl RunningRouter {
         let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
         let config = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
         self.config = Arc::new(config.with_spool(Some(self.spool.clone())));
-        self.spool.pause_unconfigured(&self.config.servers());
         let tree = |old: &Tree| Tree::build(&self.config, fixture.network.clone(), 1, Some(old));
         self.trees = self.trees.iter().map(tree).collect();
     }

@@ -47,6 +47,7 @@ struct Fixture {
 struct RunningRouter {
     proxy: Arc<Proxy>,
     spool: Arc<Spool>,
+    options: DestinationOptions,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -108,7 +109,7 @@ impl Fixture {
             serving.serve(listener, shutdown).await;
         });
         let replay = tokio::spawn(async move { replayed.replay(view, index as u64).await });
-        self.routers[index] = Some(RunningRouter { proxy, spool, tasks: [serve, replay] });
+        self.routers[index] = Some(RunningRouter { proxy, spool, options, tasks: [serve, replay] });
     }
 
     async fn kill(&mut self, index: usize) {
@@ -315,6 +316,27 @@ async fn a_router_that_restarts_in_time_causes_no_flush() {
         assert!(matches!(fixture.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
     }
     assert_eq!(main.asked("flush_all").len(), 0);
+}
+
+/// Threads replace their trees one by one, which takes up to two seconds. Once the server counted as removed before
+/// that: peers were not asked to fence it, and the deletes of old trees failed.
+#[tokio::test(start_paused = true)]
+async fn a_delete_on_an_old_tree_is_acknowledged_although_a_new_configuration_lacks_its_server() {
+    let fixture = Fixture::start().await;
+    let RunningRouter { proxy, spool, options, .. } = fixture.routers[0].as_ref().expect("it runs");
+    let old = proxy.tree();
+    let other = CONFIGURATION.replace(MAIN, "other:1");
+    let config = RouterConfig::parse(&other, &Defaults::default(), options).expect("it is good");
+    let config = Arc::new(config.with_spool(Some(spool.clone())));
+    proxy.set_tree(Tree::build(&config, fixture.network.view(&host(0)), 1, Some(&old)));
+    fixture.main().be(Health::Gone);
+    let delete = Request { key: "k".into(), operation: Operation::Delete { hold_off_ms: 0 } };
+    assert_eq!(old.root().route(vec![delete], &Context::default()).await, [NOT_FOUND]);
+    assert_eq!(fixture.get(1, "k").await, TKO, "its peers fence the server");
+    drop(old);
+    fixture.main().be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!(fixture.statistics(0).pending, 1, "the last tree that names the server is gone: its backlog stays");
 }
 
 /// Once a key of more than about 190 bytes prevented its whole batch from being forwarded: a router without a

@@ -193,12 +193,8 @@ pub(super) async fn reload_loop(
             Ok(config) => {
                 loader.save_last_good(&config);
                 tracing::info!(source = %loader.source, "new configuration in force");
-                let servers = config.servers();
                 loader.prepare(&config);
                 publish.send_replace(Arc::new(config));
-                if let Some(spool) = &loader.spool {
-                    spool.pause_unconfigured(&servers);
-                }
                 shared.record_config_applied();
             }
             Err(why) => {

@@ -152,19 +152,6 @@ impl Spool {
         }
     }
 
-    /// Stops the replay to servers that are not in `configured`. Their backlogs and fences stay until a later
-    /// configuration names them. Must be called after a new configuration has come into force.
-    pub fn pause_unconfigured(&self, configured: &BTreeSet<Address>) {
-        let servers = self.shared.servers.lock();
-        servers
-            .iter()
-            .filter(|(address, _)| !configured.contains(address))
-            .for_each(|(_, server)| server.mark_unconfigured());
-        drop(servers);
-        // Peers are no longer asked to fence them.
-        self.shared.peers.request_sync();
-    }
-
     /// Replays backlogs and synchronizes peers until it is dropped. Only the first call of a spool has an effect.
     pub async fn replay(&self, network: Arc<dyn Network>, seed: u64) {
         let taken = self.replay_queue.lock().take();
@@ -210,22 +197,18 @@ impl Spool {
     }
 
     pub(crate) fn wrap_destination(self: &Arc<Self>, destination: Arc<dyn Destination>) -> Arc<dyn Destination> {
-        let server = self.configured_server(destination.address());
+        let server = self.configure(destination.address());
         Arc::new(SpoolingDestination::new(destination, server, self.clone()))
     }
 
-    /// A configuration names the server, whether or not its deletes are spooled: its backlog is replayed from now on.
-    pub(crate) fn mark_configured(&self, address: &Address) {
-        self.configured_server(address);
-    }
-
-    fn configured_server(&self, address: &Address) -> Arc<ServerLog> {
-        let server = self.server(address);
-        if server.mark_configured() {
+    /// A tree names the server, whether or not its deletes are spooled: its backlog is replayed from now on.
+    pub(crate) fn configure(&self, address: &Address) -> ConfiguredServer {
+        let log = self.server(address);
+        if log.add_tree() {
             // The receiver is dropped only when the process ends.
-            let _ = self.shared.replay_starts.send(server.clone());
+            let _ = self.shared.replay_starts.send(log.clone());
         }
-        server
+        ConfiguredServer { log, shared: self.shared.clone() }
     }
 
     /// The state of a server, created if it is new.
@@ -293,6 +276,23 @@ impl Spool {
             }
         }
         lines
+    }
+}
+
+/// A server that a tree of routes names. Threads replace their trees one by one, and batches end on the tree on which
+/// they began; so the server counts as configured until the last of these is dropped. Then the replay pauses, and the
+/// backlog and its fence stay until a later configuration names the server.
+pub(crate) struct ConfiguredServer {
+    log: Arc<ServerLog>,
+    shared: Arc<SpoolShared>,
+}
+
+impl Drop for ConfiguredServer {
+    fn drop(&mut self) {
+        if self.log.remove_tree() {
+            // Peers are no longer asked to fence it.
+            self.shared.peers.request_sync();
+        }
     }
 }
 

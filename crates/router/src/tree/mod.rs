@@ -23,7 +23,7 @@ pub(crate) mod explain;
 use crate::backend::flush::flush_server;
 use crate::config::router_config::RouterConfig;
 use crate::spares::Spares;
-use crate::spool::{Spool, SpoolingRoot};
+use crate::spool::{ConfiguredServer, Spool, SpoolingRoot};
 use crate::stats::per_target::PerTargetStats;
 use crate::timeouts::READY_MAX;
 use environment::{BackgroundTasks, environment};
@@ -49,6 +49,8 @@ pub struct Tree {
     window: Option<Arc<Window>>,
     target_stats: Option<PerTargetStats>,
     background_tasks: BackgroundTasks,
+    /// The servers whose deletes are not spooled.
+    _unspooled: Vec<ConfiguredServer>,
     /// `None` if the tree was not built from a configuration.
     source: Option<TreeSource>,
 }
@@ -67,6 +69,7 @@ impl Tree {
             window: None,
             target_stats: None,
             background_tasks: BackgroundTasks::new(),
+            _unspooled: Vec::new(),
             source: None,
         }
     }
@@ -86,18 +89,19 @@ impl Tree {
             window: window.clone(),
             background_tasks: background_tasks.clone(),
             target_stats: config.is_measured().then(PerTargetStats::default),
+            unspooled: Vec::new(),
         };
         let route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
         let route = match config.spool() {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
         };
-        let DestinationFactory { destinations, tko_limits, target_stats, .. } = factory;
+        let DestinationFactory { destinations, tko_limits, target_stats, unspooled: _unspooled, .. } = factory;
         if let Some(tko_trackers) = &config.destination_options().tko_trackers {
             tko_trackers.set_pool_limits(tko_limits);
         }
         let source = Some(TreeSource { config: config.clone(), network });
-        Tree { root: route, destinations, window, target_stats, background_tasks, source }
+        Tree { root: route, destinations, window, target_stats, background_tasks, _unspooled, source }
     }
 
     /// Its root.
@@ -195,6 +199,7 @@ struct DestinationFactory<'a> {
     window: Option<Arc<Window>>,
     target_stats: Option<PerTargetStats>,
     background_tasks: BackgroundTasks,
+    unspooled: Vec<ConfiguredServer>,
 }
 
 impl DestinationFactory<'_> {
@@ -229,7 +234,7 @@ impl Destinations for DestinationFactory<'_> {
             Some(spool) if settings.asynclog => spool.wrap_destination(destination),
             Some(spool) => {
                 // It may have a backlog from an earlier configuration, or be fenced by a peer.
-                spool.mark_configured(address);
+                self.unspooled.push(spool.configure(address));
                 destination
             }
             None => destination,
