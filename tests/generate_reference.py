@@ -246,7 +246,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_pending_bytes": "Their bytes on disk.",
         "spool_servers_fenced": "Servers that are not read because of this router's backlog.",
         "spool_servers_fenced_by_peers": "Servers that are not read because of another router's backlog.",
-        "spares_in_use": "Spares that serve in a server's place.",
+        "spares_in_use": "Spares that serve in a server's place and can be read.",
         "spare_takeovers": "How often a spare began to serve.",
         "spare_returns": "How often a server got its place back.",
         "spare_refusals": "Spares not used because they could not be flushed.",
