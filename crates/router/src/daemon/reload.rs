@@ -185,7 +185,8 @@ pub(super) async fn reload_loop(
             biased;
             _ = hangup.recv() => {
                 tracing::info!("SIGHUP: reading the configuration");
-                watcher.read().await
+                watcher.request_read();
+                continue;
             }
             content = watcher.next_change() => content,
         };
