@@ -524,6 +524,33 @@ async fn a_closed_spool_is_on_disk_and_accepts_no_further_deletes() {
     assert_eq!((next.get(0, "k").await, next.get(0, "l").await), (Ok(Reply::Miss), value("old")));
 }
 
+/// As in an upgrade that fails, while a backlog is removed by hand: the fence of the first spool stayed for ever.
+#[tokio::test(start_paused = true)]
+async fn a_fence_without_a_record_ends_in_a_flush_when_the_spool_is_opened_again() {
+    let fixture = Fixture::default();
+    let (mut router, main) = (fixture.start(ONE, 1), fixture.main());
+    main.put("k", "old");
+    main.be(Health::Frozen);
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    router.replay.abort();
+    router.spool.close().await.expect("it is released");
+    let folder = fixture.disk.folders().expect("a list").into_iter().next().expect("the server's");
+    for file in fixture.disk.files(&folder).expect("a list") {
+        fixture.disk.remove(&folder, &file).expect("it is there");
+    }
+    let trackers = router.config.destination_options().tko_trackers.clone().expect("the fixture's");
+    let reopened = Spool::open(fixture.disk.clone(), trackers, fixture.settings.clone()).expect("the disk is good");
+    reopened.adopt_fences(&router.spool);
+    router.spool = reopened.clone();
+    router.reload(&fixture, ONE);
+    let network = fixture.network.clone();
+    router.replay = tokio::spawn(async move { reopened.replay(network, 7).await });
+    main.be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss), "it is read again");
+    assert_eq!(main.asked("flush_all").len(), 1);
+}
+
 /// Sets, deletes and gets on two threads of a router while the server freezes, stops and returns, and the router
 /// itself is killed: a get that starts after a delete was acknowledged never returns a value that was set before the
 /// delete started.

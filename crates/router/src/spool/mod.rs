@@ -152,6 +152,18 @@ impl Spool {
         }
     }
 
+    /// Takes over the fences of `closed`, an earlier spool of this process over the same files. A fence that neither
+    /// has a reason for is lowered. A server whose backlog is no longer on disk is flushed.
+    pub fn adopt_fences(&self, closed: &Spool) {
+        let servers: Vec<_> = closed.shared.servers.lock().values().cloned().collect();
+        for closed in servers.into_iter().filter(|server| server.is_fenced()) {
+            let server = self.server(&closed.address);
+            if server.adopt_fence(&closed) {
+                recovery::replace_with_flush(&*self.shared.disk, &server, &self.shared.total);
+            }
+        }
+    }
+
     /// Replays backlogs and synchronizes peers until it is dropped. Only the first call of a spool has an effect.
     pub async fn replay(&self, network: Arc<dyn Network>, seed: u64) {
         let taken = self.replay_queue.lock().take();

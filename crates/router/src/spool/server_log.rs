@@ -228,6 +228,20 @@ impl ServerLog {
         self.state().peer_fences.overdue(now)
     }
 
+    /// Takes the fence over from `closed`, the state of the same server in a spool of this process that was closed:
+    /// lowers it if neither has a reason for it. True if only `closed` has one, which is no longer on disk: then the
+    /// server must be flushed.
+    pub(super) fn adopt_fence(&self, closed: &ServerLog) -> bool {
+        if !closed.is_fenced() || !self.is_idle() {
+            return false;
+        }
+        let has_reason = !closed.is_idle();
+        if !has_reason {
+            self.fence.lower();
+        }
+        has_reason
+    }
+
     fn unfence_if_idle(&self, state: &State) {
         if state.is_idle() {
             self.fence.lower();
@@ -449,6 +463,26 @@ mod tests {
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Segment { number: 1, at: 0 });
         server.flush_failed(0);
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
+    }
+
+    /// A replayer that waits for an append lowers the fence once the append has failed. An upgrade stops it before. If
+    /// the upgrade fails, nothing on disk shows the fence.
+    #[test]
+    fn a_fence_of_a_closed_spool_is_adopted_only_with_a_reason() {
+        let trackers = TkoTrackers::new();
+        let address = Address("here:1".into());
+        let log = || ServerLog::new(address.clone(), "here".into(), trackers.fence(&address));
+        let (closed, total, mut replaced) = (log(), TotalBytes::new(0), Vec::new());
+        let first = closed.begin_append(100, u64::MAX, &total, u64::MAX);
+        closed.end_append_and_fence(first, Ok((1, 100)), &total, &mut replaced);
+        let AppendTarget::Segment { number, .. } = first else { panic!("the backlog was empty") };
+        assert!(log().adopt_fence(&closed) && closed.is_fenced(), "a file was removed, and its deletes with it");
+        let reopened = log();
+        reopened.add_recovered(1, RecoveredSegment::Deletes { deletes: 1, bytes: 100 }, &total);
+        assert!(!reopened.adopt_fence(&closed) && reopened.is_fenced(), "it has the backlog");
+        closed.mark_replayed(number, &total);
+        assert!(closed.is_idle() && closed.is_fenced(), "no replayer has lowered the fence");
+        assert!(!log().adopt_fence(&closed) && !closed.is_fenced());
     }
 
     #[test]
