@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -306,6 +307,46 @@ def test_take_over_without_a_predecessor_starts_normally(chain):
     assert f"127.0.0.1:{chain.port} is taken" in second.log()
     chain.processes.pop()
     chain.upgrade()
+
+
+@contextlib.contextmanager
+def silent_address():
+    """An address at which connections are neither made nor refused, as at a host that is gone."""
+    with socket.socket() as listener, contextlib.ExitStack() as clients:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_silent_server_does_not_prolong_the_pause(tmp_path):
+    """The new process connected to the servers after it had taken over, and waited 2 s for one that was silent."""
+    chain = RouterChain(tmp_path, "--connect-timeout", "10000")
+    path = tmp_path / "router.json"
+    try:
+        with silent_address() as silent:
+            configuration = json.loads(path.read_text())
+            configuration["pools"]["silent"] = {"servers": [silent]}
+            configuration["route"]["policies"]["silent:"] = "PoolRoute|silent"
+            path.write_text(json.dumps(configuration))
+            chain.begin()
+            with chain.connect() as client:
+                assert client.ask(b"get key\r\n") == b"END\r\n"
+                new = chain.spawn([*chain.arguments, "--take-over"])
+                longest_s = 0.0
+                while "has taken over" not in new.log() or answered_at < served_at + 1:
+                    asked_at = time.monotonic()
+                    assert client.ask(b"get key\r\n") == b"END\r\n"
+                    answered_at = time.monotonic()
+                    longest_s = max(longest_s, answered_at - asked_at)
+                    if "has taken over" not in new.log():
+                        served_at = answered_at
+            assert longest_s < 1, f"a client waited {longest_s:.1f} s"
+    finally:
+        chain.stop()
 
 
 def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):

@@ -10,7 +10,10 @@ pub(crate) enum ConfigWatcher {
     File(FileWatcher),
     Etcd(Box<EtcdWatcher>),
     /// The command line, which never changes.
-    Fixed { text: String, is_requested: bool },
+    Fixed {
+        text: String,
+        is_requested: bool,
+    },
 }
 
 impl ConfigWatcher {

@@ -1,12 +1,13 @@
 //! From the command line to running threads, in this order:
 //!
 //! 1. bind all sockets; take those of the running process, if there is one;
-//! 2. ask that process to stop serving, and receive its clients;
-//! 3. open the spool, which fences the servers that have a backlog;
-//! 4. confirm the takeover: the other process ends, this one serves;
-//! 5. start the threads, metrics and the upgrade listener.
+//! 2. start the threads, which connect to the servers;
+//! 3. ask that process to stop serving, and receive its clients;
+//! 4. open the spool, which fences the servers that have a backlog;
+//! 5. confirm the takeover: the other process ends, this one serves;
+//! 6. start serving: clients, metrics and the upgrade listener.
 //!
-//! A failure before step 4 leaves the running process serving. So everything that may fail for a reason outside comes
+//! A failure before step 5 leaves the running process serving. So everything that may fail for a reason outside comes
 //! first.
 
 use super::Daemon;
@@ -16,7 +17,7 @@ use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
-use crate::handover::{self, BoundUpgradeSocket, InheritedClient, Takeover, WorkerSet};
+use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
 use crate::worker::{Worker, new_runtime};
@@ -47,6 +48,14 @@ pub(super) fn start<'a>(
     let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
     inherited.close_unused();
     let runtime = new_runtime()?;
+    let shared = shared_state(&loader, refusal, log);
+    loader.prepare(&config);
+    let (publish, _) = watch::channel(Arc::new(config.clone()));
+    let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish)?;
+    if predecessor.is_some() {
+        // While the other process serves. A silent server takes seconds.
+        runtime.block_on(workers.wait_until_connected());
+    }
     let handover = predecessor.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
@@ -63,11 +72,9 @@ pub(super) fn start<'a>(
     loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
     // Before the port is logged: a reader of the log may stop the daemon at once.
     let signals = runtime.block_on(async { Signals::receive() })?;
-    let shared = shared_state(&loader, refusal, log);
-    loader.prepare(&config);
-    let (publish, _) = watch::channel(Arc::new(config));
+    publish.send_replace(Arc::new(config));
     let (names, acceptors, socket_files) = distribute(sockets.listeners, options.threads(), &loader)?;
-    let (workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish, acceptors, clients)?;
+    workers.start(acceptors, clients);
     let metrics = serve_metrics(sockets.metrics, &shared, options)?;
     announce(threads.len(), &loader, names);
     if let Some(predecessor) = predecessor {
@@ -151,15 +158,12 @@ fn spawn_workers(
     loader: &ConfigLoader,
     shared: &Arc<SharedState>,
     publish: &watch::Sender<Arc<RouterConfig>>,
-    acceptors: Vec<AcceptorSockets>,
-    mut clients: Vec<Vec<InheritedClient>>,
 ) -> Result<Workers, String> {
     let (stop, shutdown) = watch::channel(false);
     let (alive, thread_ends) = mpsc::channel::<()>(1);
     let mut workers = WorkerSet::new(shared.clone(), stop);
     let mut threads = Vec::new();
-    for (index, acceptor) in acceptors.into_iter().enumerate() {
-        let (suspended, commands) = workers.add();
+    for _ in 0..options.threads() {
         let worker = Worker {
             settings: options.settings(),
             shared: shared.clone(),
@@ -168,11 +172,8 @@ fn spawn_workers(
             _alive: alive.clone(),
             network: loader.network(),
             seed: fastrand::u64(..),
-            index,
-            suspended,
-            commands,
         };
-        threads.push(worker.spawn(acceptor, clients.pop().unwrap_or_default())?);
+        threads.push(worker.spawn(workers.add())?);
     }
     Ok((workers, threads, thread_ends))
 }
