@@ -23,9 +23,10 @@ use crate::spool::{FileDisk, Spool};
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
-use lookaside_upgrade::{Inherited, notify_ready};
+use lookaside_upgrade::{Handover, Inherited, notify_ready};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 /// File descriptors besides those of clients: listeners, event queues, connections to servers.
@@ -52,19 +53,11 @@ pub(super) fn start<'a>(
     loader.prepare(&config);
     let (publish, _) = watch::channel(Arc::new(config.clone()));
     let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish)?;
-    if predecessor.is_some() {
-        // While the other process serves. A silent server takes seconds.
-        runtime.block_on(workers.wait_until_connected());
-    }
-    let handover = predecessor.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
+    let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
     loader.spool = open_spool(options, &config)?;
-    if handover.has_saved_state && loader.spool.is_none() {
-        tracing::error!(
-            "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
-        );
-    }
+    warn_of_missing_spool(handover.has_saved_state, loader.spool.as_deref());
     let config = config.with_spool(loader.spool.clone());
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
@@ -96,6 +89,25 @@ pub(super) fn start<'a>(
         _metrics: metrics,
         runtime,
     })
+}
+
+fn receive_handover(
+    predecessor: Option<&mut Takeover>,
+    runtime: &Runtime,
+    workers: &mut WorkerSet,
+) -> Result<Handover, String> {
+    let Some(predecessor) = predecessor else { return Ok(Handover::default()) };
+    // While the other process serves. A silent server takes seconds.
+    runtime.block_on(workers.wait_until_connected());
+    predecessor.receive()
+}
+
+fn warn_of_missing_spool(is_saved: bool, spool: Option<&Spool>) {
+    if is_saved && spool.is_none() {
+        tracing::error!(
+            "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
+        );
+    }
 }
 
 struct Sockets {
