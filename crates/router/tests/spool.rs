@@ -10,7 +10,9 @@ use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{Backlog, Disk as _, Fsync, MemoryDisk, RouterConfig, Spool, SpoolSettings, SpoolStats, Tree};
+use lookaside_router::{
+    Backlog, Disk as _, Fsync, MemoryDisk, RouterConfig, Spool, SpoolCounts, SpoolSettings, SpoolStats, Tree,
+};
 use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -182,6 +184,8 @@ async fn the_backlog_of_a_killed_router_is_replayed_by_the_next_before_it_reads(
     assert_eq!(router.get(0, "k").await, TKO, "from the start");
     sleep(REPAIR).await;
     assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+    let SpoolCounts { spooled, recovered, replayed, .. } = router.statistics().counts;
+    assert_eq!((spooled, recovered, replayed), (0, 1, 1), "none is replayed that is counted nowhere");
     router.kill().await;
     assert_eq!(fixture.start(ONE, 1).backlog(), Backlog::default(), "nothing is left on disk");
 }

@@ -120,6 +120,7 @@ impl Spool {
             false => recovery::load_identity(&*disk, settings.seed)?,
         };
         let servers = recovery::recover(&*disk, &tko_trackers, &total, settings.peer_timeout)?;
+        counters.recovered.add(servers.values().map(|server| server.backlog().deletes).sum());
         let has_backlog = |server: &&Arc<ServerLog>| !server.backlog().is_empty();
         let backlogged = servers.values().filter(has_backlog).map(|server| server.address.clone());
         let peers = Peers::new(identity, &settings, backlogged);
@@ -262,7 +263,8 @@ impl Spool {
     /// A snapshot of the counters and gauges.
     pub fn statistics(&self) -> SpoolStats {
         let counts = self.shared.counters.snapshot();
-        let mut statistics = SpoolStats { counts, ..SpoolStats::default() };
+        let peers_unreachable = self.shared.peers.unreachable() as u64;
+        let mut statistics = SpoolStats { counts, peers_unreachable, ..SpoolStats::default() };
         for server in self.shared.servers.lock().values() {
             let backlog = server.backlog();
             statistics.pending += backlog.deletes;
