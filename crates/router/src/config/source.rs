@@ -23,9 +23,10 @@ impl Source {
     /// over TLS, for want of certificates.
     pub fn read(&self) -> Result<String, String> {
         match self {
-            Source::Etcd(location) if location.is_secured => {
-                Err(format!("{location} needs the router's certificates: only a router can read it"))
-            }
+            Source::Etcd(location) if location.is_secured => Err(format!(
+                "{location} needs the router's certificates: only a router can read it; use lookaside-router \
+                     --config {location} --validate-config with its other options"
+            )),
             _ => self.read_through(Arc::new(TcpNetwork)),
         }
     }
