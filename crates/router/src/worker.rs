@@ -32,7 +32,11 @@ impl Worker {
         let runtime = new_runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{}", channels.index))
-            .spawn(move || runtime.block_on(self.run(channels)))
+            .spawn(move || {
+                runtime.block_on(self.run(channels));
+                // A drop would wait for lookups of host names, which cannot be interrupted.
+                runtime.shutdown_background();
+            })
             .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
