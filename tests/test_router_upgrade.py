@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, stats
+from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, silent_address, stats
 from test_spool import stopped
 from upgrade import (
     CONNECTION,
@@ -307,19 +307,6 @@ def test_take_over_without_a_predecessor_starts_normally(chain):
     assert f"127.0.0.1:{chain.port} is taken" in second.log()
     chain.processes.pop()
     chain.upgrade()
-
-
-@contextlib.contextmanager
-def silent_address():
-    """An address at which connections are neither made nor refused, as at a host that is gone."""
-    with socket.socket() as listener, contextlib.ExitStack() as clients:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        for _ in range(3):
-            client = clients.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(listener.getsockname())
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def test_a_silent_server_does_not_prolong_the_pause(tmp_path):

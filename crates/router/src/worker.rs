@@ -92,8 +92,11 @@ impl Worker {
     }
 
     async fn apply_config(&mut self, proxy: &Arc<Proxy>) {
-        let tree = self.build_tree(Some(&proxy.tree()));
-        tree.wait_until_ready().await;
+        let old = proxy.tree();
+        let tree = self.build_tree(Some(&old));
+        if !tree.secures_server_of(&old) {
+            tree.wait_until_ready().await;
+        }
         proxy.set_tree(tree);
     }
 

@@ -193,9 +193,9 @@ pub(super) async fn reload_loop(
         match loader.load(content) {
             Ok(config) => {
                 loader.save_last_good(&config);
-                tracing::info!(source = %loader.source, "new configuration in force");
                 loader.prepare(&config);
                 publish.send_replace(Arc::new(config));
+                tracing::info!(source = %loader.source, "new configuration in force");
                 shared.record_config_applied();
             }
             Err(why) => {

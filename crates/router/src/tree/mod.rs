@@ -14,7 +14,8 @@
 //!
 //! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
 //! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
-//! once the other servers are connected to, or known to be down. Destinations that it does not name end with the last
+//! once the other servers are connected to, or known to be down; at once if it protects a server by TLS that the old one
+//! reaches plain. Destinations that it does not name end with the last
 //! batch on the old tree.
 
 pub(crate) mod environment;
@@ -32,9 +33,9 @@ use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Security, Slot,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::timeout;
 
@@ -119,6 +120,16 @@ impl Tree {
             }
         };
         let _ = timeout(READY_MAX, all).await;
+    }
+
+    /// Whether it reaches a server by TLS that `old` reaches plain.
+    pub(crate) fn secures_server_of(&self, old: &Tree) -> bool {
+        let servers = |tree: &Tree, is_plain: bool| -> BTreeSet<Address> {
+            let keys = tree.destinations.keys();
+            let keys = keys.filter(|(_, settings, _)| (settings.security == Security::Plain) == is_plain);
+            keys.map(|(address, ..)| address.clone()).collect()
+        };
+        !servers(self, false).is_disjoint(&servers(old, true))
     }
 
     /// The servers at its leaves, in the order of their addresses.
@@ -211,7 +222,10 @@ impl DestinationFactory<'_> {
             seed: self.seed ^ self.destinations.len() as u64,
             ..self.config.destination_options().clone()
         };
-        Arc::new(TcpDestination::new(address.clone(), self.network.clone(), options))
+        let policy = self.config.configuration().tls_policies.get(address);
+        let pinned = policy.and_then(|policy| self.network.pinned(policy));
+        let network = pinned.unwrap_or_else(|| self.network.clone());
+        Arc::new(TcpDestination::new(address.clone(), network, options))
     }
 }
 
