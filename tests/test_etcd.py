@@ -260,7 +260,7 @@ def test_sighup_reloads_the_configuration_at_once(etcd, servers, start, tmp_path
 
 
 def test_sighup_while_etcd_is_away_changes_and_refuses_nothing(etcd, servers, start):
-    """The failed read once counted as a refused configuration, for good: etcd came back with the same value."""
+    """The failed read once counted as a refused configuration, even when etcd came back with the same value."""
     etcd.put(KEY, configuration(servers[0]))
     router = start().started()
     for away, back in ((etcd.kill, etcd.restart), (etcd.freeze, etcd.thaw)):

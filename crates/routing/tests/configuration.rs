@@ -897,7 +897,7 @@ fn all_independent_errors_are_reported_and_no_others() {
             "D": { "servers": [] }
         },
         "named_handles": [
-            { "name": "one", "type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|none", "nobody"] },
+            { "name": "one", "type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|none", "absent"] },
             { "name": "two", "type": "HashRoute", "children": ["Pool|B"], "hash_func": "Crc" }
         ],
         "routes": [
