@@ -114,12 +114,11 @@ impl ServerLog {
     pub(super) fn remove_tree(&self) -> bool {
         let mut state = self.state();
         state.trees -= 1;
-        let is_configured = state.is_configured();
-        drop(state);
-        if !is_configured {
+        let is_last = !state.is_configured();
+        if is_last {
             self.request_retry();
         }
-        !is_configured
+        is_last
     }
 
     pub(super) fn begin_append(
