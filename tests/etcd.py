@@ -73,6 +73,10 @@ class Etcd(Process):
         """Stops it from answering, connections left open."""
         self.running.send_signal(signal.SIGSTOP)
 
+    def thaw(self) -> None:
+        """Lets it go on."""
+        self.running.send_signal(signal.SIGCONT)
+
     def restart(self) -> None:
         """Starts it again with what it had."""
         self.start()

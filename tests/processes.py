@@ -1,5 +1,6 @@
 """Starts the built programs, waits until they are ready, and stops them by pid, always."""
 
+import contextlib
 import json
 import os
 import signal
@@ -31,6 +32,19 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = READY_
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def silent_address():
+    """An address at which connections are neither made nor refused, as at a host that is gone."""
+    with socket.socket() as listener, contextlib.ExitStack() as clients:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 class Process:

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+from etcd import Etcd
 from processes import PROGRAMS
 
 GOOD = {
@@ -53,6 +54,60 @@ def test_an_invalid_one_is_refused_with_line_and_column(good):
     report = json.loads(done.stdout)
     assert (done.returncode, report["good"]) == (1, False)
     assert (report["errors"][0]["line"], report["errors"][0]["path"]) == (3, "route")
+
+
+def test_every_independent_error_is_reported(good):
+    broken = json.loads(good.read_text())
+    broken["pools"]["main"]["servers"][1] = "127.0.0.1"
+    broken["pools"]["gutter"]["weigths"] = [1]
+    broken["route"]["operation_policies"]["delete"]["children"].append("PoolRoute|mian")
+    good.write_text(json.dumps(broken))
+    paths = [
+        "pools.main.servers[1]",
+        "pools.gutter.weigths",
+        "route.operation_policies.delete.children[2]",
+    ]
+    done = lookaside("check-config", good)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and len(lines) == 4, done.stderr
+    assert all(f", at {path}: " in line for path, line in zip(paths, lines, strict=False)), done.stderr
+    assert lines[3] == f"lookaside: {good}: the configuration has 3 errors"
+    report = json.loads(lookaside("check-config", "--json", good).stdout)
+    assert [error["path"] for error in report["errors"]] == paths
+    router = [PROGRAMS / "lookaside-router", "-f", good, "--validate-config"]
+    refused = subprocess.run(router, capture_output=True, text=True, timeout=30, check=False)
+    assert refused.returncode == 2 and all(f", at {path}: " in refused.stderr for path in paths), refused.stderr
+
+
+def test_a_name_that_cannot_stand_in_a_certificate_is_an_error(good):
+    """The router refused it, check-config passed it."""
+    configuration = json.loads(good.read_text())
+    configuration["pools"]["main"] |= {"security_mech": "tls", "ssl_service_identity": "no name"}
+    configuration["pools"]["gutter"] |= {"servers": ["cache_*:11211:ascii:ssl"], "unsafe_ssl_skip_verification": True}
+    good.write_text(json.dumps(configuration))
+    report = json.loads(lookaside("check-config", "--json", good).stdout)
+    found = [(error["path"], "ssl_service_identity" in error["message"]) for error in report["errors"]]
+    assert found == [("pools.main", True), ("pools.gutter", True)], report
+    shown = lookaside("route", "get", "k", "-f", good)
+    assert shown.returncode == 1 and "cannot stand in a certificate" in shown.stderr
+
+
+def test_a_configuration_in_etcd_is_checked_and_explained(good, tmp_path):
+    etcd = Etcd(tmp_path)
+    try:
+        etcd.put("lookaside/one", good.read_text())
+        location = f"etcd://127.0.0.1:{etcd.port}/lookaside/one"
+        done = lookaside("check-config", location)
+        assert done.returncode == 0 and f"{location}: the configuration is good: 3 servers" in done.stdout, done.stderr
+        assert steps("get", "user:42", "-f", location)[0][0] == "OperationSelectorRoute"
+        missing = lookaside("check-config", location + "2")
+        assert missing.returncode == 1 and "etcd has no such key" in missing.stderr, missing.stderr
+        secured = lookaside("check-config", location.replace("etcd", "etcds", 1))
+        assert secured.returncode == 1 and "--validate-config" in secured.stderr, secured.stderr
+        wrong = lookaside("check-config", f"etcd://127.0.0.1:{etcd.port}")
+        assert wrong.returncode == 1 and "the key is missing" in wrong.stderr, wrong.stderr
+    finally:
+        etcd.stop()
 
 
 def test_standard_input_and_a_file_that_is_not_there(good):

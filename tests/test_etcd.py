@@ -259,6 +259,29 @@ def test_sighup_reloads_the_configuration_at_once(etcd, servers, start, tmp_path
         assert router.servers() == {servers[0].port}
 
 
+def test_sighup_while_etcd_is_away_changes_and_refuses_nothing(etcd, servers, start):
+    """The failed read once counted as a refused configuration, even when etcd came back with the same value."""
+    etcd.put(KEY, configuration(servers[0]))
+    router = start().started()
+    for away, back in ((etcd.kill, etcd.restart), (etcd.freeze, etcd.thaw)):
+        away()
+        logged = router.log().count("etcd does not answer")
+        for _ in range(2):
+            router.running.send_signal(signal.SIGHUP)
+            eventually(lambda: router.log().count("etcd does not answer") > logged, "each is in the log", 30)  # noqa: B023
+            logged += 1
+        assert router.servers() == {servers[0].port} and connect(router.port).set("a", b"x")
+        applied = router.log().count("new configuration in force")
+        back()
+        eventually(lambda: router.log().count("new configuration in force") > applied, "it is read", 30)  # noqa: B023
+        assert router.number("config_failures") == 0 and "config_last_refusal" not in stats(router.port)
+    etcd.put(KEY, configuration(servers[1]))
+    router.takes(servers[1])
+    etcd.freeze()
+    router.running.send_signal(signal.SIGHUP)
+    assert router.stop() == 0, "a read that hangs does not delay the end"
+
+
 def test_an_invalid_location_is_refused():
     done = subprocess.run(
         [PROGRAMS / "lookaside-router", "--config", "etcd://127.0.0.1:2379"], capture_output=True, text=True, timeout=20

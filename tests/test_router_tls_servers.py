@@ -2,7 +2,9 @@
 
 import json
 import signal
+import socketserver
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,51 @@ def test_a_server_is_verified_again_when_its_name_changes(tmp_path, authority, s
         eventually(lambda: router.reply_to(b"get key").startswith(b"SERVER_ERROR"), "its certificate has another name")
     finally:
         assert router.stop() == 0
+
+
+class PlainServer(socketserver.ThreadingTCPServer):
+    """Answers plain commands, and says nothing to the first message of TLS."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.gets = 0
+        super().__init__(("127.0.0.1", 0), PlainServer.Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    class Handler(socketserver.StreamRequestHandler):
+        """One connection."""
+
+        def handle(self) -> None:
+            """Answers until the end."""
+            for line in self.rfile:
+                if line.startswith(b"get "):
+                    self.server.gets += 1
+                    self.wfile.write(b"END\r\n")
+                elif line == b"version\r\n":
+                    self.wfile.write(b"VERSION 1\r\n")
+
+
+def test_a_server_that_is_to_use_tls_is_not_reached_plain_while_it_is_connected_to(tmp_path, authority):
+    """A thread kept its old tree, and sent plain requests, for up to two seconds."""
+    with PlainServer() as server:
+        pool = {"servers": [f"127.0.0.1:{server.server_address[1]}"]}
+        router = Router(tmp_path, {"A": pool}, "--pem-ca-path", authority.certificate)
+        client = LeaseClient(router.port)
+        try:
+            assert client.command(b"get key") == b"END"
+            configuration = {"pools": {"A": pool | {"use_ssl": True}}, "route": "PoolRoute|A"}
+            router.configuration.write_text(json.dumps(configuration))
+            eventually(lambda: "new configuration in force" in router.log(), "it is read")
+            # The thread replaces its tree before it answers this.
+            client.command(b"version")
+            gets = server.gets
+            assert client.command(b"get key").startswith(b"SERVER_ERROR"), "the handshake takes too long"
+            assert server.gets == gets
+        finally:
+            client.close()
+            assert router.stop() == 0
+            server.shutdown()
 
 
 def test_spooled_deletes_are_replayed_through_tls(tmp_path, authority, server):

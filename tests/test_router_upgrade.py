@@ -10,11 +10,12 @@ import signal
 import socket
 import struct
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, stats
+from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, silent_address, stats
 from routers import ask
 from test_spool import stopped
 from upgrade import (
@@ -326,6 +327,33 @@ def test_take_over_without_a_predecessor_starts_normally(chain):
     assert f"127.0.0.1:{chain.port} is taken" in second.log()
     chain.processes.pop()
     chain.upgrade()
+
+
+def test_a_silent_server_does_not_prolong_the_pause(tmp_path):
+    """The new process connected to the servers after it had taken over, and waited 2 s for one that was silent."""
+    chain = RouterChain(tmp_path, "--connect-timeout", "10000")
+    path = tmp_path / "router.json"
+    try:
+        with silent_address() as silent:
+            configuration = json.loads(path.read_text())
+            configuration["pools"]["silent"] = {"servers": [silent]}
+            configuration["route"]["policies"]["silent:"] = "PoolRoute|silent"
+            path.write_text(json.dumps(configuration))
+            chain.begin()
+            with chain.connect() as client:
+                assert client.ask(b"get key\r\n") == b"END\r\n"
+                new = chain.spawn([*chain.arguments, "--take-over"])
+                longest_s, taken_over_at = 0.0, None
+                # Also for a moment after it has taken over: its clients could wait then.
+                while taken_over_at is None or time.monotonic() < taken_over_at + 1:
+                    asked_at = time.monotonic()
+                    assert client.ask(b"get key\r\n") == b"END\r\n"
+                    longest_s = max(longest_s, time.monotonic() - asked_at)
+                    if taken_over_at is None and "has taken over" in new.log():
+                        taken_over_at = time.monotonic()
+            assert longest_s < 1, f"a client waited {longest_s:.1f} s"
+    finally:
+        chain.stop()
 
 
 def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):

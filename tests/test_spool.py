@@ -243,6 +243,35 @@ def test_no_router_of_a_cluster_reads_a_server_that_a_peer_has_fenced(cluster, t
             router.stop()
 
 
+def test_a_peer_is_warned_of_only_when_a_delete_needs_it(cluster, tmp_path):
+    """Routers of a cluster are started one by one: each once warned of those that were not there yet."""
+    ports = [free_port(), free_port()]
+
+    def start(own: int, other: int) -> Router:
+        return Router(cluster, tmp_path / f"spool-{own}", tmp_path, "--spool-peers", f"127.0.0.1:{other}", port=own)
+
+    first, key = start(*ports), key_of_server(cluster, cluster.servers[0])
+    routers = [first]
+    try:
+        unneeded = "spool peer unreachable; no delete needs it now"
+        eventually(lambda: unneeded in first.log(), "it is not there yet")
+        assert stats(first.port)["spool_peers_unreachable"] == "1"
+        routers.append(start(*reversed(ports)))
+        eventually(lambda: "spool peer reachable again" in first.log(), "it is there")
+        assert stats(first.port)["spool_peers_unreachable"] == "0"
+        assert all(" WARN " not in router.log() for router in routers), [router.log() for router in routers]
+        routers[1].kill()
+        eventually(lambda: first.log().count(unneeded) == 2, "it is gone")
+        with stopped(cluster.servers[0]):
+            assert first.delete(key).startswith(b"SERVER_ERROR")
+            needed = "spool peer unreachable: deletes that a server does not answer fail"
+            eventually(lambda: needed in first.log(), "a delete needs it")
+        assert first.log().count(unneeded) == 2 and first.log().count(needed) == 1
+    finally:
+        for router in routers:
+            router.stop()
+
+
 def test_a_router_named_as_its_own_peer_is_reported(cluster, tmp_path):
     port = free_port()
     router = Router(cluster, tmp_path / "spool", tmp_path, "--spool-peers", f"127.0.0.1:{port}", port=port)

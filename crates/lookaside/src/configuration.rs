@@ -5,8 +5,8 @@ pub mod route;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::DestinationOptions;
-use lookaside_router::{RouterConfig, Source};
-use lookaside_routing::{ConfigurationError, Defaults, RoutingPrefix};
+use lookaside_router::{EtcdLocation, RouterConfig, Source};
+use lookaside_routing::{ConfigurationErrors, Defaults, RoutingPrefix};
 use std::{io::Read as _, path::Path};
 
 const STDIN_BYTES_MAX: u64 = 64 << 20;
@@ -23,12 +23,12 @@ pub struct ConfigArgs {
 pub struct LoadedConfig {
     /// The name of its source, for messages.
     pub source: String,
-    pub plan: Result<RouterConfig, ConfigurationError>,
+    pub plan: Result<RouterConfig, ConfigurationErrors>,
 }
 
 impl ConfigArgs {
-    /// Loads the configuration in `file`, `-` for standard input. Fails if the file cannot be read or an option is
-    /// invalid; an invalid configuration is in the result.
+    /// Loads the configuration in `file`: a path, an `etcd://` location, or `-` for standard input. Fails if it cannot
+    /// be read or an option is invalid; an invalid configuration is in the result.
     pub fn load(&self, file: &Path) -> Result<LoadedConfig> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| anyhow!("--route-prefix: {error}"))?;
         let defaults = Defaults { prefix, ..Defaults::default() };
@@ -37,7 +37,12 @@ impl ConfigArgs {
             std::io::stdin().take(STDIN_BYTES_MAX).read_to_string(&mut text)?;
             ("standard input".to_owned(), text)
         } else {
-            let source = Source::File(file.to_owned());
+            let location = file.to_str().and_then(EtcdLocation::parse).transpose().map_err(|why| anyhow!(why))?;
+            let password = std::env::var("LOOKASIDE_ETCD_PASSWORD").ok();
+            let source = match location {
+                Some(location) => Source::Etcd(location.with_password(password.as_deref())),
+                None => Source::File(file.to_owned()),
+            };
             let text = source.read().map_err(|why| anyhow!(source.error_context(&why)))?;
             (source.to_string(), text)
         };

@@ -1,21 +1,19 @@
 //! One thread: a runtime, its acceptor, a tree over its own connections to servers, and the clients that it accepted.
 //!
-//! It serves until the shutdown. Then it ends, or, on a handover to another process, suspends its sessions and waits
-//! for the result ([`crate::handover`]).
+//! It connects to the servers first, while another process may still serve the clients. Then it serves until the
+//! shutdown, and ends; or, on a handover to another process, suspends its sessions and waits for the result
+//! ([`crate::handover`]).
 
 use crate::backend::tls_connector::TlsNetwork;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::limits::Settings;
-use crate::frontend::listen::AcceptorSockets;
-use crate::frontend::session::ClientSession;
-use crate::handover::{InheritedClient, WorkerCommand, close_gracefully, restore_client};
+use crate::handover::{WorkerChannels, WorkerCommand, close_gracefully, restore_client};
 use crate::proxy::Proxy;
 use crate::shared::SharedState;
 use crate::tree::Tree;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
@@ -26,32 +24,31 @@ pub(crate) struct Worker {
     pub(crate) _alive: mpsc::Sender<()>,
     pub(crate) network: Arc<TlsNetwork>,
     pub(crate) seed: u64,
-    pub(crate) index: usize,
-    /// Receives the thread's suspended sessions on a handover.
-    pub(crate) suspended: UnboundedSender<(usize, Vec<ClientSession>)>,
-    /// The main thread's commands after that.
-    pub(crate) commands: UnboundedReceiver<WorkerCommand>,
 }
 
 impl Worker {
-    /// Starts the thread. `clients` are connections of an earlier process.
-    pub(crate) fn spawn(
-        self,
-        acceptor: AcceptorSockets,
-        clients: Vec<InheritedClient>,
-    ) -> Result<JoinHandle<()>, String> {
+    /// Starts the thread, which connects to the servers and waits for [`WorkerCommand::Start`].
+    pub(crate) fn spawn(self, channels: WorkerChannels) -> Result<JoinHandle<()>, String> {
         let runtime = new_runtime()?;
         thread::Builder::new()
-            .name(format!("proxy-{}", self.index))
-            .spawn(move || runtime.block_on(self.run(acceptor, clients)))
+            .name(format!("proxy-{}", channels.index))
+            .spawn(move || {
+                runtime.block_on(self.run(channels));
+                // A drop would wait for lookups of host names, which cannot be interrupted.
+                runtime.shutdown_background();
+            })
             .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
-    async fn run(mut self, acceptor: AcceptorSockets, clients: Vec<InheritedClient>) {
-        let config = self.configs.borrow_and_update().clone();
-        let tree = Tree::build(&config, self.network.clone(), self.seed, None);
-        // Clients that connect meanwhile wait in the listener's queue.
-        tree.wait_until_ready().await;
+    async fn run(mut self, channels: WorkerChannels) {
+        let WorkerChannels { index, suspended: suspended_in, mut commands, connecting } = channels;
+        let connected = self.build_tree(None);
+        connected.wait_until_ready().await;
+        drop(connecting);
+        let Some(WorkerCommand::Start { acceptor, clients }) = commands.recv().await else { return };
+        // Its servers are those that are connected. Now the configuration may have a spool.
+        let tree = self.build_tree(Some(&connected));
+        drop(connected);
         let mut listener = Some(acceptor.register().expect("the sockets do not block, and this is a runtime"));
         let proxy = Proxy::new(self.settings.clone(), self.shared.clone(), tree);
         // A socket that cannot be registered has been closed by its client meanwhile.
@@ -71,13 +68,14 @@ impl Worker {
                 return;
             }
             // The main thread receives it unless the process ends.
-            let _ = self.suspended.send((self.index, suspended));
-            clients = match self.commands.recv().await {
+            let _ = suspended_in.send((index, suspended));
+            clients = match commands.recv().await {
                 Some(WorkerCommand::Resume(clients)) => clients,
                 Some(WorkerCommand::Exit(remaining)) => {
                     drop(listener);
                     return close_gracefully(remaining).await;
                 }
+                Some(WorkerCommand::Start { .. }) => unreachable!("it is sent once"),
                 None => return,
             };
             // The spool may have been opened again.
@@ -94,10 +92,18 @@ impl Worker {
     }
 
     async fn apply_config(&mut self, proxy: &Arc<Proxy>) {
-        let config = self.configs.borrow_and_update().clone();
-        let tree = Tree::build(&config, self.network.clone(), self.seed, Some(&proxy.tree()));
-        tree.wait_until_ready().await;
+        let old = proxy.tree();
+        let tree = self.build_tree(Some(&old));
+        if !tree.secures_server_of(&old) {
+            tree.wait_until_ready().await;
+        }
         proxy.set_tree(tree);
+    }
+
+    /// A tree of the newest configuration.
+    fn build_tree(&mut self, old: Option<&Tree>) -> Tree {
+        let config = self.configs.borrow_and_update().clone();
+        Tree::build(&config, self.network.clone(), self.seed, old)
     }
 }
 

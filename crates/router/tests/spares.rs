@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Long enough to detect an unreachable server, too short for a spare to replace it.
 const SHORT: Duration = Duration::from_secs(2);
@@ -370,6 +370,61 @@ async fn a_serving_spare_keeps_serving_over_a_change_of_the_pool() {
     fixture.server("main:1").be(Health::Well);
     sleep(LONG).await;
     assert_eq!((fixture.get(0, "k").await, fixture.statistics(0).returns), (MISS, 1));
+}
+
+/// Threads replace their trees one by one. Once a thread with the old tree read the spare, where another with the new
+/// tree, which lacks the spare, had not deleted.
+#[tokio::test(start_paused = true)]
+async fn a_spare_that_leaves_its_pool_is_not_read_by_the_old_tree_of_a_thread() {
+    let fixture = Fixture::start(ONE, 1).await;
+    fixture.server("main:1").be(Health::Gone);
+    sleep(LONG).await;
+    fixture.fill(0, "k", "old").await;
+    let old = fixture.routers[0].proxy.tree();
+    fixture.reload(NONE, 0);
+    assert_acknowledged(&fixture.delete(0, "k").await);
+    let get = Request { key: "k".into(), operation: Operation::Get { cas: false } };
+    assert_eq!(old.root().route(vec![get], &Context::default()).await, [TKO], "as without a spare");
+    assert!(fixture.server("x:1").has("k"), "the delete has not reached it");
+}
+
+/// The spares were prepared one after the other: one that accepted a connection and did not reply delayed the next
+/// server's by a second, and then took its spare.
+#[tokio::test(start_paused = true)]
+async fn a_hung_spare_does_not_delay_the_spare_of_another_server() {
+    let fixture = Fixture::start(THREE, 1).await;
+    sleep(LONG).await;
+    fixture.server("x:1").be(Health::Frozen);
+    for (server, key) in [("a:1", "k:0:a"), ("b:1", "k:1:b")] {
+        fixture.server(server).be(Health::Gone);
+        for _ in 0..3 {
+            fixture.get(0, key).await.expect_err("there is no reply");
+        }
+    }
+    let unreadable_since = Instant::now();
+    while fixture.statistics(0).in_use == 0 {
+        assert!(unreadable_since.elapsed() < Duration::from_millis(10_500), "the spare is not prepared");
+        sleep(Duration::from_millis(50)).await;
+    }
+    fixture.fill(0, "k:1:b", "v").await;
+    assert!(fixture.server("y:1").has("k:1:b"), "each server prefers another spare");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_spare_does_not_count_as_in_use() {
+    let fixture = Fixture::start(ONE, 1).await;
+    fixture.server("main:1").be(Health::Gone);
+    sleep(LONG).await;
+    assert_eq!(fixture.statistics(0).in_use, 1);
+    for spare in ["x:1", "y:1"] {
+        fixture.server(spare).be(Health::Gone);
+    }
+    sleep(LONG).await;
+    assert_eq!(fixture.get(0, "k").await, TKO);
+    assert_eq!(fixture.statistics(0).in_use, 0);
+    fixture.server("x:1").be(Health::Well);
+    sleep(LONG).await;
+    assert_eq!((fixture.get(0, "k").await, fixture.statistics(0).in_use), (MISS, 1));
 }
 
 /// The routers detect outages in different orders.

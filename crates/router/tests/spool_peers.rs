@@ -13,11 +13,12 @@ use bytes::Bytes;
 use fake_network::Health;
 use lookaside_client::{Network as _, Stream};
 use lookaside_protocol::{Operation, Reply, Request};
-use lookaside_router::{Disk as _, PeerMissing, SpoolStats};
-use lookaside_routing::{Address, Context, Failure, Outcome};
-use peer_cluster::{Fixture, MAIN, PEER_TIMEOUT, ROUTERS, host};
+use lookaside_router::{Disk as _, PeerMissing, RouterConfig, SpoolStats, Tree};
+use lookaside_routing::{Address, Context, Defaults, Failure, Outcome};
+use peer_cluster::{CONFIGURATION, Fixture, MAIN, PEER_TIMEOUT, ROUTERS, RunningRouter, host};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::sleep;
@@ -172,6 +173,27 @@ async fn a_router_that_restarts_in_time_causes_no_flush() {
         assert!(matches!(fixture.get(router, "l").await, Ok(Reply::Value { .. })), "{router}");
     }
     assert_eq!(main.asked("flush_all").len(), 0);
+}
+
+/// Threads replace their trees one by one, which takes up to two seconds. Once the server counted as removed before
+/// that: peers were not asked to fence it, and the deletes of old trees failed.
+#[tokio::test(start_paused = true)]
+async fn a_delete_on_an_old_tree_is_acknowledged_although_a_new_configuration_lacks_its_server() {
+    let fixture = Fixture::start().await;
+    let RunningRouter { proxy, spool, options, .. } = fixture.routers[0].as_ref().expect("it runs");
+    let old = proxy.tree();
+    let other = CONFIGURATION.replace(MAIN, "other:1");
+    let config = RouterConfig::parse(&other, &Defaults::default(), options).expect("it is good");
+    let config = Arc::new(config.with_spool(Some(spool.clone())));
+    proxy.set_tree(Tree::build(&config, fixture.network.view(&host(0)), 1, Some(&old)));
+    fixture.main().be(Health::Gone);
+    let delete = Request { key: "k".into(), operation: Operation::Delete { hold_off_ms: 0 } };
+    assert_eq!(old.root().route(vec![delete], &Context::default()).await, [NOT_FOUND]);
+    assert_eq!(fixture.get(1, "k").await, TKO, "its peers fence the server");
+    drop(old);
+    fixture.main().be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!(fixture.statistics(0).pending, 1, "the last tree that names the server is gone: its backlog stays");
 }
 
 /// Once a key of more than about 190 bytes prevented its whole batch from being forwarded: a router without a

@@ -86,3 +86,15 @@ async fn removed_file_is_an_error_and_may_come_back() {
     fs::write(&path, "two").unwrap();
     assert_eq!(next(&mut watch).await.as_deref(), Ok("two"));
 }
+
+#[tokio::test]
+async fn requested_read_returns_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("router.json");
+    fs::write(&path, "one").unwrap();
+    let mut watch = watch(&path);
+    watch.request_read();
+    assert_eq!(next(&mut watch).await.as_deref(), Ok("one"));
+    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.next_change()).await;
+    assert!(waited.is_err(), "once: {waited:?}");
+}

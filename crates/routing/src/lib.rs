@@ -69,8 +69,8 @@ pub use cluster::{
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    ConfigurationError, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle, Pool, Protocol,
-    RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
+    ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle, Pool,
+    Protocol, RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
 };
 pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, Spawner};
 pub(crate) use hash::NamesNeeded;

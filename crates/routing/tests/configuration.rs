@@ -811,8 +811,9 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
             "expected true or false, found the number 1",
         ),
     ] {
-        let error = Configuration::parse(&with_route(&route), &Defaults::default()).expect_err(&route);
-        assert_eq!((error.line, &*error.path, &*error.message), (2, at, why), "{route}");
+        let errors = Configuration::parse(&with_route(&route), &Defaults::default()).expect_err(&route);
+        let errors: Vec<_> = errors.iter().map(|error| (error.line, &*error.path, &*error.message)).collect();
+        assert_eq!(errors, [(2, at, why)], "{route}");
     }
     for name in ["AllAsyncRoute", "AllFastestRoute", "AllInitialRoute", "AllMajorityRoute", "RandomRoute"] {
         let message = refusal(&with_route(&format!("{{\"type\": {name:?}, \"children\": []}}")));
@@ -882,4 +883,58 @@ async fn every_handle_around_others_is_built_as_configured() {
     }
     let warnings = read(&text(r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute"}"#)).warnings;
     assert!(warnings[0].message.contains("never expire"), "{warnings:?}");
+}
+
+/// Once each run of `check-config` showed one error.
+#[test]
+fn all_independent_errors_are_reported_and_no_others() {
+    let text = r#"{
+        "pool": {},
+        "pools": {
+            "A": { "servers": ["a:1", "b", "c:0"], "server_timeout": "1s", "tags": 7 },
+            "B": { "servers": ["b:1"], "weight": [1], "connect_timeout": 0 },
+            "C": { "inherit": "A" },
+            "D": { "servers": [] }
+        },
+        "named_handles": [
+            { "name": "one", "type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|none", "absent"] },
+            { "name": "two", "type": "HashRoute", "children": ["Pool|B"], "hash_func": "Crc" }
+        ],
+        "routes": [
+            { "aliases": ["/././"], "route": { "type": "OperationSelectorRoute", "default_policy": "two",
+                "operation_policies": { "get": "one", "set": { "type": "NulRoute" }, "add": "PoolRoute|D" } } },
+            { "aliases": ["/a/b/"], "route": { "type": "AllSyncRoute", "children": [] } }
+        ]
+    }"#;
+    let errors = Configuration::parse(text, &Defaults::default()).expect_err("many");
+    let places: Vec<_> = errors.iter().map(|error| &*error.path).collect();
+    assert_eq!(
+        places,
+        [
+            "pool",
+            "pools.A.servers[1]",
+            "pools.A.servers[2]",
+            "pools.A.server_timeout",
+            "pools.B.weight",
+            "pools.B.connect_timeout",
+            "pools.D.servers",
+            "named_handles[0].children[1]",
+            "named_handles[0].children[2]",
+            "named_handles[1].hash_func",
+            "routes[0].route.operation_policies.set.type",
+            "routes[1].route.children",
+        ],
+        "{errors}"
+    );
+    assert!(errors.to_string().starts_with("12 errors; (1) line 2, column "), "{errors}");
+    assert!(!errors.has_more());
+}
+
+#[test]
+fn errors_beyond_twenty_are_counted_as_more() {
+    let servers = vec!["\"no port\""; 30].join(",");
+    let text = format!(r#"{{ "pools": {{ "A": {{ "servers": [{servers}] }} }}, "route": "PoolRoute|A" }}"#);
+    let errors = Configuration::parse(&text, &Defaults::default()).expect_err("many");
+    assert!(errors.has_more() && errors.iter().count() == 20);
+    assert!(errors.to_string().starts_with("more than 20 errors; (1) "), "{errors}");
 }

@@ -64,7 +64,9 @@ proptest! {
             text.splice(at..end, piece.chars());
         }
         let text: String = text.into_iter().collect();
-        if let Err(error) = Configuration::parse(&text, &Defaults::default()) {
+        let refused = Configuration::parse(&text, &Defaults::default()).err();
+        prop_assert!(refused.as_ref().is_none_or(|errors| (1..=20).contains(&errors.iter().count())));
+        for error in refused.iter().flat_map(|errors| errors.iter()) {
             let line = text.split('\n').nth(error.line - 1);
             prop_assert!(line.is_some_and(|line| (1..=line.chars().count() + 1).contains(&error.column)), "{}", error);
             prop_assert!(!error.message.is_empty());
@@ -76,6 +78,7 @@ proptest! {
 fn the_unedited_text_is_valid() {
     let good = GOOD.replace(", \"x\"", "");
     Configuration::parse(&good, &Defaults::default()).unwrap();
-    let error = Configuration::parse(GOOD, &Defaults::default()).unwrap_err();
-    assert_eq!((error.line, &*error.path), (8, "named_handles[0].failover[1]"));
+    let errors = Configuration::parse(GOOD, &Defaults::default()).unwrap_err();
+    let places: Vec<_> = errors.iter().map(|error| (error.line, &*error.path)).collect();
+    assert_eq!(places, [(8, "named_handles[0].failover[1]")]);
 }

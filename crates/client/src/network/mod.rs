@@ -3,12 +3,13 @@
 
 mod resolver;
 
-use lookaside_routing::{Address, BoxFuture};
+use lookaside_routing::{Address, BoxFuture, TlsPolicy};
 use std::{
     future::ready,
     io,
     net::IpAddr,
     os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -42,6 +43,13 @@ pub trait Network: Send + Sync {
     fn resolve<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let _ = address;
         Box::pin(ready(Ok(Vec::new())))
+    }
+
+    /// This network, with connections protected by `policy` whatever changes later; `None`, as by default, if it
+    /// protects none by itself.
+    fn pinned(&self, policy: &TlsPolicy) -> Option<Arc<dyn Network>> {
+        let _ = policy;
+        None
     }
 
     /// Listens on `address`.

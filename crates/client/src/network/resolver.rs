@@ -29,8 +29,9 @@ use tokio::{
 
 /// Names that are cached. Further names cannot be used while the resolver fails.
 const CACHED_NAMES_MAX: usize = 10_000;
-/// How long a lookup may take if a cached result can be used instead.
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a lookup may take if a cached result can be used instead. It is a part of the connect timeout, which may be
+/// as short as a round trip. (RFC 8305 waits as long for a second result, "Resolution Delay".)
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(50);
 /// How long an attempt to connect may take before the next address is tried as well (RFC 8305, "Connection Attempt
 /// Delay").
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(100);

@@ -3,13 +3,14 @@
 use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, bail};
 use lookaside_router::RouterConfig;
-use lookaside_routing::{ConfigurationError, RoutingPrefix};
+use lookaside_routing::{ConfigurationErrors, RoutingPrefix};
 use serde_json::{Value, json};
 use std::{io::Write as _, path::PathBuf};
 
 const EXAMPLES: &str = "Examples:
   lookaside check-config /etc/lookaside/router.json
   render-template router.json.in | lookaside check-config -
+  lookaside check-config etcd://10.0.0.4:2379/lookaside/one
   lookaside check-config --json router.json | jq .errors
 
 Exit status: 0 the configuration is valid; 1 it is not; 2 usage error.";
@@ -18,7 +19,8 @@ Exit status: 0 the configuration is valid; 1 it is not; 2 usage error.";
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The configuration: a file, or - for standard input
+    /// The configuration: a file, - for standard input, or etcd://[USER@]HOST:PORT/KEY (the password in
+    /// LOOKASIDE_ETCD_PASSWORD)
     file: PathBuf,
     #[command(flatten)]
     config_args: ConfigArgs,
@@ -27,7 +29,7 @@ pub struct Options {
     json: bool,
 }
 
-/// Checks the configuration. Fails with line, column and reason.
+/// Checks the configuration. Fails with line, column and reason of each error.
 pub fn run(options: &Options) -> Result<()> {
     let LoadedConfig { source, plan } = options.config_args.load(&options.file)?;
     let mut out = std::io::stdout().lock();
@@ -36,7 +38,12 @@ pub fn run(options: &Options) -> Result<()> {
     }
     let plan = match plan {
         Ok(plan) => plan,
-        Err(error) => bail!("{source}: {error}"),
+        Err(errors) if errors.iter().count() == 1 => bail!("{source}: {errors}"),
+        Err(errors) => {
+            errors.iter().for_each(|error| eprintln!("lookaside: {source}: {error}"));
+            let (more, count) = (if errors.has_more() { "more than " } else { "" }, errors.iter().count());
+            bail!("{source}: the configuration has {more}{count} errors")
+        }
     };
     if !options.json {
         for warning in plan.warnings() {
@@ -57,7 +64,7 @@ fn summarize(plan: &RouterConfig) -> String {
     format!("{servers}, routing prefixes {}", prefixes.join(" "))
 }
 
-fn report(source: &str, plan: &Result<RouterConfig, ConfigurationError>) -> Value {
+fn report(source: &str, plan: &Result<RouterConfig, ConfigurationErrors>) -> Value {
     let finding = |line, column, path: &str, message: &str| json!({ "line": line, "column": column, "path": path, "message": message });
     let (mut errors, mut warnings, mut addresses) = (Vec::new(), Vec::new(), Vec::new());
     match plan {
@@ -66,7 +73,9 @@ fn report(source: &str, plan: &Result<RouterConfig, ConfigurationError>) -> Valu
             warnings = findings.map(|one| finding(one.line, one.column, &one.path, &one.message)).collect();
             addresses = plan.servers().into_iter().map(|address| address.to_string()).collect();
         }
-        Err(error) => errors.push(finding(error.line, error.column, &error.path, &error.message)),
+        Err(found) => {
+            errors = found.iter().map(|one| finding(one.line, one.column, &one.path, &one.message)).collect();
+        }
     }
     json!({ "source": source, "good": plan.is_ok(), "errors": errors, "warnings": warnings, "servers": addresses })
 }

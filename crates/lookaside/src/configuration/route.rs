@@ -29,7 +29,8 @@ pub struct Options {
     verb: String,
     /// The key, with or without a routing prefix
     key: String,
-    /// The configuration: a file, or - for standard input
+    /// The configuration: a file, - for standard input, or etcd://[USER@]HOST:PORT/KEY (the password in
+    /// LOOKASIDE_ETCD_PASSWORD)
     #[arg(short = 'f', long, value_name = "FILE")]
     config_file: PathBuf,
     #[command(flatten)]

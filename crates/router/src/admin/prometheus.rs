@@ -284,10 +284,16 @@ fn write_spool(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
     for (name, kind, value, help) in [
         ("spool_deletes_total", Counter, statistics.counts.spooled, "Deletes that were spooled for their servers."),
         (
+            "spool_recovered_total",
+            Counter,
+            statistics.counts.recovered,
+            "Spooled deletes of an earlier run, found at the start.",
+        ),
+        (
             "spool_replayed_total",
             Counter,
             statistics.counts.replayed,
-            "Spooled deletes that their server has executed.",
+            "Spooled and recovered deletes that their server has executed.",
         ),
         (
             "spool_refused_total",
@@ -329,6 +335,12 @@ fn write_spool(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
             Gauge,
             statistics.servers_fenced_by_peers,
             "Servers that are not read because other routers have undelivered deletes for them.",
+        ),
+        (
+            "spool_peers_unreachable",
+            Gauge,
+            statistics.peers_unreachable,
+            "Routers of --spool-peers that do not answer.",
         ),
     ] {
         out.single(name, kind, help, value);

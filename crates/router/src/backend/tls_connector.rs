@@ -1,12 +1,12 @@
 //! Connects to servers, to some of them by TLS. Serves every connection to such a server: requests of clients, probes,
 //! `flush_all`, the replay of a spool.
 //!
-//! A caller names only an address; the configuration has the policy for it. Connecting includes the handshake, so the
+//! A caller names only an address; the newest configuration has the policy for it. A tree pins the TLS policies of its own
+//! configuration, so that a newer one that makes a server plain holds only for the trees that are built from it. Connecting includes the handshake, so the
 //! caller's connect timeout bounds that too. A server whose certificate cannot be verified counts as one that cannot be
 //! connected to, and becomes TKO. The reason is logged once, until a handshake succeeds.
 //!
-//! After a reload the old tree may still connect to a server that the new configuration does not name. Its policy
-//! stays: only a configuration that names a server can make its connections plain.
+//! After a reload a replay may still connect to a server that the new configuration does not name. Its policy stays: only a configuration that names a server can make its connections plain.
 //!
 //! Absent on purpose: listeners (`frontend::tls_accept`).
 
@@ -30,8 +30,19 @@ const RETIRED_MAX: usize = 10_000;
 /// Connects through another network, by TLS if the server's policy says so.
 pub(crate) struct TlsNetwork {
     inner: Arc<dyn Network>,
-    certificates: Arc<Certificates>,
+    handshakes: Arc<Handshakes>,
     table: RwLock<TlsPolicyTable>,
+}
+
+/// Connects by TLS with one policy, whatever later configurations say.
+struct PinnedNetwork {
+    inner: Arc<dyn Network>,
+    handshakes: Arc<Handshakes>,
+    policy: TlsPolicy,
+}
+
+struct Handshakes {
+    certificates: Arc<Certificates>,
     /// Servers whose last handshake failed.
     failing: Mutex<BTreeSet<Address>>,
 }
@@ -74,20 +85,28 @@ impl TlsPolicyTable {
 impl TlsNetwork {
     /// A network in which all servers are plain.
     pub(crate) fn new(inner: Arc<dyn Network>, certificates: Arc<Certificates>) -> TlsNetwork {
-        TlsNetwork { inner, certificates, table: RwLock::default(), failing: Mutex::default() }
+        let handshakes = Arc::new(Handshakes { certificates, failing: Mutex::default() });
+        TlsNetwork { inner, handshakes, table: RwLock::default() }
     }
 
     /// Sets the policies of future connections. Servers that `policies` does not name keep theirs.
     pub(crate) fn set_policies(&self, policies: impl IntoIterator<Item = (Address, TlsPolicy)>) {
         let mut table = self.table.write();
         table.replace(policies);
-        let mut failing = self.failing.lock();
+        let mut failing = self.handshakes.failing.lock();
         failing.retain(|address| table.is_named(address));
     }
 
     fn policy(&self, address: &Address) -> Option<TlsPolicy> {
         let table = self.table.read();
         table.by_address.get(address).map(|(policy, _)| policy.clone())
+    }
+}
+
+impl Handshakes {
+    async fn connect(&self, inner: &dyn Network, address: &Address, policy: &TlsPolicy) -> io::Result<Box<dyn Stream>> {
+        let stream = inner.connect(address).await?;
+        self.secure(stream, address, policy).await
     }
 
     async fn secure(
@@ -99,7 +118,7 @@ impl TlsNetwork {
         let name = server_name(address, policy).map_err(io::Error::other)?;
         let is_verified = policy.security == Security::Tls;
         let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
-        let mut attempt = HandshakeAttempt { network: self, address, is_over: false };
+        let mut attempt = HandshakeAttempt { handshakes: self, address, is_over: false };
         let connected = TlsConnector::from(config).connect(name, stream).await;
         attempt.is_over = true;
         match connected {
@@ -123,7 +142,7 @@ impl TlsNetwork {
 
 /// A handshake. Logs the failure even if the caller cancels it by its timeout.
 struct HandshakeAttempt<'a> {
-    network: &'a TlsNetwork,
+    handshakes: &'a Handshakes,
     address: &'a Address,
     is_over: bool,
 }
@@ -131,7 +150,7 @@ struct HandshakeAttempt<'a> {
 impl Drop for HandshakeAttempt<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.network.warn_once(self.address, &"the handshake timed out: the server may not use TLS");
+            self.handshakes.warn_once(self.address, &"the handshake timed out: the server may not use TLS");
         }
     }
 }
@@ -140,11 +159,29 @@ impl Network for TlsNetwork {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         match self.policy(address) {
             None => self.inner.connect(address),
-            Some(policy) => Box::pin(async move {
-                let stream = self.inner.connect(address).await?;
-                self.secure(stream, address, &policy).await
-            }),
+            Some(policy) => Box::pin(async move { self.handshakes.connect(&*self.inner, address, &policy).await }),
         }
+    }
+
+    /// A plain policy is not pinned: if a later configuration requires TLS, it holds at once.
+    fn pinned(&self, policy: &TlsPolicy) -> Option<Arc<dyn Network>> {
+        let (inner, handshakes, policy) = (self.inner.clone(), self.handshakes.clone(), policy.clone());
+        (policy.security != Security::Plain)
+            .then(|| Arc::new(PinnedNetwork { inner, handshakes, policy }) as Arc<dyn Network>)
+    }
+
+    fn resolve<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
+        self.inner.resolve(address)
+    }
+
+    fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        self.inner.listen(address)
+    }
+}
+
+impl Network for PinnedNetwork {
+    fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(self.handshakes.connect(&*self.inner, address, &self.policy))
     }
 
     fn resolve<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
@@ -226,6 +263,24 @@ mod tests {
         assert!(is_reached_plain().await, "the configuration makes it plain");
     }
 
+    /// A thread keeps its old tree for up to two seconds. Once the new configuration's policy applied to that, too.
+    #[tokio::test]
+    async fn a_pinned_policy_outlives_a_new_configuration() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = Address(listener.local_addr().expect("it is bound").to_string().into());
+        let network = network();
+        let [(_, secured)] = policy_of(&address, Security::UnverifiedTls);
+        let [(_, plain)] = policy_of(&address, Security::Plain);
+        let is_reached_plain = async |network: &dyn Network| {
+            tokio::join!(network.connect(&address), async { drop(listener.accept().await) }).0.is_ok()
+        };
+        let pinned = network.pinned(&secured).expect("it distinguishes policies");
+        network.set_policies([(address.clone(), plain.clone())]);
+        assert!(!is_reached_plain(&*pinned).await, "the old tree connects by TLS");
+        assert!(is_reached_plain(&network).await);
+        assert!(network.pinned(&plain).is_none(), "an old tree connects by TLS as soon as a configuration requires it");
+    }
+
     #[tokio::test]
     async fn cancelled_handshake_is_logged_while_the_server_is_configured() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
@@ -242,9 +297,9 @@ mod tests {
             } => accepted,
         };
         drop(accepted);
-        assert!(network.failing.lock().contains(&address));
+        assert!(network.handshakes.failing.lock().contains(&address));
         network.set_policies([]);
-        assert!(network.failing.lock().is_empty());
+        assert!(network.handshakes.failing.lock().is_empty());
     }
 
     #[test]

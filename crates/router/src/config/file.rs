@@ -23,8 +23,8 @@ pub const FILE_BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct FileWatcher {
     path: PathBuf,
-    /// The content that was read last, or why it could not be read.
-    seen: Result<String, String>,
+    /// The content that was read last, or why it could not be read. `None` if the next is returned in any case.
+    seen: Option<Result<String, String>>,
     notify: Arc<Notify>,
     /// `None` if the system can watch nothing. Then the file is only polled.
     _watcher: Option<RecommendedWatcher>,
@@ -39,13 +39,13 @@ impl FileWatcher {
             let path = path.display();
             tracing::warn!(%error, "inotify unavailable; polling {path} every {POLL_INTERVAL:?}");
         }
-        FileWatcher { path: path.to_owned(), seen: Ok(seen), notify, _watcher: watcher.ok() }
+        FileWatcher { path: path.to_owned(), seen: Some(Ok(seen)), notify, _watcher: watcher.ok() }
     }
 
-    /// The content as it is now. [`FileWatcher::next_change`] compares with it from then on.
-    pub fn read(&mut self) -> Result<String, String> {
-        self.seen = read_config_file(&self.path);
-        self.seen.clone()
+    /// Makes [`FileWatcher::next_change`] read the file at once and return its content, changed or not.
+    pub fn request_read(&mut self) {
+        self.seen = None;
+        self.notify.notify_one();
     }
 
     /// The next content that differs from the last one, or why it cannot be read.
@@ -53,7 +53,7 @@ impl FileWatcher {
         loop {
             let _ = tokio::time::timeout(POLL_INTERVAL, self.notify.notified()).await;
             let mut content = read_config_file(&self.path);
-            if content == self.seen {
+            if self.seen.as_ref() == Some(&content) {
                 continue;
             }
             loop {
@@ -64,8 +64,8 @@ impl FileWatcher {
                 }
                 content = again;
             }
-            if content != self.seen {
-                self.seen = content.clone();
+            if self.seen.as_ref() != Some(&content) {
+                self.seen = Some(content.clone());
                 return content;
             }
         }

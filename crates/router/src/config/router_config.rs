@@ -4,9 +4,10 @@ use super::host::HostInfo;
 use crate::spares::Spares;
 use crate::spool::Spool;
 use crate::start_gate::StartGate;
+use crate::tls::server_name;
 use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
-    Address, Batch, BoxFuture, Configuration, ConfigurationError, ConfigurationWarning, Defaults, Destination,
+    Address, Batch, BoxFuture, Configuration, ConfigurationErrors, ConfigurationWarning, Defaults, Destination,
     DestinationSettings, Destinations, Failure, Handle, Outcomes, Pool, Route,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,13 +33,14 @@ pub struct RouterConfig {
 }
 
 impl RouterConfig {
-    /// Parses a configuration. The error has line, column and reason.
+    /// Parses a configuration. The errors have line, column and reason.
     pub fn parse(
         text: &str,
         defaults: &Defaults,
         destination_options: &DestinationOptions,
-    ) -> Result<RouterConfig, ConfigurationError> {
+    ) -> Result<RouterConfig, ConfigurationErrors> {
         let configuration = Configuration::parse(text, defaults)?;
+        configuration.check_tls_policies(|server, policy| server_name(server, policy).map(drop))?;
         let (text, destination_options) = (text.to_owned(), destination_options.clone());
         Ok(RouterConfig {
             text,

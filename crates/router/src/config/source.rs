@@ -23,9 +23,10 @@ impl Source {
     /// over TLS, for want of certificates.
     pub fn read(&self) -> Result<String, String> {
         match self {
-            Source::Etcd(location) if location.is_secured => {
-                Err(format!("{location} needs the router's certificates: only a router can read it"))
-            }
+            Source::Etcd(location) if location.is_secured => Err(format!(
+                "{location} needs the router's certificates: only a router can read it; use lookaside-router \
+                     --config {location} --validate-config with its other options"
+            )),
             _ => self.read_through(Arc::new(TcpNetwork)),
         }
     }
@@ -37,7 +38,10 @@ impl Source {
             Source::Etcd(location) => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
                 let runtime = runtime.map_err(|error| format!("cannot create the tokio runtime: {error}"))?;
-                runtime.block_on(EtcdWatcher::new(location.clone(), network, None, 0).read())
+                let text = runtime.block_on(EtcdWatcher::new(location.clone(), network, None, 0).read());
+                // A drop would wait for a lookup of a host name, which cannot be interrupted.
+                runtime.shutdown_background();
+                text
             }
             Source::Text(text) => Ok(text.clone()),
         }
@@ -66,6 +70,41 @@ impl fmt::Display for Source {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lookaside_client::{Listener, Stream};
+    use lookaside_routing::{Address, BoxFuture};
+    use std::io;
+    use std::sync::{Mutex, mpsc};
+    use std::time::Duration;
+
+    /// The system's resolver cannot be interrupted, so a name is resolved in a thread.
+    struct HangingResolver(Mutex<Option<mpsc::Receiver<()>>>);
+
+    impl Network for HangingResolver {
+        fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            let end = self.0.lock().expect("no thread panicked").take().expect("one connection");
+            Box::pin(async move {
+                let _ = tokio::task::spawn_blocking(move || end.recv()).await;
+                Err(io::ErrorKind::NotFound.into())
+            })
+        }
+
+        fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+            unimplemented!("nothing listens")
+        }
+    }
+
+    /// The timeout was kept, and then the end of the runtime waited for the resolver.
+    #[test]
+    fn a_resolver_that_hangs_does_not_prolong_the_timeout() {
+        let (resolved, end) = mpsc::channel();
+        let network = Arc::new(HangingResolver(Mutex::new(Some(end))));
+        let location = EtcdLocation::parse("etcd://etcd.example:1/k").expect("names etcd").expect("good");
+        let (sender, read) = mpsc::channel();
+        std::thread::spawn(move || sender.send(Source::Etcd(location).read_through(network)));
+        let read = read.recv_timeout(Duration::from_secs(20)).expect("it does not wait for the resolver");
+        assert!(read.is_err_and(|why| why.contains("no reply within")));
+        drop(resolved);
+    }
 
     #[test]
     fn etcd_over_tls_is_not_read_without_certificates() {

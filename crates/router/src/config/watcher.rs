@@ -10,7 +10,10 @@ pub(crate) enum ConfigWatcher {
     File(FileWatcher),
     Etcd(Box<EtcdWatcher>),
     /// The command line, which never changes.
-    Fixed(String),
+    Fixed {
+        text: String,
+        is_requested: bool,
+    },
 }
 
 impl ConfigWatcher {
@@ -22,25 +25,29 @@ impl ConfigWatcher {
                 let watcher = EtcdWatcher::new(location.clone(), network, seen, fastrand::u64(..));
                 ConfigWatcher::Etcd(Box::new(watcher))
             }
-            Source::Text(text) => ConfigWatcher::Fixed(text.clone()),
+            Source::Text(text) => ConfigWatcher::Fixed { text: text.clone(), is_requested: false },
         }
     }
 
-    /// The next text that differs from the last one, or why it cannot be read. Cancel safe.
+    /// The next text that differs from the last one or was requested, or why it cannot be read. Cancel safe.
     pub(crate) async fn next_change(&mut self) -> Result<String, String> {
         match self {
             ConfigWatcher::File(file) => file.next_change().await,
             ConfigWatcher::Etcd(etcd) => etcd.next_change().await,
-            ConfigWatcher::Fixed(_) => std::future::pending().await,
+            ConfigWatcher::Fixed { text, is_requested } => match std::mem::take(is_requested) {
+                true => Ok(text.clone()),
+                false => std::future::pending().await,
+            },
         }
     }
 
-    /// The text as it is now, changed or not.
-    pub(crate) async fn read(&mut self) -> Result<String, String> {
+    /// Makes [`ConfigWatcher::next_change`] read the source at once and return its text, changed or not. While etcd is
+    /// away it waits for etcd, as for a change.
+    pub(crate) fn request_read(&mut self) {
         match self {
-            ConfigWatcher::File(file) => file.read(),
-            ConfigWatcher::Etcd(etcd) => etcd.read().await,
-            ConfigWatcher::Fixed(text) => Ok(text.clone()),
+            ConfigWatcher::File(file) => file.request_read(),
+            ConfigWatcher::Etcd(etcd) => etcd.request_read(),
+            ConfigWatcher::Fixed { is_requested, .. } => *is_requested = true,
         }
     }
 }

@@ -180,6 +180,8 @@ impl Daemon<'_> {
                 result = Err("a thread failed; this is a bug of the router".to_owned());
             }
         }
+        // As in the threads: lookups of host names cannot be interrupted.
+        self.runtime.shutdown_background();
         if let Some(successor) = successor {
             handover::wait_announced(successor);
         }

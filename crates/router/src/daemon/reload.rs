@@ -197,20 +197,17 @@ pub(super) async fn reload_loop(
             biased;
             _ = hangup.recv() => {
                 tracing::info!("SIGHUP: reading the configuration");
-                watcher.read().await
+                watcher.request_read();
+                continue;
             }
             content = watcher.next_change() => content,
         };
         match loader.load(content) {
             Ok(config) => {
                 loader.save_last_good(&config);
-                tracing::info!(source = %loader.source, "new configuration in force");
-                let servers = config.servers();
                 loader.prepare(&config);
                 publish.send_replace(Arc::new(config));
-                if let Some(spool) = &loader.spool {
-                    spool.pause_unconfigured(&servers);
-                }
+                tracing::info!(source = %loader.source, "new configuration in force");
                 shared.record_config_applied();
             }
             Err(why) => {

@@ -1,12 +1,13 @@
 //! From the command line to running threads, in this order:
 //!
 //! 1. bind all sockets; take those of the running process, if there is one;
-//! 2. ask that process to stop serving, and receive its clients;
-//! 3. open the spool, which fences the servers that have a backlog;
-//! 4. confirm the takeover: the other process ends, this one serves;
-//! 5. start the threads, metrics and the upgrade listener.
+//! 2. start the threads, which connect to the servers;
+//! 3. ask that process to stop serving, and receive its clients;
+//! 4. open the spool, which fences the servers that have a backlog;
+//! 5. confirm the takeover: the other process ends, this one serves;
+//! 6. start serving: clients, metrics and the upgrade listener.
 //!
-//! A failure before step 4 leaves the running process serving. So everything that may fail for a reason outside comes
+//! A failure before step 5 leaves the running process serving. So everything that may fail for a reason outside comes
 //! first.
 
 use super::Daemon;
@@ -16,17 +17,18 @@ use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
-use crate::handover::{self, BoundUpgradeSocket, InheritedClient, Takeover, WorkerSet};
+use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
 use crate::start_gate::StartGate;
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
-use lookaside_upgrade::{Inherited, notify_ready};
+use lookaside_upgrade::{Handover, Inherited, notify_ready};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 
 /// File descriptors besides those of clients: listeners, event queues, connections to servers.
@@ -49,15 +51,15 @@ pub(super) fn start<'a>(
     let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
     inherited.close_unused();
     let runtime = new_runtime()?;
-    let handover = predecessor.as_mut().map(Takeover::receive).transpose()?.unwrap_or_default();
+    let shared = shared_state(&loader, refusal, log);
+    loader.prepare(&config);
+    let (publish, _) = watch::channel(Arc::new(config.clone()));
+    let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish)?;
+    let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
     loader.spool = open_spool(options, &config)?;
-    if handover.has_saved_state && loader.spool.is_none() {
-        tracing::error!(
-            "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
-        );
-    }
+    warn_of_missing_spool(handover.has_saved_state, loader.spool.as_deref());
     loader.start_gate = start_gate(options, predecessor.is_some());
     let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
@@ -66,11 +68,9 @@ pub(super) fn start<'a>(
     loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
     // Before the port is logged: a reader of the log may stop the daemon at once.
     let signals = runtime.block_on(async { Signals::receive() })?;
-    let shared = shared_state(&loader, refusal, log);
-    loader.prepare(&config);
-    let (publish, _) = watch::channel(Arc::new(config));
+    publish.send_replace(Arc::new(config));
     let (names, acceptors, socket_files) = distribute(sockets.listeners, options.threads(), &loader)?;
-    let (workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish, acceptors, clients)?;
+    workers.start(acceptors, clients);
     let metrics = serve_metrics(sockets.metrics, &shared, options)?;
     announce(threads.len(), &loader, names);
     if let Some(predecessor) = predecessor {
@@ -104,6 +104,25 @@ fn start_gate(options: &Options, has_predecessor: bool) -> Option<Arc<StartGate>
             tracing::info!(wait_s, "refusing all requests but deletes until the invalidator has caught up");
             Some(StartGate::new(Duration::from_secs(wait_s.into()), fastrand::u64(..)))
         }
+    }
+}
+
+fn receive_handover(
+    predecessor: Option<&mut Takeover>,
+    runtime: &Runtime,
+    workers: &mut WorkerSet,
+) -> Result<Handover, String> {
+    let Some(predecessor) = predecessor else { return Ok(Handover::default()) };
+    // While the other process serves. A silent server takes seconds.
+    runtime.block_on(workers.wait_until_connected());
+    predecessor.receive()
+}
+
+fn warn_of_missing_spool(is_saved: bool, spool: Option<&Spool>) {
+    if is_saved && spool.is_none() {
+        tracing::error!(
+            "predecessor had a spool but this router has none: its undelivered deletes may be lost (start with --spool)"
+        );
     }
 }
 
@@ -167,15 +186,12 @@ fn spawn_workers(
     loader: &ConfigLoader,
     shared: &Arc<SharedState>,
     publish: &watch::Sender<Arc<RouterConfig>>,
-    acceptors: Vec<AcceptorSockets>,
-    mut clients: Vec<Vec<InheritedClient>>,
 ) -> Result<Workers, String> {
     let (stop, shutdown) = watch::channel(false);
     let (alive, thread_ends) = mpsc::channel::<()>(1);
     let mut workers = WorkerSet::new(shared.clone(), stop);
     let mut threads = Vec::new();
-    for (index, acceptor) in acceptors.into_iter().enumerate() {
-        let (suspended, commands) = workers.add();
+    for _ in 0..options.threads() {
         let worker = Worker {
             settings: options.settings(),
             shared: shared.clone(),
@@ -184,11 +200,8 @@ fn spawn_workers(
             _alive: alive.clone(),
             network: loader.network(),
             seed: fastrand::u64(..),
-            index,
-            suspended,
-            commands,
         };
-        threads.push(worker.spawn(acceptor, clients.pop().unwrap_or_default())?);
+        threads.push(worker.spawn(workers.add())?);
     }
     Ok((workers, threads, thread_ends))
 }

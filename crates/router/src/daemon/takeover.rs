@@ -50,9 +50,10 @@ impl Daemon<'_> {
                 }
                 HandoverOutcome::Stopped => Ok(HandoverResult::Stopped),
                 HandoverOutcome::Failed => {
-                    if loader.spool.is_some() {
+                    if let Some(closed) = loader.spool.take() {
                         let config = publish.borrow().clone();
                         loader.spool = reopen_spool(options, &config).await?;
+                        loader.spool.iter().for_each(|spool| spool.adopt_fences(&closed));
                         loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
                         let config = RouterConfig::clone(&config).with_spool(loader.spool.clone());
                         publish.send_replace(Arc::new(config));

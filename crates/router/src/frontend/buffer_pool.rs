@@ -12,7 +12,8 @@ use lookaside_sync::Mutex;
 /// Buffers in the pool. More exist only while more batches than this are being routed at once.
 pub(crate) const POOLED_BUFFERS_MAX: usize = 64;
 
-/// The largest capacity of an input buffer in the pool, in bytes.
+/// The largest allocation of an input buffer in the pool, in bytes. One that a background request still uses may be
+/// larger; it is not kept the next time.
 pub(crate) const POOLED_INPUT_BYTES_MAX: usize = 64 << 10;
 
 /// A read and a write buffer. Both are empty while they are in the pool.
@@ -35,10 +36,12 @@ impl BufferPool {
     }
 
     /// Keeps buffers for the next session, unless they are large or the pool is full.
-    pub(crate) fn release(&self, buffers: SessionBuffers) {
+    pub(crate) fn release(&self, mut buffers: SessionBuffers) {
         assert!(buffers.input.is_empty() && buffers.out.is_empty(), "no session may see another's bytes");
+        // `capacity` leaves out the bytes that were read from the front, which `reserve` would use again.
+        let is_large = buffers.input.try_reclaim(POOLED_INPUT_BYTES_MAX + 1);
         let mut pooled = self.pooled.lock();
-        if pooled.len() < POOLED_BUFFERS_MAX && buffers.input.capacity() <= POOLED_INPUT_BYTES_MAX {
+        if pooled.len() < POOLED_BUFFERS_MAX && !is_large {
             pooled.push(buffers);
         }
     }
@@ -62,7 +65,32 @@ mod tests {
             [pool.acquire(), pool.acquire(), pool.acquire()].map(|buffers| buffers.out.capacity()),
             [200, 100, 0]
         );
+        assert!(pool.pooled.lock().is_empty());
         (0..POOLED_BUFFERS_MAX + 5).for_each(|_| pool.release(buffers(1)));
         assert_eq!(pool.pooled.lock().len(), POOLED_BUFFERS_MAX);
+    }
+
+    /// `capacity` does not count what was read from the front: after a request of a megabyte it is small.
+    #[test]
+    fn a_large_allocation_is_not_kept_although_it_has_been_read() {
+        for is_shared in [false, true] {
+            let mut input = BytesMut::zeroed(1 << 20);
+            let request = input.split_to((1 << 20) - 100);
+            input.clear();
+            assert!(input.capacity() <= 100);
+            if !is_shared {
+                drop(request);
+                let pool = BufferPool::default();
+                pool.release(SessionBuffers { input, out: Vec::new() });
+                assert!(pool.pooled.lock().is_empty());
+                continue;
+            }
+            let pool = BufferPool::default();
+            pool.release(SessionBuffers { input, out: Vec::new() });
+            drop(request);
+            let later = pool.acquire();
+            pool.release(later);
+            assert!(pool.pooled.lock().is_empty(), "at the latest when it is released again");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //!
 //! In addition to its messages, a router does this:
 //!
+//! * Before `Ready` the threads of the new process connect to the servers: later, clients would wait for a silent one.
 //! * After `Ready` the running process accepts and reads nothing more, and every batch in progress is answered.
 //! * After the last `Connection` it stops the replay, syncs the spool and releases its lock.
 //! * After `Quiesced` the new process locks the spool and raises the fences.
@@ -29,8 +30,8 @@ mod workers;
 
 pub(crate) use graceful_close::close_gracefully;
 pub(crate) use listener::{BoundUpgradeSocket, UpgradeListener, bind_upgrade_socket};
-pub(crate) use takeover::{InheritedClient, Takeover, assign_clients, restore_client};
-pub(crate) use workers::{WorkerCommand, WorkerSet, send_clients};
+pub(crate) use takeover::{Takeover, assign_clients, restore_client};
+pub(crate) use workers::{WorkerChannels, WorkerCommand, WorkerSet, send_clients};
 
 use lookaside_upgrade::{Program, Successor, UpgradeOutcome};
 use std::io::Write as _;

@@ -25,9 +25,10 @@
 //!   flushed the spare itself ([`trust`]).
 //! * No spare serves a position before all threads have its tree ([`state`]): each of them must delete at the spare.
 //!
+//! * A spare that a configuration removes from its pool ceases to serve before any thread has a tree without it: the
+//!   trees of other threads would read there what that one has deleted.
+//!
 //! Accepted: two routers that detect outages in different orders may choose different spares, and each warms its own.
-//! When a reload removes a serving spare, one thread may read there, for at most two seconds, what another has
-//! deleted.
 //!
 //! Deliberately absent: filling the spare from elsewhere. It warms like any cold server.
 //!
@@ -39,13 +40,15 @@ mod prepare;
 mod state;
 mod trust;
 
+use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
 use lookaside_client::{Network, TkoTrackers};
-use lookaside_routing::{Address, Pool, Serving, Slot, choose_spare};
+use lookaside_routing::{Address, BoxFuture, Pool, Serving, Slot, choose_spare};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::SharedCounter;
-use state::{Action, Position};
+use state::{Action, BusyPosition, Position};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -55,6 +58,8 @@ use trust::MarkRegistry;
 
 /// How often positions are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// The most spares that are prepared, or whose marks are changed, at a time. Each takes at most a second.
+const REQUESTS_MAX: usize = 64;
 
 /// The positions of all pools with spares, in one process.
 #[derive(Debug)]
@@ -62,8 +67,10 @@ pub struct Spares {
     tko_trackers: Arc<TkoTrackers>,
     positions: Mutex<Vec<Arc<Position>>>,
     marks: Mutex<MarkRegistry>,
-    /// There is a new position, or a mark to remove.
+    /// There is a new position.
     added: Notify,
+    /// There may be marks to remove.
+    configured: Notify,
     takeovers: SharedCounter,
     returns: SharedCounter,
     refusals: SharedCounter,
@@ -72,7 +79,7 @@ pub struct Spares {
 /// The counters and gauges of the spares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SparesStats {
-    /// Spares that serve now.
+    /// Spares that serve now: those that are readable.
     pub in_use: u64,
     /// How often a spare has replaced a server.
     pub takeovers: u64,
@@ -90,6 +97,7 @@ impl Spares {
             positions: Mutex::default(),
             marks: Mutex::default(),
             added: Notify::new(),
+            configured: Notify::new(),
             takeovers: SharedCounter::default(),
             returns: SharedCounter::default(),
             refusals: SharedCounter::default(),
@@ -119,42 +127,85 @@ impl Spares {
     }
 
     /// Sets the pools of a new configuration. Must be called before any tree is built from it, because a spare that the
-    /// configuration removes misses deletes from then on.
+    /// configuration removes misses deletes from then on: it ceases to serve here, on all trees.
     pub fn configure(&self, pools: BTreeMap<String, Arc<Pool>>) {
         for position in self.positions.lock().iter() {
-            if position.spares.iter().any(|spare| !trust::has_spare(&pools, &position.pool, spare)) {
+            let is_leaving = |spare: &Address| !trust::has_spare(&pools, &position.pool, spare);
+            if position.spares.iter().any(is_leaving) {
                 position.is_removed.store(true, Relaxed);
+            }
+            if position.serving_spare().is_some_and(|spare| is_leaving(&spare))
+                && let Some(slot) = position.slot.upgrade()
+            {
+                slot.serve(Serving::Own);
             }
         }
         self.marks.lock().set_pools(pools);
-        self.added.notify_one();
+        self.configured.notify_one();
     }
 
-    /// Checks all positions until it is dropped. One call for each process.
+    /// Checks all positions until it is dropped. One call at a time for each process.
     pub async fn run(&self, network: Arc<dyn Network>) {
+        tokio::join!(self.check_positions(&*network), self.remove_marks(&*network));
+    }
+
+    /// A spare that does not reply delays only the position that it is prepared for.
+    async fn check_positions(&self, network: &dyn Network) {
+        let mut requests = FuturesUnordered::new();
         loop {
-            let marks = self.marks.lock().take_marks_to_remove();
-            for (spare, mark) in &marks {
-                // A failure is harmless: this router no longer trusts the mark.
-                let _ = prepare::remove_mark(&*network, spare, mark).await;
-            }
             let positions: Vec<_> = self.positions.lock().clone();
-            if positions.is_empty() && marks.is_empty() {
+            if positions.is_empty() && requests.is_empty() {
                 self.added.notified().await;
             }
             for position in positions.into_iter().filter(|position| !position.is_removed()) {
-                if let Some(slot) = position.slot.upgrade() {
-                    self.check_position(&position, &slot, &*network).await;
+                if let Some(slot) = position.slot.upgrade()
+                    && requests.len() < REQUESTS_MAX
+                    && let Some(busy) = position.begin_check()
+                {
+                    requests.extend(self.check_position(busy, slot, network));
                 }
             }
-            sleep(CHECK_INTERVAL).await;
+            let mut tick = pin!(sleep(CHECK_INTERVAL));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut tick => break,
+                    Some(()) = requests.next(), if !requests.is_empty() => {}
+                }
+            }
         }
     }
 
-    async fn check_position(&self, position: &Position, slot: &Slot, network: &dyn Network) {
+    async fn remove_marks(&self, network: &dyn Network) {
+        loop {
+            let marks = self.marks.lock().take_marks_to_remove();
+            // A failure is harmless: this router no longer trusts the mark.
+            let remove = async |(spare, mark): (Address, String)| {
+                let _ = prepare::remove_mark(network, &spare, &mark).await;
+            };
+            stream::iter(marks).for_each_concurrent(REQUESTS_MAX, remove).await;
+            self.configured.notified().await;
+        }
+    }
+
+    /// What the check of a position needs to ask of a spare; `None` if nothing.
+    fn check_position<'a>(
+        &'a self,
+        busy: BusyPosition,
+        slot: Arc<Slot>,
+        network: &'a dyn Network,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let position = busy.position();
         match position.next_action(slot.serving(), Instant::now()) {
-            Action::Nothing => self.renew_mark(position, slot, network).await,
-            Action::Replace => self.replace_server(position, slot, network).await,
+            Action::Replace => Some(Box::pin(async move { self.replace_server(&busy, &slot, network).await })),
+            Action::Nothing => {
+                let spare = position.spare_to_mark(slot.serving())?;
+                Some(Box::pin(async move {
+                    let position = busy.position();
+                    // A failure is harmless: at worst the spare is flushed once more.
+                    let _ = prepare::renew_mark(network, &position.spares[spare], &position.mark).await;
+                }))
+            }
             Action::Restore => {
                 slot.serve(Serving::Own);
                 self.returns.add(1);
@@ -163,13 +214,14 @@ impl Spares {
                     pool = position.pool, server = %position.server,
                     "server is readable again and serves its keys; its spare is free"
                 );
+                None
             }
         }
     }
 
     /// Lets a spare serve the position, if one is free and can be prepared.
-    async fn replace_server(&self, position: &Position, slot: &Slot, network: &dyn Network) {
-        let now = slot.serving();
+    async fn replace_server(&self, busy: &BusyPosition, slot: &Slot, network: &dyn Network) {
+        let (position, now) = (busy.position(), slot.serving());
         loop {
             let used = self.spares_of_other_positions(position);
             let refused = position.refused_spares();
@@ -181,6 +233,7 @@ impl Spares {
             };
             let Some(spare) = choose_spare(position.index, position.spares.len(), is_free) else { break };
             let address = &position.spares[spare];
+            position.state().preparing = Some(spare);
             let is_mark_trusted = self.marks.lock().is_trusted(&position.pool, address);
             match prepare::prepare(network, address, &position.mark, is_mark_trusted).await {
                 // A new configuration came into force meanwhile.
@@ -220,26 +273,17 @@ impl Spares {
         );
     }
 
-    async fn renew_mark(&self, position: &Position, slot: &Slot, network: &dyn Network) {
-        let Serving::Spare(spare) = slot.serving() else { return };
-        let is_due = |at: Instant| at.elapsed() >= prepare::MARK_INTERVAL;
-        if position.state().marked_at.is_none_or(is_due) && position.is_spare_readable(spare) {
-            // A failure is harmless: at worst the spare is flushed once more.
-            position.state().marked_at = Some(Instant::now());
-            let _ = prepare::renew_mark(network, &position.spares[spare], &position.mark).await;
-        }
-    }
-
     fn spares_of_other_positions(&self, position: &Position) -> BTreeSet<Address> {
-        let positions = self.positions.lock();
+        let positions = self.positions.lock().clone();
         let is_other = |other: &&Arc<Position>| other.pool == position.pool && other.server != position.server;
-        positions.iter().filter(is_other).filter_map(|other| other.serving_spare()).collect()
+        let in_use = |other: &Arc<Position>| [other.serving_spare(), other.preparing_spare()];
+        positions.iter().filter(is_other).flat_map(in_use).flatten().collect()
     }
 
     /// A snapshot of the counters and gauges.
     pub fn statistics(&self) -> SparesStats {
         SparesStats {
-            in_use: self.replacements().len() as u64,
+            in_use: self.replacements_that(Position::is_spare_readable).len() as u64,
             takeovers: self.takeovers.value(),
             returns: self.returns.value(),
             refusals: self.refusals.value(),
@@ -248,8 +292,17 @@ impl Spares {
 
     /// Each replaced server and its spare.
     pub(crate) fn replacements(&self) -> BTreeSet<(Address, Address)> {
-        let positions = self.positions.lock();
-        positions.iter().filter_map(|position| Some((position.server.clone(), position.serving_spare()?))).collect()
+        self.replacements_that(|_, _| true)
+    }
+
+    fn replacements_that(&self, counts: impl Fn(&Position, usize) -> bool) -> BTreeSet<(Address, Address)> {
+        let replacement = |position: &Arc<Position>| match position.slot.upgrade()?.serving() {
+            Serving::Spare(spare) if counts(position, spare) => {
+                Some((position.server.clone(), position.spares.get(spare)?.clone()))
+            }
+            _ => None,
+        };
+        self.positions.lock().iter().filter_map(replacement).collect()
     }
 
     /// One line for each position that a spare serves.

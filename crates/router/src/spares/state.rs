@@ -1,6 +1,6 @@
 //! One server's position in a pool: whether the server and its spares are readable, and the next action that follows.
 
-use super::prepare;
+use super::prepare::{self, MARK_INTERVAL};
 use crate::timeouts::READY_MAX;
 use lookaside_client::{ReadabilityObserver, TkoTrackers};
 use lookaside_routing::{Address, Pool, Serving, Slot};
@@ -38,7 +38,26 @@ pub(super) struct Position {
     created_at: Instant,
     /// A configuration has removed one of its spares.
     pub(super) is_removed: AtomicBool,
+    /// Whether a [`BusyPosition`] exists.
+    is_busy: AtomicBool,
     state: Mutex<PositionState>,
+}
+
+/// A position that is being checked. It is not checked again before this is dropped.
+#[derive(Debug)]
+pub(super) struct BusyPosition(Arc<Position>);
+
+impl BusyPosition {
+    pub(super) fn position(&self) -> &Position {
+        &self.0
+    }
+}
+
+impl Drop for BusyPosition {
+    fn drop(&mut self) {
+        self.0.state().preparing = None;
+        self.0.is_busy.store(false, Relaxed);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +70,8 @@ pub(super) struct PositionState {
     pub(super) spare_unreadable_since: Option<Instant>,
     /// When the serving spare was last marked.
     pub(super) marked_at: Option<Instant>,
+    /// The spare that is being prepared, which no other position may choose. `None` if there is none.
+    pub(super) preparing: Option<usize>,
     /// Whether the server is unreadable and no spare can serve.
     pub(super) lacks_spare: OnChange<bool>,
     /// Spares that could not be prepared, and when.
@@ -82,8 +103,14 @@ impl Position {
             spare_observers: pool.spares.iter().map(observe).collect(),
             created_at: Instant::now(),
             is_removed: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
             state: Mutex::default(),
         }
+    }
+
+    /// `None` if it is being checked already.
+    pub(super) fn begin_check(self: &Arc<Self>) -> Option<BusyPosition> {
+        (!self.is_busy.swap(true, Relaxed)).then(|| BusyPosition(self.clone()))
     }
 
     pub(super) fn is_removed(&self) -> bool {
@@ -105,6 +132,22 @@ impl Position {
             Serving::Own => None,
             Serving::Spare(spare) => self.spares.get(spare).cloned(),
         }
+    }
+
+    /// The spare that is being prepared. `None` if there is none.
+    pub(super) fn preparing_spare(&self) -> Option<Address> {
+        self.state().preparing.and_then(|spare| self.spares.get(spare).cloned())
+    }
+
+    /// The serving spare if its mark is to be renewed now, which is recorded. `None` if not.
+    pub(super) fn spare_to_mark(&self, serving: Serving) -> Option<usize> {
+        let Serving::Spare(spare) = serving else { return None };
+        let mut state = self.state();
+        let is_due = state.marked_at.is_none_or(|at| at.elapsed() >= MARK_INTERVAL) && self.is_spare_readable(spare);
+        is_due.then(|| {
+            state.marked_at = Some(Instant::now());
+            spare
+        })
     }
 
     /// Whether a spare is neither TKO nor fenced.

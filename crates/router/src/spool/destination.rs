@@ -11,9 +11,8 @@
 //! In between, a route with further servers (a failover) sends the delete to them too, because a spooled delete is not
 //! yet applied.
 
-use super::Spool;
 use super::record::Deletion;
-use super::server_log::ServerLog;
+use super::{ConfiguredServer, Spool};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use lookaside_routing::{
@@ -24,12 +23,12 @@ use std::sync::Arc;
 /// A destination that spools the deletes that its server does not answer.
 pub(crate) struct SpoolingDestination {
     inner: Arc<dyn Destination>,
-    server: Arc<ServerLog>,
+    server: ConfiguredServer,
     spool: Arc<Spool>,
 }
 
 impl SpoolingDestination {
-    pub(super) fn new(inner: Arc<dyn Destination>, server: Arc<ServerLog>, spool: Arc<Spool>) -> Self {
+    pub(super) fn new(inner: Arc<dyn Destination>, server: ConfiguredServer, spool: Arc<Spool>) -> Self {
         SpoolingDestination { inner, server, spool }
     }
 
@@ -57,7 +56,7 @@ impl SpoolingDestination {
     /// Spools `failed` and replaces their outcomes.
     async fn spool(&self, failed: Vec<(usize, Request<Bytes>)>, outcomes: &mut Outcomes) {
         let deletions: Vec<_> = failed.iter().filter_map(|(_, request)| Deletion::of(request)).collect();
-        if deletions.is_empty() || self.spool.append(&self.server, deletions).await.is_err() {
+        if deletions.is_empty() || self.spool.append(&self.server.log, deletions).await.is_err() {
             return;
         }
         for (at, _) in failed {
@@ -93,7 +92,7 @@ impl Destination for SpoolingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         match batch.iter().any(is_delete) {
             false => self.inner.send(batch),
-            true if self.server.is_fenced() => Box::pin(self.spool_deletes(batch)),
+            true if self.server.log.is_fenced() => Box::pin(self.spool_deletes(batch)),
             true => Box::pin(self.send_or_spool(batch)),
         }
     }

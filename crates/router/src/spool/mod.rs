@@ -122,6 +122,7 @@ impl Spool {
             false => recovery::load_identity(&*disk, settings.seed)?,
         };
         let servers = recovery::recover(&*disk, &tko_trackers, &total, settings.peer_timeout)?;
+        counters.recovered.add(servers.values().map(|server| server.backlog().deletes).sum());
         let has_backlog = |server: &&Arc<ServerLog>| !server.backlog().is_empty();
         let backlogged = servers.values().filter(has_backlog).map(|server| server.address.clone());
         let peers = Peers::new(identity, &settings, backlogged);
@@ -154,17 +155,16 @@ impl Spool {
         }
     }
 
-    /// Stops the replay to servers that are not in `configured`. Their backlogs and fences stay until a later
-    /// configuration names them. Must be called after a new configuration has come into force.
-    pub fn pause_unconfigured(&self, configured: &BTreeSet<Address>) {
-        let servers = self.shared.servers.lock();
-        servers
-            .iter()
-            .filter(|(address, _)| !configured.contains(address))
-            .for_each(|(_, server)| server.mark_unconfigured());
-        drop(servers);
-        // Peers are no longer asked to fence them.
-        self.shared.peers.request_sync();
+    /// Takes over the fences of `closed`, an earlier spool of this process over the same files. A fence that neither
+    /// has a reason for is lowered. A server whose backlog is no longer on disk is flushed.
+    pub fn adopt_fences(&self, closed: &Spool) {
+        let servers: Vec<_> = closed.shared.servers.lock().values().cloned().collect();
+        for closed in servers.into_iter().filter(|server| server.is_fenced()) {
+            let server = self.server(&closed.address);
+            if server.adopt_fence(&closed) {
+                recovery::replace_with_flush(&*self.shared.disk, &server, &self.shared.total);
+            }
+        }
     }
 
     /// Replays backlogs and synchronizes peers until it is dropped. Only the first call of a spool has an effect.
@@ -214,22 +214,18 @@ impl Spool {
     }
 
     pub(crate) fn wrap_destination(self: &Arc<Self>, destination: Arc<dyn Destination>) -> Arc<dyn Destination> {
-        let server = self.configured_server(destination.address());
+        let server = self.configure(destination.address());
         Arc::new(SpoolingDestination::new(destination, server, self.clone()))
     }
 
-    /// A configuration names the server, whether or not its deletes are spooled: its backlog is replayed from now on.
-    pub(crate) fn mark_configured(&self, address: &Address) {
-        self.configured_server(address);
-    }
-
-    fn configured_server(&self, address: &Address) -> Arc<ServerLog> {
-        let server = self.server(address);
-        if server.mark_configured() {
+    /// A tree names the server, whether or not its deletes are spooled: its backlog is replayed from now on.
+    pub(crate) fn configure(&self, address: &Address) -> ConfiguredServer {
+        let log = self.server(address);
+        if log.add_tree() {
             // The receiver is dropped only when the process ends.
-            let _ = self.shared.replay_starts.send(server.clone());
+            let _ = self.shared.replay_starts.send(log.clone());
         }
-        server
+        ConfiguredServer { log, shared: self.shared.clone() }
     }
 
     /// The state of a server, created if it is new.
@@ -271,7 +267,8 @@ impl Spool {
     /// A snapshot of the counters and gauges.
     pub fn statistics(&self) -> SpoolStats {
         let counts = self.shared.counters.snapshot();
-        let mut statistics = SpoolStats { counts, ..SpoolStats::default() };
+        let peers_unreachable = self.shared.peers.unreachable() as u64;
+        let mut statistics = SpoolStats { counts, peers_unreachable, ..SpoolStats::default() };
         for server in self.shared.servers.lock().values() {
             let backlog = server.backlog();
             statistics.pending += backlog.deletes;
@@ -297,6 +294,23 @@ impl Spool {
             }
         }
         lines
+    }
+}
+
+/// A server that a tree of routes names. Threads replace their trees one by one, and batches end on the tree on which
+/// they began; so the server counts as configured until the last of these is dropped. Then the replay pauses, and the
+/// backlog and its fence stay until a later configuration names the server.
+pub(crate) struct ConfiguredServer {
+    log: Arc<ServerLog>,
+    shared: Arc<SpoolShared>,
+}
+
+impl Drop for ConfiguredServer {
+    fn drop(&mut self) {
+        if self.log.remove_tree() {
+            // Peers are no longer asked to fence it.
+            self.shared.peers.request_sync();
+        }
     }
 }
 

@@ -28,6 +28,7 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
         queried_at: Instant::now(),
         unreleased: BTreeSet::new(),
         last_error: None,
+        logged: Reachability::Reachable,
     };
     loop {
         let was_connected = sync.connection.is_open();
@@ -36,10 +37,8 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
             // The peer may only have been restarted.
             is_synced = sync.try_sync(backlog_state).await;
         }
-        let was_unreachable = peer.is_unreachable.swap(!is_synced, Relaxed);
-        if was_unreachable == is_synced {
-            sync.log_reachability(is_synced);
-        }
+        peer.is_unreachable.store(!is_synced, Relaxed);
+        sync.log_reachability(is_synced);
         peer.syncs.record(is_synced);
         let pause = if is_synced { peers.confirmed_for() / 2 } else { RETRY };
         tokio::select! {
@@ -59,6 +58,17 @@ struct PeerSync<'a> {
     /// Servers that it may have fenced and need not.
     unreleased: BTreeSet<Address>,
     last_error: Option<PeerError>,
+    /// What the log says.
+    logged: Reachability,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reachability {
+    Reachable,
+    /// Nothing depends on the peer now: the routers of a cluster are started one by one.
+    Unreachable,
+    /// Deletes depend on the peer, or it can never confirm a fence.
+    Missing,
 }
 
 impl PeerSync<'_> {
@@ -73,16 +83,29 @@ impl PeerSync<'_> {
         is_synced
     }
 
-    fn log_reachability(&self, is_synced: bool) {
+    /// Logs when the peer becomes unreachable, when deletes depend on it then, and when it is back.
+    fn log_reachability(&mut self, is_synced: bool) {
+        let is_missing = || !self.peer.fences.lock().is_empty() || matches!(self.last_error, Some(PeerError::NoSpool));
+        let reachability = match is_synced {
+            true => Reachability::Reachable,
+            false if is_missing() => Reachability::Missing,
+            false => Reachability::Unreachable.max(self.logged),
+        };
+        if std::mem::replace(&mut self.logged, reachability) == reachability {
+            return;
+        }
         let peer = &self.peer.address;
         let error = self.last_error.as_ref().map(tracing::field::display);
-        match (is_synced, self.peers.missing()) {
-            (true, _) => tracing::info!(%peer, "spool peer reachable again"),
-            (false, PeerMissing::Fail) => tracing::warn!(
+        match (reachability, self.peers.missing()) {
+            (Reachability::Reachable, _) => tracing::info!(%peer, "spool peer reachable again"),
+            (Reachability::Unreachable, _) => {
+                tracing::info!(%peer, error, "spool peer unreachable; no delete needs it now");
+            }
+            (Reachability::Missing, PeerMissing::Fail) => tracing::warn!(
                 %peer, error,
                 "spool peer unreachable: deletes that a server does not answer fail until it returns"
             ),
-            (false, PeerMissing::Ignore) => tracing::warn!(
+            (Reachability::Missing, PeerMissing::Ignore) => tracing::warn!(
                 %peer, error,
                 "spool peer unreachable: it may serve deleted values until it returns"
             ),

@@ -153,6 +153,11 @@ impl Peers {
         self.peers.len()
     }
 
+    /// How many could not be reached last time.
+    pub(super) fn unreachable(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.is_unreachable()).count()
+    }
+
     pub(super) fn peer(&self, index: usize) -> &Peer {
         &self.peers[index]
     }

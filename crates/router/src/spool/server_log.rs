@@ -38,8 +38,8 @@ struct State {
     peer_fences: PeerFences,
     /// Whether a task replays the backlog.
     has_replayer: bool,
-    /// Whether a configuration of this run names the server.
-    is_configured: bool,
+    /// Trees of routes that name the server ([`super::ConfiguredServer`]).
+    trees: usize,
 }
 
 /// The state of this router's backlog for a server, for peers.
@@ -49,8 +49,8 @@ pub(super) enum BacklogState {
     Empty,
     /// This router replays its backlog.
     Replaying,
-    /// There is a backlog that this router does not replay, because no configuration names the server. Peers are no
-    /// longer asked to fence the server: their fences expire and they flush it.
+    /// There is a backlog that this router does not replay, because no tree of routes names the server. Peers are no
+    /// longer asked to fence the server: their fences expire, and those that still use it flush it.
     Abandoned,
 }
 
@@ -75,7 +75,7 @@ impl ServerLog {
 
     pub(super) fn backlog_state(&self) -> BacklogState {
         let state = self.state();
-        match (state.segments.is_empty(), state.is_configured) {
+        match (state.segments.is_empty(), state.is_configured()) {
             (true, _) => BacklogState::Empty,
             (false, true) => BacklogState::Replaying,
             (false, false) => BacklogState::Abandoned,
@@ -83,7 +83,7 @@ impl ServerLog {
     }
 
     pub(super) fn is_unconfigured(&self) -> bool {
-        !self.state().is_configured
+        !self.state().is_configured()
     }
 
     /// Whether there is neither a backlog nor a peer fence.
@@ -102,17 +102,23 @@ impl ServerLog {
         self.state().segments.skip_number(number);
     }
 
-    /// A configuration names the server. True if a replayer must be started.
-    pub(super) fn mark_configured(&self) -> bool {
+    /// One more tree names the server. True if a replayer must be started.
+    pub(super) fn add_tree(&self) -> bool {
         let mut state = self.state();
-        state.is_configured = true;
+        state.trees += 1;
         state.claim_replayer()
     }
 
-    /// A new configuration does not name the server. Its backlog stays, behind the fence.
-    pub(super) fn mark_unconfigured(&self) {
-        self.state().is_configured = false;
-        self.request_retry();
+    /// A tree that names the server has ended. True if it was the last one: the backlog stays, behind the fence, and
+    /// is not replayed.
+    pub(super) fn remove_tree(&self) -> bool {
+        let mut state = self.state();
+        state.trees -= 1;
+        let is_last = !state.is_configured();
+        if is_last {
+            self.request_retry();
+        }
+        is_last
     }
 
     pub(super) fn begin_append(
@@ -155,7 +161,7 @@ impl ServerLog {
     /// if the backlog is empty and no peer fence is set.
     pub(super) fn next_replay_or_unfence(&self) -> Option<ReplayAction> {
         let mut state = self.state();
-        if state.is_configured || state.segments.is_extended() {
+        if state.is_configured() || state.segments.is_extended() {
             let next = state.segments.next_replay();
             if next.is_some() {
                 return next;
@@ -221,6 +227,20 @@ impl ServerLog {
         self.state().peer_fences.overdue(now)
     }
 
+    /// Takes the fence over from `closed`, the state of the same server in a spool of this process that was closed:
+    /// lowers it if neither has a reason for it. True if only `closed` has one, which is no longer on disk: then the
+    /// server must be flushed.
+    pub(super) fn adopt_fence(&self, closed: &ServerLog) -> bool {
+        if !closed.is_fenced() || !self.is_idle() {
+            return false;
+        }
+        let has_reason = !closed.is_idle();
+        if !has_reason {
+            self.fence.lower();
+        }
+        has_reason
+    }
+
     fn unfence_if_idle(&self, state: &State) {
         if state.is_idle() {
             self.fence.lower();
@@ -254,13 +274,17 @@ impl ServerLog {
 }
 
 impl State {
+    fn is_configured(&self) -> bool {
+        self.trees > 0
+    }
+
     fn is_idle(&self) -> bool {
         self.segments.is_empty() && self.peer_fences.is_empty()
     }
 
     /// Whether the caller must start a replayer.
     fn claim_replayer(&mut self) -> bool {
-        let starts = self.is_configured && !self.has_replayer && !self.segments.is_empty();
+        let starts = self.is_configured() && !self.has_replayer && !self.segments.is_empty();
         self.has_replayer |= starts;
         starts
     }
@@ -302,7 +326,7 @@ mod tests {
     impl Interleaving {
         fn new(bytes_max: u64) -> Interleaving {
             let server = server_log();
-            assert!(!server.mark_configured(), "there is no backlog yet");
+            assert!(!server.add_tree(), "there is no backlog yet");
             Interleaving {
                 server,
                 total: TotalBytes::new(0),
@@ -438,6 +462,26 @@ mod tests {
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Segment { number: 1, at: 0 });
         server.flush_failed(0);
         assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
+    }
+
+    /// A replayer that waits for an append lowers the fence once the append has failed. An upgrade stops it before. If
+    /// the upgrade fails, nothing on disk shows the fence.
+    #[test]
+    fn a_fence_of_a_closed_spool_is_adopted_only_with_a_reason() {
+        let trackers = TkoTrackers::new();
+        let address = Address("here:1".into());
+        let log = || ServerLog::new(address.clone(), "here".into(), trackers.fence(&address));
+        let (closed, total, mut replaced) = (log(), TotalBytes::new(0), Vec::new());
+        let first = closed.begin_append(100, u64::MAX, &total, u64::MAX);
+        closed.end_append_and_fence(first, Ok((1, 100)), &total, &mut replaced);
+        let AppendTarget::Segment { number, .. } = first else { panic!("the backlog was empty") };
+        assert!(log().adopt_fence(&closed) && closed.is_fenced(), "a file was removed, and its deletes with it");
+        let reopened = log();
+        reopened.add_recovered(1, RecoveredSegment::Deletes { deletes: 1, bytes: 100 }, &total);
+        assert!(!reopened.adopt_fence(&closed) && reopened.is_fenced(), "it has the backlog");
+        closed.mark_replayed(number, &total);
+        assert!(closed.is_idle() && closed.is_fenced(), "no replayer has lowered the fence");
+        assert!(!log().adopt_fence(&closed) && !closed.is_fenced());
     }
 
     #[test]

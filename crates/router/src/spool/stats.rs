@@ -11,7 +11,9 @@ counters! {
 
     /// Deletes that were spooled.
     spooled => "spool_deletes",
-    /// Spooled deletes that their server has applied since.
+    /// Spooled deletes of an earlier run, found on disk at the start.
+    recovered => "spool_recovered",
+    /// Spooled and recovered deletes that their server has applied since.
     replayed => "spool_replayed",
     /// Spooled deletes that their server rejects permanently, because it cannot hold such a key.
     refused => "spool_refused",
@@ -42,6 +44,8 @@ pub struct SpoolStats {
     pub servers_fenced: u64,
     /// Servers that peers have fenced, which are not read.
     pub servers_fenced_by_peers: u64,
+    /// Peers that do not answer.
+    pub peers_unreachable: u64,
 }
 
 impl SpoolStats {
@@ -52,6 +56,7 @@ impl SpoolStats {
             ("spool_pending_bytes", self.pending_bytes),
             ("spool_servers_fenced", self.servers_fenced),
             ("spool_servers_fenced_by_peers", self.servers_fenced_by_peers),
+            ("spool_peers_unreachable", self.peers_unreachable),
         ])
     }
 }

@@ -15,7 +15,8 @@
 //!
 //! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
 //! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
-//! once the other servers are connected to, or known to be down. Destinations that it does not name end with the last
+//! once the other servers are connected to, or known to be down; at once if it protects a server by TLS that the old one
+//! reaches plain. Destinations that it does not name end with the last
 //! batch on the old tree.
 
 pub(crate) mod environment;
@@ -24,7 +25,7 @@ pub(crate) mod explain;
 use crate::backend::flush::flush_server;
 use crate::config::router_config::RouterConfig;
 use crate::spares::Spares;
-use crate::spool::{Spool, SpoolingRoot};
+use crate::spool::{ConfiguredServer, Spool, SpoolingRoot};
 use crate::start_gate::{GatedRoot, StartGate};
 use crate::stats::per_target::PerTargetStats;
 use crate::timeouts::READY_MAX;
@@ -34,9 +35,9 @@ use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Security, Slot,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -52,6 +53,8 @@ pub struct Tree {
     window: Option<Arc<Window>>,
     target_stats: Option<PerTargetStats>,
     background_tasks: BackgroundTasks,
+    /// The servers whose deletes are not spooled.
+    _unspooled: Vec<ConfiguredServer>,
     /// `None` if the tree was not built from a configuration.
     source: Option<TreeSource>,
 }
@@ -70,6 +73,7 @@ impl Tree {
             window: None,
             target_stats: None,
             background_tasks: BackgroundTasks::new(),
+            _unspooled: Vec::new(),
             source: None,
         }
     }
@@ -89,6 +93,7 @@ impl Tree {
             window: window.clone(),
             background_tasks: background_tasks.clone(),
             target_stats: config.is_measured().then(PerTargetStats::default),
+            unspooled: Vec::new(),
         };
         let route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
         let route = match config.spool() {
@@ -99,12 +104,12 @@ impl Tree {
             Some(gate) => Arc::new(GatedRoot { gate: gate.clone(), root: route }),
             None => route,
         };
-        let DestinationFactory { destinations, tko_limits, target_stats, .. } = factory;
+        let DestinationFactory { destinations, tko_limits, target_stats, unspooled: _unspooled, .. } = factory;
         if let Some(tko_trackers) = &config.destination_options().tko_trackers {
             tko_trackers.set_pool_limits(tko_limits);
         }
         let source = Some(TreeSource { config: config.clone(), network });
-        Tree { root: route, destinations, window, target_stats, background_tasks, source }
+        Tree { root: route, destinations, window, target_stats, background_tasks, _unspooled, source }
     }
 
     /// Its root.
@@ -122,6 +127,16 @@ impl Tree {
             }
         };
         let _ = timeout(READY_MAX, all).await;
+    }
+
+    /// Whether it reaches a server by TLS that `old` reaches plain.
+    pub(crate) fn secures_server_of(&self, old: &Tree) -> bool {
+        let servers = |tree: &Tree, is_plain: bool| -> BTreeSet<Address> {
+            let keys = tree.destinations.keys();
+            let keys = keys.filter(|(_, settings, _)| (settings.security == Security::Plain) == is_plain);
+            keys.map(|(address, ..)| address.clone()).collect()
+        };
+        !servers(self, false).is_disjoint(&servers(old, true))
     }
 
     /// The servers at its leaves, in the order of their addresses.
@@ -212,6 +227,7 @@ struct DestinationFactory<'a> {
     window: Option<Arc<Window>>,
     target_stats: Option<PerTargetStats>,
     background_tasks: BackgroundTasks,
+    unspooled: Vec<ConfiguredServer>,
 }
 
 impl DestinationFactory<'_> {
@@ -223,7 +239,10 @@ impl DestinationFactory<'_> {
             seed: self.seed ^ self.destinations.len() as u64,
             ..self.config.destination_options().clone()
         };
-        Arc::new(TcpDestination::new(address.clone(), self.network.clone(), options))
+        let policy = self.config.configuration().tls_policies.get(address);
+        let pinned = policy.and_then(|policy| self.network.pinned(policy));
+        let network = pinned.unwrap_or_else(|| self.network.clone());
+        Arc::new(TcpDestination::new(address.clone(), network, options))
     }
 }
 
@@ -246,7 +265,7 @@ impl Destinations for DestinationFactory<'_> {
             Some(spool) if settings.asynclog => spool.wrap_destination(destination),
             Some(spool) => {
                 // It may have a backlog from an earlier configuration, or be fenced by a peer.
-                spool.mark_configured(address);
+                self.unspooled.push(spool.configure(address));
                 destination
             }
             None => destination,

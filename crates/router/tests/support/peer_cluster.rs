@@ -41,6 +41,7 @@ pub struct Fixture {
 pub struct RunningRouter {
     pub proxy: Arc<Proxy>,
     pub spool: Arc<Spool>,
+    pub options: DestinationOptions,
     pub tasks: [JoinHandle<()>; 2],
 }
 
@@ -102,7 +103,7 @@ impl Fixture {
             serving.serve(listener, shutdown).await;
         });
         let replay = tokio::spawn(async move { replayed.replay(view, index as u64).await });
-        self.routers[index] = Some(RunningRouter { proxy, spool, tasks: [serve, replay] });
+        self.routers[index] = Some(RunningRouter { proxy, spool, options, tasks: [serve, replay] });
     }
 
     pub async fn kill(&mut self, index: usize) {

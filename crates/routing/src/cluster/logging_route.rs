@@ -62,7 +62,7 @@ fn summary(outcome: &Outcome) -> String {
 
 pub(crate) const TYPE: RouteType = RouteType::new("LoggingRoute", |object, parser| {
     object.check(&Keys::known(&["type", "name", "target"]))?;
-    Ok(Handle::route(Config { target: parser.optional(object, "target")? }))
+    Ok(Handle::route(Config { target: parser.optional(object, "target") }))
 })
 .with_short_form(|node, argument, parser| {
     let target = argument.map(|text| parser.short_handle(node, text)).transpose()?;

@@ -125,10 +125,10 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
                 let known = suggestion(operation, "operations", Verb::ALL.map(Verb::name));
                 policy.error(format!("no operation is named {operation:?}{known}"))
             })?;
-            operation_policies.push((verb, parser.handle(&policy)?));
+            operation_policies.push((verb, parser.handle(&policy)));
         }
     }
-    let default_policy = parser.optional(object, "default_policy")?;
+    let default_policy = parser.optional(object, "default_policy");
     if operation_policies.is_empty() && default_policy.is_none() {
         let expected = "expected \"default_policy\" or \"operation_policies\"";
         return Err(object.node.error(format!("no operation would have a route: {expected}")));

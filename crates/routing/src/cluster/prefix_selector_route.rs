@@ -83,10 +83,10 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let mut policies = BTreeMap::new();
     if let Some(node) = object.get("policies") {
         for (prefix, policy) in node.object("an object with a route for each key prefix")?.entries() {
-            policies.insert(prefix.to_owned(), parser.handle(&policy)?);
+            policies.insert(prefix.to_owned(), parser.handle(&policy));
         }
     }
-    let wildcard = parser.optional(object, "wildcard")?;
+    let wildcard = parser.optional(object, "wildcard");
     if policies.is_empty() && wildcard.is_none() {
         return Err(object.node.error("no key would have a route: expected \"policies\" or a \"wildcard\""));
     }

@@ -110,7 +110,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     object.check(&Keys::known(&["type", "name", "target", "rates", "fallback"]))?;
     Ok(Handle::route(Config {
         rates: parse_rates(&object.require("rates", "an object with \"gets_rate\" and others")?)?,
-        fallback: parser.optional(object, "fallback")?,
+        fallback: parser.optional(object, "fallback"),
         target: parser.parse_required(object, "target")?,
     }))
 }

@@ -2,7 +2,66 @@
 
 use std::fmt;
 
-/// Why a configuration was refused.
+/// The most errors that are reported of one configuration.
+const ERRORS_MAX: usize = 20;
+
+/// Why a configuration was refused: at least one error, in the order of the text. An error that another one causes is
+/// left out, as that a route names a pool which has an error itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigurationErrors {
+    errors: Vec<ConfigurationError>,
+    has_more: bool,
+}
+
+impl ConfigurationErrors {
+    /// Adds an error, unless it is known or there are too many.
+    pub(crate) fn add(&mut self, error: ConfigurationError) {
+        if self.errors.contains(&error) {
+            return;
+        }
+        match self.errors.len() < ERRORS_MAX {
+            true => self.errors.push(error),
+            false => self.has_more = true,
+        }
+    }
+
+    /// The errors in the order of the text; `None` if there are none.
+    pub(crate) fn into_sorted(mut self) -> Option<ConfigurationErrors> {
+        self.errors.sort_by_key(|error| (error.line, error.column));
+        (!self.errors.is_empty()).then_some(self)
+    }
+
+    /// The errors: the first 20 that were found.
+    pub fn iter(&self) -> std::slice::Iter<'_, ConfigurationError> {
+        self.errors.iter()
+    }
+
+    /// Whether there are more than [`ConfigurationErrors::iter`] returns.
+    pub fn has_more(&self) -> bool {
+        self.has_more
+    }
+}
+
+impl From<ConfigurationError> for ConfigurationErrors {
+    fn from(error: ConfigurationError) -> Self {
+        ConfigurationErrors { errors: vec![error], has_more: false }
+    }
+}
+
+impl std::error::Error for ConfigurationErrors {}
+
+/// One line: the error, or the number of errors and each with its number.
+impl fmt::Display for ConfigurationErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let [error] = &*self.errors {
+            return error.fmt(f);
+        }
+        write!(f, "{}{} errors", if self.has_more { "more than " } else { "" }, self.errors.len())?;
+        self.errors.iter().zip(1..).try_for_each(|(error, number)| write!(f, "; ({number}) {error}"))
+    }
+}
+
+/// One error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigurationError {
     /// From 1.

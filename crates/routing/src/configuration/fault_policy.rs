@@ -56,8 +56,8 @@ pub(super) fn parse_spares(
             None => Ok(spares),
         };
     };
-    for node in list.array("a list of \"host:port\"")? {
-        let (spare, transport) = parse_server(&node, pool_transport)?;
+    list.parse_elements("a list of \"host:port\"", |node| {
+        let (spare, transport) = parse_server(node, pool_transport)?;
         if servers.contains(&spare) {
             return Err(node.error(format!("{spare} is one of the pool's servers: expected one that is idle")));
         }
@@ -66,7 +66,8 @@ pub(super) fn parse_spares(
         }
         spares.addresses.push(spare);
         spares.transport.push(transport);
-    }
+        Ok(())
+    })?;
     match spares.addresses.len() {
         0 if after.is_some() => Err(list.error("no spares, but \"spare_after_ms\": expected at least one")),
         0..=SPARES_MAX => Ok(spares),

@@ -4,28 +4,41 @@
 //! found.
 
 use super::{
-    error::{ConfigurationError, ConfigurationWarning, line_and_column, suggestion},
+    error::{ConfigurationError, ConfigurationErrors, ConfigurationWarning, line_and_column, suggestion},
     json::{Json, JsonValue, MacroCall, Property},
 };
 use std::{cell::RefCell, collections::BTreeMap};
 
-/// The text of a configuration and the warnings about it so far.
+/// The text of a configuration, and the errors and warnings about it so far.
 pub(crate) struct Document<'a> {
     text: &'a str,
+    errors: RefCell<ConfigurationErrors>,
     warnings: RefCell<Vec<ConfigurationWarning>>,
 }
 
 impl<'a> Document<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
-        Document { text, warnings: RefCell::default() }
+        Document { text, errors: RefCell::default(), warnings: RefCell::default() }
     }
 
     pub(crate) fn top(&'a self, value: &'a Json) -> Node<'a> {
         Node { document: self, value, path: String::new() }
     }
 
-    pub(crate) fn into_warnings(self) -> Vec<ConfigurationWarning> {
-        self.warnings.into_inner()
+    /// The warnings, or the errors if there are any. `parsed` is the last of them if it is one.
+    pub(crate) fn finish_parsing<T>(
+        self,
+        parsed: Result<T, ConfigurationError>,
+    ) -> Result<(T, Vec<ConfigurationWarning>), ConfigurationErrors> {
+        let mut errors = self.errors.into_inner();
+        match (parsed, errors.clone().into_sorted()) {
+            (Ok(parsed), None) => Ok((parsed, self.warnings.into_inner())),
+            (Ok(_), Some(errors)) => Err(errors),
+            (Err(error), _) => {
+                errors.add(error);
+                Err(errors.into_sorted().expect("one was added"))
+            }
+        }
     }
 }
 
@@ -45,6 +58,11 @@ impl<'a> Node<'a> {
         let (line, column) = line_and_column(self.document.text, at);
         let message = message + &MacroCall::trace(&self.value.call);
         ConfigurationError { line, column, path: path.to_owned(), message }
+    }
+
+    /// Records an error, so that parsing can go on and find others.
+    pub(crate) fn report(&self, error: &ConfigurationError) {
+        self.document.errors.borrow_mut().add(error.clone());
     }
 
     pub(crate) fn warn(&self, message: impl Into<String>) {
@@ -109,6 +127,18 @@ impl<'a> Node<'a> {
         Ok(list.iter().enumerate().map(element).collect())
     }
 
+    /// What `parse` makes of each element of the array. All errors are reported; one is returned.
+    pub(crate) fn parse_elements<T>(
+        &self,
+        expected: &str,
+        mut parse: impl FnMut(&Node<'a>) -> Result<T, ConfigurationError>,
+    ) -> Result<Vec<T>, ConfigurationError> {
+        let elements = self.array(expected)?;
+        let parsed: Vec<_> =
+            elements.iter().map(|element| parse(element).inspect_err(|error| self.report(error))).collect();
+        parsed.into_iter().collect()
+    }
+
     /// The object. A duplicate key is an error, since one of the two would be lost.
     pub(crate) fn object(&self, expected: &str) -> Result<Object<'a>, ConfigurationError> {
         let JsonValue::Object(properties) = &self.value.value else { return Err(self.unexpected(expected)) };
@@ -168,22 +198,27 @@ pub(crate) struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Refuses unknown and unsupported keys, and warns about ignored ones.
+    /// Refuses unknown and unsupported keys, and warns about ignored ones. All errors are reported; the last is
+    /// returned.
     pub(crate) fn check(&self, keys: &Keys) -> Result<(), ConfigurationError> {
+        let mut checked = Ok(());
         for property in self.properties {
             let name = &*property.name;
-            let error = |message| self.node.error_at(property.at, &self.node.child_path(name), message);
+            let mut refuse = |message| {
+                let error = self.node.error_at(property.at, &self.node.child_path(name), message);
+                self.node.report(&error);
+                checked = Err(error);
+            };
             if keys.refused.contains(&name) {
-                return Err(error(format!("mcrouter's {name:?} is not supported")));
-            }
-            if keys.ignored.contains(&name) {
+                refuse(format!("mcrouter's {name:?} is not supported"));
+            } else if keys.ignored.contains(&name) {
                 self.child(property).warn(format!("{name:?} is ignored"));
             } else if !keys.known.contains(&name) && !keys.shared.contains(&name) {
                 let known = keys.known.iter().chain(keys.shared).copied();
-                return Err(error(format!("nothing is named {name:?} here{}", suggestion(name, "keys", known))));
+                refuse(format!("nothing is named {name:?} here{}", suggestion(name, "keys", known)));
             }
         }
-        Ok(())
+        checked
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Node<'a>> {

@@ -26,7 +26,7 @@ mod transport;
 
 pub use defaults::Defaults;
 pub(crate) use error::suggestion;
-pub use error::{ConfigurationError, ConfigurationWarning};
+pub use error::{ConfigurationError, ConfigurationErrors, ConfigurationWarning};
 pub use fault_policy::TkoLimit;
 pub use handle::{DynEq, Handle, RouteConfig, TreeBuilder};
 pub(crate) use hash::{check_servers, parse_hash, parse_hash_keys, parse_pool_hash, parse_salt, parse_tags};

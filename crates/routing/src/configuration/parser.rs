@@ -88,7 +88,7 @@ impl<'a> Parser<'a> {
             Some(node) => node.object("an object with a pool for each name")?.entries().collect(),
             None => BTreeMap::new(),
         };
-        let pools = Pools::parse(pool_nodes, defaults)?;
+        let pools = Pools::parse(pool_nodes, defaults);
         let named_nodes = match top.get("named_handles") {
             Some(node) => named_handles(&node)?,
             None => BTreeMap::new(),
@@ -105,20 +105,24 @@ impl<'a> Parser<'a> {
         })
     }
 
-    pub(crate) fn handle(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
-        self.enter(node, 1)?;
+    /// Parses a handle. An error is reported, and another handle is returned in its place, so that the errors of its
+    /// siblings are found too. No such handle is ever built: the configuration is refused.
+    pub(crate) fn handle(&mut self, node: &Node<'a>) -> Handle {
         self.depth += 1;
-        let handle = self.handle_at_depth(node);
+        let handle = self.enter(node, 0).and_then(|()| self.handle_at_depth(node));
         self.depth -= 1;
-        handle
+        handle.unwrap_or_else(|error| {
+            node.report(&error);
+            Handle::Named(0)
+        })
     }
 
     pub(crate) fn parse_required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
-        self.handle(&object.require(key, "a route")?)
+        Ok(self.handle(&object.require(key, "a route")?))
     }
 
-    pub(crate) fn optional(&mut self, object: &Object<'a>, key: &str) -> Result<Option<Handle>, ConfigurationError> {
-        object.get(key).map(|node| self.handle(&node)).transpose()
+    pub(crate) fn optional(&mut self, object: &Object<'a>, key: &str) -> Option<Handle> {
+        object.get(key).map(|node| self.handle(&node))
     }
 
     /// Parses the list at `key`, which has at least one handle.
@@ -193,6 +197,10 @@ impl<'a> Parser<'a> {
         self.pools.tls_policies()
     }
 
+    pub(crate) fn tls_places(&self) -> BTreeMap<Address, ConfigurationError> {
+        self.pools.tls_places()
+    }
+
     /// All named handles. Those without a reference are parsed now, so that their errors are reported.
     pub(crate) fn into_named_handles(mut self, top: &Object<'a>) -> Result<Vec<(String, Handle)>, ConfigurationError> {
         let names: Vec<&str> = self.named_nodes.keys().copied().collect();
@@ -217,8 +225,9 @@ impl<'a> Parser<'a> {
 
     /// Checks that the tree may be `height` handles deeper here.
     fn enter(&mut self, node: &Node<'_>, height: usize) -> Result<(), ConfigurationError> {
-        self.depth_reached = self.depth_reached.max(self.depth + height);
-        match self.depth_reached > DEPTH_MAX {
+        let reached = self.depth + height;
+        self.depth_reached = self.depth_reached.max(reached);
+        match reached > DEPTH_MAX {
             true => Err(node.error(format!("the tree is more than {DEPTH_MAX} handles deep here: expected fewer"))),
             false => Ok(()),
         }
@@ -237,7 +246,7 @@ impl<'a> Parser<'a> {
         let target = target.clone();
         self.in_progress.push(name);
         let reached_outside = std::mem::replace(&mut self.depth_reached, self.depth);
-        let handle = self.handle(&target)?;
+        let handle = self.handle(&target);
         let height = self.depth_reached - self.depth;
         self.depth_reached = self.depth_reached.max(reached_outside);
         self.in_progress.pop();
@@ -256,16 +265,18 @@ impl<'a> Parser<'a> {
 
     /// Parses a list of handles and pools, one handle, or one pool; a pool stands for its servers.
     fn list(&mut self, node: &Node<'a>) -> Result<Vec<Handle>, ConfigurationError> {
-        let mut handles = Vec::new();
-        let elements = if node.is_array() { node.array("a list of routes")? } else { vec![node.clone()] };
-        for element in elements {
-            match element.as_string() {
-                Some(text) => handles.extend(self.short_list(&element, text)?),
-                None if is_pool(&element)? => handles.extend(Handle::servers_of(&self.pools.parse_inline(&element)?)),
-                None => handles.push(self.handle(&element)?),
-            }
+        match node.is_array() {
+            true => Ok(node.parse_elements("a list of routes", |element| self.element(element))?.concat()),
+            false => self.element(node),
         }
-        Ok(handles)
+    }
+
+    fn element(&mut self, element: &Node<'a>) -> Result<Vec<Handle>, ConfigurationError> {
+        match element.as_string() {
+            Some(text) => self.short_list(element, text),
+            None if is_pool(element)? => Ok(Handle::servers_of(&self.pools.parse_inline(element)?)),
+            None => Ok(vec![self.handle(element)]),
+        }
     }
 }
 

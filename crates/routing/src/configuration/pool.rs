@@ -124,28 +124,33 @@ impl Pool {
         defaults: &Defaults,
     ) -> Result<Pool, ConfigurationError> {
         let pool = InheritanceChain::parse(name, node, pools)?;
-        pool.own().check(&POOL)?;
+        // Errors from here on are independent of each other: all are reported.
+        let report = |error: &ConfigurationError| node.report(error);
+        let keys = pool.own().check(&POOL);
+        let settings = parse_settings(&pool, defaults).inspect_err(report);
         let pool_transport = PoolTransport::parse(&pool)?;
         let Some(list) = pool.get("servers") else {
+            // A wrong key may have been meant for it.
+            keys?;
             return Err(node.error("\"servers\" is missing: expected a list of \"host:port\""));
         };
-        let servers = list.array("a list of \"host:port\"")?;
-        if servers.is_empty() || servers.len() > SERVERS_MAX {
-            let found = servers.len();
+        let found = list.array("a list of \"host:port\"")?.len();
+        if found == 0 || found > SERVERS_MAX {
             return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
         }
-        let parse = |node| parse_server(node, &pool_transport);
-        let (servers, mut transport): (Vec<Address>, Vec<Transport>) =
-            servers.iter().map(parse).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        let servers = list.parse_elements("a list of \"host:port\"", |node| parse_server(node, &pool_transport));
+        let tko_limit = parse_tko_limit(&pool, found).inspect_err(report);
+        let (servers, mut transport): (Vec<Address>, Vec<Transport>) = servers?.into_iter().unzip();
         let Spares { addresses: spares, transport: spare_transport, after_ms: spare_after_ms } =
             parse_spares(&pool, &servers, &pool_transport)?;
         transport.extend(spare_transport);
+        keys?;
         Ok(Pool {
             spares,
             spare_after_ms,
-            tko_limit: parse_tko_limit(&pool, servers.len())?,
+            tko_limit: tko_limit?,
             name: name.to_owned(),
-            settings: parse_settings(&pool, defaults)?,
+            settings: settings?,
             transport,
             identity: pool_transport.identity,
             keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,

@@ -6,7 +6,7 @@ use super::{
     inheritance::PoolNodes,
     json_cursor::Node,
     pool::Pool,
-    transport::TlsPolicy,
+    transport::{Security, TlsPolicy},
 };
 use crate::Address;
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
@@ -14,26 +14,40 @@ use std::{cell::RefCell, collections::BTreeMap, sync::Arc};
 pub(super) struct Pools<'a> {
     defaults: Defaults,
     by_name: BTreeMap<&'a str, Arc<Pool>>,
+    /// The pools with an error, which is reported.
+    failed: BTreeMap<&'a str, ConfigurationError>,
     nodes: PoolNodes<'a>,
     tls_policies: RefCell<TlsPolicies>,
 }
 
 impl<'a> Pools<'a> {
-    pub(super) fn parse(nodes: PoolNodes<'a>, defaults: &Defaults) -> Result<Self, ConfigurationError> {
-        let parse =
-            |(name, node): (&&'a str, &Node<'a>)| Ok((*name, Arc::new(Pool::parse(name, node, &nodes, defaults)?)));
-        let by_name: BTreeMap<&'a str, Arc<Pool>> =
-            nodes.iter().map(parse).collect::<Result<_, ConfigurationError>>()?;
+    /// Parses the pools. Errors are reported.
+    pub(super) fn parse(nodes: PoolNodes<'a>, defaults: &Defaults) -> Self {
+        let (mut by_name, mut failed) = (BTreeMap::new(), BTreeMap::new());
+        for (&name, node) in &nodes {
+            match Pool::parse(name, node, &nodes, defaults) {
+                Ok(pool) => _ = by_name.insert(name, Arc::new(pool)),
+                Err(error) => {
+                    node.report(&error);
+                    failed.insert(name, error);
+                }
+            }
+        }
         let mut tls_policies = TlsPolicies::default();
         for (name, pool) in &by_name {
-            tls_policies.add_pool(pool, &nodes[name])?;
-            check_spares(pool, &nodes[name], by_name.values())?;
+            let node = &nodes[name];
+            let report = |error: ConfigurationError| node.report(&error);
+            tls_policies.add_pool(pool, node).unwrap_or_else(report);
+            check_spares(pool, node, by_name.values()).unwrap_or_else(report);
         }
-        Ok(Pools { defaults: defaults.clone(), by_name, nodes, tls_policies: RefCell::new(tls_policies) })
+        Pools { defaults: defaults.clone(), by_name, failed, nodes, tls_policies: RefCell::new(tls_policies) }
     }
 
     pub(super) fn get(&self, node: &Node<'_>, name: &str) -> Result<Arc<Pool>, ConfigurationError> {
         self.by_name.get(name).cloned().ok_or_else(|| {
+            if let Some(error) = self.failed.get(name) {
+                return error.clone();
+            }
             let known = suggestion(name, "pools", self.by_name.keys().copied());
             node.error(format!("no pool is named {name:?}{known}"))
         })
@@ -51,20 +65,28 @@ impl<'a> Pools<'a> {
     }
 
     pub(super) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
-        self.tls_policies.borrow().0.clone()
+        self.tls_policies.borrow().by_server.clone()
+    }
+
+    pub(super) fn tls_places(&self) -> BTreeMap<Address, ConfigurationError> {
+        self.tls_policies.borrow().places.clone()
     }
 }
 
 /// The TLS policy of each server, over all pools.
 #[derive(Default)]
-struct TlsPolicies(BTreeMap<Address, TlsPolicy>);
+struct TlsPolicies {
+    by_server: BTreeMap<Address, TlsPolicy>,
+    /// An error without a message at the first pool of each server that is reached by TLS.
+    places: BTreeMap<Address, ConfigurationError>,
+}
 
 impl TlsPolicies {
     /// Adds the members of a pool; an error if another pool reaches one of them in a different way.
     fn add_pool(&mut self, pool: &Pool, node: &Node<'_>) -> Result<(), ConfigurationError> {
         for (at, server) in pool.members().enumerate() {
             let policy = pool.tls_policy_of(at);
-            match self.0.get(server) {
+            match self.by_server.get(server) {
                 Some(other) if *other != policy => {
                     return Err(node.error(format!(
                         "{server} is reached {policy} here, and {other} by another pool: a port either speaks TLS or \
@@ -72,7 +94,12 @@ impl TlsPolicies {
                     )));
                 }
                 Some(_) => {}
-                None => _ = self.0.insert(server.clone(), policy),
+                None => {
+                    if policy.security != Security::Plain {
+                        self.places.insert(server.clone(), node.error(""));
+                    }
+                    self.by_server.insert(server.clone(), policy);
+                }
             }
         }
         Ok(())

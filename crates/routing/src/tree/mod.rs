@@ -16,8 +16,8 @@ mod builder;
 pub use builder::Destinations;
 
 use crate::{
-    Address, ConfigurationError, ConfigurationWarning, Defaults, Handle, RootRoute, RoutingPrefix, TlsPolicy,
-    TreeBuilder,
+    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, RootRoute, RoutingPrefix,
+    TlsPolicy, TreeBuilder,
     cluster::REGISTRY,
     configuration::{Document, Keys, Node, Parser, expand_macros, parse_json},
 };
@@ -33,6 +33,7 @@ pub struct Configuration {
     pub named: Vec<(String, Handle)>,
     /// The TLS policy of each server.
     pub tls_policies: BTreeMap<Address, TlsPolicy>,
+    tls_places: BTreeMap<Address, ConfigurationError>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
     /// Warnings about ignored keys.
@@ -53,24 +54,33 @@ impl Configuration {
     /// let error = Configuration::parse(text, &Defaults::default()).unwrap_err();
     /// assert_eq!(error.to_string(), "line 3, column 14, at route: no pool is named \"B\"; known pools: A");
     /// ```
-    pub fn parse(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
+    ///
+    /// All errors that do not follow from others are found, up to 20, unless the text is not valid JSON or its macros
+    /// cannot be expanded: then the first.
+    pub fn parse(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationErrors> {
         let value = expand_macros(text, parse_json(text)?)?;
         let document = Document::new(text);
-        let top = document.top(&value).object("an object with \"pools\" and \"route\"")?;
-        top.check(&TOP)?;
-        let mut parser = Parser::new(&top, defaults, &REGISTRY)?;
-        let trees = match (top.get("route"), top.get("routes")) {
-            (Some(route), None) => vec![(vec![defaults.prefix.clone()], parser.handle(&route)?)],
-            (None, Some(routes)) => parse_routes(&routes, &mut parser, defaults)?,
-            (Some(_), Some(routes)) => {
-                return Err(routes.error("\"route\" and \"routes\" are both set: expected one of them"));
+        let parsed = parse_top(&document.top(&value), defaults);
+        let (configuration, warnings) = document.finish_parsing(parsed)?;
+        Ok(Configuration { warnings, ..configuration })
+    }
+
+    /// Checks the TLS policy of each server by `check`, which returns a message if the policy cannot be used: routing
+    /// knows nothing of certificates. Reports one server of each pool.
+    pub fn check_tls_policies(
+        &self,
+        check: impl Fn(&Address, &TlsPolicy) -> Result<(), String>,
+    ) -> Result<(), ConfigurationErrors> {
+        let mut errors = ConfigurationErrors::default();
+        for (server, place) in &self.tls_places {
+            let is_pool_reported = |error: &ConfigurationError| error.path == place.path && error.line == place.line;
+            if !errors.iter().any(is_pool_reported)
+                && let Err(message) = check(server, &self.tls_policies[server])
+            {
+                errors.add(ConfigurationError { message, ..place.clone() });
             }
-            (None, None) => return Err(top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")),
-        };
-        let tls_policies = parser.tls_policies();
-        let named = parser.into_named_handles(&top)?;
-        let (default_prefix, warnings) = (defaults.prefix.clone(), document.into_warnings());
-        Ok(Configuration { trees, named, tls_policies, default_prefix, warnings })
+        }
+        errors.into_sorted().map_or(Ok(()), Err)
     }
 
     /// Builds the tree.
@@ -93,6 +103,26 @@ impl Configuration {
     }
 }
 
+/// Parses the whole configuration. Some errors are only reported.
+fn parse_top(top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
+    let top = top.object("an object with \"pools\" and \"route\"")?;
+    let keys = top.check(&TOP);
+    let mut parser = Parser::new(&top, defaults, &REGISTRY)?;
+    let trees = match (top.get("route"), top.get("routes")) {
+        (Some(route), None) => Ok(vec![(vec![defaults.prefix.clone()], parser.handle(&route))]),
+        (None, Some(routes)) => parse_routes(&routes, &mut parser, defaults),
+        (Some(_), Some(routes)) => Err(routes.error("\"route\" and \"routes\" are both set: expected one of them")),
+        // A wrong key may have been meant for it.
+        (None, None) => {
+            Err(keys.err().unwrap_or_else(|| top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")))
+        }
+    };
+    let (tls_policies, tls_places) = (parser.tls_policies(), parser.tls_places());
+    let named = parser.into_named_handles(&top)?;
+    let default_prefix = defaults.prefix.clone();
+    Ok(Configuration { trees: trees?, named, tls_policies, tls_places, default_prefix, warnings: Vec::new() })
+}
+
 const ROUTES_ENTRY: Keys = Keys::known(&["aliases", "route"]);
 
 type Trees = Vec<(Vec<RoutingPrefix>, Handle)>;
@@ -107,10 +137,10 @@ fn parse_routes<'a>(
     if routes.is_object() {
         for (name, route) in routes.object("routes by prefix")?.entries() {
             let prefix = parse_prefix(&route, name, &trees, &[])?;
-            trees.push((vec![prefix], parser.handle(&route)?));
+            trees.push((vec![prefix], parser.handle(&route)));
         }
     } else {
-        for entry in routes.array("a list of {\"aliases\", \"route\"}")? {
+        routes.parse_elements("a list of {\"aliases\", \"route\"}", |entry| {
             let entry = entry.object("an object with \"aliases\" and \"route\"")?;
             entry.check(&ROUTES_ENTRY)?;
             let mut prefixes = Vec::new();
@@ -118,8 +148,9 @@ fn parse_routes<'a>(
                 let text = alias.string("a routing prefix such as \"/region/cluster/\"")?;
                 prefixes.push(parse_prefix(&alias, text, &trees, &prefixes)?);
             }
-            trees.push((prefixes, parser.handle(&entry.require("route", "a route")?)?));
-        }
+            trees.push((prefixes, parser.handle(&entry.require("route", "a route")?)));
+            Ok(())
+        })?;
     }
     if !trees.iter().any(|(names, _)| names.contains(&defaults.prefix)) {
         let known: Vec<&str> = trees.iter().flat_map(|(names, _)| names).map(RoutingPrefix::as_str).collect();

@@ -98,15 +98,11 @@ impl RouterProgram {
     /// Puts a new configuration in force, as the daemon's main thread does it.
     fn publish(&self, text: &str, threads: &[Thread]) {
         let config = self.parse(text);
-        let servers = config.servers();
         self.spares.configure(config.pools());
         let config = Arc::new(config);
         for thread in threads {
             // The thread ends with this process.
             let _ = thread.configs.send(config.clone());
-        }
-        if let Some(spool) = &self.spool {
-            spool.pause_unconfigured(&servers);
         }
     }
 

@@ -30,7 +30,7 @@ pub(crate) struct EtcdWatcher {
     location: EtcdLocation,
     network: Arc<dyn Network>,
     random: fastrand::Rng,
-    /// The last value returned; `None` before the first.
+    /// The last value returned; `None` if the next is returned in any case.
     seen: Option<Vec<u8>>,
     /// The endpoint to ask next.
     endpoint: usize,
@@ -77,18 +77,24 @@ impl EtcdWatcher {
         }
     }
 
-    /// The value as it is now. [`EtcdWatcher::next_change`] compares with it from then on. Asks each endpoint once.
-    pub(crate) async fn read(&mut self) -> Result<String, String> {
-        let mut failures = Vec::new();
+    /// Makes [`EtcdWatcher::next_change`] read the key at once and return its value, changed or not. An outage is
+    /// logged again.
+    pub(crate) fn request_read(&mut self) {
+        self.seen = None;
         // An active watch may still report an older value.
         self.session = None;
+        self.retry = RETRY_MIN;
         self.retry_at = None;
+        self.failures = 0;
+        self.is_deleted = false;
+    }
+
+    /// The value as it is now. Asks each endpoint once.
+    pub(crate) async fn read(&mut self) -> Result<String, String> {
+        let mut failures = Vec::new();
         for _ in 0..self.location.endpoints.len() {
             match self.read_key().await {
-                Ok((_, KeyState { value: Some(value), .. })) => {
-                    self.seen = Some(value.clone());
-                    return text(value);
-                }
+                Ok((_, KeyState { value: Some(value), .. })) => return text(value),
                 Ok((_, KeyState { value: None, .. })) => return Err(self.missing()),
                 Err(why) => failures.push(why),
             }

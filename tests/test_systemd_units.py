@@ -1,0 +1,81 @@
+"""The sample units of docs/operating/install.md: systemd accepts them, and the router's command line survives a broken
+configuration."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from processes import PROGRAMS, ROOT, Process, Server, answers, connect, eventually, free_port, stats
+
+UNITS = re.findall(
+    r"`/etc/systemd/system/(\S+)`:\n\n```\n(.*?)```", (ROOT / "docs/operating/install.md").read_text(), re.DOTALL
+)
+
+
+def setting(unit: str, name: str) -> str:
+    """The value of a setting that the unit has once."""
+    (value,) = re.findall(rf"^{name}=(.*)$", unit, re.MULTILINE)
+    return value
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
+def test_systemd_accepts_the_units(tmp_path):
+    assert [name for name, _ in UNITS] == ["lookaside-server.service", "lookaside-router.service"]
+    for name, unit in UNITS:
+        path = tmp_path / name
+        # The installed program need not exist on this machine.
+        path.write_text(unit.replace("/usr/local/bin", str(PROGRAMS)))
+        command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", path]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 and name not in done.stderr, done.stderr
+
+
+@pytest.fixture
+def router(tmp_path):
+    """A router that runs the unit's command line in other folders, and its server."""
+    server, port = Server("server", tmp_path), free_port()
+    configuration = {"pools": {"main": {"servers": [f"127.0.0.1:{server.port}"]}}, "route": "PoolRoute|main"}
+    (tmp_path / "router.json").write_text(json.dumps(configuration))
+    unit = dict(UNITS)["lookaside-router.service"]
+    assert setting(unit, "StateDirectory") == "lookaside-router"
+    command = setting(unit, "ExecStart").replace("/usr/local/bin", str(PROGRAMS)).replace("-p 5000", f"-p {port}")
+    command = command.replace("/etc/lookaside", str(tmp_path)).replace("/var/lib/lookaside-router", str(tmp_path))
+    router = Process("router", command.split(), tmp_path)
+    router.port = port
+    yield router
+    router.stop()
+    server.stop()
+
+
+def test_a_router_that_is_restarted_with_a_broken_configuration_serves_with_the_last_good_one(router, tmp_path):
+    """It exited with status 2, and a unit like the server's left it down."""
+    router.wait_ready(lambda: answers(router.port))
+    assert connect(router.port).set("key", b"value")
+    configuration = tmp_path / "router.json"
+    good = configuration.read_text()
+    for broken in (good[:-1], None):
+        configuration.unlink() if broken is None else configuration.write_text(broken)
+        router.stop()
+        router.start()
+        router.wait_ready(lambda: answers(router.port))
+        assert connect(router.port).get("key") == b"value"
+        assert "starting with the last good one" in router.log() and "config_last_refusal" in stats(router.port)
+    configuration.write_text(good)
+    eventually(lambda: "config_last_refusal" not in stats(router.port), "the corrected file is followed")
+
+
+def test_a_router_without_a_usable_configuration_is_started_again_until_there_is_one(router, tmp_path):
+    router.stop()
+    good = (tmp_path / "router.json").read_text()
+    (tmp_path / "router.json").write_text("{")
+    (tmp_path / "last-good.json").unlink(missing_ok=True)
+    router.start()
+    assert router.running.wait(20) == 2
+    unit = dict(UNITS)["lookaside-router.service"]
+    assert setting(unit, "Restart") == "always" and setting(unit, "StartLimitIntervalSec") == "0"
+    assert "RestartPreventExitStatus" not in unit
+    (tmp_path / "router.json").write_text(good)
+    router.start()
+    router.wait_ready(lambda: answers(router.port))
