@@ -241,6 +241,7 @@ class Pool(threading.Thread):
         connection.send(b"get %b\r\n" % key)
         value, line = None, connection.line()
         if line != b"END\r\n":
+            assert line.startswith(b"VALUE "), line
             value = connection.exactly(int(line.split()[3]) + 2)[:-2]
             assert connection.line() == b"END\r\n"
         expected = self.values.get(key)
