@@ -87,7 +87,7 @@ def test_unix_sockets(tmp_path):
 
 
 def test_https(tmp_path):
-    """A browser offers HTTP/2 and HTTP/1.1 and accepts the certificate: the handshake succeeds, the request does not."""
+    """A browser accepts the certificate and offers HTTP/2: the handshake succeeds, the request does not."""
     server = TlsServer(tmp_path)
     try:
         context = server.authority.context()
