@@ -40,6 +40,9 @@ const MESSAGE_BYTES_MAX: usize = 16 << 20;
 const ROWS_MAX: usize = 10_000;
 const HEADER_BYTES: usize = 5;
 
+/// The SQLSTATE of a server that starts, or stops.
+const CANNOT_CONNECT_NOW: &str = "57P03";
+
 const COPY_BOTH_TAG: u8 = b'W';
 const WAL_DATA: u8 = b'w';
 const KEEPALIVE: u8 = b'k';
@@ -72,9 +75,10 @@ impl From<ServerError> for SourceError {
         // Wrong data, a missing feature, no right to log in, no such database, a wrong statement or no privilege:
         // these stay until an operator changes something.
         let is_lasting = ["0A", "22", "28", "3D", "42"].iter().any(|class| error.code.starts_with(class));
-        match is_lasting {
-            true => SourceError::Unusable { why: error.to_string() },
-            false => SourceError::Unreachable { why: error.to_string() },
+        match error.code.as_str() {
+            _ if is_lasting => SourceError::Unusable { why: error.to_string() },
+            CANNOT_CONNECT_NOW => SourceError::NotConnected { why: error.to_string() },
+            _ => SourceError::Unreachable { why: error.to_string() },
         }
     }
 }
@@ -132,7 +136,7 @@ impl PostgresConnection {
             Ok(opened) => opened,
             Err(_) => {
                 let waited = options.connect_wait_max;
-                Err(SourceError::Unreachable { why: format!("connecting and login took more than {waited:?}") })
+                Err(SourceError::NotConnected { why: format!("connecting and login took more than {waited:?}") })
             }
         }
     }
@@ -143,8 +147,7 @@ impl PostgresConnection {
         purpose: Purpose,
     ) -> Result<PostgresConnection, SourceError> {
         let address = Address(options.address().into());
-        let stream =
-            network.connect(&address).await.map_err(|why| SourceError::Unreachable { why: why.to_string() })?;
+        let stream = network.connect(&address).await.map_err(|why| not_connected(&address, &why))?;
         let mut stream: Box<dyn Bytestream> = Box::new(stream);
         if let Some(authorities) = &options.root_certificates {
             stream = tls::secure(stream, &options.host, authorities).await?;
@@ -460,6 +463,10 @@ fn server_error(body: &ErrorResponseBody) -> Result<ServerError, SourceError> {
         }
     }
     Ok(error)
+}
+
+fn not_connected(address: &Address, why: &io::Error) -> SourceError {
+    SourceError::NotConnected { why: format!("cannot connect to {address}: {why}") }
 }
 
 fn broken(error: io::Error) -> SourceError {

@@ -93,9 +93,7 @@ impl Server {
         }
         match slot {
             Some(Slot { is_lost: false, confirmed }) if *start == Start::Earliest => Ok(confirmed),
-            Some(Slot { is_lost: false, confirmed }) => {
-                Ok(end_of_log(connection).await?.max(confirmed))
-            }
+            Some(Slot { is_lost: false, confirmed }) => Ok(end_of_log(connection).await?.max(confirmed)),
             Some(_) => {
                 connection.query(&format!("DROP_REPLICATION_SLOT {}", setup::quote_name(&options.slot))).await?;
                 create_slot(connection, options).await
