@@ -40,8 +40,8 @@ impl RunPlan {
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         RunPlan {
             routers: match disabled {
-                // Peers would still fence the server.
-                Spool => 1,
+                // A peer would still fence the server, or forward the delete to it.
+                Fence | Spool => 1,
                 Peers => routers.max(2),
                 _ => routers,
             },
