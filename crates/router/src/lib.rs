@@ -39,6 +39,7 @@ pub mod daemon;
 mod frontend;
 mod handover;
 mod proxy;
+mod resize;
 mod shared;
 mod spares;
 mod spool;

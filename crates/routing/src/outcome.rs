@@ -1,8 +1,11 @@
 //! Properties of outcomes by which routes decide: failure, miss, agreement, severity; and requests derived from others.
 
-use crate::{Failure, Outcome, Verb};
+use crate::{Failure, Outcome, Verb, key::is_encoded};
 use bytes::Bytes;
-use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode, meta::MetaStatus};
+use lookaside_protocol::{
+    ErrorReply, Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaStatus, MetaVerb},
+};
 use std::mem::discriminant;
 
 /// Whether there is no reply, or an error line.
@@ -66,6 +69,18 @@ fn severity(outcome: &Outcome) -> u8 {
         Err(Failure::Spooled) => 1,
         Err(_) => 5,
     }
+}
+
+/// An unconditional delete of the request's key, with the hold-off of the request if it is a delete.
+pub fn as_delete(request: &Request<Bytes>) -> Request<Bytes> {
+    let operation = match &request.operation {
+        Operation::Delete { hold_off_ms } => Operation::Delete { hold_off_ms: *hold_off_ms },
+        _ if is_encoded(request) => {
+            Operation::Meta(MetaOperation { verb: MetaVerb::Delete, flags: Bytes::from_static(b"b"), value: None })
+        }
+        _ => Operation::Delete { hold_off_ms: 0 },
+    };
+    Request { key: request.key.clone(), operation }
 }
 
 pub(crate) fn as_get(request: &Request<Bytes>) -> Request<Bytes> {

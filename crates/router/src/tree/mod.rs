@@ -19,6 +19,7 @@
 
 pub(crate) mod environment;
 pub(crate) mod explain;
+pub(crate) mod placement;
 
 use crate::backend::flush::flush_server;
 use crate::config::router_config::RouterConfig;
