@@ -4,23 +4,27 @@
 //! for the result ([`crate::handover`]).
 
 use crate::backend::tls_connector::TlsNetwork;
-use crate::config::router_config::RouterConfig;
 use crate::frontend::limits::Settings;
 use crate::frontend::listen::AcceptorSockets;
 use crate::frontend::session::ClientSession;
 use crate::handover::{InheritedClient, WorkerCommand, close_gracefully, restore_client};
 use crate::proxy::Proxy;
+use crate::resize::driver::Applied;
 use crate::shared::SharedState;
 use crate::tree::Tree;
+use crate::tree::active_configs::ActiveConfigs;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 pub(crate) struct Worker {
     pub(crate) settings: Settings,
     pub(crate) shared: Arc<SharedState>,
-    pub(crate) configs: watch::Receiver<Arc<RouterConfig>>,
+    pub(crate) configs: watch::Receiver<Arc<ActiveConfigs>>,
+    /// Receives the number of each change that this thread has applied.
+    pub(crate) applied: UnboundedSender<Applied>,
     pub(crate) shutdown: watch::Receiver<bool>,
     /// Dropped when the thread ends.
     pub(crate) _alive: mpsc::Sender<()>,
@@ -31,6 +35,8 @@ pub(crate) struct Worker {
     pub(crate) suspended: UnboundedSender<(usize, Vec<ClientSession>)>,
     /// The main thread's commands after that.
     pub(crate) commands: UnboundedReceiver<WorkerCommand>,
+    /// Reports the last change when the batches on earlier trees have ended.
+    pub(crate) draining: Option<JoinHandle<()>>,
 }
 
 impl Worker {
@@ -39,7 +45,7 @@ impl Worker {
         self,
         acceptor: AcceptorSockets,
         clients: Vec<InheritedClient>,
-    ) -> Result<JoinHandle<()>, String> {
+    ) -> Result<thread::JoinHandle<()>, String> {
         let runtime = new_runtime()?;
         thread::Builder::new()
             .name(format!("proxy-{}", self.index))
@@ -48,12 +54,13 @@ impl Worker {
     }
 
     async fn run(mut self, acceptor: AcceptorSockets, clients: Vec<InheritedClient>) {
-        let config = self.configs.borrow_and_update().clone();
-        let tree = Tree::build(&config, self.network.clone(), self.seed, None);
+        let active = self.configs.borrow_and_update().clone();
+        let tree = Tree::build_active(&active, self.network.clone(), self.seed, None);
         // Clients that connect meanwhile wait in the listener's queue.
         tree.wait_until_ready().await;
         let mut listener = Some(acceptor.register().expect("the sockets do not block, and this is a runtime"));
         let proxy = Proxy::new(self.settings.clone(), self.shared.clone(), tree);
+        let _ = self.applied.send((self.index, active.number));
         // A socket that cannot be registered has been closed by its client meanwhile.
         let mut clients = clients
             .into_iter()
@@ -94,10 +101,23 @@ impl Worker {
     }
 
     async fn apply_config(&mut self, proxy: &Arc<Proxy>) {
-        let config = self.configs.borrow_and_update().clone();
-        let tree = Tree::build(&config, self.network.clone(), self.seed, Some(&proxy.tree()));
+        let active = self.configs.borrow_and_update().clone();
+        let tree = Tree::build_active(&active, self.network.clone(), self.seed, Some(&proxy.tree()));
         tree.wait_until_ready().await;
+        let old_tree_ended = proxy.tree().ended();
+        let background_tasks = tree.background_tasks().clone();
         proxy.set_tree(tree);
+        let (applied, index, number) = (self.applied.clone(), self.index, active.number);
+        let earlier = self.draining.take();
+        self.draining = Some(tokio::spawn(async move {
+            if let Some(earlier) = earlier {
+                let _ = earlier.await;
+            }
+            old_tree_ended.await;
+            // Batches may have left a part of themselves in the background.
+            background_tasks.running_ended().await;
+            let _ = applied.send((index, number));
+        }));
     }
 }
 

@@ -43,6 +43,23 @@ fn is_done(outcome: &Outcome) -> bool {
     }
 }
 
+/// Merges the outcomes of deletes of one key at two servers. A spooled delete must be visible above: a failover route
+/// then deletes at its other children, too.
+pub fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
+    let is_spooled = [&one, &other].contains(&&Err(Failure::Spooled));
+    match (is_failed_delete(&one), is_failed_delete(&other)) {
+        (false, false) if is_spooled => Err(Failure::Spooled),
+        // The second may be a classic delete. The client sent a meta command, and expects its reply.
+        (false, false) if matches!(one, Ok(Reply::Meta(_))) && !matches!(other, Ok(Reply::Meta(_))) => one,
+        _ => worse(one, other),
+    }
+}
+
+/// Whether a delete with this outcome was neither applied nor spooled.
+pub fn is_failed_delete(outcome: &Outcome) -> bool {
+    is_error(outcome) && *outcome != Err(Failure::Spooled)
+}
+
 /// The worse outcome of one request to two children; of equals the first.
 pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
     if severity(&other) > severity(&one) { other } else { one }

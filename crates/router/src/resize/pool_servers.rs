@@ -1,9 +1,8 @@
 //! The servers of a configuration, as far as a change of it needs them. No request passes here.
 
 use crate::config::router_config::RouterConfig;
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, DestinationSettings, Destinations, Outcomes, Pool};
+use lookaside_routing::Address;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 /// The servers of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,37 +23,14 @@ pub(crate) struct PoolServers {
 
 impl ConfigServers {
     pub(crate) fn of(config: &RouterConfig) -> ConfigServers {
-        let mut collector = Collector::default();
-        drop(config.configuration().build(&mut collector));
-        collector.0
-    }
-}
-
-#[derive(Default)]
-struct Collector(ConfigServers);
-
-impl Destinations for Collector {
-    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
-        self.0.all.insert(address.clone());
-        Arc::new(NoDestination(address.clone()))
-    }
-
-    fn use_pool(&mut self, pool: &Pool) {
-        let of_pool = self.0.pools.entry(pool.name.clone()).or_default();
-        of_pool.servers.extend(pool.servers.iter().cloned());
-        of_pool.flush_new |= pool.flush_new_servers && !pool.keep_routing_prefix;
-    }
-}
-
-/// A destination that receives no requests.
-struct NoDestination(Address);
-
-impl Destination for NoDestination {
-    fn send(&self, _: Batch) -> BoxFuture<'_, Outcomes> {
-        unreachable!("the tree is dropped after it was built")
-    }
-
-    fn address(&self) -> &Address {
-        &self.0
+        let mut pools: BTreeMap<String, PoolServers> = BTreeMap::new();
+        for pool in config.pool_uses() {
+            // The servers of a pool that keeps routing prefixes are routers.
+            let flush_new = pool.flush_new_servers && !pool.keep_routing_prefix;
+            let of_pool = pools.entry(pool.name).or_default();
+            of_pool.servers.extend(pool.servers);
+            of_pool.flush_new |= flush_new;
+        }
+        ConfigServers { pools, all: config.servers() }
     }
 }

@@ -391,7 +391,8 @@ impl Coverage {
             false => Duration::ZERO,
         };
         let is_fresh = |last: &PeerReport| last.polled_at >= since + unclaimed_for;
-        !self.settings.rules.forget_in_two_steps || now >= since + unclaimed_for && self.all_peers(is_fresh)
+        let is_alone = self.settings.peers == 0;
+        is_alone || !self.settings.rules.forget_in_two_steps || now >= since + unclaimed_for && self.all_peers(is_fresh)
     }
 
     fn all_peers(&self, condition: impl Fn(&PeerReport) -> bool) -> bool {
@@ -486,6 +487,15 @@ impl Coverage {
             _ => Vec::new(),
         };
         self.covered.iter().flat_map(of).collect()
+    }
+
+    /// The peers that have not reported, lately, that they cover the target.
+    pub(crate) fn peers_without_claim(&self) -> Vec<usize> {
+        let has_claimed = |peer: &Peer| {
+            let claims = peer.last.as_ref().map(|last| &last.report.claims);
+            !peer.is_missing && self.target.is_some_and(|target| claims.is_some_and(|ids| ids.contains(&target)))
+        };
+        self.peers.iter().enumerate().filter(|(_, peer)| !has_claimed(peer)).map(|(at, _)| at).collect()
     }
 
     /// Configurations that peers need and that are not covered, each with the peer that has its text.

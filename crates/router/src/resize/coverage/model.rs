@@ -87,6 +87,7 @@ struct Router {
 struct World {
     random: fastrand::Rng,
     rules: Rules,
+    has_many_hanging: bool,
     now: u64,
     queue: BinaryHeap<std::cmp::Reverse<(u64, u64, usize)>>,
     events: Vec<Option<Event>>,
@@ -123,6 +124,7 @@ impl World {
         };
         let mut world = World {
             rules,
+            has_many_hanging: random.u8(..4) == 0,
             now: 0,
             queue: BinaryHeap::new(),
             events: Vec::new(),
@@ -183,9 +185,10 @@ impl World {
 
     /// Of a message; rarely long.
     fn delay(&mut self) -> u64 {
+        let hanging = if self.has_many_hanging { 30 } else { 3 };
         match self.random.u8(..) {
-            0..3 => self.random.u64(..15_000),
-            3..20 => self.random.u64(..1_500),
+            kind if kind < hanging => self.random.u64(..20_000),
+            kind if kind < hanging + 17 => self.random.u64(..1_500),
             _ => self.random.u64(..20),
         }
     }
@@ -387,7 +390,7 @@ impl World {
             }
             // A lease is given again after a while.
             None => {
-                if self.random.u8(..4) == 0 {
+                if self.random.u8(..16) == 0 {
                     self.leases.remove(&(server, key));
                 }
             }

@@ -101,14 +101,14 @@ impl Coverage {
         self.target
     }
 
+    /// The stage of the configuration that it waits for.
+    pub(crate) fn target_stage(&self) -> Option<&Stage> {
+        Some(&self.get(self.target?)?.stage)
+    }
+
     /// Whether a step is outstanding.
     pub(crate) fn is_changing(&self) -> bool {
         self.covered.len() > 1 || self.next.is_some()
-    }
-
-    /// The text of a covered configuration.
-    pub(crate) fn text(&self, id: ConfigId) -> Option<&str> {
-        Some(&*self.get(id)?.config.text)
     }
 
     pub(crate) fn covered(&self) -> impl Iterator<Item = &Candidate> {
