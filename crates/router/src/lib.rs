@@ -16,6 +16,7 @@
 //! | `frontend/` | the clients' side: listeners, sessions, parsers, replies |
 //! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
 //! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of unreadable servers (§3.3) |
+//! | `resize/` | changes of the configuration that move keys between servers |
 //! | `backend/` | the servers' side: TLS, `flush_all` |
 //! | `config/` | the configuration's source, its watcher, and the validated result |
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |

@@ -24,8 +24,12 @@
 //! * A server holds copies of unknown age if it has departed, or joins a pool: it is emptied before a configuration
 //!   that names it is read.
 
+mod departed;
+mod tasks;
 mod views;
 
+pub(crate) use departed::Departed;
+pub(crate) use tasks::Purge;
 pub(crate) use views::{SavedConfig, SavedCoverage};
 
 use super::identity::ConfigId;
@@ -42,8 +46,6 @@ pub(crate) const COVERED_MAX: usize = 8;
 pub(crate) const READ_WITHIN: Duration = Duration::from_secs(2);
 /// How long a router covers a configuration that it no longer claims, at least.
 pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(5);
-/// The most servers that are remembered as departed. If there were more, pools that are new are flushed, too.
-const DEPARTED_MAX: usize = 1_000;
 
 /// Which rules hold. Tests and simulations break one to see that it is needed.
 #[derive(Clone, Copy, Debug)]
@@ -105,27 +107,6 @@ impl Covered {
     }
 }
 
-/// Servers that were covered once and then were not.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Departed {
-    /// The oldest first.
-    pub(crate) servers: Vec<Address>,
-    /// There were more than are remembered.
-    pub(crate) is_incomplete: bool,
-}
-
-impl Departed {
-    pub(crate) fn add(&mut self, servers: impl IntoIterator<Item = Address>) {
-        for server in servers {
-            self.servers.retain(|known| *known != server);
-            self.servers.push(server);
-        }
-        let excess = self.servers.len().saturating_sub(DEPARTED_MAX);
-        self.is_incomplete |= excess > 0;
-        self.servers.drain(..excess);
-    }
-}
-
 /// The last report of a peer.
 #[derive(Clone, Debug)]
 struct PeerReport {
@@ -160,14 +141,6 @@ pub(crate) struct ActiveCoverage {
     pub(crate) reads: ConfigId,
     /// The other covered configurations, and the servers that are left out of each.
     pub(crate) others: Vec<(ConfigId, BTreeSet<Address>)>,
-}
-
-/// A purge of one server: copies that `config` places there and no active configuration does.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Purge {
-    pub(crate) config: ConfigId,
-    pub(crate) server: Address,
-    pub(crate) number: u64,
 }
 
 /// The configurations of one process.
@@ -266,6 +239,9 @@ impl Coverage {
 
     /// A peer's report, which was requested at `polled_at`.
     pub(crate) fn record_report(&mut self, peer: usize, polled_at: Duration, report: CoverageReport, now: Duration) {
+        if self.peers[peer].last.as_ref().is_some_and(|last| last.polled_at > polled_at) {
+            return;
+        }
         for covered in &mut self.covered {
             covered.was_read |= report.reads.contains(&covered.config.id);
         }
@@ -445,66 +421,6 @@ impl Coverage {
         self.number += 1;
         self.covered[at].stage = Stage::Adding { number: self.number };
         self.covered[at].emptied.clear();
-    }
-
-    /// Servers that must be emptied before the target is read.
-    pub(crate) fn servers_to_empty(&self) -> BTreeSet<Address> {
-        let target = self.target.and_then(|target| self.get(target));
-        let Some(target) = target.filter(|target| target.stage == Stage::Claimed) else { return BTreeSet::new() };
-        // A peer that reads by it has emptied them, and they have had all deletes since.
-        if !self.settings.rules.empty || self.reports().any(|(_, report)| report.reads.contains(&target.id())) {
-            return BTreeSet::new();
-        }
-        let has_departed = |server: &Address| {
-            self.settings.rules.remember_departed
-                && (self.departed.servers.contains(server) || self.reports().any(|(_, report)| report.departed.contains(server)))
-        };
-        let mut to_empty = BTreeSet::new();
-        for (name, pool) in target.config.servers.pools.iter().filter(|(_, pool)| pool.flush_new) {
-            let others = || self.covered.iter().filter(|covered| covered.id() != target.id());
-            let in_pool = |covered: &Covered, server| {
-                covered.config.servers.pools.get(name).is_some_and(|pool| pool.servers.contains(server))
-            };
-            let is_known = self.departed.is_incomplete
-                || others().any(|covered| covered.config.servers.pools.contains_key(name));
-            for server in pool.servers.difference(&target.emptied) {
-                let is_trusted = others().any(|other| other.was_read && in_pool(other, server)) || target.was_read;
-                if has_departed(server) || is_known && !is_trusted {
-                    to_empty.insert(server.clone());
-                }
-            }
-        }
-        to_empty
-    }
-
-    /// The purges that are to run.
-    pub(crate) fn purges(&self) -> Vec<Purge> {
-        let of = |covered: &Covered| match &covered.stage {
-            Stage::Purging { number, pending, .. } => {
-                let purge = |server: &Address| Purge { config: covered.id(), server: server.clone(), number: *number };
-                pending.iter().map(purge).collect()
-            }
-            _ => Vec::new(),
-        };
-        self.covered.iter().flat_map(of).collect()
-    }
-
-    /// The peers that have not reported, lately, that they cover the target.
-    pub(crate) fn peers_without_claim(&self) -> Vec<usize> {
-        let has_claimed = |peer: &Peer| {
-            let claims = peer.last.as_ref().map(|last| &last.report.claims);
-            !peer.is_missing && self.target.is_some_and(|target| claims.is_some_and(|ids| ids.contains(&target)))
-        };
-        self.peers.iter().enumerate().filter(|(_, peer)| !has_claimed(peer)).map(|(at, _)| at).collect()
-    }
-
-    /// Configurations that peers need and that are not covered, each with the peer that has its text.
-    pub(crate) fn missing(&self) -> Vec<(usize, ConfigId)> {
-        let needed = self.reports().flat_map(|(at, report)| {
-            report.reads.iter().chain(&report.waits_for).map(move |id| (at, *id))
-        });
-        let has_space = self.covered.len() < COVERED_MAX;
-        needed.filter(|(_, id)| has_space && self.get(*id).is_none()).collect()
     }
 }
 
