@@ -206,12 +206,14 @@ async fn start_resizer(
         None => Box::new(NoStore),
     };
     let network = host.loader.network();
-    let stored = store.load().and_then(|stored| stored.map(|stored| InitialCoverage::stored(&stored, host)).transpose());
+    let stored =
+        store.load().and_then(|stored| stored.map(|stored| InitialCoverage::stored(&stored, host)).transpose());
     let spool = options.spool_settings();
     let peers = if host.loader.spool.is_some() { spool.peers } else { Vec::new() };
     let stored = stored.unwrap_or_else(|why| {
         tracing::error!(
-            why, "cannot use the saved configurations, and asks the peers instead: copies that a former configuration \
+            why,
+            "cannot use the saved configurations, and asks the peers instead: copies that a former configuration \
             placed may be read if no peer knows it; flush the servers if the configuration was changed"
         );
         None

@@ -270,7 +270,9 @@ impl Resizer {
             Done::Polled { peer, polled_at, report } => {
                 let polled_at = polled_at.saturating_duration_since(self.started);
                 match self.peers.record_poll(peer, report) {
-                    Some(report) => self.change(host, |coverage, now| coverage.record_report(peer, polled_at, report, now)),
+                    Some(report) => {
+                        self.change(host, |coverage, now| coverage.record_report(peer, polled_at, report, now))
+                    }
                     None => self.change(host, |coverage, now| coverage.record_missing(peer, now)),
                 }
             }
@@ -282,7 +284,8 @@ impl Resizer {
                         self.change(host, |coverage, now| _ = coverage.cover_for_peer(&candidate, now));
                     }
                     Err(why) => tracing::error!(
-                        why, "a peer's configuration cannot be used here, so this router cannot cover it, and the peer \
+                        why,
+                        "a peer's configuration cannot be used here, so this router cannot cover it, and the peer \
                         keeps reading the former one; start all routers of a cluster with the same version and options"
                     ),
                 }
@@ -391,7 +394,8 @@ impl Resizer {
             let to_empty = self.coverage.servers_to_empty();
             let peers = self.coverage.peers_without_claim().into_iter().map(|peer| self.peers.address(peer)).collect();
             tracing::warn!(
-                servers_not_empty = names(to_empty.iter().collect()), peers_not_covering = names(peers),
+                servers_not_empty = names(to_empty.iter().collect()),
+                peers_not_covering = names(peers),
                 "a new configuration waits, and the former one stays in force: its new servers must answer and allow \
                  flush_all, and all routers of --spool-peers must cover it; remove those that are gone for good"
             );

@@ -87,8 +87,7 @@ impl ResizeStatus {
     /// Shows the state that has been saved.
     pub(crate) fn show(&self, coverage: &Coverage) {
         let texts = coverage.covered().map(|config| (config.id, config.text.clone())).collect();
-        *self.view.lock() =
-            StatusView { state: ResizeState::of(coverage), report: coverage.report().to_json(), texts };
+        *self.view.lock() = StatusView { state: ResizeState::of(coverage), report: coverage.report().to_json(), texts };
     }
 
     pub(crate) fn state(&self) -> ResizeState {

@@ -24,11 +24,25 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// What was done.
 pub(crate) enum Done {
-    Polled { peer: usize, polled_at: Instant, report: Polled },
+    Polled {
+        peer: usize,
+        polled_at: Instant,
+        report: Polled,
+    },
     /// `None` if the peer did not send it.
-    Fetched { id: ConfigId, text: Option<String> },
-    Emptied { config: ConfigId, server: Address, is_done: bool },
-    Purged { purge: Purge, is_done: bool },
+    Fetched {
+        id: ConfigId,
+        text: Option<String>,
+    },
+    Emptied {
+        config: ConfigId,
+        server: Address,
+        is_done: bool,
+    },
+    Purged {
+        purge: Purge,
+        is_done: bool,
+    },
 }
 
 /// A report and the connection for the next poll.
@@ -158,9 +172,8 @@ async fn remove_misplaced(
     let server = &purge.server;
     let former = Placement::of(config);
     let kept: Vec<Placement> = kept.iter().map(|config| Placement::of(config)).collect();
-    let is_misplaced = |key: &Bytes| {
-        former.places_at(server, key) && !kept.iter().any(|placement| placement.places_at(server, key))
-    };
+    let is_misplaced =
+        |key: &Bytes| former.places_at(server, key) && !kept.iter().any(|placement| placement.places_at(server, key));
     let limits = PurgeLimits { keys_per_s_max: KEYS_PER_S_MAX };
     let purged = purge_server(network, server, &is_misplaced, limits, &status.purges).await;
     match &purged {
@@ -190,9 +203,8 @@ struct Peer {
 
 impl Peers {
     pub(super) fn new(addresses: Vec<Address>, network: Arc<dyn Network>) -> Peers {
-        let peer = |address| {
-            Peer { address, connection: None, is_polling: false, polled_at: None, is_unreachable: false }
-        };
+        let peer =
+            |address| Peer { address, connection: None, is_polling: false, polled_at: None, is_unreachable: false };
         Peers { network, peers: addresses.into_iter().map(peer).collect() }
     }
 

@@ -126,7 +126,8 @@ impl CoveringRoute {
             requests.push(part.requests);
         }
         let (mut outcomes, covering) = join(self.routed.route(batch, context), join_all(sent)).await;
-        let covering = requests.into_iter().zip(covering).flat_map(|(requests, outcomes)| requests.into_iter().zip(outcomes));
+        let covering =
+            requests.into_iter().zip(covering).flat_map(|(requests, outcomes)| requests.into_iter().zip(outcomes));
         let refused = refused.into_iter().map(|(at, failure)| (at, Err(failure)));
         for (at, other) in covering.chain(refused) {
             let routed = std::mem::replace(&mut outcomes[at], Err(Failure::Tko));
@@ -163,3 +164,6 @@ impl Route for CoveringRoute {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

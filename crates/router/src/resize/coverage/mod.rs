@@ -90,11 +90,19 @@ pub(crate) struct Covered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Not all threads send deletes to its places. They do when they have applied change number `number`.
-    Adding { number: u64 },
+    Adding {
+        number: u64,
+    },
     Claimed,
-    Unclaimed { since: Duration },
+    Unclaimed {
+        since: Duration,
+    },
     /// `number` tells this purge from an earlier one of the same configuration.
-    Purging { number: u64, pending: BTreeSet<Address>, departed: BTreeSet<Address> },
+    Purging {
+        number: u64,
+        pending: BTreeSet<Address>,
+        departed: BTreeSet<Address>,
+    },
 }
 
 impl Covered {
@@ -168,7 +176,11 @@ impl Coverage {
     pub(crate) fn new(config: Candidate, settings: CoverageSettings) -> Coverage {
         let reads = config.id;
         let only = SavedConfig { config, is_claimed: true, was_read: true };
-        Coverage::restore(SavedCoverage { reads, covered: vec![only], departed: Departed::default() }, settings, Duration::ZERO)
+        Coverage::restore(
+            SavedCoverage { reads, covered: vec![only], departed: Departed::default() },
+            settings,
+            Duration::ZERO,
+        )
     }
 
     /// Continues from a saved state, before any thread serves.

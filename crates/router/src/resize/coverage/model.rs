@@ -40,22 +40,92 @@ enum Event {
     Write,
     Read,
     /// A batch of `router` arrives at a server.
-    Delete { op: usize, server: usize },
-    Get { batch: Batch, server: usize, key: usize, floor: u64 },
-    QueryDatabase { router: usize, server: usize, key: usize, token: u64 },
-    Fill { router: usize, server: usize, key: usize, token: u64, version: u64 },
-    StoreFill { batch: Batch, server: usize, key: usize, token: u64, version: u64 },
-    Swap { router: usize, run: u64, thread: usize },
-    Poll { router: usize, run: u64 },
-    PollArrives { router: usize, run: u64, peer: usize, polled_at: u64 },
-    Report { router: usize, run: u64, peer: usize, polled_at: u64, report: CoverageReport },
-    Source { router: usize, config: usize },
-    Fetched { router: usize, run: u64, config: usize },
-    Flush { router: usize, run: u64, config: ConfigId, server: usize },
-    Emptied { router: usize, run: u64, config: ConfigId, server: usize },
-    PurgeKey { router: usize, run: u64, purge: Purge, active: Vec<ConfigId>, key: usize },
-    Crash { router: usize },
-    Restart { router: usize },
+    Delete {
+        op: usize,
+        server: usize,
+    },
+    Get {
+        batch: Batch,
+        server: usize,
+        key: usize,
+        floor: u64,
+    },
+    QueryDatabase {
+        router: usize,
+        server: usize,
+        key: usize,
+        token: u64,
+    },
+    Fill {
+        router: usize,
+        server: usize,
+        key: usize,
+        token: u64,
+        version: u64,
+    },
+    StoreFill {
+        batch: Batch,
+        server: usize,
+        key: usize,
+        token: u64,
+        version: u64,
+    },
+    Swap {
+        router: usize,
+        run: u64,
+        thread: usize,
+    },
+    Poll {
+        router: usize,
+        run: u64,
+    },
+    PollArrives {
+        router: usize,
+        run: u64,
+        peer: usize,
+        polled_at: u64,
+    },
+    Report {
+        router: usize,
+        run: u64,
+        peer: usize,
+        polled_at: u64,
+        report: CoverageReport,
+    },
+    Source {
+        router: usize,
+        config: usize,
+    },
+    Fetched {
+        router: usize,
+        run: u64,
+        config: usize,
+    },
+    Flush {
+        router: usize,
+        run: u64,
+        config: ConfigId,
+        server: usize,
+    },
+    Emptied {
+        router: usize,
+        run: u64,
+        config: ConfigId,
+        server: usize,
+    },
+    PurgeKey {
+        router: usize,
+        run: u64,
+        purge: Purge,
+        active: Vec<ConfigId>,
+        key: usize,
+    },
+    Crash {
+        router: usize,
+    },
+    Restart {
+        router: usize,
+    },
 }
 
 /// A batch in progress: it belongs to the change by which it was routed.
@@ -447,7 +517,8 @@ impl World {
     /// Starts a router from its disk, or, if all its peers are up, from them.
     fn restart(&mut self, router: usize) {
         let peers: Vec<_> = (0..self.routers.len()).filter(|peer| *peer != router).collect();
-        let reports: Vec<_> = peers.iter().filter_map(|peer| Some(self.routers[*peer].coverage.as_ref()?.report())).collect();
+        let reports: Vec<_> =
+            peers.iter().filter_map(|peer| Some(self.routers[*peer].coverage.as_ref()?.report())).collect();
         let settings = CoverageSettings { peers: peers.len(), ignores_missing_peers: false, rules: self.rules };
         let is_memory_lost = reports.len() == peers.len() && self.random.bool();
         let from_peers = || {

@@ -24,7 +24,8 @@ impl Coverage {
         }
         let has_departed = |server: &Address| {
             self.settings.rules.remember_departed
-                && (self.departed.servers.contains(server) || self.reports().any(|(_, report)| report.departed.contains(server)))
+                && (self.departed.servers.contains(server)
+                    || self.reports().any(|(_, report)| report.departed.contains(server)))
         };
         let mut to_empty = BTreeSet::new();
         for (name, pool) in target.config.servers.pools.iter().filter(|(_, pool)| pool.flush_new) {
@@ -32,8 +33,8 @@ impl Coverage {
             let in_pool = |covered: &Covered, server| {
                 covered.config.servers.pools.get(name).is_some_and(|pool| pool.servers.contains(server))
             };
-            let is_known = self.departed.is_incomplete
-                || others().any(|covered| covered.config.servers.pools.contains_key(name));
+            let is_known =
+                self.departed.is_incomplete || others().any(|covered| covered.config.servers.pools.contains_key(name));
             for server in pool.servers.difference(&target.emptied) {
                 let is_trusted = others().any(|other| other.was_read && in_pool(other, server)) || target.was_read;
                 if has_departed(server) || is_known && !is_trusted {
@@ -67,9 +68,9 @@ impl Coverage {
 
     /// Configurations that peers need and that are not covered, each with the peer that has its text.
     pub(crate) fn missing(&self) -> Vec<(usize, ConfigId)> {
-        let needed = self.reports().flat_map(|(at, report)| {
-            report.reads.iter().chain(&report.waits_for).map(move |id| (at, *id))
-        });
+        let needed = self
+            .reports()
+            .flat_map(|(at, report)| report.reads.iter().chain(&report.waits_for).map(move |id| (at, *id)));
         let has_space = self.covered.len() < COVERED_MAX;
         needed.filter(|(_, id)| has_space && self.get(*id).is_none()).collect()
     }

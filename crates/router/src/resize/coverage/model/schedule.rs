@@ -57,7 +57,7 @@ fn first_failure(rules: Rules, seeds: u64) -> Option<(u64, String)> {
 #[test]
 fn no_acknowledged_delete_is_undone_by_a_change() {
     let (mut hits, mut changes, mut forgotten) = (0, 0, 0);
-    let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
+    let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     for seed in 0..seeds {
         let mut world = World::new(seed, Rules::ALL);
         world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
