@@ -241,7 +241,7 @@ def test_a_router_that_has_the_old_file_or_restarts_covers_both(region):
     region.traffic.check()
 
 
-def test_misplaced_copies_are_removed_and_the_old_configuration_is_forgotten(region):
+def test_misplaced_copies_are_removed_and_the_old_configuration_is_released(region):
     region.traffic.flow()
     region.configure([0, 1])
     region.wait_in_force()

@@ -76,7 +76,7 @@ pub(crate) struct Resizer {
 
 /// An event for [`Resizer::handle`].
 pub(crate) enum ResizeEvent {
-    Done(Done),
+    Done(Box<Done>),
     Applied(Applied),
     Tick,
 }
@@ -131,11 +131,6 @@ impl InitialCoverage {
         }
         let coverage = SavedCoverage::from_peers(reports, candidates);
         Ok(coverage.map(|coverage| InitialCoverage { coverage, configs }))
-    }
-
-    /// The configuration by which requests are routed.
-    pub(crate) fn reads(&self) -> &Arc<RouterConfig> {
-        &self.configs[&self.coverage.reads]
     }
 }
 
@@ -237,7 +232,7 @@ impl Resizer {
         tokio::select! {
             biased;
             Some(applied) = self.applied.recv() => ResizeEvent::Applied(applied),
-            done = self.work.next() => ResizeEvent::Done(done),
+            done = self.work.next() => ResizeEvent::Done(Box::new(done)),
             () = sleep(interval) => ResizeEvent::Tick,
         }
     }
@@ -248,7 +243,7 @@ impl Resizer {
                 self.applied_by_thread[thread] = number;
                 self.record_applied(host);
             }
-            ResizeEvent::Done(done) => self.record_done(done, host),
+            ResizeEvent::Done(done) => self.record_done(*done, host),
             ResizeEvent::Tick => {
                 if self.is_unsaved {
                     let newest = self.newest.clone();
@@ -397,7 +392,7 @@ impl Resizer {
                 servers_not_empty = names(to_empty.iter().collect()),
                 peers_not_covering = names(peers),
                 "a new configuration waits, and the former one stays in force: its new servers must answer and allow \
-                 flush_all, and all routers of --spool-peers must cover it; remove those that are gone for good"
+                 flush_all, and all routers of --spool-peers must cover it; remove those that are gone permanently"
             );
         }
     }

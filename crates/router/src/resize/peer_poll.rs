@@ -22,7 +22,7 @@ pub(super) const POLL_TIMEOUT: Duration = Duration::from_secs(1);
 const LIMITS: Limits = Limits { value_bytes_max: 16 << 20, line_bytes_max: 2_048 };
 
 #[derive(Debug)]
-pub(super) enum PollError {
+pub(crate) enum PollError {
     Connection(CommandError),
     /// It does not know the key.
     NotSupported,
@@ -46,7 +46,7 @@ impl From<CommandError> for PollError {
 }
 
 /// A connection to a peer.
-pub(super) struct PeerConnection(CommandConnection);
+pub(crate) struct PeerConnection(CommandConnection);
 
 impl PeerConnection {
     pub(super) async fn connect(network: &dyn Network, peer: &Address) -> Result<PeerConnection, PollError> {

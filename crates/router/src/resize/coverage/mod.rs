@@ -6,10 +6,10 @@
 //!   new   Adding  ------------------->  Claimed  --------------------------------------> read
 //!                                        ^   | no router reads it, or waits for it
 //!                                        |   v
-//!   old                                 Unclaimed   for FORGET_AFTER, and fresh reports of all peers
+//!   old                                 Unclaimed   for RELEASE_AFTER, and fresh reports of all peers
 //!                                            |
 //!                                            v                        no server has a misplaced copy
-//!                                         Purging   -------------------------------------> forgotten
+//!                                         Purging   -------------------------------------> released
 //! ```
 //!
 //! Deletes go to the places under every configuration in the picture. Under one in `Purging` they leave out the servers
@@ -18,7 +18,7 @@
 //! Invariants:
 //! * A router reads by a configuration only while every router of its cluster covers it. It decides to do so by reports
 //!   that are at most [`READ_WITHIN`] old, counted from when they were requested. A router that stops to claim a
-//!   configuration covers it for [`FORGET_AFTER`] more, and then needs reports, requested after that time, that no
+//!   configuration covers it for [`RELEASE_AFTER`] more, and then needs reports, requested after that time, that no
 //!   router reads it. So a decision by an old report is seen in time.
 //! * A purge begins when no router can read by the configuration again, so nothing is filled behind it.
 //! * A server holds copies of unknown age if it has departed, or joins a pool: it is emptied before a configuration
@@ -45,7 +45,7 @@ pub(crate) const COVERED_MAX: usize = 8;
 /// A router changes what it reads by within this time of the start of the polls that allow it.
 pub(crate) const READ_WITHIN: Duration = Duration::from_secs(2);
 /// How long a router covers a configuration that it no longer claims, at least.
-pub(crate) const FORGET_AFTER: Duration = Duration::from_secs(5);
+pub(crate) const RELEASE_AFTER: Duration = Duration::from_secs(5);
 
 /// Which rules hold. Tests and simulations break one to see that it is needed.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ pub(crate) struct Rules {
     pub(crate) empty: bool,
     pub(crate) drain: bool,
     pub(crate) purge: bool,
-    pub(crate) forget_in_two_steps: bool,
+    pub(crate) release_in_two_steps: bool,
     pub(crate) remember_departed: bool,
 }
 
@@ -64,7 +64,7 @@ impl Rules {
         empty: true,
         drain: true,
         purge: true,
-        forget_in_two_steps: true,
+        release_in_two_steps: true,
         remember_departed: true,
     };
 }
@@ -172,17 +172,6 @@ pub(crate) struct Coverage {
 }
 
 impl Coverage {
-    /// A first start: `config` is read, and the content of its servers is trusted.
-    pub(crate) fn new(config: Candidate, settings: CoverageSettings) -> Coverage {
-        let reads = config.id;
-        let only = SavedConfig { config, is_claimed: true, was_read: true };
-        Coverage::restore(
-            SavedCoverage { reads, covered: vec![only], departed: Departed::default() },
-            settings,
-            Duration::ZERO,
-        )
-    }
-
     /// Continues from a saved state, before any thread serves.
     ///
     /// # Panics
@@ -349,7 +338,7 @@ impl Coverage {
             match (&self.covered[at].stage, is_needed) {
                 (Stage::Claimed, false) => self.covered[at].stage = Stage::Unclaimed { since: now },
                 (Stage::Unclaimed { .. }, true) => self.covered[at].stage = Stage::Claimed,
-                (Stage::Unclaimed { since }, false) if self.is_forgettable(*since, now) => self.begin_purge(at),
+                (Stage::Unclaimed { since }, false) if self.is_releasable(*since, now) => self.begin_purge(at),
                 (Stage::Purging { .. }, true) => self.cover_again(at),
                 (Stage::Purging { .. }, false) => match self.drop_departed_from_purge(at) {
                     0 => {
@@ -373,14 +362,16 @@ impl Coverage {
     }
 
     /// Whether no router can read by a configuration that is unclaimed since `since`, and not needed.
-    fn is_forgettable(&self, since: Duration, now: Duration) -> bool {
-        let unclaimed_for = match self.settings.rules.forget_in_two_steps {
-            true => FORGET_AFTER,
+    fn is_releasable(&self, since: Duration, now: Duration) -> bool {
+        let unclaimed_for = match self.settings.rules.release_in_two_steps {
+            true => RELEASE_AFTER,
             false => Duration::ZERO,
         };
         let is_fresh = |last: &PeerReport| last.polled_at >= since + unclaimed_for;
         let is_alone = self.settings.peers == 0;
-        is_alone || !self.settings.rules.forget_in_two_steps || now >= since + unclaimed_for && self.all_peers(is_fresh)
+        is_alone
+            || !self.settings.rules.release_in_two_steps
+            || now >= since + unclaimed_for && self.all_peers(is_fresh)
     }
 
     fn all_peers(&self, condition: impl Fn(&PeerReport) -> bool) -> bool {

@@ -4,10 +4,12 @@
 //!
 //! The checker asserts that no read returns a copy older than a delete that was acknowledged before the read began.
 
+mod event;
 mod schedule;
 
 use super::*;
 use crate::resize::pool_servers::PoolServers;
+use event::Event;
 use std::collections::{BTreeMap, BinaryHeap};
 
 const KEYS: usize = 6;
@@ -33,99 +35,6 @@ fn candidate(config: usize) -> Candidate {
     let of_pool = PoolServers { servers: all.clone(), flush_new: true };
     let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all };
     Candidate { id: ConfigId(config as u128), text: "".into(), servers: Arc::new(servers) }
-}
-
-#[derive(Clone, Debug)]
-enum Event {
-    Write,
-    Read,
-    /// A batch of `router` arrives at a server.
-    Delete {
-        op: usize,
-        server: usize,
-    },
-    Get {
-        batch: Batch,
-        server: usize,
-        key: usize,
-        floor: u64,
-    },
-    QueryDatabase {
-        router: usize,
-        server: usize,
-        key: usize,
-        token: u64,
-    },
-    Fill {
-        router: usize,
-        server: usize,
-        key: usize,
-        token: u64,
-        version: u64,
-    },
-    StoreFill {
-        batch: Batch,
-        server: usize,
-        key: usize,
-        token: u64,
-        version: u64,
-    },
-    Swap {
-        router: usize,
-        run: u64,
-        thread: usize,
-    },
-    Poll {
-        router: usize,
-        run: u64,
-    },
-    PollArrives {
-        router: usize,
-        run: u64,
-        peer: usize,
-        polled_at: u64,
-    },
-    Report {
-        router: usize,
-        run: u64,
-        peer: usize,
-        polled_at: u64,
-        report: CoverageReport,
-    },
-    Source {
-        router: usize,
-        config: usize,
-    },
-    Fetched {
-        router: usize,
-        run: u64,
-        config: usize,
-    },
-    Flush {
-        router: usize,
-        run: u64,
-        config: ConfigId,
-        server: usize,
-    },
-    Emptied {
-        router: usize,
-        run: u64,
-        config: ConfigId,
-        server: usize,
-    },
-    PurgeKey {
-        router: usize,
-        run: u64,
-        purge: Purge,
-        active: Vec<ConfigId>,
-        key: usize,
-    },
-    Crash {
-        router: usize,
-    },
-    Restart {
-        router: usize,
-    },
 }
 
 /// A batch in progress: it belongs to the change by which it was routed.
@@ -176,7 +85,7 @@ struct World {
     /// Counts that show that a run did something.
     hits: u64,
     changes_of_reads: u64,
-    forgotten: u64,
+    released: u64,
 }
 
 impl World {
@@ -185,7 +94,9 @@ impl World {
         let routers = random.usize(2..=3);
         let settings = CoverageSettings { peers: routers - 1, ignores_missing_peers: false, rules };
         let router = |_| {
-            let coverage = Coverage::new(candidate(0), settings.clone());
+            let only = SavedConfig { config: candidate(0), is_claimed: true, was_read: true };
+            let first = SavedCoverage { reads: only.config.id, covered: vec![only], departed: Departed::default() };
+            let coverage = Coverage::restore(first, settings.clone(), Duration::ZERO);
             Router {
                 saved: coverage.saved(),
                 threads: vec![coverage.active(); THREADS],
@@ -213,7 +124,7 @@ impl World {
             deletes: Vec::new(),
             hits: 0,
             changes_of_reads: 0,
-            forgotten: 0,
+            released: 0,
             random,
         };
         world.schedule_faults();
@@ -465,7 +376,7 @@ impl World {
         let (reads, covered) = (coverage.reads(), coverage.active().others.len());
         change(coverage, now);
         self.changes_of_reads += u64::from(coverage.reads() != reads);
-        self.forgotten += u64::from(coverage.active().others.len() < covered);
+        self.released += u64::from(coverage.active().others.len() < covered);
         state.saved = coverage.saved();
         self.start_work(router);
     }

@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// Two configurations in turn, each for long enough that the other is forgotten.
+    /// Two configurations in turn, each for long enough that the other is released.
     fn schedule_calm_changes(&mut self, configs: usize) {
         let pair = [self.random.usize(..configs), self.random.usize(..configs)];
         for (turn, at) in (1_000..END_MS).step_by(9_000).enumerate() {
@@ -56,17 +56,17 @@ fn first_failure(rules: Rules, seeds: u64) -> Option<(u64, String)> {
 
 #[test]
 fn no_acknowledged_delete_is_undone_by_a_change() {
-    let (mut hits, mut changes, mut forgotten) = (0, 0, 0);
+    let (mut hits, mut changes, mut released) = (0, 0, 0);
     let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     for seed in 0..seeds {
         let mut world = World::new(seed, Rules::ALL);
         world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         hits += world.hits;
         changes += world.changes_of_reads;
-        forgotten += world.forgotten;
+        released += world.released;
     }
     let per_seed = |count: u64| count / seeds;
-    assert!(per_seed(hits) > 100 && per_seed(changes) >= 5 && per_seed(forgotten) >= 3, "{hits} {changes} {forgotten}");
+    assert!(per_seed(hits) > 100 && per_seed(changes) >= 5 && per_seed(released) >= 3, "{hits} {changes} {released}");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn each_rule_is_needed() {
         ("empty", Rules { empty: false, ..Rules::ALL }),
         ("drain", Rules { drain: false, ..Rules::ALL }),
         ("purge", Rules { purge: false, ..Rules::ALL }),
-        ("forget in two steps", Rules { forget_in_two_steps: false, ..Rules::ALL }),
+        ("release in two steps", Rules { release_in_two_steps: false, ..Rules::ALL }),
         ("remember departed", Rules { remember_departed: false, ..Rules::ALL }),
     ] {
         let failure = first_failure(rules, SEEDS);
