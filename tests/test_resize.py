@@ -35,6 +35,7 @@ class Router(Process):
             "--server-timeout", "300", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
             "--config-cache", tmp_path / f"cache-{port}.json",
             "--spool", tmp_path / f"spool-{port}", "--spool-peers", f"127.0.0.1:{peer}",
+            "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over",
         ]  # fmt: skip
         super().__init__(f"router-{port}", command, tmp_path)
         self.wait_ready(lambda: answers(port))
@@ -43,6 +44,13 @@ class Router(Process):
         """Starts it again, with what it has on disk."""
         self.start()
         self.wait_ready(lambda: answers(self.port))
+
+    def upgrade(self) -> None:
+        """Starts a process that takes over."""
+        predecessor = self.running
+        self.start()
+        eventually(lambda: predecessor.poll() is not None, f"taken over:\n{self.log()[-4000:]}")
+        assert predecessor.returncode == 0 and answers(self.port)
 
     def configure(self, text: str) -> None:
         """Replaces the file, as an operator does, by a rename."""
@@ -235,6 +243,26 @@ def test_a_router_that_has_the_old_file_or_restarts_covers_both(region):
     assert new.reads_by(region.text) and not old.reads_by(region.text)
     old.configure(region.text)
     region.wait_in_force()
+    region.configure([0, 1, 2])
+    region.wait_in_force()
+    region.traffic.flow()
+    region.traffic.check()
+
+
+def test_a_change_continues_in_the_next_process_of_an_upgrade(region):
+    new, old = region.routers
+    region.traffic.flow()
+    region.text = text_of(region.servers[:2])
+    new.configure(region.text)
+    region.wait_in_force([new])
+    for router in (old, new):
+        router.upgrade()
+        region.traffic.flow()
+        assert stats(router.port)["configurations_covered"] == "2"
+    assert new.reads_by(region.text) and not old.reads_by(region.text)
+    old.configure(region.text)
+    region.wait_in_force()
+    region.traffic.flow()
     region.configure([0, 1, 2])
     region.wait_in_force()
     region.traffic.flow()

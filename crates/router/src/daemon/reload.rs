@@ -17,6 +17,7 @@ use crate::tree::active_configs::ActiveConfigs;
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
@@ -215,16 +216,24 @@ pub(super) async fn reload_loop(
 ) {
     let ReloadHost { loader, shared } = host;
     loop {
-        let content = tokio::select! {
-            biased;
-            _ = hangup.recv() => {
+        let content = {
+            let next_content = async {
+                tokio::select! {
+                    biased;
+                    _ = hangup.recv() => {}
+                    content = watcher.next_change() => return content,
+                }
                 tracing::info!("SIGHUP: reading the configuration");
                 watcher.read().await
-            }
-            content = watcher.next_change() => content,
-            event = resizer.next_event() => {
-                resizer.handle(event, host);
-                continue;
+            };
+            // It may take longer than the time between two events.
+            let mut next_content = pin!(next_content);
+            loop {
+                tokio::select! {
+                    biased;
+                    content = &mut next_content => break content,
+                    event = resizer.next_event() => resizer.handle(event, host),
+                }
             }
         };
         match loader.load(content) {
