@@ -22,6 +22,7 @@ use crate::resize::store::{CoverageFile, CoverageStore, NoStore};
 use crate::resize::work::ask_peers;
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, PeerMissing, Spool};
+use crate::tree::active_configs::ActiveConfigs;
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
@@ -69,8 +70,9 @@ pub(super) fn start<'a>(
     let shared = shared_state(&loader, refusal, log);
     let host = ReloadHost { loader: &loader, shared: &shared };
     let (applied, applied_by_threads) = mpsc::unbounded_channel();
+    let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(config.clone()))));
     // After the other process has stopped to change the state on disk.
-    let mut resizer = runtime.block_on(start_resizer(options, &host, config.clone(), applied_by_threads))?;
+    let mut resizer = runtime.block_on(start_resizer(options, &host, config.clone(), publish, applied_by_threads))?;
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     resizer.set_newest(config, &host)?;
@@ -199,6 +201,7 @@ async fn start_resizer(
     options: &Options,
     host: &ReloadHost<'_>,
     config: RouterConfig,
+    publish: watch::Sender<Arc<ActiveConfigs>>,
     applied: UnboundedReceiver<Applied>,
 ) -> Result<Resizer, String> {
     let store: Box<dyn CoverageStore> = match &options.config_cache {
@@ -229,7 +232,7 @@ async fn start_resizer(
     };
     let ignores_missing_peers = spool.peer_missing == PeerMissing::Ignore;
     let settings = ResizerSettings { peers, ignores_missing_peers, threads: options.threads() };
-    Ok(Resizer::new(initial, settings, store, host.shared.resize().clone(), network, applied))
+    Ok(Resizer::new(initial, settings, store, host.shared.resize().clone(), network, publish, applied))
 }
 
 fn serve_metrics(

@@ -141,13 +141,14 @@ fn candidate_of(config: RouterConfig) -> Result<(Arc<RouterConfig>, Candidate), 
 }
 
 impl Resizer {
-    /// A driver that continues from `initial`. The channel receives what threads have applied.
+    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied.
     pub(crate) fn new(
         initial: InitialCoverage,
         settings: ResizerSettings,
         store: Box<dyn CoverageStore>,
         status: Arc<ResizeStatus>,
         network: Arc<dyn Network>,
+        publish: watch::Sender<Arc<ActiveConfigs>>,
         applied: mpsc::UnboundedReceiver<Applied>,
     ) -> Resizer {
         let InitialCoverage { coverage, configs } = initial;
@@ -159,7 +160,7 @@ impl Resizer {
         let newest = coverage.covered.iter().find(|covered| covered.config.id == coverage.reads);
         let newest = newest.expect("what is read is covered").config.clone();
         let coverage = Coverage::restore(coverage, coverage_settings, Duration::ZERO);
-        let active = active_configs(&coverage, &configs, &status);
+        publish.send_replace(Arc::new(active_configs(&coverage, &configs, &status)));
         Resizer {
             coverage,
             configs,
@@ -167,7 +168,7 @@ impl Resizer {
             store,
             saved: None,
             is_unsaved: false,
-            publish: watch::Sender::new(Arc::new(active)),
+            publish,
             applied,
             applied_by_thread: vec![0; settings.threads],
             peers: Peers::new(settings.peers, network.clone()),
