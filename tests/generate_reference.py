@@ -251,6 +251,16 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_servers_fenced": "Servers that are not read because of this router's backlog.",
         "spool_servers_fenced_by_peers": "Servers that are not read because of another router's backlog.",
         "spool_peers_unreachable": "Routers of `--spool-peers` that do not answer.",
+        "resize_state": (
+            "The step of a change of the configuration: `steady`, `covering`, `emptying`, `waiting_for_peers`, "
+            "`draining`, `purging`."
+        ),
+        "configurations_covered": "Configurations to whose servers deletes go; more than 1 during a change.",
+        "configuration_changes": "How often another configuration came into force.",
+        "covering_deletes": "Deletes sent to servers that only other covered configurations name for their keys.",
+        "servers_emptied": "Servers flushed before they joined a pool.",
+        "purge_keys_checked": "Keys listed at servers in search of copies that a former configuration placed.",
+        "purge_keys_removed": "Keys deleted because only a former configuration placed them there.",
         "spares_in_use": "Spares that serve in a server's place and can be read.",
         "spare_takeovers": "How often a spare began to serve.",
         "spare_returns": "How often a server got its place back.",

@@ -147,3 +147,17 @@ def test_invalid_arguments_are_named(good):
     assert "fetch" in lookaside("route", "fetch", "k", "-f", good).stderr
     stranger = lookaside("route", "get", "k", "-f", good, "--down", "10.0.0.9:1")
     assert stranger.returncode == 1 and "it has 127.0.0.1:11211" in stranger.stderr, stranger.stderr
+
+
+def test_route_shows_the_servers_that_a_change_moves_a_key_between(tmp_path):
+    def configuration(name: str, *servers: str):
+        path = tmp_path / name
+        path.write_text(json.dumps({"pools": {"A": {"servers": list(servers)}}, "route": "PoolRoute|A"}))
+        return path
+
+    old, new = configuration("old", "10.0.0.1:1"), configuration("new", "10.0.0.2:1")
+    moved = lookaside("route", "delete", "k", "-f", new, "--before", old)
+    assert moved.stdout.splitlines()[-2:] == ["leaves 10.0.0.1:1", "joins 10.0.0.2:1"], moved.stderr
+    assert lookaside("route", "delete", "k", "-f", new, "--before", new).stdout.endswith("The key does not move.\n")
+    changes = json.loads(lookaside("route", "delete", "k", "-f", new, "--before", old, "--json").stdout)["changes"]
+    assert changes == [{"leaves": "10.0.0.1:1"}, {"joins": "10.0.0.2:1"}]

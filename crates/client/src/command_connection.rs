@@ -29,6 +29,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+/// How many bytes of a listing are read at a time: it is much longer than any reply.
+const LISTING_READ_BYTES: usize = 16 << 10;
+
 /// A connection to one server, for one task.
 pub struct CommandConnection {
     stream: Box<dyn Stream>,
@@ -130,6 +133,25 @@ impl CommandConnection {
             ParsedReply::Part { part, .. } => Ok(part),
             _ => unreachable!("the same bytes are parsed the same way"),
         }
+    }
+
+    /// Reads one line and returns it without its end: for listings, whose lines are no replies to other commands. After
+    /// an error the connection is of no more use.
+    pub async fn read_line(&mut self) -> Result<&[u8], CommandError> {
+        let line_bytes = loop {
+            let unparsed = &self.received[self.parsed_bytes..];
+            if let Some(line_bytes) = unparsed.iter().position(|&byte| byte == b'\n') {
+                break line_bytes;
+            }
+            if unparsed.len() > self.limits.line_bytes_max {
+                return Err(CommandError::Malformed("the line is too long"));
+            }
+            self.received.reserve(LISTING_READ_BYTES);
+            self.receive().await?;
+        };
+        let line = &self.received[self.parsed_bytes..][..line_bytes];
+        self.parsed_bytes += line_bytes + 1;
+        Ok(line.strip_suffix(b"\r").unwrap_or(line))
     }
 
     /// Reads the whole reply of a `get` or a `stats`: `on_part` is called with each item or statistic. The caller must

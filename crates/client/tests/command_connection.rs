@@ -124,3 +124,19 @@ async fn end_of_the_connection_is_an_error_and_unread_bytes_are_noticed() {
     drop(accepted.next().await);
     assert!(matches!(connection.read_part().await, Err(CommandError::Closed)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn lines_of_a_listing_are_read_one_by_one_and_bounded() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let mut connection = connect(&network).await.expect("connected");
+    let mut peer = accepted.next().await;
+    for cut in ["mg a\r\nmg b", " b\r", "\nEN\r\nOK\r\n"] {
+        peer.send(cut).await;
+    }
+    for expected in ["mg a", "mg b b", "EN"] {
+        assert_eq!(connection.read_line().await.expect("a line"), expected.as_bytes());
+    }
+    assert_eq!(connection.read_part().await.expect("a reply"), ReplyPart::Reply(Reply::Ok));
+    peer.send(&"k".repeat(LIMITS.line_bytes_max + 1)).await;
+    assert!(matches!(connection.read_line().await, Err(CommandError::Malformed(why)) if why.contains("too long")));
+}

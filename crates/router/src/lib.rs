@@ -17,6 +17,7 @@
 //! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
 //! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of unreadable servers (§3.3) |
 //! | `start_gate` | keeps gets from being served before the invalidator has caught up |
+//! | `resize/` | changes of the configuration that move keys between servers |
 //! | `backend/` | the servers' side: TLS, `flush_all` |
 //! | `config/` | the configuration's source, its watcher, and the validated result |
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
@@ -40,6 +41,7 @@ pub mod daemon;
 mod frontend;
 mod handover;
 mod proxy;
+mod resize;
 mod shared;
 mod spares;
 mod spool;

@@ -1,6 +1,7 @@
 //! State that the threads of one process share: the number of connections and of reply bytes, the status of the
 //! configuration, and the threads whose counters `stats` adds up. No request waits for any of it.
 
+use crate::resize::status::ResizeStatus;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
@@ -56,6 +57,7 @@ pub struct SharedState {
     config: Mutex<ConfigStatus>,
     log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
+    resize: Arc<ResizeStatus>,
 }
 
 /// A permit for one client connection.
@@ -96,6 +98,7 @@ impl SharedState {
             config: Mutex::new(status),
             log: OnceLock::new(),
             certificates: OnceLock::new(),
+            resize: Arc::default(),
         })
     }
 
@@ -122,6 +125,11 @@ impl SharedState {
     /// The log; `None` if this is not a process of its own.
     pub(crate) fn log(&self) -> Option<&Log> {
         self.log.get()
+    }
+
+    /// The state of a change of the configuration.
+    pub(crate) fn resize(&self) -> &Arc<ResizeStatus> {
+        &self.resize
     }
 
     /// Seconds since the start.
@@ -171,6 +179,13 @@ impl SharedState {
     /// The state of the configuration.
     pub fn config_status(&self) -> ConfigStatus {
         self.config.lock().clone()
+    }
+
+    /// Records that a configuration is valid, and will be in force.
+    pub fn record_config_accepted(&self) {
+        let mut status = self.config.lock();
+        status.attempted = Instant::now();
+        status.refusal = None;
     }
 
     /// Records that a configuration is in force from now on.

@@ -1,8 +1,11 @@
 //! Properties of outcomes by which routes decide: failure, miss, agreement, severity; and requests derived from others.
 
-use crate::{Failure, Outcome, Verb};
+use crate::{Failure, Outcome, Verb, key::is_encoded};
 use bytes::Bytes;
-use lookaside_protocol::{ErrorReply, Operation, Reply, Request, StoreMode, meta::MetaStatus};
+use lookaside_protocol::{
+    ErrorReply, Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaStatus, MetaVerb},
+};
 use std::mem::discriminant;
 
 /// Whether there is no reply, or an error line.
@@ -40,6 +43,23 @@ fn is_done(outcome: &Outcome) -> bool {
     }
 }
 
+/// Merges the outcomes of deletes of one key at two servers. A spooled delete must be visible above: a failover route
+/// then deletes at its other children, too.
+pub fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
+    let is_spooled = [&one, &other].contains(&&Err(Failure::Spooled));
+    match (is_failed_delete(&one), is_failed_delete(&other)) {
+        (false, false) if is_spooled => Err(Failure::Spooled),
+        // The second may be a classic delete. The client sent a meta command, and expects its reply.
+        (false, false) if matches!(one, Ok(Reply::Meta(_))) && !matches!(other, Ok(Reply::Meta(_))) => one,
+        _ => worse(one, other),
+    }
+}
+
+/// Whether a delete with this outcome was neither applied nor spooled.
+pub fn is_failed_delete(outcome: &Outcome) -> bool {
+    is_error(outcome) && *outcome != Err(Failure::Spooled)
+}
+
 /// The worse outcome of one request to two children; of equals the first.
 pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
     if severity(&other) > severity(&one) { other } else { one }
@@ -66,6 +86,18 @@ fn severity(outcome: &Outcome) -> u8 {
         Err(Failure::Spooled) => 1,
         Err(_) => 5,
     }
+}
+
+/// An unconditional delete of the request's key, with the hold-off of the request if it is a delete.
+pub fn as_delete(request: &Request<Bytes>) -> Request<Bytes> {
+    let operation = match &request.operation {
+        Operation::Delete { hold_off_ms } => Operation::Delete { hold_off_ms: *hold_off_ms },
+        _ if is_encoded(request) => {
+            Operation::Meta(MetaOperation { verb: MetaVerb::Delete, flags: Bytes::from_static(b"b"), value: None })
+        }
+        _ => Operation::Delete { hold_off_ms: 0 },
+    };
+    Request { key: request.key.clone(), operation }
 }
 
 pub(crate) fn as_get(request: &Request<Bytes>) -> Request<Bytes> {

@@ -387,8 +387,8 @@ fn a_bad_top_is_refused() {
 
 #[test]
 fn a_bad_pool_is_refused() {
-    let keys = "connect_timeout, failure_domains, inherit, keep_routing_prefix, name, protocol, security_mech, \
-                server_timeout, servers, spare_after_ms, spares, ssl_service_identity, tags, tko_tracker, type, \
+    let keys = "connect_timeout, failure_domains, flush_new_servers, inherit, keep_routing_prefix, name, protocol, \
+                security_mech, server_timeout, servers, spare_after_ms, spares, ssl_service_identity, tags, tko_tracker, type, \
                 unsafe_ssl_skip_verification, use_ssl, weights";
     for (pool, expected) in [
         ("[]", "line 2, column 6, at pools.A: expected a pool: an object with \"servers\", found a list".to_owned()),

@@ -5,7 +5,12 @@ use anyhow::{Result, anyhow, bail};
 use lookaside_router::{Explanation, HostInfo, Outages, Step, explain};
 use lookaside_routing::{Address, Context};
 use serde_json::json;
-use std::{io::Write as _, net::IpAddr, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    io::Write as _,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
 
 const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json
@@ -13,6 +18,7 @@ const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json --down 10.0.0.7:11211    with failover
   lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    with a spare
   lookaside route get user:42 -f router.json --client 10.1.2.3        with its replica
+  lookaside route delete user:42 -f new.json --before old.json        does the key move?
   lookaside route get user:42 -f router.json --json | jq '.[] | select(.server)'
 
 Servers count as empty: every get misses. Routes that depend on time or chance (migrations,
@@ -33,6 +39,9 @@ pub struct Options {
     /// LOOKASIDE_ETCD_PASSWORD)
     #[arg(short = 'f', long, value_name = "FILE")]
     config_file: PathBuf,
+    /// A former configuration: also show which servers the request leaves and joins by the change
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
     #[command(flatten)]
     config_args: ConfigArgs,
     /// Show the route while this server is TKO; may be given several times
@@ -55,30 +64,62 @@ pub struct Options {
 
 /// Shows the route.
 pub fn run(options: &Options) -> Result<()> {
-    let LoadedConfig { source, plan } = options.config_args.load(&options.config_file)?;
+    let route = explain_by(options, &options.config_file, true)?;
+    let before = options.before.as_ref().map(|file| explain_by(options, file, false)).transpose()?;
+    let changes = before.as_ref().map(|before| changes_of(&servers(before), &servers(&route)));
+    let mut out = std::io::stdout().lock();
+    match (options.json, changes) {
+        (true, None) => writeln!(out, "{}", to_json(&route))?,
+        (true, Some(changes)) => {
+            let changes: Vec<_> = changes.iter().map(|(change, server)| json!({ *change: server })).collect();
+            writeln!(out, "{}", json!({ "route": to_json(&route), "changes": changes }))?;
+        }
+        (false, changes) => {
+            write!(out, "{route}")?;
+            match changes.as_deref() {
+                None => {}
+                Some([]) => writeln!(out, "The key does not move.")?,
+                Some(changes) => {
+                    changes.iter().try_for_each(|(change, server)| writeln!(out, "{change} {server}"))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Explains the request by the configuration in `file`. With `is_checked` it must have the servers of `--down` and
+/// `--dead`.
+fn explain_by(options: &Options, file: &Path, is_checked: bool) -> Result<Explanation> {
+    let LoadedConfig { source, plan } = options.config_args.load(file)?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let trace = runtime.block_on(async {
+    runtime.block_on(async {
         let plan =
             plan.map_err(|error| anyhow!("{source}: {error}"))?.with_host(HostInfo::from_name(&options.host, now));
         let addresses = |names: &[String]| names.iter().map(|address| Address(address.as_str().into())).collect();
         let outages = Outages { down: addresses(&options.down), down_for_long: addresses(&options.dead) };
         let known = plan.servers();
         for (flag, named) in [("--down", &outages.down), ("--dead", &outages.down_for_long)] {
-            if let Some(unknown) = named.iter().find(|address| !known.contains(address)) {
+            if let Some(unknown) = named.iter().find(|address| is_checked && !known.contains(address)) {
                 let known: Vec<String> = known.iter().map(Address::to_string).collect();
                 bail!("{flag} {unknown}: {source} has no such server; it has {}", known.join(", "));
             }
         }
         let context = Context { client: options.client, ..Context::default() };
         explain(&plan, &options.verb, &options.key, &context, &outages).await.map_err(|why| anyhow!(why))
-    })?;
-    let mut out = std::io::stdout().lock();
-    match options.json {
-        true => writeln!(out, "{}", to_json(&trace))?,
-        false => write!(out, "{trace}")?,
-    }
-    Ok(())
+    })
+}
+
+/// The servers that a request reaches.
+fn servers(route: &Explanation) -> BTreeSet<&str> {
+    route.0.iter().filter(|step| step.is_server).map(|step| &*step.at).collect()
+}
+
+/// The servers that a request no longer reaches, and those that it reaches now.
+fn changes_of<'a>(before: &BTreeSet<&'a str>, after: &BTreeSet<&'a str>) -> Vec<(&'static str, &'a str)> {
+    let left = before.difference(after).map(|server| ("leaves", *server));
+    left.chain(after.difference(before).map(|server| ("joins", *server))).collect()
 }
 
 fn to_json(trace: &Explanation) -> serde_json::Value {

@@ -1,6 +1,6 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
-//! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), and two for the invalidator
-//! (`start_gate`, `caught_up(TOKEN)`).
+//! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the configuration
+//! (`coverage`, `coverage(ID)`), and two for the invalidator (`start_gate`, `caught_up(TOKEN)`).
 //!
 //! | key | value |
 //! |---|---|
@@ -49,6 +49,9 @@ impl AdminView<'_> {
         if let Some(address) = arguments_of("spool", name) {
             return self.spool_backlog(address);
         }
+        if let Some(id) = arguments_of("coverage", name) {
+            return Some(self.shared.resize().text(id)?.as_bytes().to_vec());
+        }
         if let Some(arguments) = arguments_of("route", name) {
             return self.explain(arguments, client, |steps| steps.servers().join("\r\n")).await;
         }
@@ -64,6 +67,7 @@ impl AdminView<'_> {
             b"config_age" => age_s(&status).to_string(),
             b"config_file" => status.source,
             b"spool" => self.tree.spool()?.report(),
+            b"coverage" => self.shared.resize().report()?,
             b"spares" => self.tree.spares()?.report(),
             b"start_gate" => self.start_gate_state(),
             b"options" => self.option_lines(),

@@ -6,6 +6,7 @@
 
 use super::server_status::{ServerStatus, collect_servers};
 use super::stats_command::sum_background;
+use crate::resize::status::ResizeState;
 use crate::shared::{SharedState, StatsSource};
 use crate::stats::by_verb::ResultClass;
 use crate::stats::command_class::CommandClass;
@@ -34,6 +35,7 @@ pub(crate) fn render(shared: &SharedState, version: &str) -> String {
     write_window(&sources, &mut out);
     write_requests(&sources, &shared.sum_counters(), &mut out);
     write_config(shared, &mut out);
+    write_resize(shared, &mut out);
     write_pools(&sources, &mut out);
     write_spool(&sources, &mut out);
     write_spares(&sources, &mut out);
@@ -264,6 +266,26 @@ fn write_start_gate(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
     out.single("start_gate_open", Gauge, "0 while gets wait for the invalidator (--wait-for-invalidator).", is_open);
     let help = "Requests refused because the invalidator had not caught up.";
     out.single("start_gate_refused_total", Counter, help, gate.map_or(0, |gate| gate.refused()));
+}
+
+fn write_resize(shared: &SharedState, out: &mut Exposition) {
+    let resize = shared.resize();
+    out.family("resize_state", Gauge, "The step of a change of the configuration: 1 for the current one.");
+    for state in ResizeState::ALL {
+        out.sample(&[("state", state.name())], u8::from(state == resize.state()));
+    }
+    let help = "Configurations to whose servers deletes go; more than 1 during a change.";
+    out.single("configurations_covered", Gauge, help, resize.covered());
+    let help = "How often another configuration came into force.";
+    out.single("configuration_changes_total", Counter, help, resize.changes.value());
+    let help = "Deletes sent to servers that only other covered configurations name for their keys.";
+    out.single("covering_deletes_total", Counter, help, resize.covering_deletes.value());
+    let help = "Servers flushed before they joined a pool.";
+    out.single("servers_emptied_total", Counter, help, resize.servers_emptied.value());
+    let help = "Keys listed at servers in search of copies that a former configuration placed.";
+    out.single("purge_keys_checked_total", Counter, help, resize.purges.keys_checked.value());
+    let help = "Keys deleted at servers because only a former configuration placed them there.";
+    out.single("purge_keys_removed_total", Counter, help, resize.purges.keys_removed.value());
 }
 
 fn write_tls(shared: &SharedState, out: &mut Exposition) {

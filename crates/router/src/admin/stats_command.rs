@@ -2,7 +2,7 @@
 //!
 //! | group | contents |
 //! |---|---|
-//! | none, `all` | the router, its clients' commands, its configuration, the background, the window, the spool, the spares |
+//! | none, `all` | the router, its clients' commands, its configuration and changes of it, the background, the window, the spool, the spares |
 //! | `detailed` | all, and the three that follow |
 //! | `cmd-in` | `cmd_VERB_in`: requests by verb, keys of a get one by one |
 //! | `cmd-out` | `cmd_out`: requests sent to servers, `cmd_out_writes` by how many writes |
@@ -78,6 +78,11 @@ impl StatsView<'_> {
             for (name, value) in spool.statistics().entries() {
                 write_stat(name, value, out);
             }
+        }
+        let resize = self.shared.resize();
+        write_stat("resize_state", resize.state(), out);
+        for (name, value) in resize.entries() {
+            write_stat(name, value, out);
         }
         if let Some(spares) = self.tree.spares() {
             for (name, value) in spares.statistics().entries() {

@@ -32,27 +32,28 @@ impl LastGoodConfig {
         if fs::read_to_string(&self.0).is_ok_and(|saved| saved == text) {
             return;
         }
-        if let Err(error) = self.replace(text) {
+        if let Err(error) = replace_file(&self.0, text) {
             tracing::error!(cache = %self, %error, "cannot save the configuration: a router cannot start from it while its source is down");
         }
     }
+}
 
-    fn replace(&self, text: &str) -> io::Result<()> {
-        let mut beside = self.0.clone().into_os_string();
-        beside.push(".new");
-        // An existing file, or a link to another user's file, must not be written to.
-        if let Err(error) = fs::remove_file(&beside)
-            && error.kind() != io::ErrorKind::NotFound
-        {
-            return Err(error);
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, &self.0)?;
-        let folder = self.0.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        File::open(folder)?.sync_all()
+/// Replaces the file at `path`, which survives a crash of the machine from then on.
+pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    // An existing file, or a link to another user's file, must not be written to.
+    if let Err(error) = fs::remove_file(&beside)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
     }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
 }
 
 impl std::fmt::Display for LastGoodConfig {

@@ -131,6 +131,20 @@ impl RouterConfig {
         collector.servers
     }
 
+    /// Every server that it names, with the settings of its connections.
+    pub(crate) fn leaves(&self) -> BTreeSet<(Address, DestinationSettings)> {
+        let mut collector = ServerCollector::default();
+        drop(self.configuration.build(&mut collector));
+        collector.leaves
+    }
+
+    /// Every use of a pool by its routes. Pools may have no name, or be used more than once.
+    pub(crate) fn pool_uses(&self) -> Vec<Pool> {
+        let mut collector = ServerCollector::default();
+        drop(self.configuration.build(&mut collector));
+        collector.pool_uses
+    }
+
     /// Every pool that its routes use, by name.
     pub fn pools(&self) -> BTreeMap<String, Arc<Pool>> {
         let mut collector = ServerCollector::default();
@@ -168,13 +182,20 @@ impl RouterConfig {
 #[derive(Default)]
 struct ServerCollector {
     servers: BTreeSet<Address>,
+    leaves: BTreeSet<(Address, DestinationSettings)>,
     pools: BTreeMap<String, Arc<Pool>>,
+    pool_uses: Vec<Pool>,
 }
 
 impl Destinations for ServerCollector {
-    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
         self.servers.insert(address.clone());
+        self.leaves.insert((address.clone(), *settings));
         Arc::new(UnusedDestination(address.clone()))
+    }
+
+    fn use_pool(&mut self, pool: &Pool) {
+        self.pool_uses.push(pool.clone());
     }
 
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {

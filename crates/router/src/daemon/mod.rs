@@ -18,17 +18,17 @@ mod takeover;
 
 use crate::admin::metrics_endpoint::MetricsThread;
 use crate::cli::Options;
-use crate::config::router_config::RouterConfig;
 use crate::config::watcher::ConfigWatcher;
 use crate::frontend::listen::{self, ListenAddress, SocketFile};
 use crate::frontend::session::ClientSession;
 use crate::handover::{self, UpgradeListener, WorkerSet};
+use crate::resize::driver::Resizer;
 use crate::shared::SharedState;
 use crate::tls::{self, Certificates};
 use lookaside_net::TlsMode;
 use lookaside_telemetry::Log;
 use lookaside_upgrade::Successor;
-use reload::{ConfigLoader, reload_loop};
+use reload::{ConfigLoader, ReloadHost, reload_loop};
 use signals::Signals;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use takeover::HandoverResult;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 /// The exit code for a command line or a configuration that cannot be used.
 const EXIT_USAGE: u8 = 2;
@@ -91,7 +91,7 @@ struct Daemon<'a> {
     /// The last text of the configuration's source, for its watcher.
     seen: Option<String>,
     shared: Arc<SharedState>,
-    publish: watch::Sender<Arc<RouterConfig>>,
+    resizer: Resizer,
     signals: Signals,
     workers: WorkerSet,
     threads: Vec<JoinHandle<()>>,
@@ -121,7 +121,7 @@ impl Daemon<'_> {
                 HandoverResult::Stopped => break None,
                 HandoverResult::Failed => {
                     tracing::info!("takeover failed; continuing to serve");
-                    self.seen = Some(self.publish.borrow().text().to_owned());
+                    self.seen = Some(self.resizer.newest_text().to_owned());
                     self.upgrade_listener.iter().for_each(UpgradeListener::resume);
                 }
             }
@@ -132,13 +132,13 @@ impl Daemon<'_> {
     /// Runs until the daemon is to end (`None`), or until another process is ready to take over and all threads have
     /// suspended their sessions.
     fn run_until_exit(&mut self) -> Result<Option<(Successor, Sessions)>, String> {
-        let Daemon { loader, signals, workers, thread_ends, upgrade_listener, .. } = self;
+        let Daemon { loader, signals, workers, thread_ends, upgrade_listener, resizer, .. } = self;
         let seen = self.seen.take();
         self.runtime.block_on(async {
             let mut replay = pin!(loader.replay_spool());
             let exit = tokio::select! {
                 biased;
-                exit = wait_for_exit(loader, signals, upgrade_listener.as_mut(), &self.shared, &self.publish, seen) => exit,
+                exit = wait_for_exit(loader, signals, upgrade_listener.as_mut(), &self.shared, resizer, seen) => exit,
                 () = &mut replay => Exit::Shutdown,
             };
             match exit {
@@ -151,6 +151,8 @@ impl Daemon<'_> {
                 }
                 Exit::Upgrade(_) => workers.suspend(),
             }
+            // From here on the state on disk is the next process's.
+            resizer.suspend();
             // Deletes of batches that have begun may have to be fenced at peers, so the replay continues.
             let stopped = async {
                 match exit {
@@ -195,10 +197,11 @@ async fn wait_for_exit(
     signals: &mut Signals,
     upgrade_listener: Option<&mut UpgradeListener>,
     shared: &SharedState,
-    publish: &watch::Sender<Arc<RouterConfig>>,
+    resizer: &mut Resizer,
     seen: Option<String>,
 ) -> Exit {
     let watcher = ConfigWatcher::open(loader.source(), loader.etcd(), seen.as_deref());
+    let host = ReloadHost { loader, shared };
     let successor = async {
         // The next process starts with an open gate.
         if let Some(gate) = &loader.start_gate {
@@ -215,7 +218,7 @@ async fn wait_for_exit(
         _ = signals.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         successor = successor => return Exit::Upgrade(successor),
         () = tls::reload_loop(loader.certificates(), &mut signals.hangup_certificates) => {}
-        () = reload_loop(loader, watcher, &mut signals.hangup_config, shared, publish) => {}
+        () = reload_loop(&host, watcher, &mut signals.hangup_config, resizer) => {}
         () = loader.spares().run(loader.network()) => {}
     }
     Exit::Shutdown

@@ -8,18 +8,21 @@ use crate::config::last_good::LastGoodConfig;
 use crate::config::router_config::RouterConfig;
 use crate::config::source::Source;
 use crate::config::watcher::ConfigWatcher;
+use crate::resize::driver::{ResizeHost, Resizer};
 use crate::shared::SharedState;
 use crate::spares::Spares;
 use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::Certificates;
+use crate::tree::active_configs::ActiveConfigs;
 use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
+use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::Signal;
-use tokio::sync::watch;
 
 /// Loads configurations, and adds the options of the command line.
 pub(super) struct ConfigLoader {
@@ -156,15 +159,22 @@ impl ConfigLoader {
         }
     }
 
-    /// Sets the TLS policies of servers, and the pools of the spares, before `config` is published.
-    pub(super) fn prepare(&self, config: &RouterConfig) {
-        let policies = &config.configuration().tls_policies;
+    /// Sets the TLS policies of servers, and the pools of the spares, before `active` is published.
+    pub(super) fn prepare(&self, active: &ActiveConfigs) {
+        let policies_of = |config: &RouterConfig| config.configuration().tls_policies.clone();
+        let mut policies: BTreeMap<Address, TlsPolicy> =
+            active.covered.iter().flat_map(|covered| policies_of(&covered.config)).collect();
+        policies.extend(policies_of(&active.reads));
         for (server, _) in policies.iter().filter(|(_, policy)| policy.security == Security::UnverifiedTls) {
             tracing::warn!(%server, "the server's certificate is not verified (unsafe_ssl_skip_verification)");
         }
-        let servers = policies.iter().map(|(server, policy)| (server.clone(), policy.clone()));
-        self.network.set_policies(servers.chain(self.peers.iter().cloned()));
-        self.spares.configure(config.pools());
+        self.network.set_policies(policies.into_iter().chain(self.peers.iter().cloned()));
+        self.spares.configure(active.reads.pools());
+    }
+
+    /// Sets the TLS policies of peers alone, before a configuration is in force.
+    pub(super) fn set_peer_policies(&self) {
+        self.network.set_policies(self.peers.iter().cloned());
     }
 
     /// Replays the spool. Never returns.
@@ -184,31 +194,63 @@ impl ConfigLoader {
     }
 }
 
-/// Applies each valid change of the configuration, and refuses each invalid one. Never returns.
+/// The daemon, as far as a change of the configuration needs it.
+pub(super) struct ReloadHost<'a> {
+    pub(super) loader: &'a ConfigLoader,
+    pub(super) shared: &'a SharedState,
+}
+
+impl ResizeHost for ReloadHost<'_> {
+    fn parse(&self, text: &str) -> Result<RouterConfig, String> {
+        self.loader.load(Ok(text.to_owned()))
+    }
+
+    fn prepare(&self, active: &ActiveConfigs) {
+        self.loader.prepare(active);
+    }
+
+    fn record_in_force(&self) {
+        self.shared.record_config_applied();
+    }
+}
+
+/// Takes each valid change of the configuration through its steps, and refuses each invalid one. Never returns.
 pub(super) async fn reload_loop(
-    loader: &ConfigLoader,
+    host: &ReloadHost<'_>,
     mut watcher: ConfigWatcher,
     hangup: &mut Signal,
-    shared: &SharedState,
-    publish: &watch::Sender<Arc<RouterConfig>>,
+    resizer: &mut Resizer,
 ) {
+    let ReloadHost { loader, shared } = host;
     loop {
-        let content = tokio::select! {
-            biased;
-            _ = hangup.recv() => {
+        let content = {
+            let next_content = async {
+                tokio::select! {
+                    biased;
+                    _ = hangup.recv() => {}
+                    content = watcher.next_change() => return content,
+                }
                 tracing::info!("SIGHUP: reading the configuration");
                 watcher.request_read();
-                continue;
+                watcher.next_change().await
+            };
+            // It may take longer than the time between two events.
+            let mut next_content = pin!(next_content);
+            loop {
+                tokio::select! {
+                    biased;
+                    content = &mut next_content => break content,
+                    event = resizer.next_event() => resizer.handle(event, host),
+                }
             }
-            content = watcher.next_change() => content,
         };
         match loader.load(content) {
             Ok(config) => {
                 loader.save_last_good(&config);
-                loader.prepare(&config);
-                publish.send_replace(Arc::new(config));
-                tracing::info!(source = %loader.source, "new configuration in force");
-                shared.record_config_applied();
+                shared.record_config_accepted();
+                if let Err(why) = resizer.set_newest(config, host) {
+                    tracing::error!(source = %loader.source, %why, "new configuration has no identity; this is a bug of the router");
+                }
             }
             Err(why) => {
                 tracing::error!(source = %loader.source, %why, "new configuration refused, the old one stays in force");

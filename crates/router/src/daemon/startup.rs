@@ -11,16 +11,20 @@
 //! first.
 
 use super::Daemon;
-use super::reload::{ConfigLoader, InitialConfig, unix_s};
+use super::reload::{ConfigLoader, InitialConfig, ReloadHost, unix_s};
 use super::signals::Signals;
 use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
 use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
+use crate::resize::driver::{Applied, InitialCoverage, Resizer, ResizerSettings};
+use crate::resize::store::{CoverageFile, CoverageStore, NoStore};
+use crate::resize::work::ask_peers;
 use crate::shared::{Identity, SharedState};
-use crate::spool::{FileDisk, Spool};
+use crate::spool::{FileDisk, PeerMissing, Spool};
 use crate::start_gate::StartGate;
+use crate::tree::active_configs::ActiveConfigs;
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::Log;
@@ -29,7 +33,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long a router without covered configurations on disk waits for those of its peers.
+const ASK_PEERS_MAX: Duration = Duration::from_secs(1);
 
 /// File descriptors besides those of clients: listeners, event queues, connections to servers.
 const FDS_RESERVED: u64 = 100;
@@ -52,9 +61,10 @@ pub(super) fn start<'a>(
     inherited.close_unused();
     let runtime = new_runtime()?;
     let shared = shared_state(&loader, refusal, log);
-    loader.prepare(&config);
-    let (publish, _) = watch::channel(Arc::new(config.clone()));
-    let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish)?;
+    let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(config.clone()))));
+    loader.prepare(&publish.borrow());
+    let (applied, applied_by_threads) = mpsc::unbounded_channel();
+    let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish, &applied)?;
     let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
@@ -62,13 +72,18 @@ pub(super) fn start<'a>(
     warn_of_missing_spool(handover.has_saved_state, loader.spool.as_deref());
     loader.start_gate = start_gate(options, predecessor.is_some());
     let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
+    let host = ReloadHost { loader: &loader, shared: &shared };
+    // After the other process has stopped to change the state on disk.
+    let mut resizer = runtime.block_on(start_resizer(options, &host, config.clone(), publish, applied_by_threads))?;
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
+    resizer.set_newest(config, &host)?;
+    let active = resizer.active();
     // Only now: had the takeover failed, the other router might use these servers.
-    loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
+    loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&active.servers()));
     // Before the port is logged: a reader of the log may stop the daemon at once.
     let signals = runtime.block_on(async { Signals::receive() })?;
-    publish.send_replace(Arc::new(config));
+    loader.prepare(&active);
     let (names, acceptors, socket_files) = distribute(sockets.listeners, options.threads(), &loader)?;
     workers.start(acceptors, clients);
     let metrics = serve_metrics(sockets.metrics, &shared, options)?;
@@ -82,7 +97,7 @@ pub(super) fn start<'a>(
         loader,
         seen,
         shared,
-        publish,
+        resizer,
         signals,
         workers,
         threads,
@@ -185,7 +200,8 @@ fn spawn_workers(
     options: &Options,
     loader: &ConfigLoader,
     shared: &Arc<SharedState>,
-    publish: &watch::Sender<Arc<RouterConfig>>,
+    configs: &watch::Sender<Arc<ActiveConfigs>>,
+    applied: &UnboundedSender<Applied>,
 ) -> Result<Workers, String> {
     let (stop, shutdown) = watch::channel(false);
     let (alive, thread_ends) = mpsc::channel::<()>(1);
@@ -195,15 +211,56 @@ fn spawn_workers(
         let worker = Worker {
             settings: options.settings(),
             shared: shared.clone(),
-            configs: publish.subscribe(),
+            configs: configs.subscribe(),
+            applied: applied.clone(),
             shutdown: shutdown.clone(),
             _alive: alive.clone(),
             network: loader.network(),
             seed: fastrand::u64(..),
+            draining: None,
         };
         threads.push(worker.spawn(workers.add())?);
     }
     Ok((workers, threads, thread_ends))
+}
+
+/// Continues from the covered configurations on disk, or from those of the peers. Without both this is a first start.
+async fn start_resizer(
+    options: &Options,
+    host: &ReloadHost<'_>,
+    config: RouterConfig,
+    publish: watch::Sender<Arc<ActiveConfigs>>,
+    applied: UnboundedReceiver<Applied>,
+) -> Result<Resizer, String> {
+    let store: Box<dyn CoverageStore> = match &options.config_cache {
+        Some(path) => Box::new(CoverageFile::beside(path)),
+        None => Box::new(NoStore),
+    };
+    let network = host.loader.network();
+    let stored =
+        store.load().and_then(|stored| stored.map(|stored| InitialCoverage::stored(&stored, host)).transpose());
+    let spool = options.spool_settings();
+    let peers = if host.loader.spool.is_some() { spool.peers } else { Vec::new() };
+    let stored = stored.unwrap_or_else(|why| {
+        tracing::error!(
+            why,
+            "cannot use the saved configurations, and asks the peers instead: copies that a former configuration \
+            placed may be read if no peer knows it; flush the servers if the configuration was changed"
+        );
+        None
+    });
+    let initial = match stored {
+        Some(initial) => initial,
+        None => {
+            host.loader.set_peer_policies();
+            let asked = timeout(ASK_PEERS_MAX, ask_peers(&*network, &peers)).await;
+            let (reports, texts) = asked.unwrap_or_default();
+            InitialCoverage::of_peers(&reports, &texts, host)?.map_or_else(|| InitialCoverage::first(config), Ok)?
+        }
+    };
+    let ignores_missing_peers = spool.peer_missing == PeerMissing::Ignore;
+    let settings = ResizerSettings { peers, ignores_missing_peers, threads: options.threads() };
+    Ok(Resizer::new(initial, settings, store, host.shared.resize().clone(), network, publish, applied))
 }
 
 fn serve_metrics(

@@ -28,7 +28,7 @@ impl Daemon<'_> {
     /// Hands over the suspended sessions, closes the spool, and lets `successor` serve. An error means that neither
     /// process can serve.
     pub(super) fn hand_over(&mut self, successor: Successor, sessions: Sessions) -> Result<HandoverResult, String> {
-        let Daemon { options, loader, publish, signals, workers, .. } = self;
+        let Daemon { options, loader, resizer, signals, workers, .. } = self;
         self.runtime.block_on(async {
             let pid = successor.pid();
             let connections = sessions.iter().map(Vec::len).sum::<usize>();
@@ -51,12 +51,11 @@ impl Daemon<'_> {
                 HandoverOutcome::Stopped => Ok(HandoverResult::Stopped),
                 HandoverOutcome::Failed => {
                     if let Some(closed) = loader.spool.take() {
-                        let config = publish.borrow().clone();
-                        loader.spool = reopen_spool(options, &config).await?;
+                        let active = resizer.active();
+                        loader.spool = reopen_spool(options, &active.reads).await?;
                         loader.spool.iter().for_each(|spool| spool.adopt_fences(&closed));
-                        loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&config.servers()));
-                        let config = RouterConfig::clone(&config).with_spool(loader.spool.clone());
-                        publish.send_replace(Arc::new(config));
+                        loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&active.servers()));
+                        resizer.replace_configs(|config| config.with_spool(loader.spool.clone()));
                     }
                     workers.resume(sessions);
                     Ok(HandoverResult::Failed)

@@ -9,7 +9,7 @@ use crate::timeouts::DRAIN_MAX;
 use lookaside_routing::{
     BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
 };
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -32,16 +32,25 @@ pub(crate) struct BackgroundTasks {
 
 impl BackgroundTasks {
     pub(crate) fn new() -> BackgroundTasks {
-        let tasks = CountedTasks { running: Arc::new(watch::Sender::new(0)) };
+        let tasks = CountedTasks { running: Arc::new(watch::Sender::new(RunningTasks::default())) };
         BackgroundTasks { background: Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX), tasks }
     }
 
     /// Waits until all have ended, for at most [`DRAIN_MAX`].
     pub(crate) async fn drain(&self) {
         let mut running = self.tasks.running.subscribe();
-        if timeout(DRAIN_MAX, running.wait_for(|running| *running == 0)).await.is_err() {
-            let (seconds, running) = (DRAIN_MAX.as_secs(), *self.tasks.running.borrow());
+        if timeout(DRAIN_MAX, running.wait_for(|running| running.ids.is_empty())).await.is_err() {
+            let (seconds, running) = (DRAIN_MAX.as_secs(), self.tasks.running.borrow().ids.len());
             tracing::warn!(running, seconds, "background batches still running at shutdown");
+        }
+    }
+
+    /// Resolves when the tasks that run now have ended.
+    pub(crate) fn running_ended(&self) -> impl Future<Output = ()> + use<> {
+        let mut running = self.tasks.running.subscribe();
+        async move {
+            let next = running.borrow().next_id;
+            let _ = running.wait_for(|running| running.ids.first().is_none_or(|oldest| *oldest >= next)).await;
         }
     }
 
@@ -53,13 +62,25 @@ impl BackgroundTasks {
 /// Spawns tasks on tokio's runtime, and counts those that run.
 #[derive(Clone)]
 struct CountedTasks {
-    running: Arc<watch::Sender<usize>>,
+    running: Arc<watch::Sender<RunningTasks>>,
+}
+
+/// The tasks that run, by numbers in the order of their starts.
+#[derive(Default)]
+struct RunningTasks {
+    next_id: u64,
+    ids: BTreeSet<u64>,
 }
 
 impl Spawner for CountedTasks {
     fn spawn(&self, task: BoxFuture<'static, ()>) {
-        self.running.send_modify(|running| *running += 1);
-        let guard = TaskGuard(self.running.clone());
+        let mut id = 0;
+        self.running.send_modify(|running| {
+            id = running.next_id;
+            running.next_id += 1;
+            running.ids.insert(id);
+        });
+        let guard = TaskGuard { id, running: self.running.clone() };
         tokio::spawn(async move {
             let _until_done = guard;
             task.await;
@@ -67,12 +88,15 @@ impl Spawner for CountedTasks {
     }
 }
 
-/// Counts a task until it is dropped.
-struct TaskGuard(Arc<watch::Sender<usize>>);
+/// A task that runs until this is dropped.
+struct TaskGuard {
+    id: u64,
+    running: Arc<watch::Sender<RunningTasks>>,
+}
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
-        self.0.send_modify(|running| *running -= 1);
+        self.running.send_modify(|running| _ = running.ids.remove(&self.id));
     }
 }
 

@@ -284,7 +284,7 @@ fn empty_reply(operation: &Operation<bytes::Bytes>) -> Reply<bytes::Bytes> {
     }
 }
 
-fn command_line(request: &Request<bytes::Bytes>) -> String {
+pub(super) fn command_line(request: &Request<bytes::Bytes>) -> String {
     first_line(|bytes| compose_request(request, bytes))
 }
 
@@ -303,7 +303,7 @@ fn first_line(compose: impl FnOnce(&mut Vec<u8>)) -> String {
 }
 
 /// A request as clients send it, with an empty value if it needs one.
-fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
+pub(super) fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
     if key.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
         return Err(format!("invalid key {key:?}: a key has no white space and no control characters"));
     }

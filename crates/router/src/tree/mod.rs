@@ -11,7 +11,8 @@
 //! ```
 //!
 //! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement, and with
-//! `--wait-for-invalidator` `GatedRoot` refuses gets at first.
+//! `--wait-for-invalidator` `GatedRoot` refuses gets at first. During a change of the configuration, `CoveringRoute`
+//! below them sends deletes also to the places under the other covered configurations.
 //!
 //! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
 //! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
@@ -19,8 +20,11 @@
 //! reaches plain. Destinations that it does not name end with the last
 //! batch on the old tree.
 
+pub(crate) mod active_configs;
+mod covering;
 pub(crate) mod environment;
 pub(crate) mod explain;
+pub(crate) mod placement;
 
 use crate::backend::flush::flush_server;
 use crate::config::router_config::RouterConfig;
@@ -29,6 +33,8 @@ use crate::spool::{ConfiguredServer, Spool, SpoolingRoot};
 use crate::start_gate::{GatedRoot, StartGate};
 use crate::stats::per_target::PerTargetStats;
 use crate::timeouts::READY_MAX;
+use active_configs::ActiveConfigs;
+use covering::{CoveredPlaces, CoveringRoute};
 use environment::{BackgroundTasks, environment};
 use explain::{Explanation, Outages, explain};
 use lookaside_client::{
@@ -40,6 +46,7 @@ use lookaside_routing::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Two destinations with equal keys are the same. The last part is the name that the server's certificate must bear.
@@ -57,11 +64,15 @@ pub struct Tree {
     _unspooled: Vec<ConfiguredServer>,
     /// `None` if the tree was not built from a configuration.
     source: Option<TreeSource>,
+    /// Closed when the tree is dropped.
+    end: watch::Sender<()>,
 }
 
 struct TreeSource {
     config: Arc<RouterConfig>,
     network: Arc<dyn Network>,
+    /// `None` unless more than one configuration is covered.
+    covered_places: Option<Arc<CoveredPlaces>>,
 }
 
 impl Tree {
@@ -75,12 +86,19 @@ impl Tree {
             background_tasks: BackgroundTasks::new(),
             _unspooled: Vec::new(),
             source: None,
+            end: watch::Sender::new(()),
         }
     }
 
     /// The tree that `config` describes, with destinations on `network`. Destinations that `old` has too move over.
     /// Must be called inside the tokio runtime that will serve it. `seed` determines the jitter of probes.
     pub fn build(config: &Arc<RouterConfig>, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
+        Tree::build_active(&ActiveConfigs::single(config.clone()), network, seed, old)
+    }
+
+    /// As [`Tree::build`], with deletes that cover further configurations.
+    pub fn build_active(active: &ActiveConfigs, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
+        let config = &active.reads;
         let window = old.and_then(|old| old.window.clone()).or_else(|| config.window().map(Window::new));
         let background_tasks = old.map_or_else(BackgroundTasks::new, |old| old.background_tasks.clone());
         let mut factory = DestinationFactory {
@@ -89,13 +107,20 @@ impl Tree {
             seed,
             old,
             destinations: BTreeMap::new(),
+            leaves: BTreeMap::new(),
             tko_limits: BTreeMap::new(),
             window: window.clone(),
             background_tasks: background_tasks.clone(),
             target_stats: config.is_measured().then(PerTargetStats::default),
             unspooled: Vec::new(),
         };
-        let route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
+        let mut route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
+        let covered_places = (!active.covered.is_empty()).then(|| Arc::new(CoveredPlaces::of(active)));
+        if let Some(places) = covered_places.clone() {
+            factory.add_covered(active);
+            let (destinations, deletes) = (std::mem::take(&mut factory.leaves), active.covering_deletes.clone());
+            route = Arc::new(CoveringRoute { routed: route, places, destinations, deletes });
+        }
         let route = match config.spool() {
             Some(_) => Arc::new(SpoolingRoot(route)),
             None => route,
@@ -108,8 +133,15 @@ impl Tree {
         if let Some(tko_trackers) = &config.destination_options().tko_trackers {
             tko_trackers.set_pool_limits(tko_limits);
         }
-        let source = Some(TreeSource { config: config.clone(), network });
-        Tree { root: route, destinations, window, target_stats, background_tasks, _unspooled, source }
+        let source = Some(TreeSource { config: config.clone(), network, covered_places });
+        let end = watch::Sender::new(());
+        Tree { root: route, destinations, window, target_stats, background_tasks, _unspooled, source, end }
+    }
+
+    /// Resolves when nothing uses the tree any more: it is not in force, and the batches on it have ended.
+    pub(crate) fn ended(&self) -> impl Future<Output = ()> + use<> {
+        let mut end = self.end.subscribe();
+        async move { while end.changed().await.is_ok() {} }
     }
 
     /// Its root.
@@ -194,7 +226,13 @@ impl Tree {
     /// The routes and servers that `verb` for `key` would reach; `None` if the tree was not built from a configuration.
     pub(crate) async fn explain(&self, verb: &str, key: &str, client: &Context) -> Option<Result<Explanation, String>> {
         match &self.source {
-            Some(TreeSource { config, .. }) => Some(explain(config, verb, key, client, &Outages::default()).await),
+            Some(TreeSource { config, covered_places, .. }) => {
+                let explanation = explain(config, verb, key, client, &Outages::default()).await;
+                Some(match covered_places {
+                    Some(places) => covering::explain(places, explanation, verb, key, client),
+                    None => explanation,
+                })
+            }
             None => None,
         }
     }
@@ -222,6 +260,8 @@ struct DestinationFactory<'a> {
     seed: u64,
     old: Option<&'a Tree>,
     destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    /// One for each server, spooling if any does.
+    leaves: BTreeMap<Address, Arc<dyn Destination>>,
     /// By pool name, of the pools that have one.
     tko_limits: BTreeMap<String, PoolTkoLimit>,
     window: Option<Arc<Window>>,
@@ -244,11 +284,25 @@ impl DestinationFactory<'_> {
         let network = pinned.unwrap_or_else(|| self.network.clone());
         Arc::new(TcpDestination::new(address.clone(), network, options))
     }
-}
 
-impl Destinations for DestinationFactory<'_> {
-    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        let policy = self.config.configuration().tls_policies.get(address);
+    /// Adds destinations for the servers that only covered configurations name.
+    fn add_covered(&mut self, active: &ActiveConfigs) {
+        for covered in &active.covered {
+            for (address, settings) in covered.config.leaves() {
+                if !self.leaves.contains_key(&address) && !covered.departed.contains(&address) {
+                    self.build_leaf(&covered.config, &address, &settings);
+                }
+            }
+        }
+    }
+
+    fn build_leaf(
+        &mut self,
+        config: &RouterConfig,
+        address: &Address,
+        settings: &DestinationSettings,
+    ) -> Arc<dyn Destination> {
+        let policy = config.configuration().tls_policies.get(address);
         let key = (address.clone(), *settings, policy.and_then(|policy| policy.certificate_name.clone()));
         let existing = self.destinations.get(&key).or_else(|| self.old?.destinations.get(&key));
         let destination = existing.cloned().unwrap_or_else(|| self.connect(address, settings));
@@ -261,7 +315,7 @@ impl Destinations for DestinationFactory<'_> {
             Some(stats) => stats.wrap_destination(destination, settings, self.old.and_then(Tree::target_stats)),
             None => destination,
         };
-        match self.config.spool() {
+        let destination = match self.config.spool() {
             Some(spool) if settings.asynclog => spool.wrap_destination(destination),
             Some(spool) => {
                 // It may have a backlog from an earlier configuration, or be fenced by a peer.
@@ -269,7 +323,17 @@ impl Destinations for DestinationFactory<'_> {
                 destination
             }
             None => destination,
+        };
+        if settings.asynclog || !self.leaves.contains_key(address) {
+            self.leaves.insert(address.clone(), destination.clone());
         }
+        destination
+    }
+}
+
+impl Destinations for DestinationFactory<'_> {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        self.build_leaf(self.config, address, settings)
     }
 
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {

@@ -17,6 +17,7 @@ pub struct State {
     pub values: BTreeMap<Vec<u8>, Vec<u8>>,
     /// `verb key`, in the order of arrival.
     pub asked: Vec<String>,
+    /// Those that were accepted, but for connections of maintenance, by commands that no client sends.
     pub connections: usize,
     pub flushes: usize,
     open: Vec<TcpStream>,
@@ -85,6 +86,7 @@ impl Drop for FakeServer {
 fn serve(mut stream: TcpStream, state: &Mutex<State>) {
     let mut buffer = Vec::new();
     let mut block = [0; 4096];
+    let mut is_counted = true;
     loop {
         let mut out = Vec::new();
         loop {
@@ -95,6 +97,9 @@ fn serve(mut stream: TcpStream, state: &Mutex<State>) {
                 }
                 Parsed::Incomplete { .. } => break,
                 Parsed::Bad { .. } => {
+                    if std::mem::take(&mut is_counted) {
+                        state.lock().unwrap().connections -= 1;
+                    }
                     out.extend_from_slice(b"ERROR\r\n");
                     buffer.clear();
                     break;

@@ -142,6 +142,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn changes_keys(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let destination = tree.build(&self.destination);
         let host_id = tree.environment().host_id;

@@ -148,6 +148,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn changes_keys(&self) -> bool {
+        true
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         Arc::new(ModifyKeyRoute::new(tree.build(&self.target), self.change.clone()))
     }

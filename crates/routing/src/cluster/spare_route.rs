@@ -22,8 +22,8 @@
 //! Absent on purpose: choosing the server that serves. The router does that, by the health of the servers.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route, Serving, Slot, VerbKind,
-    outcome::{is_error, verb, worse},
+    Batch, BoxFuture, Context, Failure, Outcomes, Route, Serving, Slot, VerbKind,
+    outcome::{merge_deletes, verb},
     split::{Part, route_parts},
 };
 use std::sync::Arc;
@@ -72,17 +72,6 @@ impl SpareRoute {
             }
         }
         outcomes
-    }
-}
-
-/// Merges the outcomes of a delete at two servers. A spooled delete must be visible above: a failover route then
-/// deletes at its other children, too.
-fn merge_deletes(one: Outcome, other: Outcome) -> Outcome {
-    let is_failed = |outcome: &Outcome| is_error(outcome) && *outcome != Err(Failure::Spooled);
-    let is_spooled = [&one, &other].contains(&&Err(Failure::Spooled));
-    match is_failed(&one) || is_failed(&other) {
-        false if is_spooled => Err(Failure::Spooled),
-        _ => worse(one, other),
     }
 }
 

@@ -54,6 +54,11 @@ impl Handle {
         }
     }
 
+    /// As [`RouteConfig::changes_keys`]; false for other nodes.
+    pub fn changes_keys(&self) -> bool {
+        matches!(self, Handle::Route(config) if config.changes_keys())
+    }
+
     /// The arguments of the route; `None` if the node is not a route that `T` describes.
     pub fn config<T: RouteConfig>(&self) -> Option<&T> {
         let Handle::Route(config) = self else { return None };
@@ -78,6 +83,12 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
     /// The pool whose servers are the children of the route; `None` for a route over other routes.
     fn pool(&self) -> Option<&Arc<Pool>> {
         None
+    }
+
+    /// Whether servers below the route store keys under other names than clients use, so that a key that is found on a
+    /// server does not pass the route a second time as it did the first time.
+    fn changes_keys(&self) -> bool {
+        false
     }
 
     /// Builds the route and its children.

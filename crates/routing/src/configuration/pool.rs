@@ -43,6 +43,8 @@ pub struct Pool {
     pub identity: Option<Arc<str>>,
     /// Whether keys reach the servers with their routing prefix.
     pub keep_routing_prefix: bool,
+    /// Whether a server that joins the pool is flushed, because its content is of unknown age. Default true.
+    pub flush_new_servers: bool,
     /// For weighted hashes, one for each server. The list may be shorter than `servers`, or empty.
     pub weights: Vec<f64>,
     /// For hashes of names, one for each server. Empty: a server's address is its name.
@@ -65,6 +67,7 @@ const POOL: Keys = Keys::known(&[
     "server_timeout",
     "connect_timeout",
     "keep_routing_prefix",
+    "flush_new_servers",
     "protocol",
     "use_ssl",
     "security_mech",
@@ -154,6 +157,7 @@ impl Pool {
             transport,
             identity: pool_transport.identity,
             keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,
+            flush_new_servers: pool.get("flush_new_servers").map_or(Ok(true), |value| value.boolean())?,
             weights: pool.get("weights").map_or(Ok(Vec::new()), |value| parse_weights(&value))?,
             tags: parse_per_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
             failure_domains: parse_per_server(&pool, "failure_domains", servers.len(), |domain| {

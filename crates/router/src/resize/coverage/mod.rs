@@ -1,0 +1,431 @@
+//! The steps of a change of the configuration ([ADR 012](../../../../docs/adr/012-resize.md)), as a state machine: one
+//! for each process, without clock, disk, sockets or threads. [`super::driver`] executes what it asks for.
+//!
+//! ```text
+//!                    all threads cover it        every peer claims it, new servers are empty
+//!   new   Adding  ------------------->  Claimed  --------------------------------------> read
+//!                                        ^   | no router reads it, or waits for it
+//!                                        |   v
+//!   old                                 Unclaimed   for RELEASE_AFTER, and fresh reports of all peers
+//!                                            |
+//!                                            v                        no server has a misplaced copy
+//!                                         Purging   -------------------------------------> released
+//! ```
+//!
+//! Deletes go to the places under every configuration in the picture. Under one in `Purging` they leave out the servers
+//! that no other configuration names: those have **departed**, and are flushed before they serve again.
+//!
+//! Invariants:
+//! * A router reads by a configuration only while every router of its cluster covers it. It decides to do so by reports
+//!   that are at most [`READ_WITHIN`] old, counted from when they were requested. A router that stops to claim a
+//!   configuration covers it for [`RELEASE_AFTER`] more, and then needs reports, requested after that time, that no
+//!   router reads it. So a decision by an old report is seen in time.
+//! * A purge begins when no router can read by the configuration again, so nothing is filled behind it.
+//! * A server holds copies of unknown age if it has departed, or joins a pool: it is emptied before a configuration
+//!   that names it is read.
+
+mod departed;
+mod tasks;
+mod views;
+
+pub(crate) use departed::Departed;
+pub(crate) use tasks::Purge;
+pub(crate) use views::{SavedConfig, SavedCoverage};
+
+use super::identity::ConfigId;
+use super::pool_servers::ConfigServers;
+use super::report::CoverageReport;
+use lookaside_routing::Address;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The most configurations that are covered.
+pub(crate) const COVERED_MAX: usize = 8;
+/// A router changes what it reads by within this time of the start of the polls that allow it.
+pub(crate) const READ_WITHIN: Duration = Duration::from_secs(2);
+/// How long a router covers a configuration that it no longer claims, at least.
+pub(crate) const RELEASE_AFTER: Duration = Duration::from_secs(5);
+
+/// Which rules hold. Tests and simulations break one to see that it is needed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) agree: bool,
+    pub(crate) empty: bool,
+    pub(crate) drain: bool,
+    pub(crate) purge: bool,
+    pub(crate) release_in_two_steps: bool,
+    pub(crate) remember_departed: bool,
+}
+
+impl Rules {
+    pub(crate) const ALL: Rules = Rules {
+        agree: true,
+        empty: true,
+        drain: true,
+        purge: true,
+        release_in_two_steps: true,
+        remember_departed: true,
+    };
+}
+
+/// A configuration, as far as coverage needs it.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) id: ConfigId,
+    pub(crate) text: Arc<str>,
+    pub(crate) servers: Arc<ConfigServers>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Covered {
+    pub(crate) config: Candidate,
+    pub(crate) stage: Stage,
+    /// A router has read by it, so its servers were empty or trusted when they joined.
+    pub(crate) was_read: bool,
+    /// Servers that were emptied for it since it is covered.
+    emptied: BTreeSet<Address>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Not all threads send deletes to its places. They do when they have applied change number `number`.
+    Adding {
+        number: u64,
+    },
+    Claimed,
+    Unclaimed {
+        since: Duration,
+    },
+    /// `number` tells this purge from an earlier one of the same configuration.
+    Purging {
+        number: u64,
+        pending: BTreeSet<Address>,
+        departed: BTreeSet<Address>,
+    },
+}
+
+impl Covered {
+    fn id(&self) -> ConfigId {
+        self.config.id
+    }
+
+    fn is_active(&self) -> bool {
+        !matches!(self.stage, Stage::Purging { .. })
+    }
+}
+
+/// The last report of a peer.
+#[derive(Clone, Debug)]
+struct PeerReport {
+    /// When it was requested.
+    polled_at: Duration,
+    report: CoverageReport,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Peer {
+    /// `None` before the first.
+    last: Option<PeerReport>,
+    /// The last poll failed.
+    is_missing: bool,
+}
+
+/// How a coverage behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct CoverageSettings {
+    /// The number of peers, each known by its index.
+    pub(crate) peers: usize,
+    /// A peer that does not reply is not waited for, which gives the promise up.
+    pub(crate) ignores_missing_peers: bool,
+    pub(crate) rules: Rules,
+}
+
+/// What the threads of the process are to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ActiveCoverage {
+    /// Increases with each change.
+    pub(crate) number: u64,
+    pub(crate) reads: ConfigId,
+    /// The other covered configurations, and the servers that are left out of each.
+    pub(crate) others: Vec<(ConfigId, BTreeSet<Address>)>,
+}
+
+/// The configurations of one process.
+#[derive(Clone, Debug)]
+pub(crate) struct Coverage {
+    settings: CoverageSettings,
+    reads: ConfigId,
+    /// The configuration that is waited for; `None` if the newest is read.
+    target: Option<ConfigId>,
+    /// A newer one that cannot be covered yet, because there are [`COVERED_MAX`].
+    next: Option<Candidate>,
+    covered: Vec<Covered>,
+    /// Configurations by which batches may still run, and the change that ends them.
+    draining: Vec<(ConfigId, u64)>,
+    departed: Departed,
+    peers: Vec<Peer>,
+    /// Of the last change for the threads.
+    number: u64,
+    /// The last change that all threads have applied, with all batches of earlier ones ended.
+    applied: u64,
+}
+
+impl Coverage {
+    /// Continues from a saved state, before any thread serves.
+    ///
+    /// # Panics
+    /// If the configuration that it reads by is not among those that it covers.
+    pub(crate) fn restore(saved: SavedCoverage, settings: CoverageSettings, now: Duration) -> Coverage {
+        let SavedCoverage { reads, covered, departed } = saved;
+        assert!(covered.iter().any(|covered| covered.config.id == reads), "what is read is covered");
+        let stage = |is_claimed| if is_claimed { Stage::Claimed } else { Stage::Unclaimed { since: now } };
+        let covered = covered.into_iter().map(|SavedConfig { config, is_claimed, was_read }| Covered {
+            stage: stage(is_claimed || config.id == reads),
+            was_read: was_read || config.id == reads,
+            config,
+            emptied: BTreeSet::new(),
+        });
+        let peers = vec![Peer::default(); settings.peers];
+        Coverage {
+            reads,
+            target: None,
+            next: None,
+            covered: covered.collect(),
+            draining: Vec::new(),
+            departed,
+            peers,
+            number: 1,
+            applied: 0,
+            settings,
+        }
+    }
+
+    /// The newest configuration of the source. It replaces one that is still waited for.
+    pub(crate) fn set_target(&mut self, config: Candidate, now: Duration) {
+        self.next = None;
+        self.target = None;
+        if config.id != self.reads {
+            match self.cover(&config) {
+                true => self.target = Some(config.id),
+                false => self.next = Some(config),
+            }
+        }
+        self.advance(now);
+    }
+
+    /// Covers a configuration that a peer needs ([`Coverage::missing`]). False if too many are covered.
+    pub(crate) fn cover_for_peer(&mut self, config: &Candidate, now: Duration) -> bool {
+        let is_covered = self.cover(config);
+        self.advance(now);
+        is_covered
+    }
+
+    fn cover(&mut self, config: &Candidate) -> bool {
+        if self.get(config.id).is_some() {
+            return true;
+        }
+        if self.covered.len() >= COVERED_MAX {
+            return false;
+        }
+        self.number += 1;
+        self.covered.push(Covered {
+            config: config.clone(),
+            stage: Stage::Adding { number: self.number },
+            was_read: false,
+            emptied: BTreeSet::new(),
+        });
+        true
+    }
+
+    /// A peer's report, which was requested at `polled_at`.
+    pub(crate) fn record_report(&mut self, peer: usize, polled_at: Duration, report: CoverageReport, now: Duration) {
+        if self.peers[peer].last.as_ref().is_some_and(|last| last.polled_at > polled_at) {
+            return;
+        }
+        for covered in &mut self.covered {
+            covered.was_read |= report.reads.contains(&covered.config.id);
+        }
+        self.peers[peer] = Peer { last: Some(PeerReport { polled_at, report }), is_missing: false };
+        self.advance(now);
+    }
+
+    /// A peer has not replied to a poll.
+    pub(crate) fn record_missing(&mut self, peer: usize, now: Duration) {
+        self.peers[peer].is_missing = true;
+        self.advance(now);
+    }
+
+    /// All threads have applied change `number`, and all batches of earlier ones have ended.
+    pub(crate) fn record_applied(&mut self, number: u64, now: Duration) {
+        self.applied = self.applied.max(number);
+        self.advance(now);
+    }
+
+    /// `server` was emptied for `config`.
+    pub(crate) fn record_emptied(&mut self, config: ConfigId, server: &Address, now: Duration) {
+        if let Some(covered) = self.get_mut(config)
+            && covered.stage == Stage::Claimed
+        {
+            covered.emptied.insert(server.clone());
+        }
+        self.advance(now);
+    }
+
+    /// A purge has removed all misplaced copies.
+    pub(crate) fn record_purged(&mut self, purge: &Purge, now: Duration) {
+        if let Some(Covered { stage: Stage::Purging { number, pending, .. }, .. }) = self.get_mut(purge.config)
+            && *number == purge.number
+        {
+            pending.remove(&purge.server);
+        }
+        self.advance(now);
+    }
+
+    /// Takes all steps that are possible at `now`.
+    pub(crate) fn advance(&mut self, now: Duration) {
+        while self.claim_applied() || self.cover_next() || self.read_target(now) || self.release_unneeded(now) {}
+    }
+
+    fn claim_applied(&mut self) -> bool {
+        let (applied, rules) = (self.applied, self.settings.rules);
+        let draining = self.draining.len();
+        self.draining.retain(|(_, number)| *number > applied && rules.drain);
+        let mut is_changed = self.draining.len() < draining;
+        for covered in &mut self.covered {
+            if matches!(covered.stage, Stage::Adding { number } if number <= applied) {
+                covered.stage = Stage::Claimed;
+                is_changed = true;
+            }
+        }
+        is_changed
+    }
+
+    fn cover_next(&mut self) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        match self.cover(&next) {
+            true => self.target = Some(next.id),
+            false => self.next = Some(next),
+        }
+        self.target.is_some()
+    }
+
+    /// Reads by the target if that is safe.
+    fn read_target(&mut self, now: Duration) -> bool {
+        let Some(target) = self.target else { return false };
+        let is_claimed = |report: &PeerReport| {
+            report.report.claims.contains(&target) && now.saturating_sub(report.polled_at) <= READ_WITHIN
+        };
+        let is_agreed = !self.settings.rules.agree || self.all_peers(is_claimed);
+        let covered = self.get(target).expect("the target is covered");
+        if covered.stage != Stage::Claimed || !is_agreed || !self.servers_to_empty().is_empty() {
+            return false;
+        }
+        let servers = covered.config.servers.clone();
+        self.departed.servers.retain(|server| !servers.all.contains(server));
+        self.number += 1;
+        self.draining.push((self.reads, self.number));
+        self.reads = target;
+        self.target = None;
+        self.get_mut(target).expect("the target is covered").was_read = true;
+        true
+    }
+
+    /// Moves configurations that no router needs towards their end, and others back. True if one has moved.
+    fn release_unneeded(&mut self, now: Duration) -> bool {
+        for at in 0..self.covered.len() {
+            let (id, is_needed) = (self.covered[at].id(), self.is_needed(self.covered[at].id()));
+            match (&self.covered[at].stage, is_needed) {
+                (Stage::Claimed, false) => self.covered[at].stage = Stage::Unclaimed { since: now },
+                (Stage::Unclaimed { .. }, true) => self.covered[at].stage = Stage::Claimed,
+                (Stage::Unclaimed { since }, false) if self.is_releasable(*since, now) => self.begin_purge(at),
+                (Stage::Purging { .. }, true) => self.cover_again(at),
+                (Stage::Purging { .. }, false) => match self.drop_departed_from_purge(at) {
+                    0 => {
+                        self.number += 1;
+                        self.covered.retain(|covered| covered.id() != id);
+                    }
+                    _ => continue,
+                },
+                _ => continue,
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Whether this router or a peer reads by `id`, or will.
+    fn is_needed(&self, id: ConfigId) -> bool {
+        let is_needed_here =
+            self.reads == id || self.target == Some(id) || self.draining.iter().any(|(draining, _)| *draining == id);
+        is_needed_here || self.reports().any(|(_, report)| report.needs(id))
+    }
+
+    /// Whether no router can read by a configuration that is unclaimed since `since`, and not needed.
+    fn is_releasable(&self, since: Duration, now: Duration) -> bool {
+        let unclaimed_for = match self.settings.rules.release_in_two_steps {
+            true => RELEASE_AFTER,
+            false => Duration::ZERO,
+        };
+        let is_fresh = |last: &PeerReport| last.polled_at >= since + unclaimed_for;
+        let is_alone = self.settings.peers == 0;
+        is_alone
+            || !self.settings.rules.release_in_two_steps
+            || now >= since + unclaimed_for && self.all_peers(is_fresh)
+    }
+
+    fn all_peers(&self, condition: impl Fn(&PeerReport) -> bool) -> bool {
+        self.peers.iter().all(|peer| self.is_ignored(peer) || peer.last.as_ref().is_some_and(&condition))
+    }
+
+    fn is_ignored(&self, peer: &Peer) -> bool {
+        self.settings.ignores_missing_peers && peer.is_missing
+    }
+
+    /// The last reports, each with the index of its peer.
+    fn reports(&self) -> impl Iterator<Item = (usize, &CoverageReport)> {
+        let known = self.peers.iter().enumerate().filter(|(_, peer)| !self.is_ignored(peer));
+        known.filter_map(|(at, peer)| Some((at, &peer.last.as_ref()?.report)))
+    }
+
+    fn get(&self, id: ConfigId) -> Option<&Covered> {
+        self.covered.iter().find(|covered| covered.id() == id)
+    }
+
+    fn get_mut(&mut self, id: ConfigId) -> Option<&mut Covered> {
+        self.covered.iter_mut().find(|covered| covered.id() == id)
+    }
+
+    fn begin_purge(&mut self, at: usize) {
+        let others = self.covered.iter().enumerate().filter(|(other, covered)| *other != at && covered.is_active());
+        let kept: BTreeSet<Address> = others.flat_map(|(_, covered)| covered.config.servers.all.clone()).collect();
+        let (pending, departed): (BTreeSet<_>, BTreeSet<_>) =
+            self.covered[at].config.servers.all.iter().cloned().partition(|server| kept.contains(server));
+        self.departed.add(departed.clone());
+        self.number += 1;
+        let pending = if self.settings.rules.purge { pending } else { BTreeSet::new() };
+        self.covered[at].stage = Stage::Purging { number: self.number, pending, departed };
+    }
+
+    /// Servers that have departed since the purge began need none. Returns how many still do.
+    fn drop_departed_from_purge(&mut self, at: usize) -> usize {
+        let active = self.covered.iter().filter(|covered| covered.is_active());
+        let kept: BTreeSet<Address> = active.flat_map(|covered| covered.config.servers.all.clone()).collect();
+        let Stage::Purging { pending, departed, .. } = &mut self.covered[at].stage else { return 0 };
+        let gone: Vec<Address> = pending.difference(&kept).cloned().collect();
+        pending.retain(|server| kept.contains(server));
+        departed.extend(gone.iter().cloned());
+        let pending = pending.len();
+        self.departed.add(gone);
+        pending
+    }
+
+    fn cover_again(&mut self, at: usize) {
+        self.number += 1;
+        self.covered[at].stage = Stage::Adding { number: self.number };
+        self.covered[at].emptied.clear();
+    }
+}
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,451 @@
+//! A model of a cluster whose configuration changes: routers with the production [`Coverage`], servers that hold
+//! copies and leases, a database, and clients. Every message has a random delay; polls are lost, batches hang, routers
+//! crash and restart, with or without their memory, and see the configurations at different times.
+//!
+//! The checker asserts that no read returns a copy older than a delete that was acknowledged before the read began.
+
+mod event;
+mod schedule;
+
+use super::*;
+use crate::resize::pool_servers::PoolServers;
+use event::Event;
+use std::collections::{BTreeMap, BinaryHeap};
+
+const KEYS: usize = 6;
+const THREADS: usize = 2;
+const END_MS: u64 = 45_000;
+
+/// A configuration: the pool's name, and the server of each key by the key's number.
+const CONFIGS: [(&str, &[usize]); 6] =
+    [("p", &[0, 1, 2]), ("p", &[0, 1]), ("p", &[0, 1, 3]), ("p", &[2, 0, 1]), ("q", &[0, 1, 2]), ("q", &[2, 1])];
+
+fn place(config: ConfigId, key: usize) -> usize {
+    let servers = CONFIGS[config.0 as usize].1;
+    servers[key % servers.len()]
+}
+
+fn address(server: usize) -> Address {
+    Address(format!("s:{server}").into())
+}
+
+fn candidate(config: usize) -> Candidate {
+    let (pool, servers) = CONFIGS[config];
+    let all: BTreeSet<Address> = servers.iter().map(|server| address(*server)).collect();
+    let of_pool = PoolServers { servers: all.clone(), flush_new: true };
+    let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all };
+    Candidate { id: ConfigId(config as u128), text: "".into(), servers: Arc::new(servers) }
+}
+
+/// A batch in progress: it belongs to the change by which it was routed.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    router: usize,
+    run: u64,
+    number: u64,
+}
+
+struct Delete {
+    batch: Batch,
+    key: usize,
+    version: u64,
+    pending: usize,
+}
+
+struct Router {
+    /// `None` while it is down.
+    coverage: Option<Coverage>,
+    saved: SavedCoverage,
+    run: u64,
+    threads: Vec<ActiveCoverage>,
+    published: u64,
+    in_flight: BTreeMap<u64, usize>,
+    source: usize,
+    /// Emptyings, purges and fetches that run.
+    started: BTreeSet<String>,
+}
+
+struct World {
+    random: fastrand::Rng,
+    rules: Rules,
+    /// How many of 256 messages take up to 20 s.
+    hanging: u8,
+    /// Whether fills alone may take long.
+    has_late_fills: bool,
+    now: u64,
+    queue: BinaryHeap<std::cmp::Reverse<(u64, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    database: [u64; KEYS],
+    acknowledged: [u64; KEYS],
+    copies: BTreeMap<(usize, usize), u64>,
+    leases: BTreeMap<(usize, usize), u64>,
+    tokens: u64,
+    routers: Vec<Router>,
+    deletes: Vec<Delete>,
+    /// Counts that show that a run did something.
+    hits: u64,
+    changes_of_reads: u64,
+    released: u64,
+}
+
+impl World {
+    fn new(seed: u64, rules: Rules) -> World {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let routers = random.usize(2..=3);
+        let settings = CoverageSettings { peers: routers - 1, ignores_missing_peers: false, rules };
+        let router = |_| {
+            let only = SavedConfig { config: candidate(0), is_claimed: true, was_read: true };
+            let first = SavedCoverage { reads: only.config.id, covered: vec![only], departed: Departed::default() };
+            let coverage = Coverage::restore(first, settings.clone(), Duration::ZERO);
+            Router {
+                saved: coverage.saved(),
+                threads: vec![coverage.active(); THREADS],
+                published: coverage.active().number,
+                coverage: Some(coverage),
+                run: 0,
+                in_flight: BTreeMap::new(),
+                source: 0,
+                started: BTreeSet::new(),
+            }
+        };
+        let mut world = World {
+            rules,
+            hanging: [0, 0, 1, 3, 10][random.usize(..5)],
+            has_late_fills: random.bool(),
+            now: 0,
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            database: [1; KEYS],
+            acknowledged: [1; KEYS],
+            copies: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            tokens: 0,
+            routers: (0..routers).map(router).collect(),
+            deletes: Vec::new(),
+            hits: 0,
+            changes_of_reads: 0,
+            released: 0,
+            random,
+        };
+        world.schedule_faults();
+        world
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        let index = self.events.len();
+        self.events.push(Some(event));
+        self.queue.push(std::cmp::Reverse((at, self.random.u64(..), index)));
+    }
+
+    fn after(&mut self, delay: u64, event: Event) {
+        self.at(self.now + delay, event);
+    }
+
+    /// Of a message; rarely long.
+    fn delay(&mut self) -> u64 {
+        let hanging = self.hanging;
+        match self.random.u8(..) {
+            kind if kind < hanging => self.random.u64(..20_000),
+            kind if kind < hanging + 17 => self.random.u64(..1_500),
+            _ => self.random.u64(..20),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        while let Some(std::cmp::Reverse((at, _, index))) = self.queue.pop() {
+            if at > END_MS {
+                return Ok(());
+            }
+            self.now = at;
+            let event = self.events[index].take().expect("each runs once");
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Write => self.write(),
+            Event::Read => self.read(),
+            Event::Delete { op, server } => self.delete_at(op, server),
+            Event::Get { batch, server, key, floor } => return self.get_at(batch, server, key, floor),
+            Event::QueryDatabase { router, server, key, token } => {
+                let (version, delay) = (self.database[key], self.delay());
+                self.after(delay, Event::Fill { router, server, key, token, version });
+            }
+            Event::Fill { router, server, key, token, version } => {
+                // Another server does not know the token.
+                let Some((batch, active)) = self.begin_batch(router) else { return Ok(()) };
+                match place(active.reads, key) == server {
+                    true => {
+                        let is_late = self.has_late_fills && self.random.u8(..40) == 0;
+                        let delay = if is_late { self.random.u64(7_000..17_000) } else { self.delay() };
+                        self.after(delay, Event::StoreFill { batch, server, key, token, version });
+                    }
+                    false => self.end_batch(batch),
+                }
+            }
+            Event::StoreFill { batch, server, key, token, version } => {
+                if self.leases.get(&(server, key)) == Some(&token) {
+                    self.leases.remove(&(server, key));
+                    self.copies.insert((server, key), version);
+                }
+                self.end_batch(batch);
+            }
+            Event::Crash { router } => {
+                if self.routers[router].coverage.take().is_some() {
+                    self.routers[router].run += 1;
+                    let delay = self.random.u64(10..3_000);
+                    self.after(delay, Event::Restart { router });
+                }
+            }
+            Event::Restart { router } => self.restart(router),
+            event => self.handle_change(event),
+        }
+        Ok(())
+    }
+
+    /// Events of one router's change.
+    fn handle_change(&mut self, event: Event) {
+        match event {
+            Event::Swap { router, run, thread } if self.is_up(router, run) => {
+                let active = self.coverage(router).active();
+                self.routers[router].threads[thread] = active;
+                self.report_applied(router);
+            }
+            Event::Poll { router, run } if self.is_up(router, run) => self.poll(router, run),
+            Event::PollArrives { router, run, peer, polled_at } => {
+                if let Some(coverage) = &self.routers[peer].coverage {
+                    let report = coverage.report();
+                    let delay = self.delay();
+                    self.after(delay, Event::Report { router, run, peer, polled_at, report });
+                }
+            }
+            Event::Report { router, run, peer, polled_at, report } if self.is_up(router, run) => {
+                let index = peer - usize::from(peer > router);
+                self.change(router, |coverage, now| {
+                    coverage.record_report(index, Duration::from_millis(polled_at), report, now);
+                });
+            }
+            Event::Source { router, config } => {
+                self.routers[router].source = config;
+                if self.routers[router].coverage.is_some() {
+                    self.change(router, |coverage, now| coverage.set_target(candidate(config), now));
+                }
+            }
+            Event::Fetched { router, run, config } if self.is_up(router, run) => {
+                self.routers[router].started.remove(&format!("fetch {config}"));
+                self.change(router, |coverage, now| _ = coverage.cover_for_peer(&candidate(config), now));
+            }
+            Event::Flush { router, run, config, server } if self.is_up(router, run) => {
+                self.copies.retain(|(at, _), _| *at != server);
+                self.leases.retain(|(at, _), _| *at != server);
+                let delay = self.delay();
+                self.after(delay, Event::Emptied { router, run, config, server });
+            }
+            Event::Emptied { router, run, config, server } if self.is_up(router, run) => {
+                self.routers[router].started.remove(&format!("empty {config} {server}"));
+                self.change(router, |coverage, now| coverage.record_emptied(config, &address(server), now));
+            }
+            Event::PurgeKey { router, run, purge, active, key } if self.is_up(router, run) => {
+                self.purge_key(router, run, purge, active, key);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_up(&self, router: usize, run: u64) -> bool {
+        self.routers[router].run == run && self.routers[router].coverage.is_some()
+    }
+
+    fn coverage(&self, router: usize) -> &Coverage {
+        self.routers[router].coverage.as_ref().expect("the router is up")
+    }
+
+    /// Routes a batch by a random thread of a router; `None` while it is down.
+    fn begin_batch(&mut self, router: usize) -> Option<(Batch, ActiveCoverage)> {
+        let state = &mut self.routers[router];
+        state.coverage.as_ref()?;
+        let active = state.threads[self.random.usize(..THREADS)].clone();
+        *state.in_flight.entry(active.number).or_default() += 1;
+        Some((Batch { router, run: state.run, number: active.number }, active))
+    }
+
+    fn end_batch(&mut self, batch: Batch) {
+        if self.is_up(batch.router, batch.run) {
+            *self.routers[batch.router].in_flight.get_mut(&batch.number).expect("it was begun") -= 1;
+            self.report_applied(batch.router);
+        }
+    }
+
+    fn report_applied(&mut self, router: usize) {
+        let state = &mut self.routers[router];
+        state.in_flight.retain(|_, batches| *batches > 0);
+        let swapped = state.threads.iter().map(|thread| thread.number).min().expect("there are threads");
+        let is_drained = state.in_flight.first_key_value().is_none_or(|(number, _)| *number >= swapped);
+        if is_drained || !self.rules.drain {
+            self.change(router, |coverage, now| coverage.record_applied(swapped, now));
+        }
+    }
+
+    fn write(&mut self) {
+        let key = self.random.usize(..KEYS);
+        self.database[key] += 1;
+        let (version, router) = (self.database[key], self.random.usize(..self.routers.len()));
+        let Some((batch, active)) = self.begin_batch(router) else { return };
+        let mut servers = BTreeSet::from([place(active.reads, key)]);
+        let covered = active.others.iter().map(|(id, left_out)| (place(*id, key), left_out));
+        servers.extend(covered.filter(|(server, left_out)| !left_out.contains(&address(*server))).map(|(at, _)| at));
+        let op = self.deletes.len();
+        self.deletes.push(Delete { batch, key, version, pending: servers.len() });
+        for server in servers {
+            let delay = self.delay();
+            self.after(delay, Event::Delete { op, server });
+        }
+    }
+
+    fn delete_at(&mut self, op: usize, server: usize) {
+        let Delete { batch, key, version, pending } = &mut self.deletes[op];
+        let (batch, key, version) = (*batch, *key, *version);
+        *pending -= 1;
+        let is_done = *pending == 0;
+        self.copies.remove(&(server, key));
+        self.leases.remove(&(server, key));
+        if is_done {
+            if self.is_up(batch.router, batch.run) {
+                self.acknowledged[key] = self.acknowledged[key].max(version);
+            }
+            self.end_batch(batch);
+        }
+    }
+
+    fn read(&mut self) {
+        let (key, router) = (self.random.usize(..KEYS), self.random.usize(..self.routers.len()));
+        let floor = self.acknowledged[key];
+        let Some((batch, active)) = self.begin_batch(router) else { return };
+        let (server, delay) = (place(active.reads, key), self.delay());
+        self.after(delay, Event::Get { batch, server, key, floor });
+    }
+
+    fn get_at(&mut self, batch: Batch, server: usize, key: usize, floor: u64) -> Result<(), String> {
+        let is_up = self.is_up(batch.router, batch.run);
+        self.end_batch(batch);
+        match self.copies.get(&(server, key)) {
+            Some(version) if is_up && *version < floor => {
+                return Err(format!(
+                    "at {} ms router {} read version {version} of key {key} at server {server}, after version {floor} \
+                     was acknowledged; it covers {:?}",
+                    self.now,
+                    batch.router,
+                    self.coverage(batch.router).active(),
+                ));
+            }
+            Some(_) => self.hits += 1,
+            None if !self.leases.contains_key(&(server, key)) => {
+                self.tokens += 1;
+                self.leases.insert((server, key), self.tokens);
+                let (delay, token) = (self.delay(), self.tokens);
+                self.after(delay, Event::QueryDatabase { router: batch.router, server, key, token });
+            }
+            // A lease is given again after a while.
+            None => {
+                if self.random.u8(..16) == 0 {
+                    self.leases.remove(&(server, key));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self, router: usize, run: u64) {
+        for peer in (0..self.routers.len()).filter(|peer| *peer != router) {
+            if self.random.u8(..10) > 0 {
+                let (delay, polled_at) = (self.delay(), self.now);
+                self.after(delay, Event::PollArrives { router, run, peer, polled_at });
+            }
+        }
+        self.after(if self.coverage(router).is_changing() { 200 } else { 1_000 }, Event::Poll { router, run });
+        self.change(router, |coverage, now| coverage.advance(now));
+    }
+
+    /// Changes the coverage of a router that is up, and starts what it asks for.
+    fn change(&mut self, router: usize, change: impl FnOnce(&mut Coverage, Duration)) {
+        let now = Duration::from_millis(self.now);
+        let state = &mut self.routers[router];
+        let coverage = state.coverage.as_mut().expect("the router is up");
+        let (reads, covered) = (coverage.reads(), coverage.active().others.len());
+        change(coverage, now);
+        self.changes_of_reads += u64::from(coverage.reads() != reads);
+        self.released += u64::from(coverage.active().others.len() < covered);
+        state.saved = coverage.saved();
+        self.start_work(router);
+    }
+
+    fn start_work(&mut self, router: usize) {
+        let state = &mut self.routers[router];
+        let (run, coverage) = (state.run, state.coverage.as_ref().expect("the router is up"));
+        let mut work = Vec::new();
+        if coverage.active().number > state.published {
+            state.published = coverage.active().number;
+            work.extend((0..THREADS).map(|thread| Event::Swap { router, run, thread }));
+        }
+        for (_, id) in coverage.missing() {
+            if state.started.insert(format!("fetch {}", id.0)) {
+                work.push(Event::Fetched { router, run, config: id.0 as usize });
+            }
+        }
+        let server = |address: &Address| address.0[2..].parse().expect("s:NUMBER");
+        for to_empty in coverage.servers_to_empty() {
+            let (config, server) = (coverage.target().expect("there is a target"), server(&to_empty));
+            if state.started.insert(format!("empty {config} {server}")) {
+                work.push(Event::Flush { router, run, config, server });
+            }
+        }
+        for purge in coverage.purges() {
+            if state.started.insert(format!("{purge:?}")) {
+                work.push(Event::PurgeKey { router, run, active: coverage.active_ids(), purge, key: 0 });
+            }
+        }
+        for event in work {
+            let delay = self.delay();
+            self.after(delay, event);
+        }
+    }
+
+    fn purge_key(&mut self, router: usize, run: u64, purge: Purge, active: Vec<ConfigId>, key: usize) {
+        let server: usize = purge.server.0[2..].parse().expect("s:NUMBER");
+        if key == KEYS {
+            return self.change(router, |coverage, now| coverage.record_purged(&purge, now));
+        }
+        let is_there = |config: &ConfigId| place(*config, key) == server;
+        if is_there(&purge.config) && !active.iter().any(is_there) && self.copies.remove(&(server, key)).is_some() {
+            self.leases.remove(&(server, key));
+        }
+        let delay = self.delay();
+        self.after(delay, Event::PurgeKey { router, run, purge, active, key: key + 1 });
+    }
+
+    /// Starts a router from its disk, or, if all its peers are up, from them.
+    fn restart(&mut self, router: usize) {
+        let peers: Vec<_> = (0..self.routers.len()).filter(|peer| *peer != router).collect();
+        let reports: Vec<_> =
+            peers.iter().filter_map(|peer| Some(self.routers[*peer].coverage.as_ref()?.report())).collect();
+        let settings = CoverageSettings { peers: peers.len(), ignores_missing_peers: false, rules: self.rules };
+        let is_memory_lost = reports.len() == peers.len() && self.random.bool();
+        let from_peers = || {
+            let ids: BTreeSet<_> = reports.iter().flat_map(|report| report.covers.clone()).collect();
+            SavedCoverage::from_peers(&reports, ids.iter().map(|id| candidate(id.0 as usize)).collect())
+        };
+        let state = &mut self.routers[router];
+        let saved = if is_memory_lost { from_peers().expect("there are peers") } else { state.saved.clone() };
+        let coverage = Coverage::restore(saved, settings, Duration::from_millis(self.now));
+        state.threads = vec![coverage.active(); THREADS];
+        state.published = coverage.active().number;
+        state.in_flight.clear();
+        state.started.clear();
+        state.coverage = Some(coverage);
+        let (run, source) = (state.run, state.source);
+        self.after(0, Event::Poll { router, run });
+        self.change(router, |coverage, now| coverage.set_target(candidate(source), now));
+    }
+}

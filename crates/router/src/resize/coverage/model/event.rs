@@ -1,0 +1,96 @@
+//! What happens in the model, each at its time.
+
+use super::*;
+
+#[derive(Clone, Debug)]
+pub(super) enum Event {
+    Write,
+    Read,
+    /// A batch of `router` arrives at a server.
+    Delete {
+        op: usize,
+        server: usize,
+    },
+    Get {
+        batch: Batch,
+        server: usize,
+        key: usize,
+        floor: u64,
+    },
+    QueryDatabase {
+        router: usize,
+        server: usize,
+        key: usize,
+        token: u64,
+    },
+    Fill {
+        router: usize,
+        server: usize,
+        key: usize,
+        token: u64,
+        version: u64,
+    },
+    StoreFill {
+        batch: Batch,
+        server: usize,
+        key: usize,
+        token: u64,
+        version: u64,
+    },
+    Swap {
+        router: usize,
+        run: u64,
+        thread: usize,
+    },
+    Poll {
+        router: usize,
+        run: u64,
+    },
+    PollArrives {
+        router: usize,
+        run: u64,
+        peer: usize,
+        polled_at: u64,
+    },
+    Report {
+        router: usize,
+        run: u64,
+        peer: usize,
+        polled_at: u64,
+        report: CoverageReport,
+    },
+    Source {
+        router: usize,
+        config: usize,
+    },
+    Fetched {
+        router: usize,
+        run: u64,
+        config: usize,
+    },
+    Flush {
+        router: usize,
+        run: u64,
+        config: ConfigId,
+        server: usize,
+    },
+    Emptied {
+        router: usize,
+        run: u64,
+        config: ConfigId,
+        server: usize,
+    },
+    PurgeKey {
+        router: usize,
+        run: u64,
+        purge: Purge,
+        active: Vec<ConfigId>,
+        key: usize,
+    },
+    Crash {
+        router: usize,
+    },
+    Restart {
+        router: usize,
+    },
+}

@@ -1,0 +1,87 @@
+//! The schedules of the model: when clients read and write, configurations change and routers crash. And the tests.
+
+use super::*;
+
+impl World {
+    pub(super) fn schedule_faults(&mut self) {
+        for router in 0..self.routers.len() {
+            self.at(0, Event::Poll { router, run: 0 });
+        }
+        for at in (0..END_MS).step_by(40) {
+            // A late fill is refused if its key was written meanwhile.
+            let writes = if self.has_late_fills { 6 } else { 85 };
+            let event = if self.random.u8(..) < writes { Event::Write } else { Event::Read };
+            self.at(at, event);
+        }
+        // The servers of a pool that is new are trusted. So a server that is in no configuration at first holds old
+        // copies only if there is one pool.
+        let configs = if self.random.bool() { CONFIGS.len() } else { 4 };
+        if configs == 4 {
+            self.copies = (0..KEYS).map(|key| ((3, key), 0)).collect();
+        }
+        if self.hanging == 0 {
+            return self.schedule_calm_changes(configs);
+        }
+        let mut at = 0;
+        while at < END_MS * 2 / 3 {
+            at += if self.random.bool() { self.random.u64(0..1_000) } else { self.random.u64(1_000..14_000) };
+            let config = self.random.usize(..configs);
+            for router in 0..self.routers.len() {
+                let delay = if self.random.u8(..4) == 0 { self.random.u64(..9_000) } else { self.random.u64(..500) };
+                self.at(at + delay, Event::Source { router, config });
+            }
+        }
+        for _ in 0..self.random.usize(..3) {
+            let (at, router) = (self.random.u64(..END_MS), self.random.usize(..self.routers.len()));
+            self.at(at, Event::Crash { router });
+        }
+    }
+
+    /// Two configurations in turn, each for long enough that the other is released.
+    fn schedule_calm_changes(&mut self, configs: usize) {
+        let pair = [self.random.usize(..configs), self.random.usize(..configs)];
+        for (turn, at) in (1_000..END_MS).step_by(9_000).enumerate() {
+            for router in 0..self.routers.len() {
+                let delay = self.random.u64(..500);
+                self.at(at + delay, Event::Source { router, config: pair[turn % 2] });
+            }
+        }
+    }
+}
+
+/// The first seed below `seeds` that fails, with the reason.
+fn first_failure(rules: Rules, seeds: u64) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| World::new(seed, rules).run().err().map(|why| (seed, why)))
+}
+
+#[test]
+fn no_acknowledged_delete_is_undone_by_a_change() {
+    let (mut hits, mut changes, mut released) = (0, 0, 0);
+    let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
+    for seed in 0..seeds {
+        let mut world = World::new(seed, Rules::ALL);
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        hits += world.hits;
+        changes += world.changes_of_reads;
+        released += world.released;
+    }
+    let per_seed = |count: u64| count / seeds;
+    assert!(per_seed(hits) > 100 && per_seed(changes) >= 5 && per_seed(released) >= 3, "{hits} {changes} {released}");
+}
+
+#[test]
+fn each_rule_is_needed() {
+    const SEEDS: u64 = 500;
+    for (name, rules) in [
+        ("agree", Rules { agree: false, ..Rules::ALL }),
+        ("empty", Rules { empty: false, ..Rules::ALL }),
+        ("drain", Rules { drain: false, ..Rules::ALL }),
+        ("purge", Rules { purge: false, ..Rules::ALL }),
+        ("release in two steps", Rules { release_in_two_steps: false, ..Rules::ALL }),
+        ("remember departed", Rules { remember_departed: false, ..Rules::ALL }),
+    ] {
+        let failure = first_failure(rules, SEEDS);
+        println!("without {name:?}: {failure:?}");
+        assert!(failure.is_some(), "the model does not need {name:?}");
+    }
+}

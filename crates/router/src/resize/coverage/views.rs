@@ -1,0 +1,117 @@
+//! What others see of a coverage: the disk, the peers, the threads, the operator.
+
+use super::{ActiveCoverage, Candidate, Coverage, Departed, Stage};
+use crate::resize::identity::ConfigId;
+use crate::resize::report::CoverageReport;
+use lookaside_routing::Address;
+use std::collections::BTreeSet;
+
+/// The part of a coverage that outlives the process.
+#[derive(Clone, Debug)]
+pub(crate) struct SavedCoverage {
+    /// One of `covered`.
+    pub(crate) reads: ConfigId,
+    pub(crate) covered: Vec<SavedConfig>,
+    pub(crate) departed: Departed,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct SavedConfig {
+    pub(crate) config: Candidate,
+    pub(crate) is_claimed: bool,
+    pub(crate) was_read: bool,
+}
+
+impl SavedCoverage {
+    /// The state of a router that remembers nothing, from the reports of its peers. `configs` are those that the
+    /// reports name. It has to cover what its peers cover, and reads what they read. `None` without a report.
+    pub(crate) fn from_peers(reports: &[CoverageReport], configs: Vec<Candidate>) -> Option<SavedCoverage> {
+        let reads = *reports.first()?.reads.first()?;
+        let is_read = |id: &ConfigId| reports.iter().any(|report| report.reads.contains(id));
+        // Before it lost its memory, it may have sent no deletes to any other server.
+        let (read, other): (Vec<_>, Vec<_>) = configs.iter().partition(|config| is_read(&config.id));
+        let servers = |configs: Vec<&Candidate>| -> BTreeSet<Address> {
+            configs.iter().flat_map(|config| config.servers.all.clone()).collect()
+        };
+        let mut departed = Departed::default();
+        departed.add(reports.iter().flat_map(|report| report.departed.clone()));
+        departed.add(servers(other).difference(&servers(read)).cloned());
+        let saved = |config: Candidate| SavedConfig { is_claimed: true, was_read: is_read(&config.id), config };
+        let covered: Vec<SavedConfig> = configs.iter().cloned().map(saved).collect();
+        covered.iter().any(|covered| covered.config.id == reads).then_some(SavedCoverage { reads, covered, departed })
+    }
+
+    /// Whether both are the same on disk.
+    pub(crate) fn is_same(&self, other: &SavedCoverage) -> bool {
+        let flags = |saved: &SavedConfig| (saved.config.id, saved.is_claimed, saved.was_read);
+        self.reads == other.reads
+            && self.departed == other.departed
+            && self.covered.iter().map(flags).eq(other.covered.iter().map(flags))
+    }
+}
+
+impl Coverage {
+    /// What must be on disk before the report is shown to peers and the change is sent to the threads.
+    pub(crate) fn saved(&self) -> SavedCoverage {
+        let saved = |covered: &super::Covered| SavedConfig {
+            config: covered.config.clone(),
+            is_claimed: covered.stage == Stage::Claimed,
+            was_read: covered.was_read,
+        };
+        let covered = self.covered.iter().map(saved).collect();
+        SavedCoverage { reads: self.reads, covered, departed: self.departed.clone() }
+    }
+
+    pub(crate) fn report(&self) -> CoverageReport {
+        let mut reads = vec![self.reads];
+        reads.extend(self.draining.iter().map(|(id, _)| *id).filter(|id| *id != self.reads));
+        let claimed = self.covered.iter().filter(|covered| covered.stage == Stage::Claimed);
+        CoverageReport {
+            reads,
+            waits_for: self.target,
+            claims: claimed.map(|covered| covered.config.id).collect(),
+            covers: self.covered.iter().map(|covered| covered.config.id).collect(),
+            departed: self.departed.servers.iter().cloned().collect(),
+        }
+    }
+
+    /// What the threads are to do.
+    pub(crate) fn active(&self) -> ActiveCoverage {
+        let others = self.covered.iter().filter(|covered| covered.config.id != self.reads);
+        let left_out = |stage: &Stage| match stage {
+            Stage::Purging { departed, .. } => departed.clone(),
+            _ => BTreeSet::new(),
+        };
+        let others = others.map(|covered| (covered.config.id, left_out(&covered.stage))).collect();
+        ActiveCoverage { number: self.number, reads: self.reads, others }
+    }
+
+    /// The configurations that are covered and not being purged.
+    pub(crate) fn active_ids(&self) -> Vec<ConfigId> {
+        self.covered.iter().filter(|covered| covered.is_active()).map(|covered| covered.config.id).collect()
+    }
+
+    /// The configuration that it reads by.
+    pub(crate) fn reads(&self) -> ConfigId {
+        self.reads
+    }
+
+    /// The configuration that it waits for; `None` if it reads by the newest.
+    pub(crate) fn target(&self) -> Option<ConfigId> {
+        self.target
+    }
+
+    /// The stage of the configuration that it waits for.
+    pub(crate) fn target_stage(&self) -> Option<&Stage> {
+        Some(&self.get(self.target?)?.stage)
+    }
+
+    /// Whether a step is outstanding.
+    pub(crate) fn is_changing(&self) -> bool {
+        self.covered.len() > 1 || self.next.is_some()
+    }
+
+    pub(crate) fn covered(&self) -> impl Iterator<Item = &Candidate> {
+        self.covered.iter().map(|covered| &covered.config)
+    }
+}

@@ -1,0 +1,417 @@
+//! Executes the steps of a change of the configuration: saves the state of [`Coverage`], sends configurations to the
+//! threads, polls peers, empties new servers and purges old ones. It runs on the main thread.
+//!
+//! Nothing is shown to peers, and nothing is sent to the threads, before it is saved. If it cannot be saved, the step
+//! is undone and tried again.
+//!
+//! Disk, network and time are arguments, so a simulation can run several in one process.
+
+use super::coverage::{Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
+use super::identity::ConfigId;
+use super::pool_servers::ConfigServers;
+use super::report::CoverageReport;
+use super::status::ResizeStatus;
+use super::store::{CoverageStore, StoredCoverage};
+use super::work::{Done, Peers, Work, WorkQueue};
+use crate::config::router_config::RouterConfig;
+use crate::tree::active_configs::{ActiveConfigs, CoveredConfig};
+use lookaside_client::Network;
+use lookaside_routing::Address;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
+
+/// The interval of steps and polls during a change, and otherwise.
+const CHANGE_INTERVAL: Duration = Duration::from_millis(200);
+const STEADY_INTERVAL: Duration = Duration::from_secs(1);
+/// A change that waits for longer is logged.
+const WAIT_LOGGED_AFTER: Duration = Duration::from_secs(10);
+
+/// What a driver needs of its process.
+pub(crate) trait ResizeHost {
+    /// Parses a configuration and adds the options of the command line.
+    fn parse(&self, text: &str) -> Result<RouterConfig, String>;
+    /// Called before `active` is sent to the threads.
+    fn prepare(&self, active: &ActiveConfigs);
+    /// Called after the threads were sent another configuration to route requests by.
+    fn record_in_force(&self);
+}
+
+/// What a thread has done: its index, and the number of the change that it applied, with all batches of earlier ones
+/// ended.
+pub(crate) type Applied = (usize, u64);
+
+pub(crate) struct ResizerSettings {
+    pub(crate) peers: Vec<Address>,
+    pub(crate) ignores_missing_peers: bool,
+    pub(crate) threads: usize,
+}
+
+/// The driver of one process.
+pub(crate) struct Resizer {
+    coverage: Coverage,
+    /// Every covered configuration.
+    configs: BTreeMap<ConfigId, Arc<RouterConfig>>,
+    /// The newest of the source.
+    newest: Candidate,
+    store: Box<dyn CoverageStore>,
+    /// The state on disk; `None` before the first.
+    saved: Option<SavedCoverage>,
+    /// The last state could not be saved.
+    is_unsaved: bool,
+    status: Arc<ResizeStatus>,
+    publish: watch::Sender<Arc<ActiveConfigs>>,
+    applied: mpsc::UnboundedReceiver<Applied>,
+    applied_by_thread: Vec<u64>,
+    peers: Peers,
+    work: WorkQueue,
+    started: Instant,
+    /// Since when the target is waited for.
+    waits_since: Option<Instant>,
+    is_wait_logged: bool,
+    is_loss_logged: bool,
+}
+
+/// An event for [`Resizer::handle`].
+pub(crate) enum ResizeEvent {
+    Done(Box<Done>),
+    Applied(Applied),
+    Tick,
+}
+
+/// The state from which a process starts.
+pub(crate) struct InitialCoverage {
+    coverage: SavedCoverage,
+    configs: BTreeMap<ConfigId, Arc<RouterConfig>>,
+}
+
+impl InitialCoverage {
+    /// A first start.
+    pub(crate) fn first(config: RouterConfig) -> Result<InitialCoverage, String> {
+        let (config, candidate) = candidate_of(config)?;
+        let reads = candidate.id;
+        let covered = vec![SavedConfig { config: candidate, is_claimed: true, was_read: true }];
+        let coverage = SavedCoverage { reads, covered, departed: Default::default() };
+        Ok(InitialCoverage { coverage, configs: [(reads, config)].into() })
+    }
+
+    /// The state on disk.
+    pub(crate) fn stored(stored: &StoredCoverage, host: &dyn ResizeHost) -> Result<InitialCoverage, String> {
+        let reads = stored.reads().ok_or("\"reads\" is not an identity")?;
+        let (mut covered, mut configs) = (Vec::new(), BTreeMap::new());
+        for saved in &stored.covered {
+            let (config, candidate) = candidate_of(host.parse(&saved.text)?)?;
+            configs.insert(candidate.id, config);
+            covered.push(SavedConfig { config: candidate, is_claimed: saved.is_claimed, was_read: saved.was_read });
+        }
+        match configs.contains_key(&reads) {
+            true => {
+                let coverage = SavedCoverage { reads, covered, departed: stored.departed() };
+                Ok(InitialCoverage { coverage, configs })
+            }
+            false => Err(format!("the configuration {reads}, by which the router reads, is missing")),
+        }
+    }
+
+    /// The state of a router that has none on disk, by its peers' reports and the texts that they have. `None` if no
+    /// peer has one.
+    pub(crate) fn of_peers(
+        reports: &[CoverageReport],
+        texts: &[String],
+        host: &dyn ResizeHost,
+    ) -> Result<Option<InitialCoverage>, String> {
+        let (mut candidates, mut configs) = (Vec::new(), BTreeMap::new());
+        for text in texts {
+            let (config, candidate) = candidate_of(host.parse(text)?)?;
+            if configs.insert(candidate.id, config).is_none() {
+                candidates.push(candidate);
+            }
+        }
+        let coverage = SavedCoverage::from_peers(reports, candidates);
+        Ok(coverage.map(|coverage| InitialCoverage { coverage, configs }))
+    }
+}
+
+fn candidate_of(config: RouterConfig) -> Result<(Arc<RouterConfig>, Candidate), String> {
+    let servers = Arc::new(ConfigServers::of(&config));
+    let candidate = Candidate { id: ConfigId::of(config.text())?, text: config.text().into(), servers };
+    Ok((Arc::new(config), candidate))
+}
+
+impl Resizer {
+    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied.
+    pub(crate) fn new(
+        initial: InitialCoverage,
+        settings: ResizerSettings,
+        store: Box<dyn CoverageStore>,
+        status: Arc<ResizeStatus>,
+        network: Arc<dyn Network>,
+        publish: watch::Sender<Arc<ActiveConfigs>>,
+        applied: mpsc::UnboundedReceiver<Applied>,
+    ) -> Resizer {
+        let InitialCoverage { coverage, configs } = initial;
+        let coverage_settings = CoverageSettings {
+            peers: settings.peers.len(),
+            ignores_missing_peers: settings.ignores_missing_peers,
+            rules: super::coverage::Rules::ALL,
+        };
+        let newest = coverage.covered.iter().find(|covered| covered.config.id == coverage.reads);
+        let newest = newest.expect("what is read is covered").config.clone();
+        let coverage = Coverage::restore(coverage, coverage_settings, Duration::ZERO);
+        publish.send_replace(Arc::new(active_configs(&coverage, &configs, &status)));
+        Resizer {
+            coverage,
+            configs,
+            newest,
+            store,
+            saved: None,
+            is_unsaved: false,
+            publish,
+            applied,
+            applied_by_thread: vec![0; settings.threads],
+            peers: Peers::new(settings.peers, network.clone()),
+            work: WorkQueue::new(network, status.clone()),
+            status,
+            started: Instant::now(),
+            waits_since: None,
+            is_wait_logged: false,
+            is_loss_logged: false,
+        }
+    }
+
+    /// What the threads are to apply.
+    pub(crate) fn active(&self) -> Arc<ActiveConfigs> {
+        self.publish.borrow().clone()
+    }
+
+    /// The newest text of the source.
+    pub(crate) fn newest_text(&self) -> &str {
+        &self.newest.text
+    }
+
+    /// A new configuration of the source. It is read once that is safe.
+    pub(crate) fn set_newest(&mut self, config: RouterConfig, host: &dyn ResizeHost) -> Result<(), String> {
+        let (config, candidate) = candidate_of(config)?;
+        let former = self.configs.insert(candidate.id, config.clone());
+        self.newest = candidate.clone();
+        let id = candidate.id;
+        self.change(host, |coverage, now| coverage.set_target(candidate, now));
+        // The same places with other timeouts, for example.
+        if former.is_some_and(|former| former.text() != config.text()) {
+            let is_read = self.coverage.reads() == id;
+            if is_read {
+                tracing::info!(configuration = %id, "new configuration in force: it moves no key");
+            }
+            self.publish(host, is_read);
+        }
+        Ok(())
+    }
+
+    /// Sends the configurations again, with what `change` makes of each.
+    pub(crate) fn replace_configs(&mut self, change: impl Fn(RouterConfig) -> RouterConfig) {
+        for config in self.configs.values_mut() {
+            *config = Arc::new(change(RouterConfig::clone(config)));
+        }
+        self.publish.send_replace(Arc::new(active_configs(&self.coverage, &self.configs, &self.status)));
+    }
+
+    /// Ends all work, for a handover. It begins again with the next event.
+    pub(crate) fn suspend(&mut self) {
+        self.work.clear();
+        self.peers.disconnect();
+    }
+
+    /// The next event. Cancel safe.
+    pub(crate) async fn next_event(&mut self) -> ResizeEvent {
+        let interval = if self.coverage.is_changing() { CHANGE_INTERVAL } else { STEADY_INTERVAL };
+        tokio::select! {
+            biased;
+            Some(applied) = self.applied.recv() => ResizeEvent::Applied(applied),
+            done = self.work.next() => ResizeEvent::Done(Box::new(done)),
+            () = sleep(interval) => ResizeEvent::Tick,
+        }
+    }
+
+    pub(crate) fn handle(&mut self, event: ResizeEvent, host: &dyn ResizeHost) {
+        match event {
+            ResizeEvent::Applied((thread, number)) => {
+                self.applied_by_thread[thread] = number;
+                self.record_applied(host);
+            }
+            ResizeEvent::Done(done) => self.record_done(*done, host),
+            ResizeEvent::Tick => {
+                if self.is_unsaved {
+                    let newest = self.newest.clone();
+                    self.change(host, |coverage, now| coverage.set_target(newest, now));
+                }
+                self.record_applied(host);
+                self.log_long_wait();
+            }
+        }
+    }
+
+    fn record_applied(&mut self, host: &dyn ResizeHost) {
+        let applied = self.applied_by_thread.iter().copied().min().unwrap_or_default();
+        self.change(host, |coverage, now| coverage.record_applied(applied, now));
+    }
+
+    fn record_done(&mut self, done: Done, host: &dyn ResizeHost) {
+        match done {
+            Done::Polled { peer, polled_at, report } => {
+                let polled_at = polled_at.saturating_duration_since(self.started);
+                match self.peers.record_poll(peer, report) {
+                    Some(report) => {
+                        self.change(host, |coverage, now| coverage.record_report(peer, polled_at, report, now))
+                    }
+                    None => self.change(host, |coverage, now| coverage.record_missing(peer, now)),
+                }
+            }
+            Done::Fetched { text, .. } => {
+                let Some(text) = text else { return };
+                match host.parse(&text).and_then(candidate_of) {
+                    Ok((config, candidate)) => {
+                        self.configs.entry(candidate.id).or_insert(config);
+                        self.change(host, |coverage, now| _ = coverage.cover_for_peer(&candidate, now));
+                    }
+                    Err(why) => tracing::error!(
+                        why,
+                        "a peer's configuration cannot be used here, so this router cannot cover it, and the peer \
+                        keeps reading the former one; start all routers of a cluster with the same version and options"
+                    ),
+                }
+            }
+            Done::Emptied { config, server, is_done } => {
+                if is_done {
+                    self.change(host, |coverage, now| coverage.record_emptied(config, &server, now));
+                }
+            }
+            Done::Purged { purge, is_done } => {
+                if is_done {
+                    self.change(host, |coverage, now| coverage.record_purged(&purge, now));
+                }
+            }
+        }
+    }
+
+    /// Changes the coverage, saves it, shows it, and starts what it asks for. Undone if it cannot be saved.
+    fn change(&mut self, host: &dyn ResizeHost, change: impl FnOnce(&mut Coverage, Duration)) {
+        let before = self.coverage.clone();
+        change(&mut self.coverage, self.started.elapsed());
+        let saved = self.coverage.saved();
+        if self.saved.as_ref().is_none_or(|known| !known.is_same(&saved)) {
+            if let Err(error) = self.store.save(&saved) {
+                if !std::mem::replace(&mut self.is_unsaved, true) {
+                    tracing::error!(
+                        %error, "cannot save which configurations are covered: no new configuration comes into force \
+                        until that is possible; make space, or allow writing, beside --config-cache"
+                    );
+                }
+                self.coverage = before;
+                return;
+            }
+            self.is_unsaved = false;
+            self.saved = Some(saved);
+        }
+        self.status.show(&self.coverage);
+        self.log_steps(&before);
+        if self.coverage.active().number != before.active().number {
+            self.publish(host, self.coverage.reads() != before.reads());
+        }
+        self.start_work();
+    }
+
+    fn publish(&mut self, host: &dyn ResizeHost, is_new: bool) {
+        let covered: Vec<ConfigId> = self.coverage.covered().map(|config| config.id).collect();
+        self.configs.retain(|id, _| covered.contains(id) || *id == self.newest.id);
+        let active = active_configs(&self.coverage, &self.configs, &self.status);
+        host.prepare(&active);
+        self.publish.send_replace(Arc::new(active));
+        if is_new {
+            host.record_in_force();
+        }
+    }
+
+    fn start_work(&mut self) {
+        let interval = if self.coverage.is_changing() { CHANGE_INTERVAL } else { STEADY_INTERVAL };
+        self.peers.start_polls(interval, &mut self.work);
+        for (peer, id) in self.coverage.missing() {
+            self.work.start(Work::Fetch { peer: self.peers.address(peer).clone(), id });
+        }
+        if let Some(config) = self.coverage.target() {
+            for server in self.coverage.servers_to_empty() {
+                self.work.start(Work::Empty { config, server });
+            }
+        }
+        for purge in self.coverage.purges() {
+            let kept = self.coverage.active_ids();
+            let kept = kept.iter().filter_map(|id| self.configs.get(id)).cloned().collect();
+            let config = self.configs[&purge.config].clone();
+            self.work.start(Work::Purge { purge, config, kept });
+        }
+    }
+
+    fn log_steps(&mut self, before: &Coverage) {
+        let reads = self.coverage.reads();
+        for config in self.coverage.covered().filter(|config| !before.covered().any(|known| known.id == config.id)) {
+            tracing::info!(configuration = %config.id, "deletes also go to the servers of another configuration");
+            if !self.store.is_durable() && !std::mem::replace(&mut self.is_loss_logged, true) {
+                tracing::warn!(
+                    "without --config-cache a router that restarts during a change of the configuration forgets the \
+                     former one, unless a peer of --spool-peers knows it"
+                );
+            }
+        }
+        for purge in self.coverage.purges().iter().filter(|purge| !before.purges().contains(purge)) {
+            let Purge { config, server, .. } = purge;
+            tracing::info!(configuration = %config, %server, "removing copies that a former configuration placed");
+        }
+        for config in before.covered().filter(|known| !self.coverage.covered().any(|config| config.id == known.id)) {
+            tracing::info!(configuration = %config.id, "a former configuration is no longer covered");
+        }
+        if before.reads() != reads {
+            self.status.changes.add(1);
+            tracing::info!(configuration = %reads, former = %before.reads(), "new configuration in force");
+        }
+        let is_waiting = self.coverage.target().is_some();
+        if before.target() != self.coverage.target() || !is_waiting {
+            self.waits_since = is_waiting.then(Instant::now);
+            self.is_wait_logged = false;
+        }
+    }
+
+    fn log_long_wait(&mut self) {
+        let is_long = self.waits_since.is_some_and(|since| since.elapsed() >= WAIT_LOGGED_AFTER);
+        if is_long && !std::mem::replace(&mut self.is_wait_logged, true) {
+            let names = |servers: Vec<&Address>| servers.iter().map(|server| &*server.0).collect::<Vec<_>>().join(",");
+            let to_empty = self.coverage.servers_to_empty();
+            let peers = self.coverage.peers_without_claim().into_iter().map(|peer| self.peers.address(peer)).collect();
+            tracing::warn!(
+                servers_not_empty = names(to_empty.iter().collect()),
+                peers_not_covering = names(peers),
+                "a new configuration waits, and the former one stays in force: its new servers must answer and allow \
+                 flush_all, and all routers of --spool-peers must cover it; remove those that are gone permanently"
+            );
+        }
+    }
+}
+
+fn active_configs(
+    coverage: &Coverage,
+    configs: &BTreeMap<ConfigId, Arc<RouterConfig>>,
+    status: &ResizeStatus,
+) -> ActiveConfigs {
+    let active = coverage.active();
+    let covered = |(id, departed): &(ConfigId, _)| CoveredConfig {
+        id: id.to_string().into(),
+        config: configs[id].clone(),
+        departed: std::clone::Clone::clone(departed),
+    };
+    ActiveConfigs {
+        number: active.number,
+        reads: configs[&active.reads].clone(),
+        covered: active.others.iter().map(covered).collect(),
+        covering_deletes: status.covering_deletes.clone(),
+    }
+}

@@ -1,0 +1,101 @@
+//! The identity of a configuration: two texts that place every key alike, as far as that shows in the text, have the
+//! same one. No request passes here.
+//!
+//! It is a digest of the configuration without comments, white space, the order of keys, and settings that cannot move
+//! a key ([`SETTINGS_OF_NO_PLACE`]). Routers of a cluster compare identities, so all of them must compute it alike.
+
+use lookaside_routing::Configuration;
+use md5::{Digest as _, Md5};
+use serde_json::Value;
+use std::fmt;
+
+/// Keys of a configuration that cannot move a key of the cache.
+const SETTINGS_OF_NO_PLACE: [&str; 5] =
+    ["server_timeout", "connect_timeout", "tko_tracker", "spare_after_ms", "flush_new_servers"];
+
+/// The identity of a configuration.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ConfigId(pub(crate) u128);
+
+impl ConfigId {
+    /// The identity of the valid configuration `text`.
+    pub(crate) fn of(text: &str) -> Result<ConfigId, String> {
+        let expanded = Configuration::expand_macros(text).map_err(|error| error.to_string())?;
+        let mut value: Value = serde_json::from_str(&expanded).map_err(|error| error.to_string())?;
+        remove_settings(&mut value);
+        // An object of `serde_json` is ordered by its keys.
+        Ok(ConfigId(u128::from_be_bytes(Md5::digest(value.to_string()).into())))
+    }
+
+    /// The identity in the text that [`fmt::Display`] writes.
+    pub(crate) fn parse(text: &str) -> Option<ConfigId> {
+        let is_hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        is_hexadecimal.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(ConfigId)
+    }
+}
+
+/// Removes the settings wherever they can be. A pool may have such a name, too, but then it is an object.
+fn remove_settings(value: &mut Value) {
+    match value {
+        Value::Object(properties) => {
+            properties.retain(|name, value| !SETTINGS_OF_NO_PLACE.contains(&&**name) || is_pool(value));
+            properties.values_mut().for_each(remove_settings);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_settings),
+        _ => {}
+    }
+}
+
+fn is_pool(value: &Value) -> bool {
+    value.get("servers").is_some() || value.get("inherit").is_some()
+}
+
+impl fmt::Display for ConfigId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for ConfigId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(pool: &str) -> ConfigId {
+        ConfigId::of(&format!(r#"{{ "pools": {{ "a": {pool} }}, "route": "PoolRoute|a" }}"#)).expect("valid")
+    }
+
+    #[test]
+    fn settings_that_move_no_key_do_not_count() {
+        let plain = id(r#"{ "servers": ["h:1", "h:2"] }"#);
+        for same in [
+            r#"{ "servers": ["h:1", /* the second */ "h:2"], "server_timeout": 50 }"#,
+            r#"{ "connect_timeout": 7, "servers": ["h:1","h:2"], "tko_tracker": { "enter": 1, "exit": 0 } }"#,
+        ] {
+            assert_eq!(id(same), plain, "{same}");
+        }
+        for other in [r#"{ "servers": ["h:2", "h:1"] }"#, r#"{ "servers": ["h:1", "h:2"], "weights": [1, 2] }"#] {
+            assert_ne!(id(other), plain, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_pool_with_the_name_of_a_setting_counts() {
+        let text = |server| format!(r#"{{ "pools": {{ "server_timeout": {{ "servers": ["{server}"] }} }} }}"#);
+        assert_ne!(ConfigId::of(&text("a:1")), ConfigId::of(&text("b:1")));
+    }
+
+    #[test]
+    fn an_identity_is_read_as_it_is_written() {
+        let id = ConfigId(0x1f);
+        assert_eq!(ConfigId::parse(&id.to_string()), Some(id));
+        for bad in ["", "1f", "+000000000000000000000000000000f"] {
+            assert_eq!(ConfigId::parse(bad), None, "{bad}");
+        }
+    }
+}

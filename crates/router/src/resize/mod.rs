@@ -1,0 +1,23 @@
+//! A change of the configuration that moves keys between servers
+//! ([ADR 012](../../../../docs/adr/012-resize.md)): no server holds a copy of a key whose deletes do not reach it.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `coverage/` | the steps, as a state machine, and a model that checks them |
+//! | `identity`, `pool_servers` | what it knows of a configuration |
+//! | `driver`, `work` | execute the steps |
+//! | `store`, `report`, `peer_poll` | the state on disk, and as other routers see it |
+//! | `new_servers`, `purge` | flush a server that joins a pool; remove misplaced copies |
+//! | `status` | what operators see |
+
+pub(crate) mod coverage;
+pub(crate) mod driver;
+pub(crate) mod identity;
+pub(crate) mod new_servers;
+mod peer_poll;
+pub(crate) mod pool_servers;
+pub(crate) mod purge;
+pub(crate) mod report;
+pub(crate) mod status;
+pub(crate) mod store;
+pub(crate) mod work;

@@ -1,0 +1,31 @@
+//! Empties a server before it joins a pool: it has missed deletes, so its content is of unknown age.
+
+use lookaside_client::{CommandConnection, CommandError, Network};
+use lookaside_protocol::text::{Limits, ReplyPart};
+use lookaside_routing::Address;
+use std::time::Duration;
+
+/// The limit on one server, connecting included.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 2_048 };
+
+/// What had to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// It held no items.
+    WasEmpty,
+    Flushed,
+}
+
+/// Flushes `server` unless it holds no items. A server that refuses `flush_all` can be restarted instead.
+pub(crate) async fn empty_server(network: &dyn Network, server: &Address) -> Result<Emptied, CommandError> {
+    let mut connection = CommandConnection::connect(network, server, LIMITS, TIMEOUT).await?;
+    connection.send(b"stats\r\n").await?;
+    let mut is_empty = false;
+    connection.read_until_end(|part| is_empty |= part == ReplyPart::Stat { name: b"curr_items", value: b"0" }).await?;
+    if is_empty {
+        return Ok(Emptied::WasEmpty);
+    }
+    connection.flush_all(None).await?;
+    Ok(Emptied::Flushed)
+}

@@ -1,0 +1,113 @@
+//! A purge against a server that lists and deletes keys, in-process and over TCP.
+
+use super::super::new_servers::{Emptied, empty_server};
+use super::*;
+use lookaside_client::TcpNetwork;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+type Keys = Arc<lookaside_sync::Mutex<BTreeSet<Vec<u8>>>>;
+
+/// A server that holds `keys`. `refusal` is its reply to a listing by the index; `None` if it makes one.
+async fn serve(keys: Keys, refusal: Option<&'static str>) -> Address {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = Address(listener.local_addr().expect("bound").to_string().into());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve_connection(stream, keys.clone(), refusal));
+        }
+    });
+    address
+}
+
+async fn serve_connection(stream: TcpStream, keys: Keys, refusal: Option<&'static str>) {
+    let (input, mut output) = stream.into_split();
+    let mut lines = BufReader::new(input).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let words: Vec<&str> = line.split(' ').collect();
+        let reply = match (&words[..], refusal) {
+            (["lru_crawler", "mgdump", "hash"], Some(refusal)) => format!("{refusal}\r\n"),
+            (["lru_crawler", "mgdump", _], _) => listing(&keys),
+            (["delete", key], _) => deleted(&keys, key.as_bytes(), ["DELETED", "NOT_FOUND"]),
+            (["md", key, "b"], _) => {
+                let decoded = decode_key(key.as_bytes(), &mut [0; KEY_BYTES_MAX]).expect("base64").to_vec();
+                deleted(&keys, &decoded, ["HD", "NF"])
+            }
+            (["stats"], _) => format!("STAT pid 1\r\nSTAT curr_items {}\r\nEND\r\n", keys.lock().len()),
+            (["flush_all"], _) => {
+                keys.lock().clear();
+                "OK\r\n".to_owned()
+            }
+            other => panic!("not expected: {other:?}"),
+        };
+        output.write_all(reply.as_bytes()).await.expect("the purge reads");
+    }
+}
+
+fn listing(keys: &Keys) -> String {
+    let mut lines = "OK\r\n".to_owned();
+    for key in &*keys.lock() {
+        match str::from_utf8(key).ok().filter(|_| check_key(key).is_ok()) {
+            Some(text) => lines += &format!("mg {text}\r\n"),
+            None => {
+                let mut encoded = Vec::new();
+                encode_key(key, &mut encoded);
+                lines += &format!("mg {} b\r\n", String::from_utf8(encoded).expect("base64 is text"));
+            }
+        }
+    }
+    lines + "EN\r\n"
+}
+
+fn deleted(keys: &Keys, key: &[u8], [there, absent]: [&str; 2]) -> String {
+    format!("{}\r\n", if keys.lock().remove(key) { there } else { absent })
+}
+
+fn keys(names: impl IntoIterator<Item = Vec<u8>>) -> Keys {
+    Arc::new(lookaside_sync::Mutex::new(names.into_iter().collect()))
+}
+
+const LIMITS: PurgeLimits = PurgeLimits { keys_per_s_max: 1_000_000 };
+
+#[tokio::test]
+async fn misplaced_keys_are_deleted_and_no_others() {
+    let binary = b"\0\xff".to_vec();
+    let held = keys((0..2_500).map(|key| format!("key:{key}").into_bytes()).chain([binary.clone()]));
+    let server = serve(held.clone(), None).await;
+    let is_misplaced = |key: &Bytes| key.ends_with(b"7") || key == &binary;
+    let counters = PurgeCounters::default();
+    let removed = purge_server(&TcpNetwork, &server, &is_misplaced, LIMITS, &counters).await.expect("purged");
+    assert_eq!((removed, counters.keys_checked.value(), counters.keys_removed.value()), (251, 2_501, 251));
+    assert_eq!(held.lock().len(), 2_250);
+    assert!(held.lock().iter().all(|key| !key.ends_with(b"7")));
+}
+
+#[tokio::test]
+async fn a_server_without_a_listing_by_the_index_lists_by_class() {
+    let held = keys([b"a".to_vec(), b"b".to_vec()]);
+    let server = serve(held.clone(), Some("BADCLASS invalid class id")).await;
+    let counters = PurgeCounters::default();
+    let removed = purge_server(&TcpNetwork, &server, &|key| key == "a", LIMITS, &counters).await.expect("purged");
+    assert_eq!((removed, held.lock().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn the_rate_of_a_listing_is_bounded() {
+    let held = keys((0..2_000).map(|key| format!("key:{key}").into_bytes()));
+    let server = serve(held, None).await;
+    let started = Instant::now();
+    let limits = PurgeLimits { keys_per_s_max: 10_000 };
+    purge_server(&TcpNetwork, &server, &|_| false, limits, &PurgeCounters::default()).await.expect("purged");
+    assert!(started.elapsed() >= Duration::from_millis(200), "2,000 keys at 10,000 a second");
+}
+
+#[tokio::test]
+async fn only_a_server_with_items_is_flushed() {
+    let held = keys([b"a".to_vec()]);
+    let server = serve(held.clone(), None).await;
+    assert_eq!(empty_server(&TcpNetwork, &server).await.expect("it answers"), Emptied::Flushed);
+    assert!(held.lock().is_empty());
+    assert_eq!(empty_server(&TcpNetwork, &server).await.expect("it answers"), Emptied::WasEmpty);
+}

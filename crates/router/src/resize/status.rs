@@ -1,0 +1,124 @@
+//! The state of a change of the configuration, as `stats`, metrics and other routers see it. The driver writes it; all
+//! threads read it.
+
+use super::coverage::{Coverage, Stage};
+use super::identity::ConfigId;
+use super::purge::PurgeCounters;
+use lookaside_sync::{Mutex, SharedCounter};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// The state of a change, and the counters of all changes.
+#[derive(Debug, Default)]
+pub(crate) struct ResizeStatus {
+    view: Mutex<StatusView>,
+    pub(crate) covering_deletes: Arc<SharedCounter>,
+    pub(crate) purges: Arc<PurgeCounters>,
+    pub(crate) servers_emptied: SharedCounter,
+    pub(crate) changes: SharedCounter,
+}
+
+#[derive(Debug, Default)]
+struct StatusView {
+    state: ResizeState,
+    report: String,
+    texts: BTreeMap<ConfigId, Arc<str>>,
+}
+
+/// The step that a change waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ResizeState {
+    /// One configuration is covered.
+    #[default]
+    Steady,
+    /// Threads do not cover the new configuration yet.
+    Covering,
+    /// New servers are not empty yet.
+    Emptying,
+    /// Not every peer has reported that it covers the new configuration.
+    WaitingForPeers,
+    /// The new configuration is read; routers may still read the old one.
+    Draining,
+    /// Misplaced copies are removed.
+    Purging,
+}
+
+impl ResizeState {
+    pub(crate) const ALL: [ResizeState; 6] = [
+        ResizeState::Steady,
+        ResizeState::Covering,
+        ResizeState::Emptying,
+        ResizeState::WaitingForPeers,
+        ResizeState::Draining,
+        ResizeState::Purging,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            ResizeState::Steady => "steady",
+            ResizeState::Covering => "covering",
+            ResizeState::Emptying => "emptying",
+            ResizeState::WaitingForPeers => "waiting_for_peers",
+            ResizeState::Draining => "draining",
+            ResizeState::Purging => "purging",
+        }
+    }
+
+    pub(crate) fn of(coverage: &Coverage) -> ResizeState {
+        match coverage.target_stage() {
+            Some(Stage::Claimed) if !coverage.servers_to_empty().is_empty() => ResizeState::Emptying,
+            Some(Stage::Claimed) => ResizeState::WaitingForPeers,
+            Some(_) => ResizeState::Covering,
+            None if !coverage.is_changing() => ResizeState::Steady,
+            None if coverage.purges().is_empty() => ResizeState::Draining,
+            None => ResizeState::Purging,
+        }
+    }
+}
+
+impl fmt::Display for ResizeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl ResizeStatus {
+    /// Shows the state that has been saved.
+    pub(crate) fn show(&self, coverage: &Coverage) {
+        let texts = coverage.covered().map(|config| (config.id, config.text.clone())).collect();
+        *self.view.lock() = StatusView { state: ResizeState::of(coverage), report: coverage.report().to_json(), texts };
+    }
+
+    pub(crate) fn state(&self) -> ResizeState {
+        self.view.lock().state
+    }
+
+    /// The number of configurations that are covered.
+    pub(crate) fn covered(&self) -> usize {
+        self.view.lock().texts.len()
+    }
+
+    /// The report for other routers, as JSON; `None` before the first.
+    pub(crate) fn report(&self) -> Option<String> {
+        Some(self.view.lock().report.clone()).filter(|report| !report.is_empty())
+    }
+
+    /// The text of the covered configuration `id`.
+    pub(crate) fn text(&self, id: &[u8]) -> Option<Arc<str>> {
+        let id = ConfigId::parse(str::from_utf8(id).ok()?)?;
+        self.view.lock().texts.get(&id).cloned()
+    }
+
+    /// Every figure with its name in `stats`.
+    pub(crate) fn entries(&self) -> [(&'static str, u64); 6] {
+        [
+            ("configurations_covered", self.covered() as u64),
+            ("configuration_changes", self.changes.value()),
+            ("covering_deletes", self.covering_deletes.value()),
+            ("servers_emptied", self.servers_emptied.value()),
+            ("purge_keys_checked", self.purges.keys_checked.value()),
+            ("purge_keys_removed", self.purges.keys_removed.value()),
+        ]
+    }
+}

@@ -1,0 +1,161 @@
+//! The covered configurations on disk: `FILE.coverage` beside the last good configuration `FILE` (`--config-cache`).
+//! No request passes here.
+//!
+//! ```text
+//!   {"version": 1, "reads": ID, "covered": [{"text": "...", "is_claimed": true, "was_read": true}],
+//!    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
+//! ```
+//!
+//! The file is replaced by a rename: after a crash it is the old or the new one.
+
+use super::coverage::{COVERED_MAX, Departed, SavedCoverage};
+use super::identity::ConfigId;
+use crate::config::file::FILE_BYTES_MAX;
+use crate::config::last_good::replace_file;
+use lookaside_routing::Address;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const VERSION: u32 = 1;
+/// Texts are escaped in JSON.
+const BYTES_MAX: u64 = 2 * COVERED_MAX as u64 * FILE_BYTES_MAX;
+
+/// Where a process keeps its coverage.
+pub(crate) trait CoverageStore: Send {
+    /// The saved state; `None` if there is none. The error says why it cannot be used.
+    fn load(&self) -> Result<Option<StoredCoverage>, String>;
+    fn save(&self, saved: &SavedCoverage) -> io::Result<()>;
+    /// Whether the state outlives the process.
+    fn is_durable(&self) -> bool;
+}
+
+/// A state that was saved. Its texts are not parsed yet.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StoredCoverage {
+    version: u32,
+    reads: String,
+    pub(crate) covered: Vec<StoredConfig>,
+    departed: Vec<String>,
+    is_departed_incomplete: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StoredConfig {
+    pub(crate) text: String,
+    pub(crate) is_claimed: bool,
+    pub(crate) was_read: bool,
+}
+
+impl StoredCoverage {
+    fn of(saved: &SavedCoverage) -> StoredCoverage {
+        let covered = saved.covered.iter().map(|covered| StoredConfig {
+            text: covered.config.text.to_string(),
+            is_claimed: covered.is_claimed,
+            was_read: covered.was_read,
+        });
+        StoredCoverage {
+            version: VERSION,
+            reads: saved.reads.to_string(),
+            covered: covered.collect(),
+            departed: saved.departed.servers.iter().map(Address::to_string).collect(),
+            is_departed_incomplete: saved.departed.is_incomplete,
+        }
+    }
+
+    pub(crate) fn reads(&self) -> Option<ConfigId> {
+        ConfigId::parse(&self.reads)
+    }
+
+    pub(crate) fn departed(&self) -> Departed {
+        let mut departed = Departed { servers: Vec::new(), is_incomplete: self.is_departed_incomplete };
+        departed.add(self.departed.iter().map(|server| Address(server.as_str().into())));
+        departed
+    }
+}
+
+/// A file.
+pub(crate) struct CoverageFile(PathBuf);
+
+impl CoverageFile {
+    /// The file beside the last good configuration at `config_cache`.
+    pub(crate) fn beside(config_cache: &Path) -> CoverageFile {
+        let mut path = config_cache.as_os_str().to_owned();
+        path.push(".coverage");
+        CoverageFile(path.into())
+    }
+
+    fn parse(&self) -> io::Result<StoredCoverage> {
+        if fs::metadata(&self.0)?.len() > BYTES_MAX {
+            return Err(io::Error::other(format!("it is larger than {BYTES_MAX} bytes")));
+        }
+        let stored: StoredCoverage = serde_json::from_slice(&fs::read(&self.0)?)?;
+        match stored.version {
+            VERSION => Ok(stored),
+            other => Err(io::Error::other(format!("version {other}, expected {VERSION}"))),
+        }
+    }
+}
+
+impl CoverageStore for CoverageFile {
+    fn load(&self) -> Result<Option<StoredCoverage>, String> {
+        match self.parse() {
+            Ok(stored) => Ok(Some(stored)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("{}: {error}", self.0.display())),
+        }
+    }
+
+    fn save(&self, saved: &SavedCoverage) -> io::Result<()> {
+        let json = serde_json::to_string(&StoredCoverage::of(saved))?;
+        replace_file(&self.0, &json)
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+}
+
+/// Nothing is kept.
+pub(crate) struct NoStore;
+
+impl CoverageStore for NoStore {
+    fn load(&self) -> Result<Option<StoredCoverage>, String> {
+        Ok(None)
+    }
+
+    fn save(&self, _: &SavedCoverage) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resize::coverage::{Candidate, SavedConfig};
+    use std::sync::Arc;
+
+    #[test]
+    fn state_is_read_as_it_was_saved_and_a_damaged_file_is_an_error() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = CoverageFile::beside(&folder.path().join("last.json"));
+        assert!(matches!(file.load(), Ok(None)));
+        let config = Candidate { id: ConfigId(7), text: "{\"a\": 1}".into(), servers: Arc::default() };
+        let covered = vec![SavedConfig { config, is_claimed: true, was_read: false }];
+        let departed = Departed { servers: vec![Address("a:1".into())], is_incomplete: true };
+        file.save(&SavedCoverage { reads: ConfigId(7), covered, departed: departed.clone() }).expect("saved");
+        let stored = file.load().expect("readable").expect("there");
+        assert_eq!((stored.reads(), stored.departed()), (Some(ConfigId(7)), departed));
+        let [StoredConfig { text, is_claimed: true, was_read: false }] = &stored.covered[..] else {
+            panic!("{stored:?}")
+        };
+        assert_eq!(text, "{\"a\": 1}");
+        fs::write(folder.path().join("last.json.coverage"), "{\"version\": 1, \"rea").expect("written");
+        assert!(file.load().is_err_and(|why| why.contains("last.json.coverage")));
+    }
+}

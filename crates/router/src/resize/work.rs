@@ -1,0 +1,298 @@
+//! The work of a change that takes time: polls of peers, their texts, emptying and purging of servers. All of it runs
+//! in the task that polls [`WorkQueue::next`], and ends when the queue is dropped.
+
+use super::coverage::Purge;
+use super::identity::ConfigId;
+use super::new_servers::{Emptied, empty_server};
+use super::peer_poll::{PeerConnection, PollError};
+use super::purge::{KEYS_PER_S_MAX, PurgeLimits, purge_server};
+use super::report::CoverageReport;
+use super::status::ResizeStatus;
+use crate::config::router_config::RouterConfig;
+use crate::tree::placement::Placement;
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use lookaside_client::Network;
+use lookaside_routing::{Address, BoxFuture};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// The wait after a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What was done.
+pub(crate) enum Done {
+    Polled {
+        peer: usize,
+        polled_at: Instant,
+        report: Polled,
+    },
+    /// `None` if the peer did not send it.
+    Fetched {
+        id: ConfigId,
+        text: Option<String>,
+    },
+    Emptied {
+        config: ConfigId,
+        server: Address,
+        is_done: bool,
+    },
+    Purged {
+        purge: Purge,
+        is_done: bool,
+    },
+}
+
+/// A report and the connection for the next poll.
+type Polled = Result<(PeerConnection, CoverageReport), PollError>;
+
+/// What is to be done.
+pub(super) enum Work {
+    Fetch { peer: Address, id: ConfigId },
+    Empty { config: ConfigId, server: Address },
+    Purge { purge: Purge, config: Arc<RouterConfig>, kept: Vec<Arc<RouterConfig>> },
+}
+
+/// Names work that runs, so that it is not started twice.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum WorkId {
+    Fetch(ConfigId),
+    Empty(ConfigId, Address),
+    Purge(Purge),
+}
+
+pub(super) struct WorkQueue {
+    network: Arc<dyn Network>,
+    status: Arc<ResizeStatus>,
+    running: FuturesUnordered<BoxFuture<'static, Done>>,
+    started: BTreeSet<WorkId>,
+    /// Work whose last attempt failed, which was logged.
+    failed: BTreeSet<WorkId>,
+}
+
+impl WorkQueue {
+    pub(super) fn new(network: Arc<dyn Network>, status: Arc<ResizeStatus>) -> WorkQueue {
+        let (running, started, failed) = (FuturesUnordered::new(), BTreeSet::new(), BTreeSet::new());
+        WorkQueue { network, status, running, started, failed }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.running.clear();
+        self.started.clear();
+    }
+
+    /// Starts work unless it runs. Of purges, which cost time on this thread, one runs.
+    pub(super) fn start(&mut self, work: Work) {
+        let id = match &work {
+            Work::Fetch { id, .. } => WorkId::Fetch(*id),
+            Work::Empty { config, server } => WorkId::Empty(*config, server.clone()),
+            Work::Purge { purge, .. } => WorkId::Purge(purge.clone()),
+        };
+        let is_purge = |id: &WorkId| matches!(id, WorkId::Purge(_));
+        let is_busy = is_purge(&id) && self.started.iter().any(is_purge);
+        if is_busy || !self.started.insert(id.clone()) {
+            return;
+        }
+        let delay = if self.failed.contains(&id) { RETRY } else { Duration::ZERO };
+        let (network, status) = (self.network.clone(), self.status.clone());
+        let is_logged = self.failed.insert(id);
+        self.running.push(Box::pin(async move {
+            sleep(delay).await;
+            match work {
+                Work::Fetch { peer, id } => fetch(&*network, &peer, id, is_logged).await,
+                Work::Empty { config, server } => empty(&*network, config, server, &status, is_logged).await,
+                Work::Purge { purge, config, kept } => {
+                    remove_misplaced(&*network, purge, &config, &kept, &status, is_logged).await
+                }
+            }
+        }));
+    }
+
+    /// The next that is done. Cancel safe.
+    pub(super) async fn next(&mut self) -> Done {
+        let Some(done) = self.running.next().await else { return std::future::pending().await };
+        let (id, is_done) = match &done {
+            Done::Polled { .. } => return done,
+            Done::Fetched { id, text } => (WorkId::Fetch(*id), text.is_some()),
+            Done::Emptied { config, server, is_done } => (WorkId::Empty(*config, server.clone()), *is_done),
+            Done::Purged { purge, is_done } => (WorkId::Purge(purge.clone()), *is_done),
+        };
+        self.started.remove(&id);
+        if is_done {
+            self.failed.remove(&id);
+        }
+        done
+    }
+}
+
+async fn fetch(network: &dyn Network, peer: &Address, id: ConfigId, is_logged: bool) -> Done {
+    let fetched = async { PeerConnection::connect(network, peer).await?.text(id).await };
+    let text = fetched.await.unwrap_or_else(|error| {
+        if is_logged {
+            tracing::warn!(%peer, configuration = %id, %error, "cannot read a configuration of a peer; trying again");
+        }
+        None
+    });
+    Done::Fetched { id, text }
+}
+
+async fn empty(
+    network: &dyn Network,
+    config: ConfigId,
+    server: Address,
+    status: &ResizeStatus,
+    is_logged: bool,
+) -> Done {
+    let emptied = empty_server(network, &server).await;
+    match &emptied {
+        Ok(Emptied::WasEmpty) => tracing::info!(%server, "a new server holds no items"),
+        Ok(Emptied::Flushed) => {
+            status.servers_emptied.add(1);
+            tracing::info!(%server, "flushed a new server: it has missed deletes");
+        }
+        Err(error) if is_logged => tracing::warn!(
+            %server, %error,
+            "cannot empty a new server, so the new configuration waits; start the server, and allow flush_all"
+        ),
+        Err(_) => {}
+    }
+    Done::Emptied { config, server, is_done: emptied.is_ok() }
+}
+
+async fn remove_misplaced(
+    network: &dyn Network,
+    purge: Purge,
+    config: &RouterConfig,
+    kept: &[Arc<RouterConfig>],
+    status: &ResizeStatus,
+    is_logged: bool,
+) -> Done {
+    let server = &purge.server;
+    let former = Placement::of(config);
+    let kept: Vec<Placement> = kept.iter().map(|config| Placement::of(config)).collect();
+    let is_misplaced =
+        |key: &Bytes| former.places_at(server, key) && !kept.iter().any(|placement| placement.places_at(server, key));
+    let limits = PurgeLimits { keys_per_s_max: KEYS_PER_S_MAX };
+    let purged = purge_server(network, server, &is_misplaced, limits, &status.purges).await;
+    match &purged {
+        Ok(removed) => tracing::info!(%server, removed, "removed the copies that a former configuration placed"),
+        Err(error) if is_logged => tracing::warn!(
+            %server, %error,
+            "cannot remove the copies that a former configuration placed, so deletes still go to its servers; trying again"
+        ),
+        Err(_) => {}
+    }
+    Done::Purged { is_done: purged.is_ok(), purge }
+}
+
+/// The other routers, as far as they are polled.
+pub(super) struct Peers {
+    network: Arc<dyn Network>,
+    peers: Vec<Peer>,
+}
+
+struct Peer {
+    address: Address,
+    connection: Option<PeerConnection>,
+    is_polling: bool,
+    polled_at: Option<Instant>,
+    is_unreachable: bool,
+}
+
+impl Peers {
+    pub(super) fn new(addresses: Vec<Address>, network: Arc<dyn Network>) -> Peers {
+        let peer =
+            |address| Peer { address, connection: None, is_polling: false, polled_at: None, is_unreachable: false };
+        Peers { network, peers: addresses.into_iter().map(peer).collect() }
+    }
+
+    pub(super) fn address(&self, peer: usize) -> &Address {
+        &self.peers[peer].address
+    }
+
+    pub(super) fn disconnect(&mut self) {
+        for peer in &mut self.peers {
+            (peer.connection, peer.is_polling) = (None, false);
+        }
+    }
+
+    /// Polls each peer that was last polled `interval` ago.
+    pub(super) fn start_polls(&mut self, interval: Duration, queue: &mut WorkQueue) {
+        for (at, peer) in self.peers.iter_mut().enumerate() {
+            let is_due = peer.polled_at.is_none_or(|polled_at| polled_at.elapsed() >= interval);
+            if peer.is_polling || !is_due {
+                continue;
+            }
+            let polled_at = Instant::now();
+            (peer.is_polling, peer.polled_at) = (true, Some(polled_at));
+            let (network, address, connection) = (self.network.clone(), peer.address.clone(), peer.connection.take());
+            queue.running.push(Box::pin(async move {
+                let report = poll(&*network, &address, connection).await;
+                Done::Polled { peer: at, polled_at, report }
+            }));
+        }
+    }
+
+    /// The report of a poll that has ended; `None` if it failed.
+    pub(super) fn record_poll(&mut self, peer: usize, polled: Polled) -> Option<CoverageReport> {
+        let peer = &mut self.peers[peer];
+        peer.is_polling = false;
+        match polled {
+            Ok((connection, report)) => {
+                peer.connection = Some(connection);
+                if std::mem::take(&mut peer.is_unreachable) {
+                    tracing::info!(peer = %peer.address, "peer reports its configurations again");
+                }
+                Some(report)
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut peer.is_unreachable, true) {
+                    tracing::warn!(
+                        peer = %peer.address, %error,
+                        "peer does not report its configurations: a new configuration waits until it does"
+                    );
+                }
+                None
+            }
+        }
+    }
+}
+
+async fn poll(network: &dyn Network, peer: &Address, connection: Option<PeerConnection>) -> Polled {
+    if let Some(mut connection) = connection
+        && let Ok(report) = connection.report().await
+    {
+        return Ok((connection, report));
+    }
+    // The peer may have been restarted.
+    let mut connection = PeerConnection::connect(network, peer).await?;
+    let report = connection.report().await?;
+    Ok((connection, report))
+}
+
+/// The reports of all peers that reply, and the texts of the configurations that they name.
+pub(crate) async fn ask_peers(network: &dyn Network, peers: &[Address]) -> (Vec<CoverageReport>, Vec<String>) {
+    let ask = |peer| async move {
+        let mut connection = PeerConnection::connect(network, peer).await?;
+        let report = connection.report().await?;
+        let mut texts = Vec::new();
+        for id in report.covers.iter().chain(&report.reads).chain(&report.waits_for) {
+            texts.extend(connection.text(*id).await?);
+        }
+        Ok::<_, PollError>((report, texts))
+    };
+    let asked = futures_util::future::join_all(peers.iter().map(ask)).await;
+    let (mut reports, mut texts) = (Vec::new(), Vec::new());
+    for (peer, reply) in peers.iter().zip(asked) {
+        match reply {
+            Ok((report, of_peer)) => {
+                reports.push(report);
+                texts.extend(of_peer);
+            }
+            Err(error) => tracing::info!(%peer, %error, "peer does not tell which configurations it covers"),
+        }
+    }
+    (reports, texts)
+}

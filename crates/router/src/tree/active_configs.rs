@@ -1,0 +1,47 @@
+//! The configurations in force: the one that requests are routed by, and the others that deletes cover
+//! ([ADR 012](../../../../docs/adr/012-resize.md)).
+
+use crate::config::router_config::RouterConfig;
+use lookaside_routing::Address;
+use lookaside_sync::SharedCounter;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The configurations that every thread builds its tree from.
+#[derive(Clone, Debug)]
+pub struct ActiveConfigs {
+    /// Increases with each change.
+    pub(crate) number: u64,
+    /// The configuration that requests are routed by.
+    pub(crate) reads: Arc<RouterConfig>,
+    /// Others, under which servers may hold copies. Empty unless a change is in progress.
+    pub(crate) covered: Vec<CoveredConfig>,
+    /// Deletes at places of `covered`.
+    pub(crate) covering_deletes: Arc<SharedCounter>,
+}
+
+/// A configuration to whose places deletes go, besides the one that requests are routed by.
+#[derive(Clone, Debug)]
+pub(crate) struct CoveredConfig {
+    /// Its identity, for operators.
+    pub(crate) id: Arc<str>,
+    pub(crate) config: Arc<RouterConfig>,
+    /// Servers that have departed: they are flushed before they serve again.
+    pub(crate) departed: BTreeSet<Address>,
+}
+
+impl ActiveConfigs {
+    /// One configuration alone.
+    pub fn single(config: Arc<RouterConfig>) -> ActiveConfigs {
+        ActiveConfigs { number: 1, reads: config, covered: Vec::new(), covering_deletes: Arc::default() }
+    }
+
+    /// Every server that any of them names, and that has not departed.
+    pub(crate) fn servers(&self) -> BTreeSet<Address> {
+        let mut servers = self.reads.servers();
+        for covered in &self.covered {
+            servers.extend(covered.config.servers().difference(&covered.departed).cloned());
+        }
+        servers
+    }
+}

@@ -1,0 +1,304 @@
+"""A pool changes its servers while rows change: no read is older than a delete that was acknowledged before it.
+
+Two routers, each other's peers, in front of servers that join, leave, return and die. A writer changes rows and deletes
+their keys; readers look aside under leases, and compare every hit with the last acknowledged version.
+"""
+
+import contextlib
+import hashlib
+import json
+import random
+import threading
+
+import pytest
+from leases import HOT_MISS, LeaseClient
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
+
+KEYS = [f"row:{number}" for number in range(200)]
+
+
+def text_of(servers: list[Server], **pool) -> str:
+    """A configuration with one pool."""
+    addresses = [f"127.0.0.1:{server.port}" for server in servers]
+    return json.dumps({"pools": {"main": {"servers": addresses, **pool}}, "route": "PoolRoute|main"})
+
+
+class Router(Process):
+    """A router with a spool, a peer, and a configuration file of its own."""
+
+    def __init__(self, tmp_path, text: str, port: int, peer: int) -> None:
+        self.port = port
+        self.file = tmp_path / f"router-{port}.json"
+        self.file.write_text(text)
+        command = [
+            PROGRAMS / "lookaside-router", "-p", port, "-f", self.file, "--num-proxies", "2",
+            "--server-timeout", "300", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
+            "--config-cache", tmp_path / f"cache-{port}.json",
+            "--spool", tmp_path / f"spool-{port}", "--spool-peers", f"127.0.0.1:{peer}",
+            "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over",
+        ]  # fmt: skip
+        super().__init__(f"router-{port}", command, tmp_path)
+        self.wait_ready(lambda: answers(port))
+
+    def restart(self) -> None:
+        """Starts it again, with what it has on disk."""
+        self.start()
+        self.wait_ready(lambda: answers(self.port))
+
+    def upgrade(self) -> None:
+        """Starts a process that takes over."""
+        predecessor = self.running
+        self.start()
+        eventually(lambda: predecessor.poll() is not None, f"taken over:\n{self.log()[-4000:]}")
+        assert predecessor.returncode == 0 and answers(self.port)
+
+    def configure(self, text: str) -> None:
+        """Replaces the file, as an operator does, by a rename."""
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.file)
+
+    def admin(self, name: str) -> str:
+        """A value of the router about itself; empty if it has none."""
+        client = connect(self.port)
+        try:
+            return (client.get(f"__mcrouter__.{name}") or b"").decode()
+        finally:
+            client.close()
+
+    def reads_by(self, text: str) -> bool:
+        """Whether requests are routed by that configuration."""
+        return self.admin("config_md5_digest") == hashlib.md5(text.encode()).hexdigest()
+
+    def is_steady(self) -> bool:
+        """Whether no change is in progress."""
+        return stats(self.port).get("resize_state", "steady") == "steady"
+
+
+class Traffic:
+    """A writer and readers, until the end of the test."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self.ports = ports
+        self.rows = dict.fromkeys(KEYS, 1)
+        self.acknowledged = dict.fromkeys(KEYS, 0)
+        self.writes = self.hits = 0
+        self.stale: list[str] = []
+        self.stop_requested = threading.Event()
+        self.threads = [threading.Thread(target=self.run, args=(self.write_one, 1))]
+        self.threads += [threading.Thread(target=self.run, args=(self.read_one, seed)) for seed in (2, 3)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, step, seed: int) -> None:
+        chance, clients = random.Random(seed), {}
+        while not self.stop_requested.is_set():
+            port, key = chance.choice(self.ports), chance.choice(KEYS)
+            with contextlib.suppress(OSError, AssertionError, IndexError, ValueError):
+                client = clients.pop(port, None) or LeaseClient(port)
+                step(client, key)
+                clients[port] = client
+        for client in clients.values():
+            client.close()
+
+    def write_one(self, client: LeaseClient, key: str) -> None:
+        self.rows[key] += 1
+        version = self.rows[key]
+        if client.command(b"delete " + key.encode()) in (b"DELETED", b"NOT_FOUND"):
+            self.acknowledged[key] = version
+            self.writes += 1
+
+    def read_one(self, client: LeaseClient, key: str) -> None:
+        floor = self.acknowledged[key]
+        value, token, _ = client.lease_get(key)
+        if value is not None:
+            self.hits += 1
+            if int(value) < floor:
+                self.stale.append(f"{key}: {int(value)} after {floor} was acknowledged")
+        elif token > HOT_MISS:
+            client.lease_set(key, token, b"%d" % self.rows[key])
+
+    def flow(self) -> None:
+        """Waits until rows and caches have changed."""
+        writes, hits = self.writes + 150, self.hits + 300
+        eventually(lambda: self.writes >= writes and self.hits >= hits, "writes and hits", 60)
+
+    def stop(self) -> None:
+        self.stop_requested.set()
+        for thread in self.threads:
+            thread.join()
+
+    def check(self) -> None:
+        """Reads every key through every router once more."""
+        self.stop()
+        for port in self.ports:
+            client = connect(port)
+            for key in KEYS:
+                value = client.get(key)
+                if value is not None and int(value) < self.acknowledged[key]:
+                    self.stale.append(f"{key} at the end: {int(value)} after {self.acknowledged[key]}")
+            client.close()
+        assert not self.stale, f"{len(self.stale)} stale reads of {self.hits} hits: {self.stale[:5]}"
+
+
+class Region:
+    """Servers, two routers, and traffic."""
+
+    def __init__(self, tmp_path) -> None:
+        self.servers = [Server(f"server-{index}", tmp_path) for index in range(4)]
+        self.text = text_of(self.servers[:3])
+        ports = [free_port(), free_port()]
+        self.routers = [Router(tmp_path, self.text, *pair) for pair in (ports, ports[::-1])]
+        self.traffic = Traffic(ports)
+
+    def configure(self, servers: list[int], **pool) -> str:
+        """Gives all routers a new file."""
+        self.text = text_of([self.servers[index] for index in servers], **pool)
+        for router in self.routers:
+            router.configure(self.text)
+        return self.text
+
+    def wait_in_force(self, routers: list[Router] | None = None) -> None:
+        """Waits until requests are routed by the last configuration."""
+        for router in routers or self.routers:
+            eventually(lambda router=router: router.reads_by(self.text), f"in force:\n{router.log()[-4000:]}", 40)
+
+    def wait_steady(self) -> None:
+        """Waits until only the last configuration is covered."""
+        for router in self.routers:
+            eventually(router.is_steady, f"steady:\n{router.log()[-4000:]}", 60)
+
+    def stop(self) -> None:
+        self.traffic.stop()
+        for process in [*self.routers, *self.servers]:
+            process.stop()
+
+
+@pytest.fixture
+def region(tmp_path):
+    """Three servers that are used and one that is not."""
+    region = Region(tmp_path)
+    try:
+        yield region
+    finally:
+        region.stop()
+
+
+def test_a_server_leaves_its_pool_and_returns(region):
+    """Copies that the other servers kept from its first absence were read in its second one."""
+    region.traffic.flow()
+    for _ in range(2):
+        region.configure([0, 1])
+        region.wait_in_force()
+        region.traffic.flow()
+        region.configure([0, 1, 2])
+        region.wait_in_force()
+        region.traffic.flow()
+    region.traffic.check()
+
+
+def test_configurations_change_twice_within_a_second(region):
+    region.traffic.flow()
+    for servers in ([0, 1], [0, 1, 2], [1, 2], [0, 1], [0, 1, 2]):
+        region.configure(servers)
+        region.configure([0, 2, 1])
+        region.configure(servers)
+        region.wait_in_force()
+        region.traffic.flow()
+    region.traffic.check()
+
+
+def test_servers_are_exchanged_and_weighted_while_one_is_killed(region):
+    region.traffic.flow()
+    region.configure([0, 1, 3])
+    region.servers[1].kill()
+    region.wait_in_force()
+    region.servers[1].restart()
+    region.traffic.flow()
+    region.configure([0, 1, 3], weights=[1.0, 0.3, 0.6])
+    region.wait_in_force()
+    region.traffic.flow()
+    region.configure([0, 1, 2])
+    region.wait_in_force()
+    region.traffic.flow()
+    region.traffic.check()
+
+
+def test_a_router_that_has_the_old_file_or_restarts_covers_both(region):
+    new, old = region.routers
+    region.traffic.flow()
+    region.text = text_of(region.servers[:2])
+    new.configure(region.text)
+    region.wait_in_force([new])
+    assert not old.reads_by(region.text)
+    assert stats(old.port)["configurations_covered"] == "2"
+    region.traffic.flow()
+    assert int(stats(old.port)["covering_deletes"]) > 0
+    covered = {len(old.admin(f"route(delete,{key})").splitlines()) for key in KEYS}
+    assert covered == {1, 2}, "a key that moves is deleted at two servers"
+    for router in (old, new):
+        router.kill()
+        router.restart()
+        region.traffic.flow()
+    assert new.reads_by(region.text) and not old.reads_by(region.text)
+    old.configure(region.text)
+    region.wait_in_force()
+    region.configure([0, 1, 2])
+    region.wait_in_force()
+    region.traffic.flow()
+    region.traffic.check()
+
+
+def test_a_change_continues_in_the_next_process_of_an_upgrade(region):
+    new, old = region.routers
+    region.traffic.flow()
+    region.text = text_of(region.servers[:2])
+    new.configure(region.text)
+    region.wait_in_force([new])
+    for router in (old, new):
+        router.upgrade()
+        region.traffic.flow()
+        assert stats(router.port)["configurations_covered"] == "2"
+    assert new.reads_by(region.text) and not old.reads_by(region.text)
+    old.configure(region.text)
+    region.wait_in_force()
+    region.traffic.flow()
+    region.configure([0, 1, 2])
+    region.wait_in_force()
+    region.traffic.flow()
+    region.traffic.check()
+
+
+def test_misplaced_copies_are_removed_and_the_old_configuration_is_released(region):
+    region.traffic.flow()
+    region.configure([0, 1])
+    region.wait_in_force()
+    region.traffic.flow()
+    # Further deletes would remove most of them.
+    region.traffic.stop()
+    region.configure([0, 1, 2])
+    region.wait_steady()
+    assert sum(int(stats(router.port)["purge_keys_removed"]) for router in region.routers) > 0
+    owner = {key: region.routers[0].admin(f"route(delete,{key})").split()[0] for key in KEYS}
+    for server in region.servers[:3]:
+        client = connect(server.port)
+        misplaced = [key for key in client.get_many(KEYS) if owner[key] != f"127.0.0.1:{server.port}"]
+        assert not misplaced, f"{server.name} has copies that it does not own"
+        client.close()
+    region.traffic.check()
+
+
+def test_a_new_configuration_waits_for_its_servers_and_peers(region):
+    router, peer = region.routers
+    region.servers[3].kill()
+    peer.kill()
+    region.configure([0, 1, 3])
+    eventually(lambda: "cannot empty a new server" in router.log(), "the log names the server")
+    assert stats(router.port)["resize_state"] == "emptying"
+    region.servers[3].restart()
+    eventually(lambda: stats(router.port)["resize_state"] == "waiting_for_peers", "the peer is away")
+    assert not router.reads_by(region.text)
+    region.traffic.flow()
+    peer.restart()
+    region.wait_in_force()
+    region.traffic.check()
