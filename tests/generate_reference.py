@@ -314,6 +314,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
         "save_failures": "Failures to save a position.",
         "(cluster:NAME:)?hedged_batches": "Batches that a second router got too (`--hedge-delay-ms`).",
+        "(cluster:NAME:)?rerouted": "Deletes that one router refused and that were sent to another one at once.",
+        "(cluster:NAME:)?router_refusals": "Deletes that one router refused and another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
         "cluster:NAME:routers_suspect": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
