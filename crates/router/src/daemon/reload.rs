@@ -8,12 +8,13 @@ use crate::config::last_good::LastGoodConfig;
 use crate::config::router_config::RouterConfig;
 use crate::config::source::Source;
 use crate::config::watcher::ConfigWatcher;
+use crate::frontend::users::Users;
 use crate::shared::SharedState;
 use crate::spares::Spares;
 use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::Certificates;
-use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
+use lookaside_client::{DestinationOptions, LoginNetwork, Network, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,8 @@ pub(super) struct ConfigLoader {
     certificates: Arc<Certificates>,
     /// The network to servers and to the other routers.
     network: Arc<TlsNetwork>,
+    /// The same; logs in at the other routers.
+    spool_network: Arc<dyn Network>,
     peers: Vec<(Address, TlsPolicy)>,
 }
 
@@ -73,6 +76,7 @@ impl ConfigLoader {
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
             .map_err(|why| format!("--spool-peers: {why}"))?;
+        let network = Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone()));
         Ok(ConfigLoader {
             source,
             etcd: Arc::new(etcd),
@@ -88,7 +92,8 @@ impl ConfigLoader {
                 0 => None,
                 ms => Some(Duration::from_millis(ms.into())),
             },
-            network: Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
+            spool_network: spool_network(options, network.clone())?,
+            network,
             certificates,
             peers,
         })
@@ -170,7 +175,7 @@ impl ConfigLoader {
     /// Replays the spool. Never returns.
     pub(super) async fn replay_spool(&self) {
         match &self.spool {
-            Some(spool) => spool.replay(self.network.clone(), fastrand::u64(..)).await,
+            Some(spool) => spool.replay(self.spool_network.clone(), fastrand::u64(..)).await,
             None => std::future::pending().await,
         }
     }
@@ -182,6 +187,14 @@ impl ConfigLoader {
             _ => EXIT_USAGE,
         }
     }
+}
+
+/// The network to servers and to the other routers, where `--spool-peers-login` logs in.
+fn spool_network(options: &Options, network: Arc<TlsNetwork>) -> Result<Arc<dyn Network>, String> {
+    let Some(file) = &options.auth.spool_peers_login else { return Ok(network) };
+    let peers = options.spool_peers.iter().map(|peer| peer.address.clone()).collect();
+    let network = LoginNetwork::new(network, file, Some(peers)).map_err(|why| format!("--spool-peers-login: {why}"))?;
+    Ok(Arc::new(network))
 }
 
 /// Applies each valid change of the configuration, and refuses each invalid one. Never returns.
@@ -215,6 +228,14 @@ pub(super) async fn reload_loop(
                 shared.record_config_refused(why);
             }
         }
+    }
+}
+
+/// Reloads the users of `-Y` and `-S` at each SIGHUP. Never returns.
+pub(super) async fn reload_users(users: Option<&Users>, hangup: &mut Signal) {
+    let Some(users) = users else { return std::future::pending().await };
+    while hangup.recv().await.is_some() {
+        users.reload_and_log();
     }
 }
 

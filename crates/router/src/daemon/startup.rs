@@ -16,7 +16,9 @@ use super::signals::Signals;
 use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
+use crate::frontend::limits::Settings;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
+use crate::frontend::users::Users;
 use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, Spool};
@@ -42,6 +44,7 @@ pub(super) fn start<'a>(
     log: Log,
 ) -> Result<Daemon<'a>, String> {
     let InitialConfig { config, seen, refusal } = initial;
+    let users = options.auth.open_users()?.map(Arc::new);
     raise_open_files(options.max_conns);
     let mut inherited = Inherited::from_systemd();
     let mut predecessor = match &options.upgrade_socket {
@@ -54,7 +57,7 @@ pub(super) fn start<'a>(
     let shared = shared_state(&loader, refusal, log);
     loader.prepare(&config);
     let (publish, _) = watch::channel(Arc::new(config.clone()));
-    let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish)?;
+    let (mut workers, threads, thread_ends) = spawn_workers(options, users.as_ref(), &loader, &shared, &publish)?;
     let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
@@ -79,6 +82,7 @@ pub(super) fn start<'a>(
     let upgrade_listener = sockets.upgrade.map(BoundUpgradeSocket::serve).transpose()?;
     Ok(Daemon {
         options,
+        users,
         loader,
         seen,
         shared,
@@ -183,6 +187,7 @@ type Workers = (WorkerSet, Vec<JoinHandle<()>>, mpsc::Receiver<()>);
 
 fn spawn_workers(
     options: &Options,
+    users: Option<&Arc<Users>>,
     loader: &ConfigLoader,
     shared: &Arc<SharedState>,
     publish: &watch::Sender<Arc<RouterConfig>>,
@@ -193,7 +198,7 @@ fn spawn_workers(
     let mut threads = Vec::new();
     for _ in 0..options.threads() {
         let worker = Worker {
-            settings: options.settings(),
+            settings: Settings { users: users.cloned(), ..options.settings() },
             shared: shared.clone(),
             configs: publish.subscribe(),
             shutdown: shutdown.clone(),
