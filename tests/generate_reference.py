@@ -195,6 +195,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "closed_long_line": "Client connections closed because of a line over 2,048 bytes, or a multiget over 512 KB.",
         "stalled_connections": "Client connections closed because the client did not read its replies.",
         "accept_errors": "Failures to accept a connection.",
+        "auth_cmds": "Logins that were tried (`-Y`, `-S`).",
+        "auth_errors": "Of these, those that were refused.",
         "cmd_(get|gat|lease_get)": "Keys requested by this verb.",
         "cmd_(lease_set|touch|delete)": "Requests of this verb.",
         "cmd_set": "`set`, `add`, `replace`, `append`, `prepend` and `cas`.",
