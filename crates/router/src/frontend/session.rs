@@ -433,7 +433,7 @@ impl<'a> Session<'a> {
     }
 
     fn add_counters(&mut self) {
-        self.context.counters.add(&std::mem::take(&mut self.delta));
+        self.context.counters.add_and_reset(&mut self.delta);
     }
 }
 
