@@ -230,7 +230,7 @@ impl<'a> Session<'a> {
         }
         let is_binary = *self.is_binary.get_or_insert(self.input[0] == REQUEST_MAGIC);
         let limits = &self.context.settings.limits;
-        let parsed = match is_binary {
+        let mut parsed = match is_binary {
             true => parse_binary_batch(&mut self.input, limits, Accepted::All),
             false => parse_batch(&mut self.input, limits, self.requests_last, Accepted::All),
         };
@@ -243,11 +243,13 @@ impl<'a> Session<'a> {
             Some(CloseReason::ForeignProtocol) => self.delta.closed_foreign_protocol += 1,
             Some(CloseReason::LineTooLong) => self.delta.closed_long_line += 1,
         }
-        if parsed.has_only_deletes() {
-            // Boxed, so that a session that waits for its client does not have the space for it.
-            return Box::pin(self.route_deletes(parsed, stopped)).await;
-        }
-        let mut batch = BatchInProgress::new(parsed.batch);
+        let mut batch = match parsed.has_only_deletes() {
+            true => match self.route_deletes(&mut parsed, stopped).await? {
+                Some(outcomes) => BatchInProgress::of_outcomes(outcomes),
+                None => return self.end_if_closing(),
+            },
+            false => BatchInProgress::new(parsed.batch),
+        };
         let mut written = self.compose_replies(parsed.replies, &mut batch).await;
         if written.is_ok() {
             written = self.write().await;

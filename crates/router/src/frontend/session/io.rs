@@ -40,6 +40,13 @@ impl Session<'_> {
         }
     }
 
+    /// Reads while a batch is being routed, into the space behind it: its requests still share the buffer, so that
+    /// more space would be an allocation.
+    pub(super) fn poll_read_in_batch(&mut self, waiter: &mut task::Context<'_>) -> Poll<Result<(), SessionEnd>> {
+        let read = pin!(self.stream.read_buf(&mut self.input)).poll(waiter);
+        read.map(|read| self.count_read(read).map(drop))
+    }
+
     /// A session that has to wait returns its buffers to the pool if they are empty.
     fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
         if !self.has_buffers {
