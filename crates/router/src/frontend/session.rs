@@ -247,7 +247,7 @@ impl<'a> Session<'a> {
         {
             return self.log_in(users, is_binary).await;
         }
-        let parsed = match is_binary {
+        let mut parsed = match is_binary {
             true => parse_binary_batch(&mut self.input, limits, Accepted::All),
             false => parse_batch(&mut self.input, limits, self.requests_last, Accepted::All),
         };
@@ -258,11 +258,13 @@ impl<'a> Session<'a> {
         if let Some(reason) = parsed.close_reason {
             self.delta.count_close(reason);
         }
-        if parsed.has_only_deletes() {
-            // Boxed, so that a session that waits for its client does not have the space for it.
-            return Box::pin(self.route_deletes(parsed, stopped)).await;
-        }
-        let mut batch = BatchInProgress::new(parsed.batch);
+        let mut batch = match parsed.has_only_deletes() {
+            true => match self.route_deletes(&mut parsed, stopped).await? {
+                Some(outcomes) => BatchInProgress::of_outcomes(outcomes),
+                None => return self.end_if_closing(),
+            },
+            false => BatchInProgress::new(parsed.batch),
+        };
         let mut written = self.compose_replies(parsed.replies, &mut batch).await;
         if written.is_ok() {
             written = self.write().await;
@@ -448,7 +450,7 @@ impl<'a> Session<'a> {
     }
 
     fn add_counters(&mut self) {
-        self.context.counters.add(&std::mem::take(&mut self.delta));
+        self.context.counters.add_and_reset(&mut self.delta);
     }
 }
 
