@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
             },
             false => BatchInProgress::new(parsed.batch),
         };
-        let mut written = self.compose_replies(parsed.replies, &mut batch).await;
+        let mut written = self.compose_replies(parsed.replies, &mut batch, WRITE_BYTES_MAX).await;
         if written.is_ok() {
             written = self.write().await;
         }
@@ -289,11 +289,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Routes a batch and composes its replies, in order. Writes them only once there are many.
+    /// Routes a batch and composes its replies, in order. Writes them only once there are `write_bytes_max`.
     async fn compose_replies(
         &mut self,
         replies: Vec<PendingReply>,
         batch: &mut BatchInProgress,
+        write_bytes_max: usize,
     ) -> Result<(), SessionEnd> {
         for reply in replies {
             match reply {
@@ -312,7 +313,7 @@ impl<'a> Session<'a> {
                 PendingReply::Bad(line) => self.write_refusal(line),
                 PendingReply::Binary(reply) => self.reply_to_binary(reply, batch).await,
             }
-            if self.out.len() >= WRITE_BYTES_MAX {
+            if self.out.len() >= write_bytes_max {
                 self.write().await?;
             }
         }

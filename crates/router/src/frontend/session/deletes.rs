@@ -212,14 +212,14 @@ impl Session<'_> {
         &mut self,
         deletes: &mut DeletesInProgress<F>,
     ) -> Result<(), SessionEnd> {
-        while deletes.is_first_done() {
-            while self.out.len() < WRITE_BYTES_MAX
-                && let Some((replies, outcomes)) = deletes.pop_done()
-            {
-                self.compose_replies(replies, &mut BatchInProgress::of_outcomes(outcomes)).await?;
+        // Each turn composes the replies of a batch: a write during a handover may leave all of them.
+        while let Some((replies, outcomes)) = deletes.pop_done() {
+            // It must not write: the other deletes would not be carried on while the client does not read.
+            self.compose_replies(replies, &mut BatchInProgress::of_outcomes(outcomes), usize::MAX).await?;
+            if self.out.len() >= WRITE_BYTES_MAX || !deletes.is_first_done() {
+                self.write_while(deletes).await?;
+                self.add_counters();
             }
-            self.write_while(deletes).await?;
-            self.add_counters();
         }
         Ok(())
     }

@@ -110,6 +110,50 @@ async fn a_handover_answers_a_lone_delete_and_reads_nothing_more() {
     check_handover_during_deletes(&["delete a\r\ndel"], 1, "del").await;
 }
 
+/// Holds the first delete until there is a permit, and fails all others.
+struct HungThenFailingRoute(Arc<Semaphore>);
+
+impl Route for HungThenFailingRoute {
+    fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(async move {
+            if batch.iter().any(|request| request.key == "hung") {
+                self.0.acquire().await.expect("it is open").forget();
+            }
+            vec![Err(Failure::TimedOut); batch.len()]
+        })
+    }
+}
+
+/// Once the session looped for ever: during a handover a write may leave megabytes of replies, and more were composed
+/// only once there was less.
+#[tokio::test(start_paused = true)]
+async fn a_handover_passes_on_megabytes_of_replies_to_deletes_that_the_client_does_not_read() {
+    let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+    let hung = Arc::new(Semaphore::new(0));
+    let tree = Tree::from_route(Arc::new(HungThenFailingRoute(hung.clone())));
+    let context = SessionContext::new(Settings::default(), shared.clone(), tree);
+    let (mut client, inner) = duplex(64 << 10);
+    let (stop, shutdown) = watch::channel(false);
+    let moment = Duration::from_millis(1);
+    let hand_over = async {
+        client.write_all(b"delete hung\r\n").await.unwrap();
+        tokio::time::sleep(moment).await;
+        let long = format!("delete {}\r\n", "k".repeat(240)).repeat(500);
+        for _ in 0..16 {
+            client.write_all(long.as_bytes()).await.unwrap();
+            tokio::time::sleep(moment).await;
+        }
+        shared.set_handing_over(true);
+        stop.send_replace(true);
+        hung.add_permits(1);
+    };
+    let session = ClientSession::new(Box::new(PlainStream(inner)));
+    let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown), hand_over);
+    assert_eq!(end, SessionEnd::Shutdown);
+    let output = suspended.expect("it is handed over").connection_state.output;
+    assert!(output.len() > 2 * WRITE_BYTES_MAX, "{} bytes", output.len());
+}
+
 /// Buffers written bytes, as a TLS stream may, until `may_flush` is set.
 struct BufferingStream {
     inner: DuplexStream,
