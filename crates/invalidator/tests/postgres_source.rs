@@ -5,7 +5,7 @@ mod postgres_server;
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose};
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
-use postgres_server::{DEADLINE, Server, keys_of, last_position, read_until};
+use postgres_server::{Client, DEADLINE, Server, keys_of, last_position, read_until};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
@@ -180,6 +180,22 @@ async fn wrong_settings_are_named_with_what_corrects_them() {
     assert!(error.contains("wal_level"), "{error}");
 }
 
+/// Commits wait from now on for a synchronous standby that does not exist.
+async fn add_absent_standby(server: &Server) {
+    let mut client = server.client().await;
+    client.run("ALTER SYSTEM SET synchronous_standby_names = 'absent'").await;
+    client.run("SELECT pg_reload_conf()").await;
+    eventually("the setting is in force", async || {
+        (client.one("SHOW synchronous_standby_names").await == "absent").then_some(())
+    })
+    .await;
+}
+
+async fn remove_absent_standby(client: &mut Client) {
+    client.run("ALTER SYSTEM RESET synchronous_standby_names").await;
+    client.run("SELECT pg_reload_conf()").await;
+}
+
 /// A synchronous standby that never confirms: the commit is in the log, and readers do not see it yet.
 #[tokio::test]
 async fn the_gate_waits_until_readers_see_a_commit() {
@@ -188,13 +204,7 @@ async fn the_gate_waits_until_readers_see_a_commit() {
     client.run("CREATE TABLE app (id int)").await;
     let mut source = server.source(Start::Now).await;
     let mut reader = server.client().await;
-    client.run("ALTER SYSTEM SET synchronous_standby_names = 'absent'").await;
-    client.run("SELECT pg_reload_conf()").await;
-    let mut shown = server.client().await;
-    eventually("the setting is in force", async || {
-        (shown.one("SHOW synchronous_standby_names").await == "absent").then_some(())
-    })
-    .await;
+    add_absent_standby(&server).await;
     let writer = tokio::spawn(async move {
         client.run("BEGIN; INSERT INTO app VALUES (1); SELECT lookaside_invalidate('user:1'); COMMIT").await;
     });
@@ -204,8 +214,33 @@ async fn the_gate_waits_until_readers_see_a_commit() {
     let gate = source.wait_until_visible(&position);
     tokio::pin!(gate);
     assert!(timeout(Duration::from_millis(300), &mut gate).await.is_err(), "the gate is closed");
-    reader.run("ALTER SYSTEM RESET synchronous_standby_names").await;
-    reader.run("SELECT pg_reload_conf()").await;
+    remove_absent_standby(&mut reader).await;
+    timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
+    assert_eq!(reader.one("SELECT count(*) FROM app").await, "1");
+    writer.await.expect("the commit is done");
+}
+
+/// The cluster was flushed while a commit before the new position was still invisible: readers filled the old row after
+/// the flush, and the delete of that commit was never sent.
+#[tokio::test]
+async fn the_gate_waits_for_commits_before_the_position_where_reading_began() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    client.run("CREATE TABLE app (id int)").await;
+    drop(server.source(Start::Now).await);
+    let mut reader = server.client().await;
+    add_absent_standby(&server).await;
+    let writer = tokio::spawn(async move {
+        client.run("BEGIN; INSERT INTO app VALUES (1); SELECT lookaside_invalidate('user:1'); COMMIT").await;
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    eventually("the commit waits", async || (reader.one(waits).await == "1").then_some(())).await;
+    let mut source = server.source(Start::Now).await;
+    let position = source.position();
+    let gate = source.wait_until_visible(&position);
+    tokio::pin!(gate);
+    assert!(timeout(Duration::from_millis(300), &mut gate).await.is_err(), "the gate is closed");
+    remove_absent_standby(&mut reader).await;
     timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
     assert_eq!(reader.one("SELECT count(*) FROM app").await, "1");
     writer.await.expect("the commit is done");

@@ -123,6 +123,8 @@ pub struct PostgresSource {
     assembler: Assembler,
     /// Everything up to here was returned by `next`, at this time.
     returned: (Lsn, Instant),
+    /// Where reading began, and the transactions that may have been committed before and were not visible yet.
+    opening: (Lsn, BTreeSet<u32>),
     /// The transactions that the gate must still wait for.
     invisible: BTreeSet<u32>,
     /// An error that came after commits, which are returned first.
@@ -152,9 +154,13 @@ impl PostgresSource {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let from = server.start_position(&mut connection, options, start).await?;
-        if let Start::At(_) = start {
-            released.fetch_max(from.0, Relaxed);
-        }
+        let unfinished = match start {
+            Start::At(_) => {
+                released.fetch_max(from.0, Relaxed);
+                BTreeSet::new()
+            }
+            Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
+        };
         Ok(PostgresSource {
             assembler: Assembler::new(&options.outbox_table, from),
             network: network.clone(),
@@ -165,6 +171,7 @@ impl PostgresSource {
             queries: None,
             stream: None,
             returned: (from, Instant::now()),
+            opening: (from, unfinished),
             invisible: BTreeSet::new(),
             deferred_error: None,
             rejected: 0,
@@ -318,13 +325,18 @@ impl Source for PostgresSource {
         })
     }
 
-    fn wait_until_visible<'a>(&'a mut self, _position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+    fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
             let mut queries = match self.queries.take() {
                 Some(queries) => queries,
                 None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
             };
             self.invisible.append(&mut self.assembler.take_xids());
+            // The position where reading began covers commits that are not read. Later ones stand for those that are.
+            let (from, unfinished) = &self.opening;
+            if *from == Lsn::of_position(position)? {
+                self.invisible.extend(unfinished);
+            }
             gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max).await?;
             // After an error the connection is dropped, as it may hold unread replies.
             self.queries = Some(queries);
