@@ -3,10 +3,13 @@
 mod postgres_server;
 
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose};
+use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresLog, PostgresOptions, Purpose};
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
 use postgres_server::{Client, DEADLINE, Server, keys_of, last_position, read_until};
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::time::{sleep, timeout};
 
 const END: &str = "SELECT lookaside_invalidate('end')";
@@ -299,4 +302,59 @@ async fn tls_is_verified() {
     assert_eq!(encrypted.query_one(is_used).await, Ok(Some("t".into())));
     let error = PostgresConnection::open(&TcpNetwork, &options("127.0.0.1"), Purpose::Queries).await.err();
     assert!(matches!(&error, Some(SourceError::Unusable { why }) if why.contains("TLS")), "another name: {error:?}");
+}
+
+/// After a partition the server holds the slot for the lost connection: for a minute no reader could begin.
+#[tokio::test]
+async fn a_lost_session_of_the_same_process_is_ended_and_one_of_another_is_not() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    let options = PostgresOptions { heartbeat: Duration::from_secs(60), ..server.options() };
+    let log = PostgresLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+    let mut lost = log.open(&Start::Now).await.expect("a source");
+    client.run("SELECT lookaside_invalidate('first')").await;
+    let first = last_position(&read_until(&mut *lost.source, "first").await);
+    client.run(END).await;
+
+    let mut other = server.source(Start::At(first.clone())).await;
+    let error = other.next(10).await.expect_err("the slot is in use");
+    assert!(matches!(&error, SourceError::Unreachable { why } if why.contains("55006")), "{error:?}");
+    assert_eq!(keys_of(&read_until(&mut *lost.source, "end").await), ["end"], "it was not ended");
+
+    let mut resumed = log.open(&Start::At(first)).await.expect("a source");
+    let next = eventually("the slot is free", async || resumed.source.next(10).await.ok());
+    let read = timeout(DEADLINE / 2, next).await.expect("before the server's own timeout of a minute");
+    assert_eq!(keys_of(&read.commits), ["end"]);
+}
+
+#[tokio::test]
+async fn a_server_gives_up_a_silent_reader_as_soon_as_the_reader_a_silent_server() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    client.run("CREATE ROLE reader LOGIN REPLICATION PASSWORD 'secret'").await;
+    let options = PostgresOptions {
+        user: "reader".into(),
+        password: "secret".into(),
+        heartbeat: Duration::from_secs(5),
+        ..server.options()
+    };
+    let mut connection =
+        PostgresConnection::open(&TcpNetwork, &options, Purpose::Replication).await.expect("a connection");
+    assert_eq!(connection.query_one("SHOW wal_sender_timeout").await, Ok(Some("15s".into())));
+}
+
+/// An attempt to log in to a server that hangs was repeated as often as one to connect to a server that is down.
+#[tokio::test]
+async fn a_server_that_accepts_and_does_not_answer_is_unreachable() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let options = PostgresOptions {
+        port: listener.local_addr().expect("bound").port(),
+        connect_wait_max: Duration::from_millis(300),
+        ..PostgresOptions::default()
+    };
+    let opened = PostgresConnection::open(&TcpNetwork, &options, Purpose::Queries).await;
+    assert!(matches!(opened.err(), Some(SourceError::Unreachable { why }) if why.contains("log in")));
+    drop(listener);
+    let opened = PostgresConnection::open(&TcpNetwork, &options, Purpose::Queries).await;
+    assert!(matches!(opened.err(), Some(SourceError::NotConnected { .. })));
 }

@@ -33,12 +33,13 @@ mod tls;
 pub use assembler::{Anomalies, MESSAGE_PREFIX};
 pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
+use options::HEARTBEATS_MISSED_MAX;
 pub use options::{PostgresOptions, slot_of_cluster};
 pub use setup::setup_sql;
 
 use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
-use connection::{LogMessage, ReplicationStream, protocol_error};
+use connection::{LogMessage, OBJECT_IN_USE, ReplicationStream, protocol_error};
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use slot::Server;
@@ -56,8 +57,6 @@ use tokio::time::{Instant, timeout_at};
 const MESSAGES_OF_NEXT_MAX: usize = 10_000;
 /// How often the confirmed position is sent, and how often a position without commits is returned.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// The connection is closed after this many requests for a sign of life without an answer.
-const HEARTBEATS_MISSED_MAX: u32 = 3;
 
 /// One slot of one server's log.
 pub struct PostgresLog {
@@ -70,7 +69,8 @@ pub struct PostgresLog {
 
 impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
-    pub fn new(options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
+    pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
+        options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
         PostgresLog { options, network, wall_clock, released: Arc::default() }
     }
 }
@@ -198,7 +198,17 @@ impl PostgresSource {
         if self.stream.is_none() {
             let connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
             let command = self.server.start_command(&self.options, self.assembler.read());
-            let stream = connection.start_replication(&command).await?;
+            let stream = match connection.start_replication(&command).await {
+                Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
+                    let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
+                    if slot::end_earlier_session(&mut queries, &self.options).await? {
+                        let slot = &self.options.slot;
+                        tracing::info!(slot, "ended an earlier session of this process, which held the slot");
+                    }
+                    return Err(error.into());
+                }
+                started => started?,
+            };
             let now = Instant::now();
             self.stream = Some(LogStream { stream, received_at: now, asked_at: now, status_at: now });
         }

@@ -138,6 +138,21 @@ impl Slot {
     }
 }
 
+/// Ends the session that reads the slot if it is an earlier one of this process, whose connection was lost before the
+/// server noticed. Sessions of others are left alone: two invalidators with one slot are for an operator to sort out.
+/// Returns whether there was one.
+pub(super) async fn end_earlier_session(
+    connection: &mut PostgresConnection,
+    options: &PostgresOptions,
+) -> Result<bool, SourceError> {
+    let (slot, name) = (setup::quote_literal(&options.slot), setup::quote_literal(&options.application_name));
+    let sql = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid \
+         WHERE slot_name = {slot} AND application_name = {name}"
+    );
+    Ok(connection.query_one(&sql).await?.as_deref() == Some("t"))
+}
+
 /// The end of what the server has written to its log.
 pub(super) async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
     let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
