@@ -358,3 +358,21 @@ async fn a_server_that_accepts_and_does_not_answer_is_unreachable() {
     let opened = PostgresConnection::open(&TcpNetwork, &options, Purpose::Queries).await;
     assert!(matches!(opened.err(), Some(SourceError::NotConnected { .. })));
 }
+
+/// A position that arrived soon after another was withheld until the server's next sign of life.
+#[tokio::test]
+async fn a_withheld_position_does_not_wait_for_the_next_message() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    client.run("CREATE TABLE app (id int)").await;
+    let options = PostgresOptions { heartbeat: 2 * DEADLINE, ..server.options() };
+    let log = PostgresLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+    let mut opened = log.open(&Start::Now).await.expect("a source");
+    client.run("SELECT lookaside_invalidate('first')").await;
+    read_until(&mut *opened.source, "first").await;
+    client.run("INSERT INTO app VALUES (1)").await;
+    let newest = log.newest_position().await.expect("a position");
+    let read =
+        async { while !log.covers(&opened.source.next(10).await.expect("the log is read").position, &newest) {} };
+    timeout(DEADLINE / 6, read).await.expect("the position arrives without a heartbeat");
+}

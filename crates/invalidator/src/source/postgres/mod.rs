@@ -215,13 +215,16 @@ impl PostgresSource {
         Ok(())
     }
 
-    /// Waits for a message, and reads on while more have arrived already.
+    /// Waits for a message, or until a position is due that was withheld, and reads on while more have arrived already.
     async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
         self.open_stream().await?;
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
-        let mut message = log.read(&self.options, read, confirmed, &self.wall_clock).await?;
+        let (returned, at) = self.returned;
+        let wait_until = (read > returned).then_some(at + STATUS_INTERVAL);
+        let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await?;
+        let Some(mut message) = message else { return Ok(()) };
         let (mut keys, mut messages) = (0, 0);
         loop {
             let ready_before = self.assembler.ready().len();
@@ -282,14 +285,16 @@ impl PostgresSource {
 }
 
 impl LogStream {
-    /// Waits for the next message. Meanwhile reports what has been read and confirmed, and asks for signs of life.
+    /// Waits for the next message; returns `None` if there is none at `wait_until`. Meanwhile reports what has been read
+    /// and confirmed, and asks for signs of life.
     async fn read(
         &mut self,
         options: &PostgresOptions,
         read: Lsn,
         confirmed: Lsn,
         wall_clock: &WallClock,
-    ) -> Result<LogMessage, SourceError> {
+        wait_until: Option<Instant>,
+    ) -> Result<Option<LogMessage>, SourceError> {
         loop {
             let now = Instant::now();
             if now >= self.status_at + STATUS_INTERVAL {
@@ -300,9 +305,14 @@ impl LogStream {
                 self.status_at = now;
                 self.stream.send_status(read, confirmed, wall_clock(), is_reply_requested).await?;
             }
-            if let Ok(message) = timeout_at(self.status_at + STATUS_INTERVAL, self.stream.read()).await {
+            let status_due = self.status_at + STATUS_INTERVAL;
+            let wake_at = wait_until.map_or(status_due, |wait_until| wait_until.min(status_due));
+            if let Ok(message) = timeout_at(wake_at, self.stream.read()).await {
                 self.received_at = Instant::now();
-                return message;
+                return message.map(Some);
+            }
+            if wait_until.is_some_and(|wait_until| Instant::now() >= wait_until) {
+                return Ok(None);
             }
             let silence = self.received_at.elapsed();
             if silence > options.heartbeat * HEARTBEATS_MISSED_MAX + STATUS_INTERVAL {
