@@ -94,7 +94,7 @@ impl CommitLog for PostgresLog {
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-            slot::end_of_log(&mut connection).await.map(Lsn::position)
+            slot::newest_position(&mut connection).await.map(Lsn::position)
         })
     }
 

@@ -153,8 +153,19 @@ pub(super) async fn end_earlier_session(
     Ok(connection.query_one(&sql).await?.as_deref() == Some("t"))
 }
 
-/// The end of what the server has written to its log.
-pub(super) async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
+/// A position that covers all commits that readers see now. It may not be flushed yet: readers see a commit with
+/// `synchronous_commit=off` before that, and the stream has it afterwards.
+pub(super) async fn newest_position(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
+    let sql = "SELECT pg_current_wal_insert_lsn(), current_setting('wal_block_size'), \
+               pg_size_bytes(current_setting('wal_segment_size'))";
+    let row = first_row(connection, sql).await?;
+    let bytes = |index| column(&row, index)?.parse().map_err(|_| protocol_error("a malformed size"));
+    let next = Lsn::parse(column(&row, 0)?).ok_or_else(|| protocol_error("a malformed position"))?;
+    Ok(next.end_before(bytes(1)?, bytes(2)?))
+}
+
+/// The end of what the server has flushed to its log. Commits that readers see already may lie behind it; they are read.
+async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
     let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
     end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
