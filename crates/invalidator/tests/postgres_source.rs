@@ -188,10 +188,21 @@ async fn add_absent_standby(server: &Server) {
     let mut client = server.client().await;
     client.run("ALTER SYSTEM SET synchronous_standby_names = 'absent'").await;
     client.run("SELECT pg_reload_conf()").await;
-    eventually("the setting is in force", async || {
-        (client.one("SHOW synchronous_standby_names").await == "absent").then_some(())
-    })
-    .await;
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let mut is_in_force = false;
+    while !is_in_force {
+        let mut writer = server.client().await;
+        let commit = tokio::spawn(async move {
+            writer.run("SELECT pg_logical_emit_message(true, 'probe', '')").await;
+        });
+        eventually("a commit ends or waits", async || {
+            is_in_force = client.one(waiting).await == "1";
+            (is_in_force || commit.is_finished()).then_some(())
+        })
+        .await;
+        client.run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").await;
+        commit.await.expect("the commit is done");
+    }
 }
 
 async fn remove_absent_standby(client: &mut Client) {
@@ -375,4 +386,44 @@ async fn a_withheld_position_does_not_wait_for_the_next_message() {
     let read =
         async { while !log.covers(&opened.source.next(10).await.expect("the log is read").position, &newest) {} };
     timeout(DEADLINE / 6, read).await.expect("the position arrives without a heartbeat");
+}
+
+/// Readers see an asynchronous commit before it is flushed: a router that waited for the newest position could serve a
+/// value that such a commit had made stale.
+#[tokio::test]
+async fn the_newest_position_covers_visible_commits_that_are_not_flushed() {
+    let server = Server::start(&["wal_writer_delay=10s", "wal_writer_flush_after=1GB"]).await;
+    let mut client = server.set_up().await;
+    let log = server.commit_log();
+    let mut opened = log.open(&Start::Now).await.expect("a source");
+    client.run("SET synchronous_commit = off").await;
+    client.run("SELECT lookaside_invalidate('unflushed')").await;
+    let newest = log.newest_position().await.expect("a position");
+    let commits = read_until(&mut *opened.source, "unflushed").await;
+    assert!(log.covers(&newest, &last_position(&commits)));
+    let read =
+        async { while !log.covers(&opened.source.next(10).await.expect("the log is read").position, &newest) {} };
+    timeout(DEADLINE, read).await.expect("the newest position is reached");
+}
+
+/// The server ends the stream of a silent reader, and the gate is a pause in reading.
+#[tokio::test]
+async fn the_stream_outlives_a_long_wait_at_the_gate() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    let mut source = server.source(Start::Now).await;
+    let mut watcher = server.client().await;
+    add_absent_standby(&server).await;
+    let writer = tokio::spawn(async move {
+        client.run("SELECT lookaside_invalidate('user:1')").await;
+    });
+    let position = last_position(&read_until(&mut source, "user:1").await);
+    let pid = watcher.one("SELECT pid FROM pg_stat_replication").await;
+    let gate = source.wait_until_visible(&position);
+    tokio::pin!(gate);
+    assert!(timeout(Duration::from_secs(6), &mut gate).await.is_err(), "twice the server's limit has passed");
+    assert_eq!(watcher.one("SELECT min(pid) FROM pg_stat_replication").await, pid);
+    remove_absent_standby(&mut watcher).await;
+    timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
+    writer.await.expect("the commit is done");
 }

@@ -51,7 +51,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// The most messages that one call of [`Source::next`] reads before it returns.
 const MESSAGES_OF_NEXT_MAX: usize = 10_000;
@@ -320,6 +320,24 @@ impl LogStream {
             }
         }
     }
+
+    /// Runs `gate`, and meanwhile reports as [`LogStream::read`] does: the server ends the stream of a silent reader.
+    async fn report_during(
+        &mut self,
+        gate: impl Future<Output = Result<(), SourceError>>,
+        read: Lsn,
+        confirmed: Lsn,
+        wall_clock: &WallClock,
+    ) -> Result<(), SourceError> {
+        tokio::pin!(gate);
+        loop {
+            if let Ok(passed) = timeout(STATUS_INTERVAL, &mut gate).await {
+                return passed;
+            }
+            // If this fails, so does the next read.
+            let _ = self.stream.send_status(read, confirmed, wall_clock(), false).await;
+        }
+    }
 }
 
 impl Source for PostgresSource {
@@ -357,7 +375,13 @@ impl Source for PostgresSource {
             if *from == Lsn::of_position(position)? {
                 self.invisible.extend(unfinished);
             }
-            gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max).await?;
+            let gate = gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max);
+            let read = self.assembler.read();
+            let confirmed = Lsn(self.released.load(Relaxed)).min(read);
+            match &mut self.stream {
+                Some(log) => log.report_during(gate, read, confirmed, &self.wall_clock).await?,
+                None => gate.await?,
+            }
             // After an error the connection is dropped, as it may hold unread replies.
             self.queries = Some(queries);
             self.invisible.clear();
