@@ -427,3 +427,29 @@ async fn the_stream_outlives_a_long_wait_at_the_gate() {
     timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
     writer.await.expect("the commit is done");
 }
+
+/// The reader of a log tries again after 200 ms at most if no connection could be made, and after a second if a server
+/// fails later. A server that is down, and one that does not accept logins yet, are of the first kind.
+#[tokio::test]
+async fn a_server_that_is_down_or_starts_is_not_connected() {
+    let mut server = Server::start(&["hot_standby=off"]).await;
+    server.set_up().await;
+    let log = server.commit_log();
+    let refused = |error: SourceError| match error {
+        SourceError::NotConnected { why } => why,
+        other => panic!("{other:?}"),
+    };
+    let identity = log.identity().await.expect("the server is there");
+    server.kill();
+    let why = refused(log.identity().await.expect_err("the server is down"));
+    assert!(why.contains("cannot connect"), "{why}");
+    server.restart_as_standby();
+    eventually("the server refuses logins", async || {
+        let why = refused(log.identity().await.expect_err("the server is a standby"));
+        why.contains("57P03").then_some(())
+    })
+    .await;
+    server.promote();
+    let back = eventually("the server is back", async || log.identity().await.map_err(refused).ok()).await;
+    assert_eq!(back, identity);
+}
