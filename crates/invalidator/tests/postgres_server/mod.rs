@@ -69,7 +69,7 @@ impl Server {
         self.wait_ready().await;
     }
 
-    /// Starts the killed server as a standby of nobody, which with `hot_standby=off` refuses logins.
+    /// Starts the killed server as a standby without a primary, which with `hot_standby=off` refuses logins.
     pub fn restart_as_standby(&mut self) {
         fs::write(self.dir.path().join("data/standby.signal"), "").expect("written");
         own_by_server(&self.dir.path().join("data/standby.signal"));
