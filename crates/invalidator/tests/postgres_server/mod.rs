@@ -69,6 +69,21 @@ impl Server {
         self.wait_ready().await;
     }
 
+    /// Starts the killed server as a standby without a primary, which with `hot_standby=off` refuses logins.
+    pub fn restart_as_standby(&mut self) {
+        fs::write(self.dir.path().join("data/standby.signal"), "").expect("written");
+        own_by_server(&self.dir.path().join("data/standby.signal"));
+        self.child = spawn(self.dir.path(), self.port, &self.arguments);
+    }
+
+    /// Makes the standby a primary.
+    pub fn promote(&self) {
+        let data = self.dir.path().join("data");
+        let promoted = as_user(Command::new(program("pg_ctl"))).args(["promote", "--no-wait", "-D"]).arg(data).output();
+        let output = promoted.unwrap_or_else(|error| panic!("pg_ctl {MISSING}: {error}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
     async fn wait_ready(&mut self) {
         let ready = async {
             loop {

@@ -6,7 +6,7 @@
 
 use super::{
     lsn::{Lsn, us_of},
-    options::PostgresOptions,
+    options::{HEARTBEATS_MISSED_MAX, PostgresOptions},
     tls,
 };
 use crate::SourceError;
@@ -29,11 +29,14 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 
 use fallible_iterator::FallibleIterator;
 
+/// How long making a connection may take, without the login. The system repeats a lost first packet only after a
+/// second, and then ever later; a new attempt is sooner.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A longer message of the log is skipped: a message of an application, or a row, that cannot be a key.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
 /// The most rows of one result.
@@ -42,6 +45,9 @@ const HEADER_BYTES: usize = 5;
 
 /// The SQLSTATE of a server that starts, or stops.
 const CANNOT_CONNECT_NOW: &str = "57P03";
+
+/// The SQLSTATE of an object in use, such as a slot with a reader.
+pub(super) const OBJECT_IN_USE: &str = "55006";
 
 const COPY_BOTH_TAG: u8 = b'W';
 const WAL_DATA: u8 = b'w';
@@ -130,25 +136,27 @@ impl PostgresConnection {
         options: &PostgresOptions,
         purpose: Purpose,
     ) -> Result<PostgresConnection, SourceError> {
-        let deadline = Instant::now() + options.connect_wait_max;
-        let open = Self::connect(network, options, purpose);
-        match timeout_at(deadline, open).await {
-            Ok(opened) => opened,
-            Err(_) => {
-                let waited = options.connect_wait_max;
-                Err(SourceError::NotConnected { why: format!("connecting and login took more than {waited:?}") })
-            }
-        }
+        let address = Address(options.address().into());
+        let not_connected =
+            |why: String| SourceError::NotConnected { why: format!("cannot connect to {address}{why}") };
+        let started = Instant::now();
+        let limit = options.connect_wait_max.min(CONNECT_TIMEOUT);
+        let stream = match timeout(limit, network.connect(&address)).await {
+            Ok(connected) => connected.map_err(|error| not_connected(format!(": {error}")))?,
+            Err(_) => return Err(not_connected(format!(" within {} ms", limit.as_millis()))),
+        };
+        let start = Self::start_session(Box::new(stream), options, purpose);
+        timeout_at(started + options.connect_wait_max, start).await.unwrap_or_else(|_| {
+            let limit_ms = options.connect_wait_max.as_millis();
+            Err(SourceError::Unreachable { why: format!("cannot log in to {address} within {limit_ms} ms") })
+        })
     }
 
-    async fn connect(
-        network: &dyn Network,
+    async fn start_session(
+        mut stream: Box<dyn Bytestream>,
         options: &PostgresOptions,
         purpose: Purpose,
     ) -> Result<PostgresConnection, SourceError> {
-        let address = Address(options.address().into());
-        let stream = network.connect(&address).await.map_err(|why| not_connected(&address, &why))?;
-        let mut stream: Box<dyn Bytestream> = Box::new(stream);
         if let Some(authorities) = &options.root_certificates {
             stream = tls::secure(stream, &options.host, authorities).await?;
         }
@@ -156,14 +164,18 @@ impl PostgresConnection {
         let mut parameters = vec![
             ("user", options.user.as_str()),
             ("database", &options.database),
-            ("application_name", "lookaside-invalidator"),
+            ("application_name", options.application_name.as_str()),
             ("client_encoding", "UTF8"),
-            // The server's default may be shorter than a wait here.
-            ("options", "-c statement_timeout=0"),
         ];
+        // The server's default may be shorter than a wait here.
+        let mut settings = "-c statement_timeout=0".to_owned();
         if purpose == Purpose::Replication {
+            // The session of a reader that vanished holds the slot for this long. The default is a minute.
+            let timeout_ms = (options.heartbeat * HEARTBEATS_MISSED_MAX).as_millis();
+            settings.push_str(&format!(" -c wal_sender_timeout={timeout_ms}ms"));
             parameters.push(("replication", "database"));
         }
+        parameters.push(("options", &settings));
         let mut startup = BytesMut::new();
         frontend::startup_message(parameters, &mut startup).map_err(malformed)?;
         connection.send(&startup).await?;
@@ -463,10 +475,6 @@ fn server_error(body: &ErrorResponseBody) -> Result<ServerError, SourceError> {
         }
     }
     Ok(error)
-}
-
-fn not_connected(address: &Address, why: &io::Error) -> SourceError {
-    SourceError::NotConnected { why: format!("cannot connect to {address}: {why}") }
 }
 
 fn broken(error: io::Error) -> SourceError {

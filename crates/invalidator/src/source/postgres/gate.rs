@@ -32,12 +32,27 @@ pub(super) async fn wait_until_visible(
         let snapshot = Snapshot::take(connection).await?;
         let Some(invisible) = xids.iter().find(|&&xid| !snapshot.sees(xid)) else { return Ok(()) };
         if Instant::now() + pause > deadline {
-            let why = format!("readers did not see transaction {invisible} within {wait_max:?} of its commit");
+            let why = format!(
+                "readers do not see transaction {invisible} after {wait_max:?}: \
+                 it waits for a synchronous standby, or was open when reading began"
+            );
             return Err(SourceError::Unreachable { why });
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// The transactions that have begun to write and that readers may not see yet. Some may be in the log already, others
+/// are just open: the server does not tell them apart. A snapshot would not do: it does not name those that are newer than
+/// the last one that ended.
+///
+/// Each holds a lock on its own number, from before its first record in the log until after it is visible.
+pub(super) async fn unfinished_transactions(connection: &mut PostgresConnection) -> Result<BTreeSet<u32>, SourceError> {
+    let sql = "SELECT transactionid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock'";
+    let rows = connection.query(sql).await?;
+    let xids = rows.iter().map(|row| row.first()?.as_deref()?.parse().ok()).collect::<Option<_>>();
+    xids.ok_or_else(|| protocol_error("a malformed transaction number"))
 }
 
 #[derive(Debug, PartialEq, Eq)]

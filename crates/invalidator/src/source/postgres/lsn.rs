@@ -10,12 +10,27 @@ use std::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
+/// The header of a page of the log, and that of the first page of a segment.
+const PAGE_HEADER_BYTES: u64 = 24;
+const SEGMENT_HEADER_BYTES: u64 = 40;
+
 impl Lsn {
     /// Parses `16/B374D848`; `None` if it is anything else.
     pub fn parse(text: &str) -> Option<Lsn> {
         let (high, low) = text.split_once('/')?;
         let part = |text: &str| u32::from_str_radix(text, 16).ok().filter(|_| !text.starts_with('+'));
         Some(Lsn(u64::from(part(high)?) << 32 | u64::from(part(low)?)))
+    }
+
+    /// The end of the last record, if the next one begins here. They differ on a fresh page, which begins with a header:
+    /// a reader of the log does not get behind the header before there is a record.
+    pub(super) fn end_before(self, block_bytes: u64, segment_bytes: u64) -> Lsn {
+        let is_segment_start = self.0.checked_rem(segment_bytes) == Some(SEGMENT_HEADER_BYTES);
+        match self.0.checked_rem(block_bytes) {
+            Some(PAGE_HEADER_BYTES) => Lsn(self.0 - PAGE_HEADER_BYTES),
+            _ if is_segment_start => Lsn(self.0 - SEGMENT_HEADER_BYTES),
+            _ => self,
+        }
     }
 
     pub(super) fn of_position(position: &Position) -> Result<Lsn, SourceError> {
@@ -60,6 +75,13 @@ mod tests {
             assert_eq!(Lsn::parse(text), None, "{text}");
         }
         assert!(Lsn::parse("1/0") > Lsn::parse("0/FFFFFFFF"));
+    }
+
+    #[test]
+    fn a_record_ends_before_the_header_of_the_next_page() {
+        let end = |lsn| Lsn(lsn).end_before(8192, 1 << 24).0;
+        assert_eq!((end(8192 + 24), end((1 << 24) + 40)), (8192, 1 << 24));
+        assert_eq!((end(8192), end(8192 + 32), end(8192 + 40)), (8192, 8192 + 32, 8192 + 40));
     }
 
     #[test]

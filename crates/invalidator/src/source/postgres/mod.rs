@@ -33,12 +33,13 @@ mod tls;
 pub use assembler::{Anomalies, MESSAGE_PREFIX};
 pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
+use options::HEARTBEATS_MISSED_MAX;
 pub use options::{PostgresOptions, slot_of_cluster};
 pub use setup::setup_sql;
 
 use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
-use connection::{LogMessage, ReplicationStream, protocol_error};
+use connection::{LogMessage, OBJECT_IN_USE, ReplicationStream, protocol_error};
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use slot::Server;
@@ -50,14 +51,12 @@ use std::{
     },
     time::Duration,
 };
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// The most messages that one call of [`Source::next`] reads before it returns.
 const MESSAGES_OF_NEXT_MAX: usize = 10_000;
 /// How often the confirmed position is sent, and how often a position without commits is returned.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
-/// The connection is closed after this many requests for a sign of life without an answer.
-const HEARTBEATS_MISSED_MAX: u32 = 3;
 
 /// One slot of one server's log.
 pub struct PostgresLog {
@@ -70,7 +69,8 @@ pub struct PostgresLog {
 
 impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
-    pub fn new(options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
+    pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
+        options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
         PostgresLog { options, network, wall_clock, released: Arc::default() }
     }
 }
@@ -94,7 +94,7 @@ impl CommitLog for PostgresLog {
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-            slot::end_of_log(&mut connection).await.map(Lsn::position)
+            slot::newest_position(&mut connection).await.map(Lsn::position)
         })
     }
 
@@ -123,6 +123,8 @@ pub struct PostgresSource {
     assembler: Assembler,
     /// Everything up to here was returned by `next`, at this time.
     returned: (Lsn, Instant),
+    /// Where reading began, and the transactions that may have been committed before and were not visible yet.
+    opening: (Lsn, BTreeSet<u32>),
     /// The transactions that the gate must still wait for.
     invisible: BTreeSet<u32>,
     /// An error that came after commits, which are returned first.
@@ -152,9 +154,13 @@ impl PostgresSource {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let from = server.start_position(&mut connection, options, start).await?;
-        if let Start::At(_) = start {
-            released.fetch_max(from.0, Relaxed);
-        }
+        let unfinished = match start {
+            Start::At(_) => {
+                released.fetch_max(from.0, Relaxed);
+                BTreeSet::new()
+            }
+            Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
+        };
         Ok(PostgresSource {
             assembler: Assembler::new(&options.outbox_table, from),
             network: network.clone(),
@@ -165,6 +171,7 @@ impl PostgresSource {
             queries: None,
             stream: None,
             returned: (from, Instant::now()),
+            opening: (from, unfinished),
             invisible: BTreeSet::new(),
             deferred_error: None,
             rejected: 0,
@@ -191,20 +198,33 @@ impl PostgresSource {
         if self.stream.is_none() {
             let connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
             let command = self.server.start_command(&self.options, self.assembler.read());
-            let stream = connection.start_replication(&command).await?;
+            let stream = match connection.start_replication(&command).await {
+                Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
+                    let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
+                    if slot::end_earlier_session(&mut queries, &self.options).await? {
+                        let slot = &self.options.slot;
+                        tracing::info!(slot, "ended an earlier session of this process, which held the slot");
+                    }
+                    return Err(error.into());
+                }
+                started => started?,
+            };
             let now = Instant::now();
             self.stream = Some(LogStream { stream, received_at: now, asked_at: now, status_at: now });
         }
         Ok(())
     }
 
-    /// Waits for a message, and reads on while more have arrived already.
+    /// Waits for a message, or until a position is due that was withheld, and reads on while more have arrived already.
     async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
         self.open_stream().await?;
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
-        let mut message = log.read(&self.options, read, confirmed, &self.wall_clock).await?;
+        let (returned, at) = self.returned;
+        let wait_until = (read > returned).then_some(at + STATUS_INTERVAL);
+        let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await?;
+        let Some(mut message) = message else { return Ok(()) };
         let (mut keys, mut messages) = (0, 0);
         loop {
             let ready_before = self.assembler.ready().len();
@@ -265,14 +285,16 @@ impl PostgresSource {
 }
 
 impl LogStream {
-    /// Waits for the next message. Meanwhile reports what has been read and confirmed, and asks for signs of life.
+    /// Waits for the next message; returns `None` if there is none at `wait_until`. Meanwhile reports what has been read
+    /// and confirmed, and asks for signs of life.
     async fn read(
         &mut self,
         options: &PostgresOptions,
         read: Lsn,
         confirmed: Lsn,
         wall_clock: &WallClock,
-    ) -> Result<LogMessage, SourceError> {
+        wait_until: Option<Instant>,
+    ) -> Result<Option<LogMessage>, SourceError> {
         loop {
             let now = Instant::now();
             if now >= self.status_at + STATUS_INTERVAL {
@@ -283,14 +305,37 @@ impl LogStream {
                 self.status_at = now;
                 self.stream.send_status(read, confirmed, wall_clock(), is_reply_requested).await?;
             }
-            if let Ok(message) = timeout_at(self.status_at + STATUS_INTERVAL, self.stream.read()).await {
+            let status_due = self.status_at + STATUS_INTERVAL;
+            let wake_at = wait_until.map_or(status_due, |wait_until| wait_until.min(status_due));
+            if let Ok(message) = timeout_at(wake_at, self.stream.read()).await {
                 self.received_at = Instant::now();
-                return message;
+                return message.map(Some);
+            }
+            if wait_until.is_some_and(|wait_until| Instant::now() >= wait_until) {
+                return Ok(None);
             }
             let silence = self.received_at.elapsed();
             if silence > options.heartbeat * HEARTBEATS_MISSED_MAX + STATUS_INTERVAL {
                 return Err(protocol_error(&format!("the server has been silent for {silence:?}")));
             }
+        }
+    }
+
+    /// Runs `gate`, and meanwhile reports as [`LogStream::read`] does: the server ends the stream of a silent reader.
+    async fn report_during(
+        &mut self,
+        gate: impl Future<Output = Result<(), SourceError>>,
+        read: Lsn,
+        confirmed: Lsn,
+        wall_clock: &WallClock,
+    ) -> Result<(), SourceError> {
+        tokio::pin!(gate);
+        loop {
+            if let Ok(passed) = timeout(STATUS_INTERVAL, &mut gate).await {
+                return passed;
+            }
+            // If this fails, so does the next read.
+            let _ = self.stream.send_status(read, confirmed, wall_clock(), false).await;
         }
     }
 }
@@ -318,14 +363,25 @@ impl Source for PostgresSource {
         })
     }
 
-    fn wait_until_visible<'a>(&'a mut self, _position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+    fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
             let mut queries = match self.queries.take() {
                 Some(queries) => queries,
                 None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
             };
             self.invisible.append(&mut self.assembler.take_xids());
-            gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max).await?;
+            // The position where reading began covers commits that are not read. Later ones stand for those that are.
+            let (from, unfinished) = &self.opening;
+            if *from == Lsn::of_position(position)? {
+                self.invisible.extend(unfinished);
+            }
+            let gate = gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max);
+            let read = self.assembler.read();
+            let confirmed = Lsn(self.released.load(Relaxed)).min(read);
+            match &mut self.stream {
+                Some(log) => log.report_during(gate, read, confirmed, &self.wall_clock).await?,
+                None => gate.await?,
+            }
             // After an error the connection is dropped, as it may hold unread replies.
             self.queries = Some(queries);
             self.invisible.clear();

@@ -6,6 +6,9 @@ use std::{path::PathBuf, time::Duration};
 
 const PORT_DEFAULT: u16 = 5432;
 
+/// After this many heartbeats in silence the source gives up the server, and the server the source.
+pub(super) const HEARTBEATS_MISSED_MAX: u32 = 3;
+
 /// The options of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresOptions {
@@ -22,6 +25,9 @@ pub struct PostgresOptions {
     /// The certificate authorities that the server's certificate is verified by, as a PEM file. `None` (the default) for
     /// a connection without TLS.
     pub root_certificates: Option<PathBuf>,
+    /// The name that the server shows for its sessions (`pg_stat_activity`). Default `lookaside-invalidator`.
+    /// [`PostgresLog`](super::PostgresLog) adds a random number, by which it knows its own.
+    pub application_name: String,
     /// The replication slot. Each cluster needs one of its own. Created at the first start.
     pub slot: String,
     /// The publication, which names the outbox table. Default `lookaside`.
@@ -29,13 +35,13 @@ pub struct PostgresOptions {
     /// The table, in any schema, whose inserted rows name a key in the first column of a text type. Default
     /// `lookaside_outbox`.
     pub outbox_table: String,
-    /// How long connecting and login may take. Default 5 s.
+    /// How long connecting and login may take. Default 5 s; connecting alone takes 1 s at most.
     pub connect_wait_max: Duration,
     /// How long a reply to a query may take. Default 10 s. Creating a slot waits for all open transactions, so that one
     /// has no such limit.
     pub reply_wait_max: Duration,
     /// The server is asked for a sign of life this often. Default 5 s. After three times this in silence the connection
-    /// is closed.
+    /// is closed, by the server too (`wal_sender_timeout`), which frees the slot.
     pub heartbeat: Duration,
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
@@ -51,6 +57,7 @@ impl Default for PostgresOptions {
             password: String::new(),
             database: "postgres".into(),
             root_certificates: None,
+            application_name: "lookaside-invalidator".into(),
             slot: "lookaside".into(),
             publication: "lookaside".into(),
             outbox_table: "lookaside_outbox".into(),

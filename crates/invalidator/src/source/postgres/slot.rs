@@ -138,8 +138,34 @@ impl Slot {
     }
 }
 
-/// The end of what the server has written to its log.
-pub(super) async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
+/// Ends the session that reads the slot if it is an earlier one of this process, whose connection was lost before the
+/// server noticed. Sessions of others are left alone: two invalidators with one slot are for an operator to sort out.
+/// Returns whether there was one.
+pub(super) async fn end_earlier_session(
+    connection: &mut PostgresConnection,
+    options: &PostgresOptions,
+) -> Result<bool, SourceError> {
+    let (slot, name) = (setup::quote_literal(&options.slot), setup::quote_literal(&options.application_name));
+    let sql = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid \
+         WHERE slot_name = {slot} AND application_name = {name}"
+    );
+    Ok(connection.query_one(&sql).await?.as_deref() == Some("t"))
+}
+
+/// A position that covers all commits that readers see now. It may not be flushed yet: readers see a commit with
+/// `synchronous_commit=off` before that, and the stream has it afterwards.
+pub(super) async fn newest_position(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
+    let sql = "SELECT pg_current_wal_insert_lsn(), current_setting('wal_block_size'), \
+               pg_size_bytes(current_setting('wal_segment_size'))";
+    let row = first_row(connection, sql).await?;
+    let bytes = |index| column(&row, index)?.parse().map_err(|_| protocol_error("a malformed size"));
+    let next = Lsn::parse(column(&row, 0)?).ok_or_else(|| protocol_error("a malformed position"))?;
+    Ok(next.end_before(bytes(1)?, bytes(2)?))
+}
+
+/// The end of what the server has flushed to its log. Commits that readers see already may lie behind it; they are read.
+async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
     let end = connection.query_one("SELECT pg_current_wal_flush_lsn()").await?;
     end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
