@@ -49,7 +49,7 @@ miri: ## the store's threads under Miri, which sees every unsound access (needs 
 simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)
 
-end-to-end: build ## the built binaries with real clients and a real MariaDB
+end-to-end: build ## the built binaries with real clients, a real MariaDB and PostgreSQL
 	$(PYTHON) -m pytest tests
 
 clients: install build ## real clients of six languages; installs the toolchains they need

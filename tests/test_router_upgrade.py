@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Server, answers, eventually, free_port, silent_address, stats
+from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, silent_address, stats
 from routers import ask
 from test_spool import stopped
 from upgrade import (
@@ -59,11 +59,13 @@ class RouterChain(Chain):
                 "wildcard": "PoolRoute|sound",
             },
         }
-        path = folder / "router.json"
-        path.write_text(json.dumps(configuration))
+        self.path = folder / "router.json"
+        self.path.write_text(json.dumps(configuration))
         self.port, self.spool = free_port(), folder / "spool"
+        # Of the routers that delete and read; a peer's, if it is one.
+        self.delete_port = self.read_port = self.port
         options = [
-            "-p", self.port, "-f", path, "--num-proxies", "2",
+            "-p", self.port, "-f", self.path, "--num-proxies", "2",
             "--server-timeout", "5000", "--probe-timeout-initial", "50", "--spool", self.spool, *arguments,
         ]  # fmt: skip
         super().__init__(folder, options)
@@ -77,8 +79,8 @@ class RouterChain(Chain):
         return Connection(("127.0.0.1", self.port))
 
     def behind(self) -> int:
-        """The number of fenced servers."""
-        return int(stats(self.port)["spool_servers_fenced"])
+        """The number of servers with a backlog."""
+        return int(stats(self.delete_port)["spool_servers_fenced"])
 
     def stop(self) -> None:
         """Ends all, the servers too."""
@@ -109,7 +111,9 @@ class Deleter(threading.Thread):
     def run(self) -> None:
         while not self.is_over.is_set() and not self.wrong:
             try:
-                with self.chain.connect() as writer, self.chain.connect() as reader:
+                ports = self.chain.delete_port, self.chain.read_port
+                writer, reader = (Connection(("127.0.0.1", port)) for port in ports)
+                with writer, reader:
                     while not self.is_over.is_set():
                         self.delete_some(writer)
                         self.look(reader)
@@ -297,6 +301,46 @@ def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):
         assert "recovered undelivered deletes" in second.log()
         before = len(deleter.acknowledged)
         eventually(lambda: len(deleter.acknowledged) > before + 10, "deletes are kept")
+
+
+@pytest.mark.parametrize("upgraded", ["deletes", "reads"])
+def test_an_upgrade_keeps_the_fences_of_and_at_a_peer(tmp_path, upgraded):
+    """One router has a backlog for a server, the other one has fenced it for that. Either of them is upgraded."""
+    peer_port = free_port()
+    chain, peer = RouterChain(tmp_path, "--spool-peers", f"127.0.0.1:{peer_port}"), None
+    try:
+        chain.begin()
+        command = [
+            ROUTER, "-p", peer_port, "-f", chain.path, "--num-proxies", "2", "--server-timeout", "5000",
+            "--probe-timeout-initial", "50", "--spool", tmp_path / "spool-of-peer",
+            "--spool-peers", f"127.0.0.1:{chain.port}",
+        ]  # fmt: skip
+        peer = Process("peer", command, tmp_path)
+        peer.wait_ready(lambda: answers(peer_port))
+        for port in (chain.port, peer_port):
+            eventually(lambda port=port: stats(port)["spool_peers_unreachable"] == "0", "they know each other")
+        if upgraded == "deletes":
+            chain.read_port = peer_port
+        else:
+            chain.delete_port = peer_port
+
+        def is_fenced() -> bool:
+            return stats(chain.read_port)["spool_servers_fenced_by_peers"] == "1"
+
+        with deletes(chain) as deleter:
+            eventually(is_fenced, "the other router has fenced the server")
+            for _ in range(3):
+                before = len(deleter.acknowledged)
+                chain.upgrade()
+                assert is_fenced()
+                eventually(lambda so_far=before: len(deleter.acknowledged) > so_far + 10, "deletes are acknowledged")
+            assert is_fenced()
+        eventually(lambda: not is_fenced(), "the fence is released")
+        assert not any("will be flushed" in router.log() for router in (*chain.processes, peer))
+    finally:
+        if peer:
+            peer.stop()
+        chain.stop()
 
 
 def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):

@@ -8,7 +8,9 @@ import contextlib
 import socket
 
 import pytest
-from processes import PROGRAMS, Process, Server, accepts, answers, connect, free_port, stats
+from processes import PROGRAMS, Invalidator, Process, Server, accepts, answers, connect, free_port, stats
+from routers import router
+from test_invalidator_routers import Journal
 from test_tls import TlsServer
 from test_watch import Watcher
 
@@ -20,6 +22,7 @@ REQUESTS = {
     "websocket": b"GET /chat HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + INJECTED,
     # A page whose host name leads here chooses the method: here one that is a command.
     "rebound": b"gets /x HTTP/1.1\r\nHost: example.org:11211\r\n\r\n" + INJECTED,
+    "rebound lease-get": b"lease-get /x HTTP/1.1\r\nHost: example.org:11211\r\n\r\n" + INJECTED,
     # A TLS client that was redirected here; its session ticket is the attacker's.
     "tls": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n" + INJECTED,
 }
@@ -56,6 +59,37 @@ def test_a_request_of_a_browser_is_not_answered_and_nothing_behind_it_is_execute
         assert replies in (b"", b"STORED\r\n", b"END\r\n", b"STORED\r\nEND\r\n"), replies
         assert connect(port).get("injected") is None
     assert int(stats(port)["closed_foreign_protocol"]) == 2
+
+
+def test_a_web_page_takes_no_lease(cluster):
+    """`HTTP/1.1` is a valid key."""
+    with socket.create_connection(("127.0.0.1", cluster.port), timeout=10) as connection:
+        assert all_replies(connection, REQUESTS["rebound lease-get"]) == b""
+    assert sum(int(stats(server.port)["lease_tokens"]) for server in cluster.servers) == 0
+
+
+@pytest.mark.parametrize("request_of", REQUESTS)
+def test_the_port_of_the_invalidator(tmp_path, cluster, request_of):
+    journal = Journal(tmp_path / "app.db")
+    invalidator = Invalidator(journal.url, [cluster], tmp_path / "state", tmp_path)
+    try:
+        with socket.create_connection(("127.0.0.1", invalidator.port), timeout=10) as connection:
+            reply = all_replies(connection, REQUESTS[request_of] + b"stats\r\n")
+        assert reply == b""
+        assert answers(invalidator.port)
+    finally:
+        invalidator.stop()
+        journal.connection.close()
+
+
+def test_a_web_page_reads_no_metrics_of_a_router(tmp_path):
+    port = free_port()
+    with router(tmp_path, {"route": "NullRoute"}, "--metrics-address", str(port)):
+        for host, expected in ((b"example.org", b"HTTP/1.1 403 "), (b"localhost", b"HTTP/1.1 200 ")):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                reply = all_replies(connection, b"GET /metrics HTTP/1.1\r\nHost: %b:%d\r\n\r\n" % (host, port))
+            assert reply.startswith(expected), reply
+            assert (b"lookaside_router_" in reply) == (host == b"localhost")
 
 
 @pytest.mark.parametrize("length", [1, 7, 14])

@@ -250,6 +250,27 @@ fn request_of_another_protocol_ends_the_connection_with_all_that_follows() {
     check_refused_line("GET /\r\n", Some("ERROR"));
 }
 
+/// A page that has bound its own name to this address chooses the method of its request: a verb. It took leases.
+#[test]
+fn request_line_whose_method_is_a_verb_changes_nothing() {
+    let parse = |line: &str| match parse_command(line.as_bytes(), &LIMITS) {
+        Parsed::Command { command, .. } => Some(format!("{command:?}")),
+        Parsed::Bad { .. } => None,
+        other => panic!("{line:?} is {other:?}"),
+    };
+    let stores = ["set", "add", "replace", "append", "prepend", "cas", "lease-set", "ms"];
+    let updates = ["delete", "md", "ma", "incr", "decr", "touch", "gat", "gats", "flush_all", "verbosity"];
+    let operators = ["slabs", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs", "watch"];
+    for verb in stores.iter().chain(&updates).chain(&operators).chain(&["lease-get"]) {
+        for version in ["1.0", "1.1"] {
+            assert_eq!(parse(&format!("{verb} /x HTTP/{version}\r\n")), None, "{verb}");
+        }
+    }
+    for line in ["gets /x HTTP/1.1\r\n", "lease-get /x HTTP/1\r\n", "lease-get xHTTP/1.1\r\n"] {
+        assert!(parse(line).is_some(), "{line}");
+    }
+}
+
 /// A caller that waits for the needed bytes parses a store of any size twice: once for the line, once for the block.
 #[test]
 fn incomplete_command_reports_the_needed_bytes() {

@@ -1,6 +1,6 @@
-//! The start gate (`--wait-for-invalidator`): a router that starts serves only deletes until the invalidator has told
-//! it that all commits so far are deleted in the cluster, or until a bound. Without it, a cluster whose routers were all
-//! down serves what the invalidator could not delete meanwhile, until it has.
+//! The start gate (`--wait-for-invalidator`): a router that starts serves only deletes until the invalidator has
+//! notified it that all commits so far are deleted in the cluster, or until a bound. Without it, a cluster whose routers
+//! were all down serves what the invalidator could not delete meanwhile, until it has.
 //!
 //! ```text
 //! router                                      invalidator

@@ -1,8 +1,8 @@
-//! Routers that serve no gets before this pipeline tells them that their cluster is up to date
+//! Routers that serve no gets before this pipeline reports to them that their cluster is up to date
 //! (`--wait-for-invalidator`).
 //!
 //! ```text
-//! router waits -> newest position in the log -> reached by the safe position -> router told
+//! router waits -> newest position in the log -> reached by the safe position -> router notified
 //! ```
 //!
 //! Invariant: the position is looked up after the router has said that it waits, so it covers everything that was

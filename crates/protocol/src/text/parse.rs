@@ -13,7 +13,7 @@
 
 use super::{
     block::{Block, BlockVerb, parse_meta_store, parse_store},
-    foreign::{is_http, is_tls},
+    foreign::{ends_like_request_line, is_http, is_tls},
     limits::Limits,
     parsed::{CloseReason, Parsed, bad, close, parse_key, single},
 };
@@ -85,6 +85,8 @@ fn parse_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Li
     let command = match verb {
         b"get" => return to_parsed(parse_retrieve(Operation::Get { cas: false }, tokens), consumed, false),
         b"gets" => return to_parsed(parse_retrieve(Operation::Get { cas: true }, tokens), consumed, false),
+        // Of the verbs that a page can choose, the others change nothing with such arguments.
+        b"lease-get" if ends_like_request_line(line) => return close(CloseReason::ForeignProtocol, None, buffer),
         b"lease-get" => return to_parsed(parse_retrieve(Operation::LeaseGet, tokens), consumed, false),
         b"gat" => return to_parsed(parse_retrieve_and_touch(false, tokens), consumed, false),
         b"gats" => return to_parsed(parse_retrieve_and_touch(true, tokens), consumed, false),

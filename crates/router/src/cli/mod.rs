@@ -154,9 +154,9 @@ pub struct Options {
     /// or `ignore`, so that the peer may read the deleted value
     #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = peer_missing)]
     pub spool_peer_missing: PeerMissing,
-    /// After the start, refuse all requests but deletes until the invalidator has told this router that it has caught
-    /// up, for at most this many seconds; 0 serves at once. Without it, routers of a cluster that were all down show
-    /// old values until their deletes have been delivered. Needs a lookaside-invalidator for this cluster
+    /// After the start, refuse all requests but deletes until the invalidator has notified this router that it has
+    /// caught up, for at most this many seconds; 0 serves at once. Without it, routers of a cluster that were all down
+    /// show old values until their deletes have been delivered. Needs a lookaside-invalidator for this cluster
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub wait_for_invalidator: u32,
     /// A unix socket at which the next router takes over from this one. Only this router's user may connect; only that

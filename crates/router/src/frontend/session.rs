@@ -14,9 +14,8 @@
 //!
 //! Invariants: replies leave in the order of the requests. The next bytes are read only after the last reply has been
 //! written, unless all requests before them are deletes; so a client that sends without reading delays only itself and
-//! holds a bounded amount of memory. The
-//! mutations of a batch are executed even if the client has disconnected: a delete is not dropped for a broken
-//! connection.
+//! holds a bounded amount of memory. The mutations of a batch are executed even if the client has disconnected: a delete
+//! is not dropped for a broken connection.
 //!
 //! If clients must authenticate, [`login`] executes what they may do before.
 //!

@@ -124,7 +124,10 @@ impl SimulatedRegion {
     }
 
     async fn inject_fault(self, mut rng: fastrand::Rng, duration: Duration) {
-        let kind = KINDS[rng.usize(0..KINDS.len())];
+        let kind = match KINDS[rng.usize(0..KINDS.len())] {
+            _ if self.plan.favours_backlogs && rng.bool() => Kind::ReplaceRouterWithBacklog,
+            kind => kind,
+        };
         let target = Target::random(&mut rng, &self.plan);
         let cluster = (kind != Kind::RestartInvalidator && kind != Kind::HangInvalidator)
             .then(|| cluster_name(target.router.cluster));
@@ -160,7 +163,7 @@ impl SimulatedRegion {
                 // The router may have spooled deletes for the server that it cannot reach.
                 self.network.cut(host, server);
                 tokio::time::sleep(duration / 2).await;
-                match rng.bool() {
+                match rng.bool() || self.plan.favours_backlogs {
                     true => self.restart_router(router, duration / 2, rng).await,
                     false => self.upgrade_router(router, rng).await,
                 }

@@ -31,12 +31,15 @@ pub(super) struct RunPlan {
     pub(super) spool_mode: SpoolMode,
     /// Whether no fault begins before the one before it has been repaired.
     pub(super) has_single_faults: bool,
+    /// Whether half of the faults cut a router off from a server and then replace the router, by a crash.
+    pub(super) favours_backlogs: bool,
 }
 
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
         use DisabledGuarantee::{Fence, Peers, Spool};
+        let favours_backlogs = matches!(disabled, Fence | Spool);
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         RunPlan {
             routers: match disabled {
@@ -49,7 +52,8 @@ impl RunPlan {
                 (Fence | Peers, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
                 _ => spool_mode,
             },
-            has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0,
+            has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0 && !favours_backlogs,
+            favours_backlogs,
         }
     }
 

@@ -35,8 +35,8 @@ use tokio::{
 /// How often a router that answers is probed.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The first and the longest delay between two probes of a suspect router; the longest is also the shortest between two
-/// that are answered. A probe of a router that is known to be down
-/// costs no packet: the destination makes connections at its own pace.
+/// that are answered. A probe of a router that is known to be down costs no packet: the destination makes connections at
+/// its own pace.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
 const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
 
