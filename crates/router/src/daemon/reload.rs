@@ -172,11 +172,6 @@ impl ConfigLoader {
         self.spares.configure(active.reads.pools());
     }
 
-    /// Sets the TLS policies of peers alone, before a configuration is in force.
-    pub(super) fn set_peer_policies(&self) {
-        self.network.set_policies(self.peers.iter().cloned());
-    }
-
     /// Replays the spool. Never returns.
     pub(super) async fn replay_spool(&self) {
         match &self.spool {
@@ -201,6 +196,10 @@ pub(super) struct ReloadHost<'a> {
 }
 
 impl ResizeHost for ReloadHost<'_> {
+    fn shared(&self) -> &SharedState {
+        self.shared
+    }
+
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {
         self.loader.load(Ok(text.to_owned()))
     }
@@ -240,7 +239,7 @@ pub(super) async fn reload_loop(
                 tokio::select! {
                     biased;
                     content = &mut next_content => break content,
-                    event = resizer.next_event() => resizer.handle(event, host),
+                    () = resizer.step(host) => {}
                 }
             }
         };
