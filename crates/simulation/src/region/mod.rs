@@ -120,6 +120,7 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
             region.start_router(router, rng.u64(..));
         }
     }
+    region.wait_for_routers().await;
     region.start_invalidator(rng.u64(..));
     region.start_applications(&mut rng);
     region.inject_faults(&mut rng, Instant::now() + region.plan.load_duration()).await;
@@ -157,6 +158,16 @@ struct SimulatedRegion {
 }
 
 impl SimulatedRegion {
+    /// Waits until all routers serve, which takes a router with peers a moment. A program that connects before waits for
+    /// its next attempt.
+    async fn wait_for_routers(&self) {
+        for router in (0..CLUSTERS).flat_map(|cluster| self.plan.routers(cluster)) {
+            while !self.network.is_listening(&address(&router.host())) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
     /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
     async fn quiesce(&self) {
         for cluster in 0..CLUSTERS {
