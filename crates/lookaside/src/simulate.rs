@@ -85,12 +85,7 @@ pub fn run(options: &Options) -> Result<()> {
             out,
             "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
              servers: {}, changes of a router's configuration: {}",
-            tally.hangs,
-            tally.upgrades,
-            tally.spooled,
-            tally.flushes,
-            tally.spare_takeovers,
-            tally.config_changes,
+            tally.hangs, tally.upgrades, tally.spooled, tally.flushes, tally.spare_takeovers, tally.config_changes,
         )?;
         writeln!(
             out,

@@ -65,6 +65,7 @@ pub use frontend::session::{DELETES_BYTES_MAX, WRITE_STALL_MAX};
 pub use proxy::{ConfigUpdates, Proxy};
 pub use resize::driver::{Applied, ResizeHost, Resizer, ResizerSettings};
 pub use resize::start::ResizerChannels;
+pub use resize::status::ResizeStatus;
 pub use resize::store::CoverageStore;
 pub use shared::{Identity, SharedState};
 pub use spares::{Spares, SparesStats};

@@ -9,6 +9,7 @@ use crate::config::router_config::RouterConfig;
 use crate::config::source::Source;
 use crate::config::watcher::ConfigWatcher;
 use crate::resize::driver::{ResizeHost, Resizer};
+use crate::resize::status::ResizeStatus;
 use crate::shared::SharedState;
 use crate::spares::Spares;
 use crate::spool::Spool;
@@ -196,8 +197,8 @@ pub(super) struct ReloadHost<'a> {
 }
 
 impl ResizeHost for ReloadHost<'_> {
-    fn shared(&self) -> &SharedState {
-        self.shared
+    fn status(&self) -> &Arc<ResizeStatus> {
+        self.shared.resize()
     }
 
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {

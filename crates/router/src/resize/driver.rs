@@ -15,7 +15,6 @@ use super::status::ResizeStatus;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
-use crate::shared::SharedState;
 use crate::tree::active_configs::{ActiveConfigs, CoveredConfig};
 use lookaside_client::Network;
 use lookaside_routing::Address;
@@ -33,8 +32,8 @@ const WAIT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 
 /// What a driver needs of its process.
 pub trait ResizeHost {
-    /// The state that the threads share.
-    fn shared(&self) -> &SharedState;
+    /// Where the state is shown to operators and other routers.
+    fn status(&self) -> &Arc<ResizeStatus>;
     /// Parses a configuration and adds the options of the command line.
     fn parse(&self, text: &str) -> Result<RouterConfig, String>;
     /// Called before `active` is sent to the threads.

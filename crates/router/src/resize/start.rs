@@ -44,7 +44,7 @@ impl Resizer {
                 of_peers.map_or_else(|| InitialCoverage::first(config.clone()), Ok)?
             }
         };
-        let status = host.shared().resize().clone();
+        let status = host.status().clone();
         let mut resizer = Resizer::new(initial, settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
         Ok(resizer)

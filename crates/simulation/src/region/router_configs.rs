@@ -4,7 +4,8 @@ use super::coverage_disk::CoverageDisk;
 use crate::checker::Checker;
 use lookaside_client::{DestinationOptions, Network};
 use lookaside_router::{
-    ActiveConfigs, ResizeHost, Resizer, ResizerChannels, ResizerSettings, RouterConfig, SharedState, Spares, Spool,
+    ActiveConfigs, ResizeHost, ResizeStatus, Resizer, ResizerChannels, ResizerSettings, RouterConfig, SharedState,
+    Spares, Spool,
 };
 use lookaside_routing::Defaults;
 use std::{future::pending, sync::Arc};
@@ -27,8 +28,8 @@ impl RouterHost {
 }
 
 impl ResizeHost for RouterHost {
-    fn shared(&self) -> &SharedState {
-        &self.shared
+    fn status(&self) -> &Arc<ResizeStatus> {
+        self.shared.resize()
     }
 
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {
