@@ -1,12 +1,14 @@
 """An invalidator and the routers of a cluster that hang, die and come back: deletes reach the servers through another
-router at once, and a router that starts shows nothing that changed while it was down."""
+router at once, and a router that starts shows nothing that changed while it was down. The same for a router that
+refuses deletes because it does not reach a server."""
 
+import json
 import signal
 import sqlite3
 import time
 
 import pytest
-from processes import Cluster, Invalidator, answers, connect, eventually, stats
+from processes import Cluster, Invalidator, answers, connect, eventually, free_port, stats
 from routers import ask
 
 JOURNAL = """
@@ -79,6 +81,38 @@ def test_a_hung_router_delays_no_delete_by_its_timeout(region, journal):
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_suspect"] == "1", "the hung one is suspect")
         cluster.routers[hung].running.send_signal(signal.SIGCONT)
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_suspect"] == "0", "it answers again")
+
+
+def add_cut_router(cluster: Cluster, *arguments: str) -> None:
+    """Adds a router that does not reach the first server, as the one that the invalidator asks first."""
+    configuration = cluster.configuration()
+    configuration["pools"]["wildcard"]["servers"][0] = f"127.0.0.1:{free_port()}"
+    cluster.configuration_path = cluster.log_dir / "cut-router.json"
+    cluster.configuration_path.write_text(json.dumps(configuration))
+    cluster.router_arguments = arguments
+    cluster.add_router()
+    cluster.ports.reverse()
+    cluster.routers.reverse()
+
+
+@pytest.mark.parametrize("has_spool", [False, True], ids=["plain", "spool"])
+def test_deletes_that_a_router_refuses_reach_the_server_through_another(tmp_path, journal, has_spool):
+    """A router that reached neither a server nor its peer refused the deletes, and was asked again for as long as that
+    lasted, although the other router reached the server."""
+    cluster = Cluster("one", tmp_path)
+    invalidator = None
+    try:
+        spool = ("--spool", str(tmp_path / "spool"), "--spool-peers", f"127.0.0.1:{free_port()}") if has_spool else ()
+        add_cut_router(cluster, *spool)
+        invalidator = Invalidator(journal.url, [cluster], tmp_path / "state", tmp_path)
+        taken = [delete_seconds(journal, cluster.ports[1], f"key:{number}") for number in range(KEYS)]
+        assert max(taken) < 2.5, taken
+        figures = stats(invalidator.port)
+        assert int(figures["router_refusals"]) + int(figures["hedged_batches"]) > 0, figures
+    finally:
+        if invalidator:
+            invalidator.stop()
+        cluster.stop()
 
 
 def test_pending_deletes_are_sent_when_a_router_is_back(region, journal):

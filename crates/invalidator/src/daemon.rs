@@ -21,7 +21,9 @@ use crate::{
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
 };
-use lookaside_client::{DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork, TkoTrackers};
+use lookaside_client::{
+    DestinationOptions, DestinationRole, LoginNetwork, Network, TcpDestination, TcpNetwork, TkoTrackers,
+};
 use lookaside_routing::{Address, Destination, HealthSettings};
 use std::{
     fs::{self, File, TryLockError},
@@ -132,6 +134,12 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
         .listen(&Address(options.listen.as_str().into()))
         .await
         .map_err(|why| format!("cannot listen on {}: {why}; --listen HOST:PORT chooses another", options.listen))?;
+    let routers = match &options.router_login {
+        Some(file) => {
+            Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| format!("--router-login: {why}"))?)
+        }
+        None => network.clone(),
+    };
     let statistics = Statistics::new(options.clusters.iter().map(|cluster| cluster.name.as_str()));
     let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
@@ -140,7 +148,7 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
             options,
             index,
             database.log(&options.clusters[index].name, &network),
-            &network,
+            &routers,
             &statistics,
         );
         pipelines.spawn(pipeline.run(shutdown.clone()));

@@ -51,6 +51,10 @@ pub struct Options {
     /// A frontend cluster and its routers; if one does not answer, the next is used. May be given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
     pub clusters: Vec<Cluster>,
+    /// Log in at the routers, if they require it (their -Y), with the line user:password in this file, which is read
+    /// for each connection
+    #[arg(long, value_name = "FILE")]
+    pub router_login: Option<PathBuf>,
     /// Directory for the position of each cluster; created if missing. Without its files a restart does not know which
     /// deletes are pending
     #[arg(long, value_name = "PATH")]

@@ -4,7 +4,7 @@
 
 mod support;
 
-use lookaside_router::{DELETES_BYTES_MAX, Settings, TOTAL_REPLY_BYTES_MAX, WRITE_STALL_MAX};
+use lookaside_router::{BATCH_REQUESTS_MAX, DELETES_BYTES_MAX, Settings, TOTAL_REPLY_BYTES_MAX, WRITE_STALL_MAX};
 use std::pin::pin;
 use std::time::Duration;
 use support::{SessionHarness, expect, rest};
@@ -176,6 +176,38 @@ async fn deletes_in_progress_are_executed_even_if_their_client_has_disconnected(
     sleep(MOMENT).await;
     assert_eq!(harness.route.keys(), ["a", "hung1", "hung2", "hung3"]);
     assert_eq!(harness.proxy.shared().connections(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lone_delete_is_executed_even_if_its_client_has_disconnected() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
+    client.write_all(b"delete hung\r\n").await.unwrap();
+    sleep(MOMENT).await;
+    drop(client);
+    sleep(MOMENT).await;
+    harness.route.hung.add_permits(1);
+    sleep(MOMENT).await;
+    assert_eq!((harness.route.keys(), harness.counters().overlapped_batches), (vec!["hung".to_owned()], 0));
+    assert_eq!(harness.proxy.shared().connections(), 0);
+}
+
+/// A batch has at most [`BATCH_REQUESTS_MAX`] requests. What has arrived with them is not read again.
+#[tokio::test(start_paused = true)]
+async fn a_delete_that_arrived_with_a_full_batch_does_not_wait_for_it() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect_with(1 << 16);
+    // The session reads more at once after this.
+    client.write_all("delete a\r\n".repeat(6_000).as_bytes()).await.unwrap();
+    within(expect(&mut client, &"NOT_FOUND\r\n".repeat(6_000))).await;
+    let text = format!("{}delete behind\r\n", "delete hung\r\n".repeat(BATCH_REQUESTS_MAX));
+    client.write_all(text.as_bytes()).await.unwrap();
+    sleep(MOMENT).await;
+    assert_eq!(harness.route.keys().last().map(String::as_str), Some("behind"));
+    harness.route.hung.add_permits(1);
+    within(expect(&mut client, &"NOT_FOUND\r\n".repeat(BATCH_REQUESTS_MAX + 1))).await;
+    assert!(harness.route.batch_sizes().ends_with(&[1, BATCH_REQUESTS_MAX]), "{:?}", harness.route.batch_sizes());
+    assert_eq!(harness.counters().overlapped_batches, 1);
 }
 
 /// Otherwise a client that does not read would hold what its deletes hold: a part of the window, for example.

@@ -8,9 +8,8 @@ use crate::net::tls::certificates::Certificates;
 use crate::net::watchers::WatchSources;
 use crate::observe::baseline::Baseline;
 use crate::observe::event_log::{EventSink, format_eviction, kind};
-use crate::session::auth::credentials::Credentials;
-use crate::session::auth::login_log::LoginLog;
 use crate::session::context::Protocols;
+use lookaside_authentication::{Credentials, LoginLog};
 use lookaside_store::{Options, RegionName, Store};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::Log;
@@ -78,10 +77,7 @@ impl Secrets {
             }
         }
         for users in self.sasl_users.iter().chain(&self.text_users) {
-            match users.reload() {
-                Ok(()) => tracing::info!("{} reloaded", users.describe_count()),
-                Err(error) => tracing::error!("cannot reload users; keeping the old ones: {error}"),
-            }
+            users.reload_and_log();
         }
     }
 }

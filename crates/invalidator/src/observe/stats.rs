@@ -69,6 +69,10 @@ pub struct ClusterStatistics {
     pub save_failures: SharedCounter,
     /// Batches that another router got too because the first had not answered within the hedge delay.
     pub hedged_batches: SharedCounter,
+    /// Deletes that one router refused and another one got at once.
+    pub rerouted: SharedCounter,
+    /// Deletes that one router refused and another one applied.
+    pub router_refusals: SharedCounter,
     /// How often a router stopped answering.
     pub router_failures: SharedCounter,
     /// How often refused deletes were sent again at once because a router answered after none had.
@@ -130,6 +134,8 @@ impl ClusterStatistics {
             positions_lost: SharedCounter::default(),
             save_failures: SharedCounter::default(),
             hedged_batches: SharedCounter::default(),
+            rerouted: SharedCounter::default(),
+            router_refusals: SharedCounter::default(),
             router_failures: SharedCounter::default(),
             recoveries: SharedCounter::default(),
             start_gates_opened: SharedCounter::default(),
@@ -252,6 +258,8 @@ impl Statistics {
         lines.add("batches", batches);
         lines.add("keys_per_batch", format!("{:.2}", batch_keys as f64 / batches.max(1) as f64));
         lines.add("hedged_batches", sum(|c| &c.hedged_batches));
+        lines.add("rerouted", sum(|c| &c.rerouted));
+        lines.add("router_refusals", sum(|c| &c.router_refusals));
         lines.add("router_failures", sum(|c| &c.router_failures));
         lines.add("source_failures", sum(|c| &c.source_failures));
         lines.add("positions_lost", sum(|c| &c.positions_lost));
@@ -339,6 +347,8 @@ impl StatLines {
         self.add(format!("{prefix}retried"), cluster.retried.value());
         self.add(format!("{prefix}batches"), cluster.batches.value());
         self.add(format!("{prefix}hedged_batches"), cluster.hedged_batches.value());
+        self.add(format!("{prefix}rerouted"), cluster.rerouted.value());
+        self.add(format!("{prefix}router_refusals"), cluster.router_refusals.value());
         self.add(format!("{prefix}routers_suspect"), cluster.routers_suspect());
         self.add(format!("{prefix}router_failures"), cluster.router_failures.value());
         self.add(format!("{prefix}recoveries"), cluster.recoveries.value());

@@ -1,5 +1,5 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
-//! Routers that answer, hang, or are down, as a test wants it, and that record what they received.
+//! Routers that answer, hang, are down, or refuse deletes, as a test wants it, and that record what they received.
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
@@ -7,7 +7,7 @@ use lookaside_invalidator::{
     observe::stats::{ClusterStatistics, Statistics},
     pipeline::delivery::{HEDGE_DELAY, RouterConnections, RouterDelivery},
 };
-use lookaside_protocol::{Operation, Reply, Request};
+use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
 use std::{
     io,
@@ -36,6 +36,8 @@ pub enum Behavior {
 pub struct FakeRouter {
     address: Address,
     behavior: watch::Sender<Behavior>,
+    /// Deletes of keys that begin with this are refused; `None` if none are.
+    refused_prefix: Mutex<Option<String>>,
     /// The keys of deletes, and when they arrived.
     received: Mutex<Vec<(String, Instant)>>,
     /// The keys of gets: probes.
@@ -49,6 +51,7 @@ impl FakeRouter {
         Arc::new(FakeRouter {
             address: Address(name.into()),
             behavior: watch::Sender::new(behavior),
+            refused_prefix: Mutex::default(),
             received: Mutex::default(),
             probes: Mutex::default(),
             values: Mutex::default(),
@@ -57,6 +60,11 @@ impl FakeRouter {
 
     pub fn set(&self, behavior: Behavior) {
         self.behavior.send_replace(behavior);
+    }
+
+    /// Refuses deletes of keys that begin with `prefix`, as a router that reaches neither their server nor its peers.
+    pub fn refuse(&self, prefix: &str) {
+        *self.refused_prefix.lock().expect("no panic") = Some(prefix.into());
     }
 
     pub fn received(&self) -> Vec<String> {
@@ -77,8 +85,13 @@ impl FakeRouter {
         let key = String::from_utf8_lossy(&request.key).into_owned();
         match request.operation {
             Operation::Delete { .. } => {
+                let prefix = self.refused_prefix.lock().expect("no panic").clone();
+                let is_refused = prefix.is_some_and(|prefix| key.starts_with(&prefix));
                 self.received.lock().expect("no panic").push((key, Instant::now()));
-                Ok(Reply::Deleted)
+                match is_refused {
+                    true => Ok(Reply::Error(ErrorReply::Server("no reply from the server".into()))),
+                    false => Ok(Reply::Deleted),
+                }
             }
             _ => {
                 let values = self.values.lock().expect("no panic");

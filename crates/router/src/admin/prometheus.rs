@@ -105,6 +105,8 @@ const COUNTER_METRICS: &[CounterMetric] = &[
     ),
     ("connections_long_line_total", |delta| delta.closed_long_line, "Client connections closed for a line without an end."),
     ("connections_stalled_total", |delta| delta.stalled_connections, "Client connections closed because the client read no replies."),
+    ("auth_total", |delta| delta.auth_cmds, "Login attempts of clients (-Y, -S)."),
+    ("auth_errors_total", |delta| delta.auth_errors, "Refused logins: guesses, or a client with an old password."),
     ("accept_errors_total", |delta| delta.accept_errors, "Failures to accept a client's connection."),
     ("bad_commands_total", |delta| delta.bad_commands, "Commands that were malformed or not allowed."),
     ("flush_all_total", |delta| delta.cmd_flush, "Commands flush_all, refused ones too."),

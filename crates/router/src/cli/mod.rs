@@ -1,9 +1,11 @@
 //! The command line: mcrouter's flags as far as they have a meaning here, and flags of our own.
 
+mod auth;
 mod ignored;
 mod listen;
 pub(crate) mod tls;
 
+pub use auth::AuthOptions;
 pub use listen::ListenOptions;
 pub use tls::TlsOptions;
 
@@ -73,6 +75,9 @@ pub struct Options {
     /// Certificates.
     #[command(flatten)]
     pub tls: TlsOptions,
+    /// Passwords.
+    #[command(flatten)]
+    pub auth: AuthOptions,
     /// Threads, each with its own connections to the servers; 0 for one per core
     #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
     pub num_proxies: u16,

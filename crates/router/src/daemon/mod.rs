@@ -21,6 +21,7 @@ use crate::cli::Options;
 use crate::config::watcher::ConfigWatcher;
 use crate::frontend::listen::{self, ListenAddress, SocketFile};
 use crate::frontend::session::ClientSession;
+use crate::frontend::users::Users;
 use crate::handover::{self, UpgradeListener, WorkerSet};
 use crate::resize::driver::Resizer;
 use crate::shared::SharedState;
@@ -28,7 +29,7 @@ use crate::tls::{self, Certificates};
 use lookaside_net::TlsMode;
 use lookaside_telemetry::Log;
 use lookaside_upgrade::Successor;
-use reload::{ConfigLoader, ReloadHost, reload_loop};
+use reload::{ConfigLoader, ReloadHost, reload_loop, reload_users};
 use signals::Signals;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -87,6 +88,8 @@ type Sessions = Vec<Vec<ClientSession>>;
 /// A running daemon, as the main thread sees it.
 struct Daemon<'a> {
     options: &'a Options,
+    /// `None` if clients need not authenticate.
+    users: Option<Arc<Users>>,
     loader: ConfigLoader,
     /// The last text of the configuration's source, for its watcher.
     seen: Option<String>,
@@ -132,13 +135,13 @@ impl Daemon<'_> {
     /// Runs until the daemon is to end (`None`), or until another process is ready to take over and all threads have
     /// suspended their sessions.
     fn run_until_exit(&mut self) -> Result<Option<(Successor, Sessions)>, String> {
-        let Daemon { loader, signals, workers, thread_ends, upgrade_listener, resizer, .. } = self;
+        let Daemon { users, loader, signals, workers, thread_ends, upgrade_listener, resizer, .. } = self;
         let seen = self.seen.take();
         self.runtime.block_on(async {
             let mut replay = pin!(loader.replay_spool());
             let exit = tokio::select! {
                 biased;
-                exit = wait_for_exit(loader, signals, upgrade_listener.as_mut(), &self.shared, resizer, seen) => exit,
+                exit = wait_for_exit(users.as_deref(), loader, signals, upgrade_listener.as_mut(), &self.shared, resizer, seen) => exit,
                 () = &mut replay => Exit::Shutdown,
             };
             match exit {
@@ -193,6 +196,7 @@ impl Daemon<'_> {
 
 /// Waits for the signal to end, or for the next process. Reloads configuration and certificates until then.
 async fn wait_for_exit(
+    users: Option<&Users>,
     loader: &ConfigLoader,
     signals: &mut Signals,
     upgrade_listener: Option<&mut UpgradeListener>,
@@ -218,6 +222,7 @@ async fn wait_for_exit(
         _ = signals.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         successor = successor => return Exit::Upgrade(successor),
         () = tls::reload_loop(loader.certificates(), &mut signals.hangup_certificates) => {}
+        () = reload_users(users, &mut signals.hangup_users) => {}
         () = reload_loop(&host, watcher, &mut signals.hangup_config, resizer) => {}
         () = loader.spares().run(loader.network()) => {}
     }

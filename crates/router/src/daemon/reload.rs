@@ -8,6 +8,7 @@ use crate::config::last_good::LastGoodConfig;
 use crate::config::router_config::RouterConfig;
 use crate::config::source::Source;
 use crate::config::watcher::ConfigWatcher;
+use crate::frontend::users::Users;
 use crate::resize::driver::{ResizeHost, Resizer};
 use crate::resize::status::ResizeStatus;
 use crate::shared::SharedState;
@@ -16,7 +17,7 @@ use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::Certificates;
 use crate::tree::active_configs::ActiveConfigs;
-use lookaside_client::{DestinationOptions, TcpNetwork, WindowSettings};
+use lookaside_client::{DestinationOptions, LoginNetwork, Network, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -45,6 +46,8 @@ pub(super) struct ConfigLoader {
     certificates: Arc<Certificates>,
     /// The network to servers and to the other routers.
     network: Arc<TlsNetwork>,
+    /// The same; logs in at the other routers.
+    spool_network: Arc<dyn Network>,
     peers: Vec<(Address, TlsPolicy)>,
 }
 
@@ -77,6 +80,7 @@ impl ConfigLoader {
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
             .map_err(|why| format!("--spool-peers: {why}"))?;
+        let network = Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone()));
         Ok(ConfigLoader {
             source,
             etcd: Arc::new(etcd),
@@ -92,7 +96,8 @@ impl ConfigLoader {
                 0 => None,
                 ms => Some(Duration::from_millis(ms.into())),
             },
-            network: Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone())),
+            spool_network: spool_network(options, network.clone())?,
+            network,
             certificates,
             peers,
         })
@@ -173,10 +178,15 @@ impl ConfigLoader {
         self.spares.configure(active.reads.pools());
     }
 
+    /// The network to servers and to the other routers, at which it logs in.
+    pub(super) fn spool_network(&self) -> Arc<dyn Network> {
+        self.spool_network.clone()
+    }
+
     /// Replays the spool. Never returns.
     pub(super) async fn replay_spool(&self) {
         match &self.spool {
-            Some(spool) => spool.replay(self.network.clone(), fastrand::u64(..)).await,
+            Some(spool) => spool.replay(self.spool_network.clone(), fastrand::u64(..)).await,
             None => std::future::pending().await,
         }
     }
@@ -188,6 +198,14 @@ impl ConfigLoader {
             _ => EXIT_USAGE,
         }
     }
+}
+
+/// The network to servers and to the other routers, where `--spool-peers-login` logs in.
+fn spool_network(options: &Options, network: Arc<TlsNetwork>) -> Result<Arc<dyn Network>, String> {
+    let Some(file) = &options.auth.spool_peers_login else { return Ok(network) };
+    let peers = options.spool_peers.iter().map(|peer| peer.address.clone()).collect();
+    let network = LoginNetwork::new(network, file, Some(peers)).map_err(|why| format!("--spool-peers-login: {why}"))?;
+    Ok(Arc::new(network))
 }
 
 /// The daemon, as far as a change of the configuration needs it.
@@ -257,6 +275,14 @@ pub(super) async fn reload_loop(
                 shared.record_config_refused(why);
             }
         }
+    }
+}
+
+/// Reloads the users of `-Y` and `-S` at each SIGHUP. Never returns.
+pub(super) async fn reload_users(users: Option<&Users>, hangup: &mut Signal) {
+    let Some(users) = users else { return std::future::pending().await };
+    while hangup.recv().await.is_some() {
+        users.reload_and_log();
     }
 }
 

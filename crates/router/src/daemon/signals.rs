@@ -2,11 +2,12 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Two signals end the daemon; SIGHUP reloads configuration and certificates.
+/// Two signals end the daemon; SIGHUP reloads configuration, certificates and users.
 pub(super) struct Signals {
     pub(super) hangup_config: Signal,
     /// Every stream of a signal receives it.
     pub(super) hangup_certificates: Signal,
+    pub(super) hangup_users: Signal,
     pub(super) interrupt: Signal,
     pub(super) terminate: Signal,
 }
@@ -18,6 +19,7 @@ impl Signals {
         Ok(Signals {
             hangup_config: receive(SignalKind::hangup())?,
             hangup_certificates: receive(SignalKind::hangup())?,
+            hangup_users: receive(SignalKind::hangup())?,
             interrupt: receive(SignalKind::interrupt())?,
             terminate: receive(SignalKind::terminate())?,
         })

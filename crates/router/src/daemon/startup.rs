@@ -16,7 +16,9 @@ use super::signals::Signals;
 use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
+use crate::frontend::limits::Settings;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
+use crate::frontend::users::Users;
 use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
 use crate::proxy::ConfigUpdates;
 use crate::resize::driver::{Applied, Resizer, ResizerSettings};
@@ -48,6 +50,7 @@ pub(super) fn start<'a>(
     log: Log,
 ) -> Result<Daemon<'a>, String> {
     let InitialConfig { config, seen, refusal } = initial;
+    let users = options.auth.open_users()?.map(Arc::new);
     raise_open_files(options.max_conns);
     let mut inherited = Inherited::from_systemd();
     let mut predecessor = match &options.upgrade_socket {
@@ -61,7 +64,8 @@ pub(super) fn start<'a>(
     let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(config.clone()))));
     loader.prepare(&publish.borrow());
     let (applied, applied_by_threads) = mpsc::unbounded_channel();
-    let (mut workers, threads, thread_ends) = spawn_workers(options, &loader, &shared, &publish, &applied)?;
+    let (mut workers, threads, thread_ends) =
+        spawn_workers(options, users.as_ref(), &loader, &shared, (&publish, &applied))?;
     let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
@@ -91,6 +95,7 @@ pub(super) fn start<'a>(
     let upgrade_listener = sockets.upgrade.map(BoundUpgradeSocket::serve).transpose()?;
     Ok(Daemon {
         options,
+        users,
         loader,
         seen,
         shared,
@@ -195,10 +200,10 @@ type Workers = (WorkerSet, Vec<JoinHandle<()>>, mpsc::Receiver<()>);
 
 fn spawn_workers(
     options: &Options,
+    users: Option<&Arc<Users>>,
     loader: &ConfigLoader,
     shared: &Arc<SharedState>,
-    configs: &watch::Sender<Arc<ActiveConfigs>>,
-    applied: &UnboundedSender<Applied>,
+    (configs, applied): (&watch::Sender<Arc<ActiveConfigs>>, &UnboundedSender<Applied>),
 ) -> Result<Workers, String> {
     let (stop, shutdown) = watch::channel(false);
     let (alive, thread_ends) = mpsc::channel::<()>(1);
@@ -208,7 +213,7 @@ fn spawn_workers(
         let network = loader.network();
         let updates = ConfigUpdates::new(index, configs.subscribe(), applied.clone(), network, fastrand::u64(..));
         let worker = Worker {
-            settings: options.settings(),
+            settings: Settings { users: users.cloned(), ..options.settings() },
             shared: shared.clone(),
             updates,
             shutdown: shutdown.clone(),
@@ -235,7 +240,7 @@ async fn start_resizer(
         ignores_missing_peers: spool.peer_missing == PeerMissing::Ignore,
         threads: options.threads(),
     };
-    Resizer::start(config, settings, store, host, host.loader.network(), channels).await
+    Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await
 }
 
 fn serve_metrics(

@@ -1,5 +1,6 @@
 //! Limits and settings of the clients' side.
 
+use super::users::Users;
 use lookaside_protocol::text::Limits;
 use std::sync::Arc;
 
@@ -24,6 +25,8 @@ pub struct Settings {
     /// `flush_all` is sent to every server instead of being refused. Default false: one careless client would flush the
     /// whole cluster.
     pub flush_enabled: bool,
+    /// Those who may log in. Default none: clients are served without.
+    pub users: Option<Arc<Users>>,
     /// The reply to `version`.
     pub version: String,
     /// The command line, by mcrouter's names of options, for the key `__mcrouter__.options`.
@@ -37,6 +40,7 @@ impl Default for Settings {
             connections_max: CONNECTIONS_MAX,
             miss_on_get_errors: false,
             flush_enabled: false,
+            users: None,
             version: format!("lookaside-router {}", env!("CARGO_PKG_VERSION")),
             options: Arc::default(),
         }

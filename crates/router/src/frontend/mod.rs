@@ -3,6 +3,7 @@
 //! | file | on the path of a request |
 //! |---|---|
 //! | `listen/`, `tls_accept` | accepts the connection |
+//! | `users` | who may log in, if clients must |
 //! | `session` | reads, and runs one batch after the other |
 //! | `parse` | bytes to a batch |
 //! | `flow_control` | a batch in chunks, by the size of values |
@@ -17,3 +18,4 @@ pub(crate) mod parse;
 pub(crate) mod reply;
 pub(crate) mod session;
 pub(crate) mod tls_accept;
+pub(crate) mod users;

@@ -18,6 +18,8 @@
 //! mutations of a batch are executed even if the client has disconnected: a delete is not dropped for a broken
 //! connection.
 //!
+//! If clients must authenticate, [`login`] executes what they may do before.
+//!
 //! On handover to another process ([`crate::handover`]) a session is suspended with its unparsed input and unsent
 //! output. A batch that has begun is answered first.
 //!
@@ -26,12 +28,14 @@
 mod binary;
 mod deletes;
 mod io;
+mod login;
 
 pub use deletes::DELETES_BYTES_MAX;
 
 use super::buffer_pool::SessionBuffers;
 use super::context::SessionContext;
 use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, may_return_value, value_bytes};
+use super::limits::Settings;
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
@@ -39,8 +43,9 @@ use crate::shared::ReplyBytesPermit;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
+use lookaside_authentication::Authentication;
 use lookaside_client::Stream;
-use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb, text::CloseReason};
+use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
 use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
@@ -140,6 +145,7 @@ struct Session<'a> {
     swallow_bytes: usize,
     /// Whether the protocol is binary; `None` before the first byte.
     is_binary: Option<bool>,
+    authentication: Authentication,
     /// The number of requests in the last batch. The next is likely to be as large.
     requests_last: usize,
     out: Vec<u8>,
@@ -181,6 +187,7 @@ impl BatchInProgress {
 impl<'a> Session<'a> {
     fn new(context: &'a SessionContext, client: ClientSession, stop: watch::Receiver<bool>) -> Session<'a> {
         let ClientSession { stream, connection_state } = client;
+        let default_protocol = context.settings.users.as_ref().and_then(|users| users.is_binary());
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         Session {
             context,
@@ -190,7 +197,8 @@ impl<'a> Session<'a> {
             read_bytes: READ_BYTES_MIN,
             needed_bytes: input_needed_bytes,
             swallow_bytes: session.swallow_bytes,
-            is_binary: PROTOCOLS.get(usize::from(session.protocol)).copied().flatten(),
+            is_binary: PROTOCOLS.get(usize::from(session.protocol)).copied().flatten().or(default_protocol),
+            authentication: Authentication::from_saved(session.authentication),
             requests_last: 0,
             has_buffers: !input.is_empty() || !output.is_empty(),
             out: output,
@@ -204,7 +212,11 @@ impl<'a> Session<'a> {
     fn suspend(self) -> ClientSession {
         let protocol = PROTOCOLS.iter().position(|protocol| *protocol == self.is_binary).expect("all are listed") as u8;
         let connection_state = ConnectionState {
-            session: SavedSession { protocol, authentication: 0, swallow_bytes: self.swallow_bytes },
+            session: SavedSession {
+                protocol,
+                authentication: self.authentication.to_saved(),
+                swallow_bytes: self.swallow_bytes,
+            },
             input: self.input.to_vec(),
             input_needed_bytes: self.needed_bytes,
             output: self.out,
@@ -229,8 +241,13 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let is_binary = *self.is_binary.get_or_insert(self.input[0] == REQUEST_MAGIC);
-        let limits = &self.context.settings.limits;
-        let parsed = match is_binary {
+        let Settings { limits, users, .. } = &self.context.settings;
+        if let Some(users) = users
+            && self.needs_login(is_binary)
+        {
+            return self.log_in(users, is_binary).await;
+        }
+        let mut parsed = match is_binary {
             true => parse_binary_batch(&mut self.input, limits, Accepted::All),
             false => parse_batch(&mut self.input, limits, self.requests_last, Accepted::All),
         };
@@ -238,16 +255,16 @@ impl<'a> Session<'a> {
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;
         self.is_closing = parsed.close;
-        match parsed.close_reason {
-            None => {}
-            Some(CloseReason::ForeignProtocol) => self.delta.closed_foreign_protocol += 1,
-            Some(CloseReason::LineTooLong) => self.delta.closed_long_line += 1,
+        if let Some(reason) = parsed.close_reason {
+            self.delta.count_close(reason);
         }
-        if parsed.has_only_deletes() {
-            // Boxed, so that a session that waits for its client does not have the space for it.
-            return Box::pin(self.route_deletes(parsed, stopped)).await;
-        }
-        let mut batch = BatchInProgress::new(parsed.batch);
+        let mut batch = match parsed.has_only_deletes() {
+            true => match self.route_deletes(&mut parsed, stopped).await? {
+                Some(outcomes) => BatchInProgress::of_outcomes(outcomes),
+                None => return self.end_if_closing(),
+            },
+            false => BatchInProgress::new(parsed.batch),
+        };
         let mut written = self.compose_replies(parsed.replies, &mut batch).await;
         if written.is_ok() {
             written = self.write().await;
@@ -433,7 +450,7 @@ impl<'a> Session<'a> {
     }
 
     fn add_counters(&mut self) {
-        self.context.counters.add(&std::mem::take(&mut self.delta));
+        self.context.counters.add_and_reset(&mut self.delta);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Every thread counts for itself, and no thread waits for another: a batch is counted in plain numbers, which are
 //! added to the thread's counters once. `stats` adds up the threads.
 
+use lookaside_protocol::text::CloseReason;
 use lookaside_telemetry::{Counter, counters};
 
 counters! {
@@ -22,6 +23,10 @@ counters! {
     closed_foreign_protocol,
     /// Client connections closed because of a command line without an end.
     closed_long_line,
+    /// Login attempts.
+    auth_cmds,
+    /// Refused logins.
+    auth_errors,
     /// Failures to accept a connection.
     accept_errors,
     /// Keys requested with `get` or `gets`.
@@ -78,6 +83,16 @@ counters! {
     bytes_read,
     /// Bytes written to clients.
     bytes_written,
+}
+
+impl CounterDelta {
+    /// Counts a connection that is closed because the client sent what no memcached client sends.
+    pub(crate) fn count_close(&mut self, reason: CloseReason) {
+        match reason {
+            CloseReason::ForeignProtocol => self.closed_foreign_protocol += 1,
+            CloseReason::LineTooLong => self.closed_long_line += 1,
+        }
+    }
 }
 
 /// Appends one line of `stats`.

@@ -19,9 +19,6 @@ use lookaside_telemetry::LogFormat;
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
 
-/// The file of users for `-S`; memcached reads it if it is built with a password file for SASL.
-pub(crate) const SASL_FILE_VARIABLE: &str = "MEMCACHED_SASL_PWDB";
-
 /// The size of an item's header in the store. memcached's `-n` does not include its header either.
 const ITEM_HEADER_BYTES: usize = 16;
 

@@ -2,9 +2,10 @@
 //! restart would not help. An error of the system (a port in use, a missing file, an unknown host) has the exit status
 //! 1.
 
+use super::Arguments;
 use super::listen_spec::{parse_specs, protocol_name};
 use super::tls::{is_tls_option, parse_tls_options};
-use super::{Arguments, SASL_FILE_VARIABLE};
+use lookaside_authentication::SASL_FILE_VARIABLE;
 use lookaside_net::TlsMode;
 
 /// An invalid command line, as a message for the operator.

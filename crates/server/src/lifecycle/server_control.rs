@@ -48,7 +48,7 @@ impl ServerControl for ServerState {
 
     fn record_refused_login(&self, user: Option<&[u8]>, descriptor: Option<i32>, now: Now) {
         let peer = || descriptor.and_then(peer_address::endpoints).map(|(peer, _)| peer);
-        self.login_log.record(user, peer, now);
+        self.login_log.record(user, peer, now.unix_ms);
     }
 
     fn refresh_certificates(&self) -> Result<(), String> {

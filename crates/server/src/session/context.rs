@@ -4,7 +4,7 @@
 use crate::observe::counters::Counters;
 use crate::observe::event_log::{EventSink, NO_EVENTS};
 use crate::observe::metrics::Sampler;
-use crate::session::auth::credentials::Credentials;
+use lookaside_authentication::{Credentials, LoginAttempt};
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
 
@@ -130,10 +130,13 @@ impl<'s> SessionContext<'s> {
         self.sasl_users.is_some() || self.text_users.is_some()
     }
 
-    /// Counts and logs a refused login.
-    pub(crate) fn refuse_login(&self, user: Option<&[u8]>, now: Now) {
-        self.counters.auth_errors.add(1);
-        self.control.record_refused_login(user, self.events.connection.descriptor(), now);
+    /// Counts a login, and logs it if it was refused.
+    pub(crate) fn record_login(&self, attempt: LoginAttempt<'_>, now: Now) {
+        self.counters.auth_cmds.add(1);
+        if let LoginAttempt::Refused { user } = attempt {
+            self.counters.auth_errors.add(1);
+            self.control.record_refused_login(user, self.events.connection.descriptor(), now);
+        }
     }
 
     /// A context over a store made with `options`, without a server around it.

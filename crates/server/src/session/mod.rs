@@ -10,7 +10,6 @@
 //! | [`execute`] | text and meta commands against the store |
 //! | [`binary`] | the binary protocol |
 //! | [`reply`] | replies, rendered from the item |
-//! | [`auth`] | users and passwords |
 //! | [`admin_command`], [`crawl`] | an operator's commands; listings of all keys |
 //! | [`context`] | what every call gets: store, counters, limits |
 //!
@@ -19,7 +18,6 @@
 //! byte selects the protocol for the whole connection.
 
 pub(crate) mod admin_command;
-pub(crate) mod auth;
 pub(crate) mod batch;
 pub(crate) mod binary;
 pub(crate) mod context;
@@ -28,12 +26,12 @@ pub(crate) mod execute;
 pub(crate) mod reply;
 
 use admin_command::AdminCommand;
-use auth::Authentication;
-use auth::ascii::{AsciiAuth, parse_login};
 use batch::{Batch, BatchProgress};
 use binary::Scanned;
 use context::{Protocols, SessionContext};
 use crawl::CrawlCommand;
+use lookaside_authentication::ascii::{AsciiAuth, parse_login};
+use lookaside_authentication::{Authentication, LoginAttempt};
 use lookaside_protocol::Command;
 use lookaside_protocol::binary::REQUEST_MAGIC;
 use lookaside_protocol::text::{Parsed, parse_command};
@@ -172,7 +170,9 @@ impl Session {
         }
     }
 
-    /// As [`Session::scan_text`], for a client that has not authenticated.
+    /// As [`Session::scan_text`], for a client that has not authenticated. A login is not scanned a second time, as a
+    /// plain `set`: only a reply that has reached its bound makes bytes be scanned again, and the refusals for one read
+    /// are far below that.
     fn scan_login<'b>(
         &mut self,
         rest: &'b [u8],
@@ -184,14 +184,18 @@ impl Session {
         if batch.steps_count() > 0 {
             return Err(Scan::Full { input_at });
         }
-        match parse_login(rest, context, now) {
+        match parse_login(rest, context.text_users, now.unix_ms) {
             AsciiAuth::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
             AsciiAuth::Authenticated { consumed } => {
                 self.authentication = Authentication::Done;
+                context.record_login(LoginAttempt::Accepted, now);
                 batch.push_line(input_at, Some("STORED"), None, None);
                 Ok(consumed)
             }
-            AsciiAuth::Refused { line, consumed } => {
+            AsciiAuth::Refused { line, consumed, attempt } => {
+                if let Some(attempt) = attempt {
+                    context.record_login(attempt, now);
+                }
                 batch.push_line(input_at, Some(line), None, None);
                 Ok(consumed)
             }
@@ -246,11 +250,7 @@ impl Session {
             Some(Protocol::Text) => 1,
             Some(Protocol::Binary) => 2,
         };
-        let authentication = match self.authentication {
-            Authentication::None => 0,
-            Authentication::InProgress => 1,
-            Authentication::Done => 2,
-        };
+        let authentication = self.authentication.to_saved();
         let saved = SavedSession { protocol, authentication, swallow_bytes: self.swallow_bytes };
         self.crawl.is_none().then_some(saved)
     }
@@ -268,11 +268,7 @@ impl Session {
             (2, Protocols::Both | Protocols::Binary) => Some(Protocol::Binary),
             _ => return None,
         };
-        let authentication = match saved.authentication {
-            0 => Authentication::None,
-            1 => Authentication::InProgress,
-            _ => Authentication::Done,
-        };
+        let authentication = Authentication::from_saved(saved.authentication);
         let swallow_bytes = saved.swallow_bytes;
         Some(Session { swallow_bytes, protocol, authentication, ..Session::with_protocols(listener_protocols) })
     }

@@ -1,14 +1,13 @@
 //! Reads certificates and users, while the process still has the rights of the user that started it.
 
+use crate::cli::Arguments;
 use crate::cli::tls::parse_tls_options;
-use crate::cli::{Arguments, SASL_FILE_VARIABLE};
 use crate::clock::Clock;
 use crate::net::tls::certificates::Certificates;
-use crate::session::auth::credentials::Credentials;
 use crate::shared::Secrets;
 use anyhow::Context;
-use rustix::rand::{GetRandomFlags, getrandom};
-use std::path::{Path, PathBuf};
+use lookaside_authentication::{Credentials, SASL_FILE_VARIABLE};
+use std::path::PathBuf;
 
 pub(crate) fn read_secrets(arguments: &Arguments, clock: Clock) -> anyhow::Result<Secrets> {
     Ok(Secrets {
@@ -30,7 +29,7 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
 /// The users of `-Y`.
 fn read_text_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>> {
     let Some(path) = &arguments.auth_path else { return Ok(None) };
-    let users = read_users(path).context("-Y")?;
+    let users = Credentials::open(path).context("-Y")?;
     tracing::info!("{} can authenticate with a set", users.describe_count());
     Ok(Some(users))
 }
@@ -43,13 +42,7 @@ fn read_sasl_users(arguments: &Arguments) -> anyhow::Result<Option<Credentials>>
     let Some(path) = std::env::var_os(SASL_FILE_VARIABLE).map(PathBuf::from) else {
         anyhow::bail!("-S needs a file of users: {SASL_FILE_VARIABLE} is not set");
     };
-    let users = read_users(&path).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
+    let users = Credentials::open(&path).with_context(|| format!("-S ({SASL_FILE_VARIABLE})"))?;
     tracing::info!("{} can authenticate with SASL", users.describe_count());
     Ok(Some(users))
-}
-
-fn read_users(path: &Path) -> anyhow::Result<Credentials> {
-    let mut key = [0; 32];
-    getrandom(&mut key, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
-    Ok(Credentials::read(path, key)?)
 }

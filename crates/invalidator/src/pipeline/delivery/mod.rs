@@ -2,12 +2,14 @@
 //! instances in each frontend cluster").
 //!
 //! ```text
-//! routers.rs   which router gets a batch, and which one besides when the first does not answer
-//! router.rs    one router: whether it answers, and its probes
+//! batch.rs     one batch: sent to a router, and to another one if that does not answer or refuses
+//! routers.rs   the routers of a cluster: which one is asked first, and which one next
+//! router.rs    one router: whether it answers, its probes, and how much it refuses
 //! ```
 //!
-//! Not here: delays and retries. Keys that failed at every router go back to the pipeline.
+//! Not here: delays and retries. Keys that no router has acknowledged go back to the pipeline.
 
+mod batch;
 mod router;
 mod routers;
 

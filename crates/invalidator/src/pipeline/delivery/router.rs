@@ -40,6 +40,10 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
 const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
 
+/// A router is preferred less after it refused this many deletes within [`REFUSALS_WINDOW`] that another one applied.
+pub(super) const REFUSALS_MAX: u32 = 10;
+const REFUSALS_WINDOW: Duration = Duration::from_secs(1);
+
 /// The key of the start gate's state. Every router answers it, those that do not know it with a miss or an error.
 const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
 /// The state of an open gate.
@@ -64,6 +68,7 @@ pub(super) struct Router {
     /// Notified when the router becomes suspect.
     suspected: Notify,
     log: Mutex<SuspicionLog>,
+    refusals: Mutex<RefusalWindow>,
     /// The run of the router that waits at its start gate; `None` if it serves.
     waiting: Mutex<Option<WaitingRun>>,
 }
@@ -80,11 +85,25 @@ struct SuspicionLog {
     is_logged: bool,
 }
 
+/// What the router refused and another one applied.
+struct RefusalWindow {
+    began_at: Instant,
+    deletes: u32,
+    throttle: LogThrottle<Instant>,
+}
+
 impl Router {
     pub fn new(connections: RouterConnections) -> Router {
         let log = Mutex::new(SuspicionLog { throttle: log_throttle(), is_logged: false });
-        let waiting = Mutex::new(None);
-        Router { connections, is_suspect: AtomicBool::new(false), suspected: Notify::new(), log, waiting }
+        let refusals = RefusalWindow { began_at: Instant::now(), deletes: 0, throttle: log_throttle() };
+        Router {
+            connections,
+            is_suspect: AtomicBool::new(false),
+            suspected: Notify::new(),
+            log,
+            refusals: Mutex::new(refusals),
+            waiting: Mutex::new(None),
+        }
     }
 
     pub fn address(&self) -> &Address {
@@ -124,6 +143,28 @@ impl Router {
             let (cluster, router) = (&statistics.name, self.address());
             tracing::info!(cluster, %router, "router answers again");
         }
+    }
+
+    /// Records that the router refused deletes that `other` applied. True if these are so many that `other` is to be
+    /// preferred.
+    pub fn record_refusals(&self, deletes: u32, other: &Address, statistics: &ClusterStatistics) -> bool {
+        let (now, mut window) = (Instant::now(), self.refusals.lock());
+        if now.duration_since(window.began_at) >= REFUSALS_WINDOW {
+            (window.began_at, window.deletes) = (now, 0);
+        }
+        window.deletes = window.deletes.saturating_add(deletes);
+        if window.deletes < REFUSALS_MAX {
+            return false;
+        }
+        window.deletes = 0;
+        if window.throttle.allow(now).is_some() {
+            let (cluster, router) = (&statistics.name, self.address());
+            tracing::warn!(
+                cluster, %router, %other,
+                "router refuses deletes that another one applies, and is asked after it; check its links to the servers"
+            );
+        }
+        true
     }
 
     /// Records the reply to a probe. True if the router waits at its start gate and that is not announced.

@@ -1,50 +1,28 @@
-//! Which router of a cluster gets a batch of deletes. One that does not answer is hedged: the next router gets the
-//! batch too, and the first answer counts.
+//! The routers of a cluster: which one is asked first, and which one instead of one that does not answer or refuses.
 //!
-//! ```text
-//! 0 ms     batch --> router 1                                    hung
-//! 200 ms   batch ---------------> router 2 --> acknowledged      router 1 is suspect: later batches begin with router 2
-//! ```
-//!
-//! | reply of a router | result |
-//! |---|---|
-//! | `DELETED`, `NOT_FOUND` | applied: most deletes find nothing (§4.1 of the paper: 4 % find something) |
-//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` has an unknown routing prefix |
-//! | any other reply, or none | refused: send it again |
-//!
-//! A delete that two routers apply, or whose reply is lost, does no harm, as deletes are idempotent. An acknowledgement
-//! by either router means the same: the servers have applied the delete or, with `--spool-peers`, no router of the
-//! cluster reads a server that has not (ADR 009). A router that cannot inform a hung peer refuses the delete, which is
-//! then sent again. So the acknowledgement of one router never hides what another one still has to do.
-//!
-//! An unroutable key needs no retry, since nothing can be cached under it through that router either. But a router that
-//! has no route for *deletes* only refuses the key: other operations may reach it.
-//!
-//! Invariants:
-//! * A batch goes to each router at most once. Batches that are hedged are counted.
-//! * After an answer nothing of a batch is waited for. A destination still holds the copy for a hung router until its
-//!   timeout; it refuses requests beyond its own bound, and a suspect router gets no further batches while another one
-//!   answers.
+//! A router that hangs or is down gets no batch while another one answers, and the last router that replied to a whole
+//! batch is preferred. A router that answers but refuses what another one applies, since it does not reach a server,
+//! stays the preferred one for all other keys until it refuses many ([`super::router::REFUSALS_MAX`]).
 
 use super::{
     DeleteResult, Delivery, Refusal, WaitingRouter,
-    router::{Router, RouterConnections, no_answer, reason},
+    batch::RoutedBatch,
+    router::{Router, RouterConnections},
 };
 use crate::observe::stats::ClusterStatistics;
 use bytes::Bytes;
-use futures_util::future::{join_all, select_all};
+use futures_util::future::join_all;
 use lookaside_client::{CommandConnection, CommandError, Network};
-use lookaside_protocol::{ErrorReply, Operation, Reply, Request, text};
-use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes};
+use lookaside_protocol::text;
+use lookaside_routing::{Address, BoxFuture};
 use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
-    vec,
 };
-use tokio::{sync::Notify, time::sleep};
+use tokio::sync::Notify;
 
 /// How long a router may take to flush its cluster.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,10 +36,12 @@ pub const HEDGE_DELAY: Duration = Duration::from_millis(200);
 pub struct RouterDelivery {
     routers: Vec<Router>,
     network: Arc<dyn Network>,
-    statistics: Arc<ClusterStatistics>,
-    hedge_delay: Duration,
-    /// The router to try first among those that answer: the last one that replied to a whole batch.
+    pub(super) statistics: Arc<ClusterStatistics>,
+    pub(super) hedge_delay: Duration,
+    /// The router to try first among those that answer.
     preferred: AtomicUsize,
+    /// How many batches had deletes that were rerouted.
+    reroutes: AtomicUsize,
     /// Whether a batch had no answer from any router, and no router has answered since.
     is_unanswered: AtomicBool,
     recovered: Notify,
@@ -83,6 +63,7 @@ impl RouterDelivery {
             statistics,
             hedge_delay: HEDGE_DELAY,
             preferred: AtomicUsize::new(0),
+            reroutes: AtomicUsize::new(0),
             is_unanswered: AtomicBool::new(false),
             recovered: Notify::new(),
             has_waiting: Notify::new(),
@@ -95,21 +76,53 @@ impl RouterDelivery {
     }
 
     /// Every router once: those that answer before suspect ones, the preferred one first.
-    fn in_order(&self) -> Vec<usize> {
+    pub(super) fn in_order(&self) -> Vec<usize> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut order: Vec<usize> = (0..self.routers.len()).map(|step| (first + step) % self.routers.len()).collect();
         order.sort_by_key(|&at| self.routers[at].is_suspect());
         order
     }
 
+    pub(super) fn router(&self, at: usize) -> &Router {
+        &self.routers[at]
+    }
+
+    /// Prefers a router: it has replied to a whole batch, and refused nothing.
+    pub(super) fn prefer(&self, at: usize) {
+        self.preferred.store(at, Ordering::Relaxed);
+    }
+
+    /// The position in `routers` of the one that gets what another one has refused: each of those that answer in turn,
+    /// so that a cluster of many routers tries all of them in the end. `None` if none answers.
+    pub(super) fn next_for_reroute(&self, routers: &[usize]) -> Option<usize> {
+        let is_answering = |&position: &usize| !self.routers[routers[position]].is_suspect();
+        let answering: Vec<usize> = (0..routers.len()).filter(is_answering).collect();
+        let turn = self.reroutes.fetch_add(1, Ordering::Relaxed).checked_rem(answering.len())?;
+        Some(answering[turn])
+    }
+
+    /// Records that router `at` refused deletes that router `other` then applied. If it refuses many, `other` is
+    /// preferred to it.
+    pub(super) fn record_refusals(&self, at: usize, other: usize, deletes: u32) {
+        self.statistics.router_refusals.add(u64::from(deletes));
+        if self.routers[at].record_refusals(deletes, self.routers[other].address(), &self.statistics) {
+            let _ = self.preferred.compare_exchange(at, other, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Records that no router has answered a batch.
+    pub(super) fn record_unanswered(&self) {
+        self.is_unanswered.store(true, Ordering::Relaxed);
+    }
+
     /// Records that a router does not answer.
-    fn record_failure(&self, at: usize, why: &str) {
+    pub(super) fn record_failure(&self, at: usize, why: &str) {
         self.routers[at].record_failure(why, &self.statistics);
         self.count_suspects();
     }
 
     /// Records that a router has answered.
-    fn record_answer(&self, at: usize) {
+    pub(super) fn record_answer(&self, at: usize) {
         self.routers[at].record_answer(&self.statistics);
         self.count_suspects();
         if self.is_unanswered.swap(false, Ordering::Relaxed) {
@@ -129,7 +142,7 @@ impl RouterDelivery {
 
 impl Delivery for RouterDelivery {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
-        Box::pin(HedgedBatch::new(self, keys).run())
+        Box::pin(RoutedBatch::new(self, keys).run())
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
@@ -194,127 +207,4 @@ impl Delivery for RouterDelivery {
     fn announce_again(&self, waiting: &WaitingRouter) {
         self.routers[waiting.index].announce_again(&waiting.token);
     }
-}
-
-/// A batch on its way through one router, or several.
-struct HedgedBatch<'a> {
-    delivery: &'a RouterDelivery,
-    keys: Vec<Bytes>,
-    results: Vec<DeleteResult>,
-    /// Routers that do not have the batch yet.
-    routers: vec::IntoIter<usize>,
-    /// Those that have it and have not answered.
-    sent: Vec<BoxFuture<'a, RouterOutcomes>>,
-    /// The routers of `sent`.
-    waiting_for: Vec<usize>,
-    is_answered: bool,
-}
-
-/// What a router made of a batch.
-struct RouterOutcomes {
-    router: usize,
-    /// The positions of the keys in the batch.
-    indices: Vec<usize>,
-    outcomes: Outcomes,
-}
-
-impl<'a> HedgedBatch<'a> {
-    fn new(delivery: &'a RouterDelivery, keys: Vec<Bytes>) -> HedgedBatch<'a> {
-        HedgedBatch {
-            delivery,
-            results: vec![DeleteResult::Refused("not sent".to_string()); keys.len()],
-            keys,
-            routers: delivery.in_order().into_iter(),
-            sent: Vec::new(),
-            waiting_for: Vec::new(),
-            is_answered: false,
-        }
-    }
-
-    async fn run(mut self) -> Vec<DeleteResult> {
-        self.send_to_next();
-        let mut is_timed = true;
-        while !self.sent.is_empty() {
-            tokio::select! {
-                biased;
-                (answer, at, _) = select_all(self.sent.iter_mut()) => {
-                    drop(self.sent.swap_remove(at));
-                    self.waiting_for.swap_remove(at);
-                    if self.record_outcomes(answer) {
-                        break;
-                    }
-                    self.send_to_next();
-                }
-                () = sleep(self.delivery.hedge_delay), if is_timed => {
-                    let why = no_answer(self.delivery.hedge_delay);
-                    self.waiting_for.iter().for_each(|&router| self.delivery.record_failure(router, &why));
-                    is_timed = self.send_to_next();
-                    self.delivery.statistics.hedged_batches.add(u64::from(is_timed));
-                }
-            }
-        }
-        if !self.is_answered {
-            self.delivery.is_unanswered.store(true, Ordering::Relaxed);
-        }
-        self.results
-    }
-
-    /// Sends the keys that are not acknowledged to the next router. False if every router has had them.
-    fn send_to_next(&mut self) -> bool {
-        let Some(router) = self.routers.next() else { return false };
-        let indices: Vec<usize> = (0..self.keys.len()).filter(|&index| !self.results[index].is_final()).collect();
-        let batch: Batch = indices.iter().map(|&index| delete_request(self.keys[index].clone())).collect();
-        let sending = self.delivery.routers[router].delete(batch);
-        self.waiting_for.push(router);
-        self.sent.push(Box::pin(async move {
-            let outcomes = sending.await;
-            assert_eq!(outcomes.len(), indices.len(), "a destination returns one outcome per request");
-            RouterOutcomes { router, indices, outcomes }
-        }));
-        true
-    }
-
-    /// Records what a router made of the batch. True if no other router can do better.
-    fn record_outcomes(&mut self, answer: RouterOutcomes) -> bool {
-        let RouterOutcomes { router, indices, outcomes } = answer;
-        let failure: Option<Failure> = outcomes.iter().find_map(|outcome| outcome.as_ref().err().cloned());
-        if outcomes.iter().any(Result::is_ok) {
-            self.is_answered = true;
-            self.delivery.record_answer(router);
-        }
-        let address = self.delivery.routers[router].address();
-        for (index, outcome) in indices.into_iter().zip(outcomes) {
-            if !self.results[index].is_final() {
-                self.results[index] = delete_result(outcome, address);
-            }
-        }
-        match &failure {
-            None => self.delivery.preferred.store(router, Ordering::Relaxed),
-            Some(failure) => self.delivery.record_failure(router, reason(failure)),
-        }
-        // An error reply comes from the cluster, so another router would give the same one.
-        failure.is_none() || self.results.iter().all(DeleteResult::is_final)
-    }
-}
-
-/// Without a hold-off: the routers of a cluster that warms up add one themselves (§4.3).
-fn delete_request(key: Bytes) -> Request<Bytes> {
-    Request { key, operation: Operation::Delete { hold_off_ms: 0 } }
-}
-
-fn delete_result(outcome: Outcome, router: &Address) -> DeleteResult {
-    match outcome {
-        Ok(Reply::Deleted | Reply::NotFound) => DeleteResult::Applied,
-        Ok(Reply::Error(ErrorReply::Server(why))) if is_no_route(&why) => {
-            DeleteResult::Unroutable(format!("router {router}: {}", String::from_utf8_lossy(&why)))
-        }
-        Ok(Reply::Error(error)) => DeleteResult::Refused(format!("router {router} refused: {error}")),
-        Ok(other) => DeleteResult::Refused(format!("router {router}: unexpected reply to a delete: {other:?}")),
-        Err(failure) => DeleteResult::Refused(format!("router {router}: {}", reason(&failure))),
-    }
-}
-
-/// Whether an error message of a router means that no operation reaches the key.
-fn is_no_route(why: &[u8]) -> bool {
-    why.strip_prefix(NO_ROUTE.as_bytes()).is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
 }

@@ -13,13 +13,14 @@
 //!
 //! Classic commands are used where they suffice: routes can inspect them, and old servers know them.
 //!
-//! Leases exist in the text protocol only. Authentication (SASL) is `Unknown command`, as with a server that requires
-//! none.
+//! Leases exist in the text protocol only. Authentication (SASL) is `Unknown command` here, as with a server that
+//! requires none; if the router requires it, such a request never comes here, so it begins a batch.
 
 use super::{Accepted, LocalCommand, ParsedBatch, PendingReply, ReplyKey, Span, slice_span, span_in};
 use crate::admin_key::is_admin_key;
 use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
+use lookaside_authentication::sasl::is_authentication;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryParsed, BinaryRequest, ResponseTag, Status, Vivify, opcode, parse_request,
 };
@@ -146,6 +147,7 @@ fn is_delete(parsed: &BinaryParsed<'_>) -> bool {
 fn needs_own_batch(command: &BinaryCommand<'_>) -> bool {
     match command {
         BinaryCommand::FlushAll { .. } | BinaryCommand::Stats { .. } => true,
+        command if is_authentication(command) => true,
         BinaryCommand::Keyed { key, operation } => {
             let creates_number = matches!(operation, BinaryOperation::Arithmetic { vivify: Some(_), .. });
             creates_number || is_admin_key(key)

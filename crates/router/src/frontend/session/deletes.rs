@@ -12,6 +12,9 @@
 //!   c, d                                           next batch
 //! ```
 //!
+//! Most clients wait for the reply to a delete before they send the next. So the first batch is routed alone, for what
+//! any other batch costs and a look at the connection; all else ([`DeletesInProgress`]) begins once more has arrived.
+//!
 //! Invariants: replies leave in the order of the requests. A session holds at most [`DELETES_BYTES_MAX`] for deletes
 //! in progress behind the first batch, and reads nothing more at that bound; all sessions together share the bound on
 //! reply bytes ([`TOTAL_REPLY_BYTES_MAX`]). While a client does not read its replies, nothing more is read, but the
@@ -25,10 +28,14 @@ use crate::frontend::session::BatchInProgress;
 use crate::shared::ReplyBytesPermit;
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
+use futures_util::future::Either;
 use futures_util::stream::FuturesUnordered;
 use lookaside_routing::{Batch, Context, Outcomes};
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::mem::take;
 use std::pin::{Pin, pin};
+use std::task::{self, Poll};
 
 /// The most bytes that one session holds for deletes in progress behind the first batch.
 pub const DELETES_BYTES_MAX: usize = 16 << 20;
@@ -112,16 +119,56 @@ async fn route(context: &SessionContext, client: Context, number: u64, batch: Ba
 }
 
 impl Session<'_> {
-    /// Routes `first`, which has only deletes, and those that arrive meanwhile. Returns when all are answered.
+    /// Routes a batch that has only deletes. Returns its outcomes, or `None` if further input has arrived meanwhile: then
+    /// all replies have been written, also those to the deletes of that input.
     pub(super) async fn route_deletes(
         &mut self,
-        first: ParsedBatch,
+        parsed: &mut ParsedBatch,
+        stopped: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<Option<Outcomes>, SessionEnd> {
+        let batch = take(&mut parsed.batch);
+        self.count_batch(&batch);
+        let mut first = pin!(route(self.context, self.client, 0, batch));
+        let routed_or_read = poll_fn(|waiter| match first.as_mut().poll(waiter) {
+            Poll::Ready((_, outcomes)) => Poll::Ready(Either::Left(outcomes)),
+            Poll::Pending => self.poll_further_input(waiter).map(Either::Right),
+        });
+        match routed_or_read.await {
+            Either::Left(outcomes) => Ok(Some(outcomes)),
+            Either::Right(read) => {
+                let replies = take(&mut parsed.replies);
+                // Boxed, so that a session that waits for its client does not have the space for it.
+                Box::pin(self.route_overlapping(first, replies, read, stopped)).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Resolves when there may be further deletes to route, or the client or the router ends the connection.
+    fn poll_further_input(&mut self, waiter: &mut task::Context<'_>) -> Poll<Result<(), SessionEnd>> {
+        if self.is_closing || self.context.shared.reply_bytes() >= TOTAL_REPLY_BYTES_MAX {
+            return Poll::Pending;
+        }
+        // A shutdown does not wake the session, but nothing is read after it.
+        match !self.is_incomplete() || self.stop.has_changed().unwrap_or(true) {
+            true => Poll::Ready(Ok(())),
+            false => self.poll_read_in_batch(waiter),
+        }
+    }
+
+    /// Carries on the first batch, and routes the deletes that arrive meanwhile. Returns when all are answered. `read`
+    /// is the result of the last read.
+    async fn route_overlapping(
+        &mut self,
+        first: Pin<&mut impl Future<Output = (u64, Outcomes)>>,
+        replies: Vec<PendingReply>,
+        read: Result<(), SessionEnd>,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), SessionEnd> {
         let mut deletes = DeletesInProgress::new();
-        self.count_batch(&first.batch);
-        deletes.push(route(self.context, self.client, 0, first.batch), first.replies, None, 0);
-        let mut read_end = None;
+        deletes.push(Either::Left(first), replies, None, 0);
+        self.swallow();
+        let mut read_end = read.err();
         let mut is_blocked = self.is_closing;
         loop {
             if let Err(end) = self.reply_to_deletes(&mut deletes).await {
@@ -142,7 +189,7 @@ impl Session<'_> {
                 self.delta.overlapped_batches += 1;
                 let permit = self.context.shared.reserve_reply_bytes(bytes);
                 let future = route(self.context, self.client, deletes.next_number(), added.batch);
-                deletes.push(future, added.replies, Some(permit), bytes);
+                deletes.push(Either::Right(future), added.replies, Some(permit), bytes);
             }
             if deletes.batches.is_empty() {
                 break;
@@ -157,10 +204,7 @@ impl Session<'_> {
                 }
             }
         }
-        match read_end {
-            Some(end) => Err(end),
-            None => self.end_if_closing(),
-        }
+        read_end.map_or(Ok(()), Err)
     }
 
     /// Writes the replies to the deletes that are done, in order. The others are carried on meanwhile.

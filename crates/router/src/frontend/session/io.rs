@@ -16,23 +16,35 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 
 impl Session<'_> {
-    pub(super) async fn read(&mut self, stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
-        let read = tokio::select! {
-            biased;
-            read = poll_fn(|waiter| self.poll_read(waiter)) => read,
-            () = stopped => return Err(SessionEnd::Shutdown),
-        };
-        let bytes = match read {
-            Ok(0) | Err(_) => return Err(SessionEnd::Gone),
-            Ok(bytes) => bytes,
-        };
-        self.delta.bytes_read += bytes as u64;
+    pub(super) async fn read(&mut self, mut stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
+        let read = poll_fn(|waiter| match self.poll_read(waiter) {
+            Poll::Ready(read) => Poll::Ready(self.count_read(read)),
+            Poll::Pending => stopped.as_mut().poll(waiter).map(|()| Err(SessionEnd::Shutdown)),
+        });
+        let bytes = read.await?;
         if bytes == self.read_bytes {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
         } else if bytes < self.read_bytes / 4 {
             self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
         Ok(())
+    }
+
+    fn count_read(&mut self, read: io::Result<usize>) -> Result<usize, SessionEnd> {
+        match read {
+            Ok(0) | Err(_) => Err(SessionEnd::Gone),
+            Ok(bytes) => {
+                self.delta.bytes_read += bytes as u64;
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Reads while a batch is being routed, into the space behind it: its requests still share the buffer, so that
+    /// more space would be an allocation.
+    pub(super) fn poll_read_in_batch(&mut self, waiter: &mut task::Context<'_>) -> Poll<Result<(), SessionEnd>> {
+        let read = pin!(self.stream.read_buf(&mut self.input)).poll(waiter);
+        read.map(|read| self.count_read(read).map(drop))
     }
 
     /// A session that has to wait returns its buffers to the pool if they are empty.

@@ -62,8 +62,9 @@ impl Stream for PlainStream {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_handover_answers_deletes_in_progress_and_passes_on_what_follows_unparsed() {
+/// Sends `texts`, the first `deletes` of whose commands are in progress when a handover begins. They must be answered,
+/// and `rest` passed on with what is still in the socket.
+async fn check_handover_during_deletes(texts: &[&str], deletes: usize, rest: &str) {
     let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
     let hung = Arc::new(Semaphore::new(0));
     let tree = Tree::from_route(Arc::new(HungRoute(hung.clone())));
@@ -72,7 +73,7 @@ async fn a_handover_answers_deletes_in_progress_and_passes_on_what_follows_unpar
     let (stop, shutdown) = watch::channel(false);
     let moment = Duration::from_millis(1);
     let hand_over = async {
-        for text in ["delete a\r\n", "delete b\r\n", "delete c\r\nget d\r\ndelete e\r\n"] {
+        for text in texts {
             client.write_all(text.as_bytes()).await.unwrap();
             tokio::time::sleep(moment).await;
         }
@@ -81,19 +82,32 @@ async fn a_handover_answers_deletes_in_progress_and_passes_on_what_follows_unpar
         tokio::time::sleep(moment).await;
         client.write_all(b"delete late\r\n").await.unwrap();
         tokio::time::sleep(moment).await;
-        hung.add_permits(3);
-        let mut replies = vec![0; 3 * "NOT_FOUND\r\n".len()];
+        hung.add_permits(deletes);
+        let mut replies = vec![0; deletes * "NOT_FOUND\r\n".len()];
         client.read_exact(&mut replies).await.unwrap();
     };
     let session = ClientSession::new(Box::new(PlainStream(inner)));
     let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown), hand_over);
     assert_eq!(end, SessionEnd::Shutdown);
     let ClientSession { mut stream, connection_state } = suspended.expect("it is handed over");
-    assert_eq!(connection_state.input, b"get d\r\ndelete e\r\n");
+    assert_eq!(connection_state.input, rest.as_bytes());
     assert!(connection_state.output.is_empty());
     let mut unread = [0; "delete late\r\n".len()];
     stream.read_exact(&mut unread).await.unwrap();
     assert_eq!(&unread, b"delete late\r\n", "left in the socket");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handover_answers_deletes_in_progress_and_passes_on_what_follows_unparsed() {
+    let texts = ["delete a\r\n", "delete b\r\n", "delete c\r\nget d\r\ndelete e\r\n"];
+    check_handover_during_deletes(&texts, 3, "get d\r\ndelete e\r\n").await;
+}
+
+/// The first batch is routed alone: no other one looks at the shutdown.
+#[tokio::test(start_paused = true)]
+async fn a_handover_answers_a_lone_delete_and_reads_nothing_more() {
+    check_handover_during_deletes(&["delete a\r\n"], 1, "").await;
+    check_handover_during_deletes(&["delete a\r\ndel"], 1, "del").await;
 }
 
 /// Buffers written bytes, as a TLS stream may, until `may_flush` is set.

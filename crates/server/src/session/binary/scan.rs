@@ -1,12 +1,9 @@
 //! Parses one request into a step of the batch. A request of a client that has to authenticate first is refused here.
 
 use super::BinaryStep;
-use crate::session::auth::sasl::SaslReply;
-use crate::session::auth::{Authentication, sasl};
 use crate::session::context::SessionContext;
-use lookaside_protocol::binary::{
-    BinaryCommand, BinaryParsed, BinaryRequest, HEADER_BYTES, Status, opcode, parse_request, peek_tag,
-};
+use lookaside_authentication::{Authentication, sasl};
+use lookaside_protocol::binary::{BinaryParsed, BinaryRequest, Status, parse_request};
 use lookaside_store::Now;
 
 /// The request at the front of a connection's input.
@@ -46,18 +43,18 @@ pub(crate) fn scan<'b>(
             return Scanned::Step { step, key_to_delete, consumed, swallow };
         }
     };
-    if is_authentication(&request.command) && context.sasl_users.is_some() && !is_batch_empty {
+    if sasl::is_authentication(&request.command) && context.sasl_users.is_some() && !is_batch_empty {
         return Scanned::NeedsOwnBatch;
     }
-    let tag = request.tag;
-    let sasl_step = |SaslReply { status, text }| BinaryStep::Reply { tag, status, text, close: false };
-    let step = match request.command {
-        BinaryCommand::Mechanisms => sasl_step(sasl::list_mechanisms(authentication, context.sasl_users)),
-        BinaryCommand::Authenticate { mechanism, message } => {
-            sasl_step(sasl::start(authentication, mechanism, message, context, now))
+    let BinaryRequest { tag, command } = request;
+    let step = match sasl::authenticate(authentication, &command, context.sasl_users, now.unix_ms) {
+        Some(reply) => {
+            if let Some(attempt) = reply.attempt {
+                context.record_login(attempt, now);
+            }
+            BinaryStep::Reply { tag, status: reply.status, text: reply.text, close: false }
         }
-        BinaryCommand::AuthenticateStep { message, .. } => sasl_step(sasl::step(authentication, message, context, now)),
-        command => BinaryStep::Request(BinaryRequest { tag, command }),
+        None => BinaryStep::Request(BinaryRequest { tag, command }),
     };
     Scanned::Step { step, key_to_delete: None, consumed, swallow: 0 }
 }
@@ -72,26 +69,11 @@ fn refuse_unauthenticated<'b>(
     if context.sasl_users.is_none() || authentication.is_done() {
         return None;
     }
-    let tag = peek_tag(bytes)?;
-    match parse_request(&bytes[..HEADER_BYTES], &context.limits) {
-        // These errors take precedence, as in memcached.
-        BinaryParsed::NotBinary | BinaryParsed::Bad { status: Status::UnknownCommand, close: true, .. } => return None,
-        _ => {}
-    }
-    match tag.opcode {
-        opcode::VERSION | opcode::SASL_MECHANISMS | opcode::SASL_AUTHENTICATE | opcode::SASL_STEP => None,
-        _ => Some(last_step(BinaryStep::refuse(tag, Status::AuthenticationFailed, true), bytes)),
-    }
+    let tag = sasl::find_forbidden(bytes, &context.limits)?;
+    Some(last_step(BinaryStep::refuse(tag, Status::AuthenticationFailed, true), bytes))
 }
 
 /// The last step of a connection: the input behind it is ignored.
 fn last_step<'b>(step: BinaryStep<'b>, bytes: &'b [u8]) -> Scanned<'b> {
     Scanned::Step { step, key_to_delete: None, consumed: bytes.len(), swallow: 0 }
-}
-
-fn is_authentication(command: &BinaryCommand<'_>) -> bool {
-    matches!(
-        command,
-        BinaryCommand::Mechanisms | BinaryCommand::Authenticate { .. } | BinaryCommand::AuthenticateStep { .. }
-    )
 }

@@ -23,8 +23,9 @@
 //! Deliberately absent: hiding which users exist. The reply to an unknown user is the same as that to a wrong password,
 //! but it comes sooner. User names are not secret here.
 
-use lookaside_store::Now;
+use anyhow::Context;
 use lookaside_sync::{Mutex, RwLock};
+use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard};
@@ -153,6 +154,13 @@ impl std::fmt::Display for CredentialsError {
 }
 
 impl Credentials {
+    /// Reads the users of the file at `path`, with a random key.
+    pub fn open(path: &Path) -> anyhow::Result<Credentials> {
+        let mut key = [0; 32];
+        getrandom(&mut key, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;
+        Ok(Credentials::read(path, key)?)
+    }
+
     /// Reads the users of the file at `path`. `key` is random and differs in each process.
     pub fn read(path: &Path, key: [u8; 32]) -> Result<Credentials, CredentialsError> {
         let users = RwLock::new(Arc::new(read_users(path, &key)?));
@@ -167,12 +175,21 @@ impl Credentials {
         Ok(())
     }
 
+    /// Reloads, and logs whether the file could be used.
+    pub fn reload_and_log(&self) {
+        match self.reload() {
+            Ok(()) => tracing::info!("{} reloaded", self.describe_count()),
+            Err(error) => tracing::error!("cannot reload users; keeping the old ones: {error}"),
+        }
+    }
+
     /// The number of users.
     pub fn users_count(&self) -> usize {
         self.users().len()
     }
 
-    pub(crate) fn describe_count(&self) -> String {
+    /// The number of users, in words.
+    pub fn describe_count(&self) -> String {
         let count = self.users_count();
         if count == 1 { "1 user".to_string() } else { format!("{count} users") }
     }
@@ -185,8 +202,8 @@ impl Credentials {
         self.token_bucket.lock()
     }
 
-    /// Verifies a user and a password. Takes up to about 90 ms, as rarely as the head of this file says.
-    pub fn verify(&self, name: &[u8], password: &[u8], now: Now) -> AuthResult {
+    /// Verifies a user and a password at `now_ms`, in milliseconds since 1970. Takes up to about 90 ms, as rarely as the head of this file says.
+    pub fn verify(&self, name: &[u8], password: &[u8], now_ms: u64) -> AuthResult {
         if password.len() > WORD_BYTES_MAX {
             return AuthResult::Invalid;
         }
@@ -196,15 +213,15 @@ impl Credentials {
         match &user.secret {
             Secret::Plain(expected) if is_same(expected, &digest) => AuthResult::Valid,
             Secret::Plain(_) => AuthResult::Invalid,
-            Secret::Bcrypt(secret) => self.verify_slowly(secret, password, digest, now),
+            Secret::Bcrypt(secret) => self.verify_slowly(secret, password, digest, now_ms),
         }
     }
 
-    fn verify_slowly(&self, secret: &BcryptSecret, password: &[u8], digest: PasswordDigest, now: Now) -> AuthResult {
+    fn verify_slowly(&self, secret: &BcryptSecret, password: &[u8], digest: PasswordDigest, now_ms: u64) -> AuthResult {
         if secret.has_verified(&digest) {
             return AuthResult::Valid;
         }
-        if !self.token_bucket().take_token(now) {
+        if !self.token_bucket().take_token(now_ms) {
             return AuthResult::TryLater;
         }
         let _verifying = secret.verify_lock.lock();
@@ -230,8 +247,8 @@ impl BcryptSecret {
 }
 
 impl TokenBucket {
-    fn take_token(&mut self, now: Now) -> bool {
-        let new_tokens = now.unix_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
+    fn take_token(&mut self, now_ms: u64) -> bool {
+        let new_tokens = now_ms.saturating_sub(self.refilled_ms) / SLOW_INTERVAL_MS;
         if new_tokens > 0 {
             self.tokens = self.tokens.saturating_add(new_tokens).min(SLOW_BURST);
             self.refilled_ms += new_tokens * SLOW_INTERVAL_MS;
@@ -333,7 +350,7 @@ mod tests {
     use super::*;
 
     const KEY: [u8; 32] = [7; 32];
-    const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
+    const NOW: u64 = 1_700_000_000_000;
 
     fn read(text: &str) -> Result<(Credentials, tempfile::NamedTempFile), CredentialsError> {
         let file = tempfile::NamedTempFile::new().expect("a file");
@@ -377,7 +394,7 @@ mod tests {
         assert_eq!(credentials.verify(b"ada", b"guess", NOW), AuthResult::TryLater);
         assert_eq!(credentials.verify(b"bob", b"secret", NOW), AuthResult::TryLater);
         assert_eq!(credentials.verify(b"ada", b"secret", NOW), AuthResult::Valid);
-        let later = Now { unix_ms: NOW.unix_ms + SLOW_INTERVAL_MS };
+        let later = NOW + SLOW_INTERVAL_MS;
         assert_eq!(credentials.verify(b"bob", b"secret", later), AuthResult::Valid);
         assert_eq!(credentials.verify(b"bob", b"guess", later), AuthResult::TryLater);
     }

@@ -3,7 +3,6 @@
 //! Passwords are never logged. A client that guesses passwords could fill the log, so at most [`LINES_MAX`] lines are
 //! written in [`WINDOW`], and the next line says how many were suppressed. `auth_errors` counts all refused logins.
 
-use lookaside_store::Now;
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
 use std::time::Duration;
@@ -16,8 +15,9 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// At most this many bytes of a user name are logged.
 const NAME_BYTES_MAX: usize = 64;
 
+/// The log of refused logins.
 #[derive(Debug)]
-pub(crate) struct LoginLog(Mutex<LogThrottle<Duration>>);
+pub struct LoginLog(Mutex<LogThrottle<Duration>>);
 
 impl Default for LoginLog {
     fn default() -> LoginLog {
@@ -28,8 +28,8 @@ impl Default for LoginLog {
 impl LoginLog {
     /// Logs or counts a refused login. `user` is `None` if no name could be read. `peer` looks up the client's address;
     /// `None` for a client on a Unix socket, or one that has disconnected.
-    pub(crate) fn record(&self, user: Option<&[u8]>, peer: impl FnOnce() -> Option<String>, now: Now) {
-        let Some(suppressed) = self.0.lock().allow(Duration::from_millis(now.unix_ms)) else { return };
+    pub fn record(&self, user: Option<&[u8]>, peer: impl FnOnce() -> Option<String>, now_ms: u64) {
+        let Some(suppressed) = self.0.lock().allow(Duration::from_millis(now_ms)) else { return };
         let peer = peer().unwrap_or_else(|| "a client".to_string());
         tracing::warn!("{}", format_line(user, &peer, suppressed));
     }
@@ -67,14 +67,14 @@ mod tests {
     fn lines_are_limited_and_the_others_counted() {
         let (log, mut logged) = (LoginLog::default(), 0);
         let mut record = |after_ms: u64| {
-            let now = Now { unix_ms: 1_700_000_000_000 + after_ms };
+            let now_ms = 1_700_000_000_000 + after_ms;
             log.record(
                 None,
                 || {
                     logged += 1;
                     None
                 },
-                now,
+                now_ms,
             );
         };
         (0..20).for_each(&mut record);
