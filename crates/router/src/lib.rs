@@ -63,7 +63,11 @@ pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTE
 pub use frontend::parse::BATCH_REQUESTS_MAX;
 pub use frontend::session::{DELETES_BYTES_MAX, WRITE_STALL_MAX};
 pub use frontend::users::Users;
-pub use proxy::Proxy;
+pub use proxy::{ConfigUpdates, Proxy};
+pub use resize::driver::{Applied, ResizeHost, Resizer, ResizerSettings};
+pub use resize::start::ResizerChannels;
+pub use resize::status::ResizeStatus;
+pub use resize::store::CoverageStore;
 pub use shared::{Identity, SharedState};
 pub use spares::{Spares, SparesStats};
 pub use spool::{
@@ -73,4 +77,5 @@ pub use start_gate::StartGate;
 pub use stats::counters::CounterDelta;
 pub use timeouts::DRAIN_MAX;
 pub use tree::Tree;
+pub use tree::active_configs::ActiveConfigs;
 pub use tree::explain::{Explanation, Outages, Step, explain};

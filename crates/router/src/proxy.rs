@@ -1,5 +1,9 @@
 //! One thread of the router (mcrouter: proxy): a tree, the clients that this thread accepted, and their counters.
 
+mod config_updates;
+
+pub use config_updates::ConfigUpdates;
+
 use crate::frontend::context::SessionContext;
 use crate::frontend::limits::Settings;
 use crate::frontend::session::{self, ClientSession, SessionEnd, shutdown_requested};

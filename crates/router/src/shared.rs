@@ -128,7 +128,7 @@ impl SharedState {
     }
 
     /// The state of a change of the configuration.
-    pub(crate) fn resize(&self) -> &Arc<ResizeStatus> {
+    pub fn resize(&self) -> &Arc<ResizeStatus> {
         &self.resize
     }
 

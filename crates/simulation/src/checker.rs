@@ -61,6 +61,11 @@ pub enum Violation {
         /// The newest version.
         newest: u64,
     },
+    /// At the end, a change of the configuration did not come to its end.
+    UnfinishedChange {
+        /// The router.
+        router: String,
+    },
     /// The production code panicked. A reconnect would hide this.
     Panicked {
         /// The message.
@@ -94,6 +99,9 @@ impl fmt::Display for Violation {
                 f,
                 "lost delete: at the end, {server} holds version {held} of {key}, whose newest version is {newest}"
             ),
+            Violation::UnfinishedChange { router } => {
+                write!(f, "unfinished change: at the end, {router} still covers more than one configuration")
+            }
             Violation::Panicked { what } => write!(f, "panic: {what}"),
             Violation::Unacknowledged { cluster, position, logged } => write!(
                 f,
@@ -141,6 +149,8 @@ pub struct Tally {
     pub flushes: u64,
     /// How often a spare has replaced a server.
     pub spare_takeovers: u64,
+    /// How often a router has begun to read by another configuration.
+    pub config_changes: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -195,6 +205,7 @@ impl Tally {
             spooled: self.spooled + other.spooled,
             flushes: self.flushes + other.flushes,
             spare_takeovers: self.spare_takeovers + other.spare_takeovers,
+            config_changes: self.config_changes + other.config_changes,
             outdated: self.outdated.max(other.outdated),
         }
     }
@@ -205,8 +216,8 @@ impl Tally {
 pub struct ReadInProgress {
     cluster: String,
     key: String,
-    /// The server that has the key.
-    owner: String,
+    /// The server that has the key; `None` if that changes.
+    owner: Option<String>,
     began: Instant,
     version_min: u64,
 }
@@ -217,7 +228,7 @@ impl CheckerState {
         let since = self.database.outdated_since(&read.key, version).filter(|since| *since < read.began);
         let Some(since) = since else { return };
         let outdated = read.began - since;
-        let exposure = self.faults.exposure(&read.cluster, &read.owner, since, read.began);
+        let exposure = self.faults.exposure(&read.cluster, read.owner.as_deref(), since, read.began);
         self.tally.outdated.record(exposure, outdated);
         if exposure != Exposure::Failed && outdated > OUTDATED_MAX {
             let violation = Violation::OldRead {
@@ -256,9 +267,9 @@ impl Checker {
         *covered = position.max(*covered);
     }
 
-    /// Records a panic.
-    pub fn record_panic(&self, what: String) {
-        self.state().violation.get_or_insert(Violation::Panicked { what });
+    /// Records a violation that only the caller can see.
+    pub fn record_violation(&self, violation: Violation) {
+        self.state().violation.get_or_insert(violation);
     }
 
     /// The position that `cluster` has acknowledged.
@@ -266,13 +277,13 @@ impl Checker {
         self.state().acknowledged.get(cluster).copied().unwrap_or(0)
     }
 
-    /// Records that a read of `key`, which `owner` has, begins in `cluster`.
-    pub fn begin_read(&self, cluster: &str, key: &str, owner: &str) -> ReadInProgress {
+    /// Records that a read of `key` begins in `cluster`. `owner` is the server that has it; `None` if that changes.
+    pub fn begin_read(&self, cluster: &str, key: &str, owner: Option<String>) -> ReadInProgress {
         let state = self.state();
         let saved = state.acknowledged.get(cluster).copied().unwrap_or(0);
         let applied = state.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
         let version_min = state.database.version_at(key, saved.max(applied));
-        let (cluster, key, owner) = (cluster.to_owned(), key.to_owned(), owner.to_owned());
+        let (cluster, key) = (cluster.to_owned(), key.to_owned());
         ReadInProgress { cluster, key, owner, began: Instant::now(), version_min }
     }
 

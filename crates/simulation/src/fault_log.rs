@@ -61,9 +61,9 @@ impl FaultLog {
         self.faults()[fault].ended = Some(Instant::now());
     }
 
-    /// The faults that could have kept a key of `cluster`, which `owner` serves, from being deleted between `from` and
-    /// `to`.
-    pub fn exposure(&self, cluster: &str, owner: &str, from: Instant, to: Instant) -> Exposure {
+    /// The faults that could have kept a key of `cluster` from being deleted between `from` and `to`. `owner` is the
+    /// server that has it; `None` if that changes.
+    pub fn exposure(&self, cluster: &str, owner: Option<&str>, from: Instant, to: Instant) -> Exposure {
         let faults = self.faults();
         let mut concerned = faults.iter().filter(|fault| {
             let is_here = fault.cluster.as_deref().is_none_or(|other| other == cluster);
@@ -72,7 +72,9 @@ impl FaultLog {
         match (concerned.next().map(|fault| &fault.part), concerned.next()) {
             (None, _) => Exposure::Calm,
             (Some(FailedPart::Router), None) => Exposure::OneRouter,
-            (Some(FailedPart::Server(server)), None) if server != owner => Exposure::OneServer,
+            (Some(FailedPart::Server(server)), None) if owner.is_some_and(|owner| server != owner) => {
+                Exposure::OneServer
+            }
             _ => Exposure::Failed,
         }
     }

@@ -138,6 +138,11 @@ impl SimulatedNetwork {
         }
     }
 
+    /// Whether a program accepts connections at `address`.
+    pub fn is_listening(&self, address: &Address) -> bool {
+        self.state().listeners.contains_key(address)
+    }
+
     fn is_cut(&self, from: &str, to: &Address) -> bool {
         let state = self.state();
         state.listeners.get(to).is_some_and(|socket| state.cuts.contains(&pair(from, &socket.host)))

@@ -10,6 +10,7 @@ use crate::config::source::Source;
 use crate::config::watcher::ConfigWatcher;
 use crate::frontend::users::Users;
 use crate::resize::driver::{ResizeHost, Resizer};
+use crate::resize::status::ResizeStatus;
 use crate::shared::SharedState;
 use crate::spares::Spares;
 use crate::spool::Spool;
@@ -177,11 +178,6 @@ impl ConfigLoader {
         self.spares.configure(active.reads.pools());
     }
 
-    /// Sets the TLS policies of peers alone, before a configuration is in force.
-    pub(super) fn set_peer_policies(&self) {
-        self.network.set_policies(self.peers.iter().cloned());
-    }
-
     /// The network to servers and to the other routers, at which it logs in.
     pub(super) fn spool_network(&self) -> Arc<dyn Network> {
         self.spool_network.clone()
@@ -219,6 +215,10 @@ pub(super) struct ReloadHost<'a> {
 }
 
 impl ResizeHost for ReloadHost<'_> {
+    fn status(&self) -> &Arc<ResizeStatus> {
+        self.shared.resize()
+    }
+
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {
         self.loader.load(Ok(text.to_owned()))
     }
@@ -258,7 +258,7 @@ pub(super) async fn reload_loop(
                 tokio::select! {
                     biased;
                     content = &mut next_content => break content,
-                    event = resizer.next_event() => resizer.handle(event, host),
+                    () = resizer.step(host) => {}
                 }
             }
         };

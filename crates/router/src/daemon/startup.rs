@@ -20,9 +20,10 @@ use crate::frontend::limits::Settings;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
 use crate::frontend::users::Users;
 use crate::handover::{self, BoundUpgradeSocket, Takeover, WorkerSet};
-use crate::resize::driver::{Applied, InitialCoverage, Resizer, ResizerSettings};
+use crate::proxy::ConfigUpdates;
+use crate::resize::driver::{Applied, Resizer, ResizerSettings};
+use crate::resize::start::ResizerChannels;
 use crate::resize::store::{CoverageFile, CoverageStore, NoStore};
-use crate::resize::work::ask_peers;
 use crate::shared::{Identity, SharedState};
 use crate::spool::{FileDisk, PeerMissing, Spool};
 use crate::start_gate::StartGate;
@@ -35,12 +36,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::watch;
-use tokio::time::timeout;
-
-/// How long a router without covered configurations on disk waits for those of its peers.
-const ASK_PEERS_MAX: Duration = Duration::from_secs(1);
 
 /// File descriptors besides those of clients: listeners, event queues, connections to servers.
 const FDS_RESERVED: u64 = 100;
@@ -77,11 +74,11 @@ pub(super) fn start<'a>(
     loader.start_gate = start_gate(options, predecessor.is_some());
     let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
     let host = ReloadHost { loader: &loader, shared: &shared };
+    let channels = ResizerChannels { publish, applied: applied_by_threads };
     // After the other process has stopped to change the state on disk.
-    let mut resizer = runtime.block_on(start_resizer(options, &host, config.clone(), publish, applied_by_threads))?;
+    let resizer = runtime.block_on(start_resizer(options, &host, config, channels))?;
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
-    resizer.set_newest(config, &host)?;
     let active = resizer.active();
     // Only now: had the takeover failed, the other router might use these servers.
     loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&active.servers()));
@@ -212,60 +209,38 @@ fn spawn_workers(
     let (alive, thread_ends) = mpsc::channel::<()>(1);
     let mut workers = WorkerSet::new(shared.clone(), stop);
     let mut threads = Vec::new();
-    for _ in 0..options.threads() {
+    for index in 0..options.threads() {
+        let network = loader.network();
+        let updates = ConfigUpdates::new(index, configs.subscribe(), applied.clone(), network, fastrand::u64(..));
         let worker = Worker {
             settings: Settings { users: users.cloned(), ..options.settings() },
             shared: shared.clone(),
-            configs: configs.subscribe(),
-            applied: applied.clone(),
+            updates,
             shutdown: shutdown.clone(),
             _alive: alive.clone(),
-            network: loader.network(),
-            seed: fastrand::u64(..),
-            draining: None,
         };
         threads.push(worker.spawn(workers.add())?);
     }
     Ok((workers, threads, thread_ends))
 }
 
-/// Continues from the covered configurations on disk, or from those of the peers. Without both this is a first start.
 async fn start_resizer(
     options: &Options,
     host: &ReloadHost<'_>,
     config: RouterConfig,
-    publish: watch::Sender<Arc<ActiveConfigs>>,
-    applied: UnboundedReceiver<Applied>,
+    channels: ResizerChannels,
 ) -> Result<Resizer, String> {
     let store: Box<dyn CoverageStore> = match &options.config_cache {
         Some(path) => Box::new(CoverageFile::beside(path)),
         None => Box::new(NoStore),
     };
-    let network = host.loader.spool_network();
-    let stored =
-        store.load().and_then(|stored| stored.map(|stored| InitialCoverage::stored(&stored, host)).transpose());
     let spool = options.spool_settings();
-    let peers = if host.loader.spool.is_some() { spool.peers } else { Vec::new() };
-    let stored = stored.unwrap_or_else(|why| {
-        tracing::error!(
-            why,
-            "cannot use the saved configurations, and asks the peers instead: copies that a former configuration \
-            placed may be read if no peer knows it; flush the servers if the configuration was changed"
-        );
-        None
-    });
-    let initial = match stored {
-        Some(initial) => initial,
-        None => {
-            host.loader.set_peer_policies();
-            let asked = timeout(ASK_PEERS_MAX, ask_peers(&*network, &peers)).await;
-            let (reports, texts) = asked.unwrap_or_default();
-            InitialCoverage::of_peers(&reports, &texts, host)?.map_or_else(|| InitialCoverage::first(config), Ok)?
-        }
+    let settings = ResizerSettings {
+        peers: if host.loader.spool.is_some() { spool.peers } else { Vec::new() },
+        ignores_missing_peers: spool.peer_missing == PeerMissing::Ignore,
+        threads: options.threads(),
     };
-    let ignores_missing_peers = spool.peer_missing == PeerMissing::Ignore;
-    let settings = ResizerSettings { peers, ignores_missing_peers, threads: options.threads() };
-    Ok(Resizer::new(initial, settings, store, host.shared.resize().clone(), network, publish, applied))
+    Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await
 }
 
 fn serve_metrics(

@@ -10,6 +10,7 @@ use super::coverage::{Candidate, Coverage, CoverageSettings, Purge, SavedConfig,
 use super::identity::ConfigId;
 use super::pool_servers::ConfigServers;
 use super::report::CoverageReport;
+use super::start::ResizerChannels;
 use super::status::ResizeStatus;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::{Done, Peers, Work, WorkQueue};
@@ -30,7 +31,9 @@ const STEADY_INTERVAL: Duration = Duration::from_secs(1);
 const WAIT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 
 /// What a driver needs of its process.
-pub(crate) trait ResizeHost {
+pub trait ResizeHost {
+    /// Where the state is shown to operators and other routers.
+    fn status(&self) -> &Arc<ResizeStatus>;
     /// Parses a configuration and adds the options of the command line.
     fn parse(&self, text: &str) -> Result<RouterConfig, String>;
     /// Called before `active` is sent to the threads.
@@ -41,16 +44,20 @@ pub(crate) trait ResizeHost {
 
 /// What a thread has done: its index, and the number of the change that it applied, with all batches of earlier ones
 /// ended.
-pub(crate) type Applied = (usize, u64);
+pub type Applied = (usize, u64);
 
-pub(crate) struct ResizerSettings {
-    pub(crate) peers: Vec<Address>,
-    pub(crate) ignores_missing_peers: bool,
-    pub(crate) threads: usize,
+/// Options of a driver.
+pub struct ResizerSettings {
+    /// The other routers of the cluster.
+    pub peers: Vec<Address>,
+    /// A peer that does not reply is not waited for, which gives the promise up.
+    pub ignores_missing_peers: bool,
+    /// The number of threads.
+    pub threads: usize,
 }
 
 /// The driver of one process.
-pub(crate) struct Resizer {
+pub struct Resizer {
     coverage: Coverage,
     /// Every covered configuration.
     configs: BTreeMap<ConfigId, Arc<RouterConfig>>,
@@ -74,8 +81,7 @@ pub(crate) struct Resizer {
     is_loss_logged: bool,
 }
 
-/// An event for [`Resizer::handle`].
-pub(crate) enum ResizeEvent {
+enum ResizeEvent {
     Done(Box<Done>),
     Applied(Applied),
     Tick,
@@ -148,9 +154,9 @@ impl Resizer {
         store: Box<dyn CoverageStore>,
         status: Arc<ResizeStatus>,
         network: Arc<dyn Network>,
-        publish: watch::Sender<Arc<ActiveConfigs>>,
-        applied: mpsc::UnboundedReceiver<Applied>,
+        channels: ResizerChannels,
     ) -> Resizer {
+        let ResizerChannels { publish, applied } = channels;
         let InitialCoverage { coverage, configs } = initial;
         let coverage_settings = CoverageSettings {
             peers: settings.peers.len(),
@@ -182,7 +188,7 @@ impl Resizer {
     }
 
     /// What the threads are to apply.
-    pub(crate) fn active(&self) -> Arc<ActiveConfigs> {
+    pub fn active(&self) -> Arc<ActiveConfigs> {
         self.publish.borrow().clone()
     }
 
@@ -192,7 +198,7 @@ impl Resizer {
     }
 
     /// A new configuration of the source. It is read once that is safe.
-    pub(crate) fn set_newest(&mut self, config: RouterConfig, host: &dyn ResizeHost) -> Result<(), String> {
+    pub fn set_newest(&mut self, config: RouterConfig, host: &dyn ResizeHost) -> Result<(), String> {
         let (config, candidate) = candidate_of(config)?;
         let former = self.configs.insert(candidate.id, config.clone());
         self.newest = candidate.clone();
@@ -218,13 +224,18 @@ impl Resizer {
     }
 
     /// Ends all work, for a handover. It begins again with the next event.
-    pub(crate) fn suspend(&mut self) {
+    pub fn suspend(&mut self) {
         self.work.clear();
         self.peers.disconnect();
     }
 
-    /// The next event. Cancel safe.
-    pub(crate) async fn next_event(&mut self) -> ResizeEvent {
+    /// Waits for the next event, and takes the steps that it allows. Cancel safe.
+    pub async fn step(&mut self, host: &dyn ResizeHost) {
+        let event = self.next_event().await;
+        self.handle(event, host);
+    }
+
+    async fn next_event(&mut self) -> ResizeEvent {
         let interval = if self.coverage.is_changing() { CHANGE_INTERVAL } else { STEADY_INTERVAL };
         tokio::select! {
             biased;
@@ -234,7 +245,7 @@ impl Resizer {
         }
     }
 
-    pub(crate) fn handle(&mut self, event: ResizeEvent, host: &dyn ResizeHost) {
+    fn handle(&mut self, event: ResizeEvent, host: &dyn ResizeHost) {
         match event {
             ResizeEvent::Applied((thread, number)) => {
                 self.applied_by_thread[thread] = number;
@@ -301,7 +312,7 @@ impl Resizer {
         change(&mut self.coverage, self.started.elapsed());
         let saved = self.coverage.saved();
         if self.saved.as_ref().is_none_or(|known| !known.is_same(&saved)) {
-            if let Err(error) = self.store.save(&saved) {
+            if let Err(error) = self.store.save(&StoredCoverage::of(&saved).to_json()) {
                 if !std::mem::replace(&mut self.is_unsaved, true) {
                     tracing::error!(
                         %error, "cannot save which configurations are covered: no new configuration comes into force \

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `coverage/` | the steps, as a state machine, and a model that checks them |
 //! | `identity`, `pool_servers` | what it knows of a configuration |
-//! | `driver`, `work` | execute the steps |
+//! | `start`, `driver`, `work` | execute the steps |
 //! | `store`, `report`, `peer_poll` | the state on disk, and as other routers see it |
 //! | `new_servers`, `purge` | flush a server that joins a pool; remove misplaced copies |
 //! | `status` | what operators see |
@@ -18,6 +18,7 @@ mod peer_poll;
 pub(crate) mod pool_servers;
 pub(crate) mod purge;
 pub(crate) mod report;
+pub(crate) mod start;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod work;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The state of a change, and the counters of all changes.
 #[derive(Debug, Default)]
-pub(crate) struct ResizeStatus {
+pub struct ResizeStatus {
     view: Mutex<StatusView>,
     pub(crate) covering_deletes: Arc<SharedCounter>,
     pub(crate) purges: Arc<PurgeCounters>,

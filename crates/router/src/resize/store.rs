@@ -22,12 +22,13 @@ const VERSION: u32 = 1;
 /// Texts are escaped in JSON.
 const BYTES_MAX: u64 = 2 * COVERED_MAX as u64 * FILE_BYTES_MAX;
 
-/// Where a process keeps its coverage.
-pub(crate) trait CoverageStore: Send {
-    /// The saved state; `None` if there is none. The error says why it cannot be used.
-    fn load(&self) -> Result<Option<StoredCoverage>, String>;
-    fn save(&self, saved: &SavedCoverage) -> io::Result<()>;
-    /// Whether the state outlives the process.
+/// Where a process keeps its coverage: a text that is replaced as a whole.
+pub trait CoverageStore: Send {
+    /// The text; `None` if there is none. The error says why it cannot be read.
+    fn load(&self) -> io::Result<Option<String>>;
+    /// Replaces the text. It is durable when this returns; after an error or a crash it is the old or the new one.
+    fn save(&self, text: &str) -> io::Result<()>;
+    /// Whether the text outlives the process.
     fn is_durable(&self) -> bool;
 }
 
@@ -49,7 +50,19 @@ pub(crate) struct StoredConfig {
 }
 
 impl StoredCoverage {
-    fn of(saved: &SavedCoverage) -> StoredCoverage {
+    pub(super) fn parse(text: &str) -> Result<StoredCoverage, String> {
+        let stored: StoredCoverage = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match stored.version {
+            VERSION => Ok(stored),
+            other => Err(format!("version {other}, expected {VERSION}")),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("text and lists are JSON")
+    }
+
+    pub(super) fn of(saved: &SavedCoverage) -> StoredCoverage {
         let covered = saved.covered.iter().map(|covered| StoredConfig {
             text: covered.config.text.to_string(),
             is_claimed: covered.is_claimed,
@@ -86,30 +99,25 @@ impl CoverageFile {
         CoverageFile(path.into())
     }
 
-    fn parse(&self) -> io::Result<StoredCoverage> {
+    fn read(&self) -> io::Result<String> {
         if fs::metadata(&self.0)?.len() > BYTES_MAX {
             return Err(io::Error::other(format!("it is larger than {BYTES_MAX} bytes")));
         }
-        let stored: StoredCoverage = serde_json::from_slice(&fs::read(&self.0)?)?;
-        match stored.version {
-            VERSION => Ok(stored),
-            other => Err(io::Error::other(format!("version {other}, expected {VERSION}"))),
-        }
+        fs::read_to_string(&self.0)
     }
 }
 
 impl CoverageStore for CoverageFile {
-    fn load(&self) -> Result<Option<StoredCoverage>, String> {
-        match self.parse() {
-            Ok(stored) => Ok(Some(stored)),
+    fn load(&self) -> io::Result<Option<String>> {
+        match self.read() {
+            Ok(text) => Ok(Some(text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(format!("{}: {error}", self.0.display())),
+            Err(error) => Err(io::Error::other(format!("{}: {error}", self.0.display()))),
         }
     }
 
-    fn save(&self, saved: &SavedCoverage) -> io::Result<()> {
-        let json = serde_json::to_string(&StoredCoverage::of(saved))?;
-        replace_file(&self.0, &json)
+    fn save(&self, text: &str) -> io::Result<()> {
+        replace_file(&self.0, text)
     }
 
     fn is_durable(&self) -> bool {
@@ -121,11 +129,11 @@ impl CoverageStore for CoverageFile {
 pub(crate) struct NoStore;
 
 impl CoverageStore for NoStore {
-    fn load(&self) -> Result<Option<StoredCoverage>, String> {
+    fn load(&self) -> io::Result<Option<String>> {
         Ok(None)
     }
 
-    fn save(&self, _: &SavedCoverage) -> io::Result<()> {
+    fn save(&self, _: &str) -> io::Result<()> {
         Ok(())
     }
 
@@ -141,21 +149,24 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn state_is_read_as_it_was_saved_and_a_damaged_file_is_an_error() {
+    fn state_is_read_as_it_was_saved_and_a_damaged_one_is_an_error() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = CoverageFile::beside(&folder.path().join("last.json"));
         assert!(matches!(file.load(), Ok(None)));
         let config = Candidate { id: ConfigId(7), text: "{\"a\": 1}".into(), servers: Arc::default() };
         let covered = vec![SavedConfig { config, is_claimed: true, was_read: false }];
         let departed = Departed { servers: vec![Address("a:1".into())], is_incomplete: true };
-        file.save(&SavedCoverage { reads: ConfigId(7), covered, departed: departed.clone() }).expect("saved");
-        let stored = file.load().expect("readable").expect("there");
+        let saved = SavedCoverage { reads: ConfigId(7), covered, departed: departed.clone() };
+        file.save(&StoredCoverage::of(&saved).to_json()).expect("saved");
+        let text = file.load().expect("readable").expect("there");
+        let stored = StoredCoverage::parse(&text).expect("valid");
         assert_eq!((stored.reads(), stored.departed()), (Some(ConfigId(7)), departed));
         let [StoredConfig { text, is_claimed: true, was_read: false }] = &stored.covered[..] else {
             panic!("{stored:?}")
         };
         assert_eq!(text, "{\"a\": 1}");
-        fs::write(folder.path().join("last.json.coverage"), "{\"version\": 1, \"rea").expect("written");
-        assert!(file.load().is_err_and(|why| why.contains("last.json.coverage")));
+        assert!(StoredCoverage::parse("{\"version\": 1, \"rea").is_err());
+        fs::write(folder.path().join("last.json.coverage"), [0xff]).expect("written");
+        assert!(file.load().is_err_and(|why| why.to_string().contains("last.json.coverage")));
     }
 }

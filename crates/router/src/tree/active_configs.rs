@@ -36,8 +36,18 @@ impl ActiveConfigs {
         ActiveConfigs { number: 1, reads: config, covered: Vec::new(), covering_deletes: Arc::default() }
     }
 
+    /// The configuration that requests are routed by.
+    pub fn reads(&self) -> &Arc<RouterConfig> {
+        &self.reads
+    }
+
+    /// Whether another one is covered.
+    pub fn is_changing(&self) -> bool {
+        !self.covered.is_empty()
+    }
+
     /// Every server that any of them names, and that has not departed.
-    pub(crate) fn servers(&self) -> BTreeSet<Address> {
+    pub fn servers(&self) -> BTreeSet<Address> {
         let mut servers = self.reads.servers();
         for covered in &self.covered {
             servers.extend(covered.config.servers().difference(&covered.departed).cloned());

@@ -1,8 +1,9 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
-use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name, owner};
+use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
+    checker::ReadInProgress,
     process::Process,
     value::{value_of, version_of},
 };
@@ -88,8 +89,7 @@ impl Application {
 
     async fn read_one(&mut self) {
         let key = key(&mut self.rng);
-        let read_in_progress =
-            self.region.checker.begin_read(&cluster_name(self.cluster), &key, &owner(self.cluster, &key));
+        let read_in_progress = self.begin_read(&key);
         let (options, client) = (self.options(), self.client());
         let load = || self.load(&key);
         let read = client.read(&key, &options, load).await.expect("loading does not fail");
@@ -99,9 +99,7 @@ impl Application {
     async fn read_page(&mut self) {
         let mut keys: Vec<String> = (0..4).map(|_| key(&mut self.rng)).collect();
         keys.dedup();
-        let cluster = cluster_name(self.cluster);
-        let begin_read = |key: &String| self.region.checker.begin_read(&cluster, key, &owner(self.cluster, key));
-        let reads_in_progress: Vec<_> = keys.iter().map(begin_read).collect();
+        let reads_in_progress: Vec<_> = keys.iter().map(|key| self.begin_read(key)).collect();
         let (options, client) = (self.options(), self.client());
         let load = async |missed: Vec<Bytes>| {
             let mut values = Vec::new();
@@ -116,10 +114,14 @@ impl Application {
         }
     }
 
+    fn begin_read(&self, key: &str) -> ReadInProgress {
+        let owner = self.region.plan.owner(self.cluster, key);
+        self.region.checker.begin_read(&cluster_name(self.cluster), key, owner)
+    }
+
     async fn read_without_lease(&mut self) {
         let key = key(&mut self.rng);
-        let read_in_progress =
-            self.region.checker.begin_read(&cluster_name(self.cluster), &key, &owner(self.cluster, &key));
+        let read_in_progress = self.begin_read(&key);
         let client = self.client();
         if let Ok(Lookup::Hit { value, .. }) = client.get(&key).await {
             return self.region.checker.end_read(read_in_progress, version_of(&value), Origin::Cache);

@@ -1,7 +1,8 @@
 //! The configuration of a cluster's routers: as `lookaside up` writes it, with spares.
 
 use super::guarantee::DisabledGuarantee;
-use super::names::{address, gutter, pool_servers, spares};
+use super::names::{address, gutter, spares};
+use super::plan::RunPlan;
 
 /// How long a server is down before a spare serves. Some outages are longer.
 const SPARE_AFTER_MS: u64 = 600;
@@ -14,6 +15,8 @@ pub(super) const SERVER_TIMEOUT_MS: u64 = 200;
 pub(super) struct ClusterConfiguration {
     /// The hosts of the pool's servers, in the order that the hash uses.
     pub(super) servers: Vec<String>,
+    /// For each of them, in tenths; `None` for a hash without weights.
+    pub(super) weights: Option<Vec<u8>>,
     pub(super) spares: Vec<String>,
     pub(super) gutter: String,
     pub(super) server_timeout_ms: u64,
@@ -22,9 +25,10 @@ pub(super) struct ClusterConfiguration {
 }
 
 impl ClusterConfiguration {
-    pub(super) fn of(cluster: usize) -> ClusterConfiguration {
+    pub(super) fn of(plan: RunPlan, cluster: usize) -> ClusterConfiguration {
         ClusterConfiguration {
-            servers: pool_servers(cluster),
+            servers: plan.pool_servers(cluster),
+            weights: None,
             // The others are added later.
             spares: spares(cluster)[..1].to_vec(),
             gutter: gutter(cluster),
@@ -40,12 +44,19 @@ impl ClusterConfiguration {
             let addresses: Vec<String> = hosts.iter().map(|host| format!("{:?}", address(host).0)).collect();
             addresses.join(", ")
         };
+        let weighted = self.weights.as_ref().map(|tenths| {
+            let weights: Vec<String> =
+                tenths.iter().map(|tenths| format!("{:.1}", f64::from(*tenths) / 10.0)).collect();
+            format!(r#""weights": [{}],"#, weights.join(", "))
+        });
+        let (weights, hash) =
+            (weighted.as_deref().unwrap_or_default(), if weighted.is_some() { "WeightedCh3" } else { "Ch3" });
         let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{
                 "pools": {{
-                    "servers": {{ "servers": [{servers}], "server_timeout": {server_timeout_ms} }},
+                    "servers": {{ {weights} "servers": [{servers}], "server_timeout": {server_timeout_ms} }},
                     "wildcard": {{
                         "inherit": "servers", "spares": [{spares}], "spare_after_ms": {spare_after_ms}
                     }},
@@ -56,12 +67,15 @@ impl ClusterConfiguration {
                     "operation_policies": {{
                         "delete": {{
                             "type": "AllSyncRoute",
-                            "children": ["PoolRoute|{delete_pool}", "PoolRoute|gutter"]
+                            "children": [
+                                {{ "type": "PoolRoute", "pool": "{delete_pool}", "hash": "{hash}" }},
+                                "PoolRoute|gutter"
+                            ]
                         }}
                     }},
                     "default_policy": {{
                         "type": "FailoverWithExptimeRoute",
-                        "normal": "PoolRoute|wildcard",
+                        "normal": {{ "type": "PoolRoute", "pool": "wildcard", "hash": "{hash}" }},
                         "failover": ["PoolRoute|gutter"],
                         "failover_exptime": {gutter_exptime_s}
                     }}

@@ -1,6 +1,6 @@
 //! Injects faults: cuts, slows and heals links; kills, restarts, upgrades, reconfigures and hangs programs.
 
-use super::names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
+use super::names::{CLUSTERS, RouterName, application_host, cluster_name};
 use super::plan::RunPlan;
 use super::router_program::RouterCommand;
 use super::{SimulatedRegion, invalidator};
@@ -12,6 +12,9 @@ use tokio::{task::JoinSet, time::Instant};
 const HANG_MS_MAX: u64 = 3_000;
 /// One fault in this many lasts long enough for spares to serve and for the fences of silent routers to expire.
 const LONG_ONE_IN: u8 = 5;
+
+/// One fault in this many changes the servers of a pool, in runs in which they change.
+const RESIZE_ONE_IN: u8 = 5;
 
 /// The largest extra delay of a slow link, in milliseconds: more than a router waits for a server.
 const EXTRA_DELAY_MS_MAX: u64 = 300;
@@ -35,9 +38,10 @@ enum Kind {
     ChangeTimeouts,
     RewriteServers,
     AddSpare,
+    Resize,
 }
 
-/// One of these is drawn for each fault.
+/// One of these is drawn for each fault, unless it is [`Kind::Resize`].
 const KINDS: [Kind; 26] = [
     Kind::CutServer,
     Kind::CutServer,
@@ -78,7 +82,7 @@ struct Target {
 impl Target {
     fn random(rng: &mut fastrand::Rng, plan: &RunPlan) -> Target {
         let cluster = rng.usize(0..CLUSTERS);
-        let (routers, mut servers): (Vec<RouterName>, _) = (plan.routers(cluster).collect(), server_names(cluster));
+        let (routers, mut servers): (Vec<RouterName>, _) = (plan.routers(cluster).collect(), plan.all_servers(cluster));
         let (router, peer) = (routers[rng.usize(0..routers.len())], routers[rng.usize(0..routers.len())]);
         Target { router, peer, server: servers.swap_remove(rng.usize(0..servers.len())) }
     }
@@ -89,7 +93,7 @@ impl Kind {
     fn failed_part(self, target: &Target, plan: &RunPlan) -> Option<FailedPart> {
         match self {
             Kind::CutApplication | Kind::HangApplication => None,
-            Kind::ChangeTimeouts | Kind::RewriteServers | Kind::AddSpare => None,
+            Kind::ChangeTimeouts | Kind::RewriteServers | Kind::AddSpare | Kind::Resize => None,
             Kind::HangRouter | Kind::RestartRouter | Kind::UpgradeRouter => {
                 let is_only_one = plan.routers(target.router.cluster).count() == 1;
                 Some(if is_only_one { FailedPart::Delivery } else { FailedPart::Router })
@@ -126,6 +130,7 @@ impl SimulatedRegion {
     async fn inject_fault(self, mut rng: fastrand::Rng, duration: Duration) {
         let kind = match KINDS[rng.usize(0..KINDS.len())] {
             _ if self.plan.favours_backlogs && rng.bool() => Kind::ReplaceRouterWithBacklog,
+            _ if self.plan.has_resizes && rng.u8(0..RESIZE_ONE_IN) == 0 => Kind::Resize,
             kind => kind,
         };
         let target = Target::random(&mut rng, &self.plan);
@@ -174,6 +179,7 @@ impl SimulatedRegion {
             Kind::ChangeTimeouts => self.change_timeouts(router.cluster, rng).await,
             Kind::RewriteServers => self.rewrite_servers(router.cluster, rng).await,
             Kind::AddSpare => self.add_spare(router.cluster, rng).await,
+            Kind::Resize => self.resize(router.cluster, rng).await,
         }
     }
 
@@ -192,7 +198,7 @@ impl SimulatedRegion {
         self.programs.end_fault(host);
     }
 
-    async fn restart_server(&self, server: &str, duration: Duration, rng: &mut fastrand::Rng) {
+    pub(super) async fn restart_server(&self, server: &str, duration: Duration, rng: &mut fastrand::Rng) {
         if !self.programs.begin_fault(server) {
             return;
         }
@@ -225,7 +231,7 @@ impl SimulatedRegion {
             return;
         }
         let running = self.routers.borrow_mut().remove(&router);
-        if running.is_some_and(|running| running.send(RouterCommand::Exit).is_ok()) {
+        if running.is_some_and(|running| running.commands.send(RouterCommand::Exit).is_ok()) {
             self.checker.count(|tally| tally.upgrades += 1);
             self.programs.wait_for_end(host).await;
         }

@@ -25,9 +25,11 @@ pub enum DisabledGuarantee {
     Promptness,
     /// Deletes do not reach the spares, only the servers that they replace.
     Spares,
+    /// Routers read by a new configuration at once, and send deletes only to the servers that it names.
+    Resize,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 8] = [
+const NAMES: [(DisabledGuarantee, &str); 9] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
@@ -36,6 +38,7 @@ const NAMES: [(DisabledGuarantee, &str); 8] = [
     (DisabledGuarantee::Spool, "spool"),
     (DisabledGuarantee::Promptness, "promptness"),
     (DisabledGuarantee::Spares, "spares"),
+    (DisabledGuarantee::Resize, "resize"),
 ];
 
 impl FromStr for DisabledGuarantee {

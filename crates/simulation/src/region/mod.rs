@@ -12,13 +12,14 @@
 //!            '-- router-1-2 --'
 //! ```
 //!
-//! All of it is production code. Only sockets, the clock, the database, the position file and the spool's disk are
-//! simulated. A cluster has one to three routers, each with its own connections and so its own view of which server is
+//! All of it is production code. Only sockets, the clock, the database and disks are simulated. A cluster has one to three routers, each with its own connections and so its own view of which server is
 //! down. In half of the runs routers have a spool (§5) for deletes that their servers did not answer, and are each
-//! other's peers; in half of those it is so small that servers are flushed.
+//! other's peers; in half of those it is so small that servers are flushed. In half of the runs whose routers can agree
+//! on it, there are more servers than in the picture, and pools change theirs.
 
 mod application;
 mod configuration;
+mod coverage_disk;
 mod faults;
 mod guarantee;
 mod invalidator;
@@ -27,7 +28,9 @@ mod panics;
 mod plan;
 mod programs;
 mod reconfigure;
+mod resize;
 mod router;
+mod router_configs;
 mod router_program;
 mod server;
 mod usage;
@@ -41,17 +44,23 @@ use crate::{
     network::{LinkModel, SimulatedNetwork},
 };
 use configuration::ClusterConfiguration;
+use coverage_disk::CoverageDisk;
 use lookaside_router::MemoryDisk;
-use names::{CLUSTERS, RouterName, application_host, cluster_name, server_names};
+use lookaside_routing::Address;
+use names::{CLUSTERS, RouterName, address, application_host, cluster_name};
 use plan::RunPlan;
 use programs::Programs;
-use router_program::RouterCommand;
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc, time::Duration};
-use tokio::{sync::mpsc, time::Instant};
+use router::RunningRouter;
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
 use usage::Usage;
 
-/// How long applications run and faults are injected, in simulated time.
-const LOAD_DURATION: Duration = Duration::from_secs(8);
 /// How long all deletes may then take to be acknowledged, in simulated time.
 const QUIESCE_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long everything still in flight may take after that.
@@ -97,25 +106,27 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
         stores: Rc::default(),
         positions: Rc::default(),
         spools: Rc::default(),
+        coverages: Rc::default(),
         routers: Rc::default(),
         configurations: Rc::default(),
         usage: Rc::default(),
         started: Instant::now(),
     };
     for cluster in 0..CLUSTERS {
-        for address in server_names(cluster) {
+        for address in region.plan.all_servers(cluster) {
             region.start_server(&address, rng.u64(..));
         }
         for router in region.plan.routers(cluster) {
             region.start_router(router, rng.u64(..));
         }
     }
+    region.wait_for_routers().await;
     region.start_invalidator(rng.u64(..));
     region.start_applications(&mut rng);
-    region.inject_faults(&mut rng, Instant::now() + LOAD_DURATION).await;
+    region.inject_faults(&mut rng, Instant::now() + region.plan.load_duration()).await;
     region.quiesce().await;
     if let Some(what) = panics.first() {
-        region.checker.record_panic(what);
+        region.checker.record_violation(Violation::Panicked { what });
     }
     region.usage.borrow().count(&region.checker);
     region.checker.result()
@@ -136,8 +147,10 @@ struct SimulatedRegion {
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
     /// The disk of each router, for its spool.
     spools: Rc<RefCell<BTreeMap<RouterName, Arc<MemoryDisk>>>>,
+    /// The configurations that each router covers, on its disk.
+    coverages: Rc<RefCell<BTreeMap<RouterName, CoverageDisk>>>,
     /// The running routers.
-    routers: Rc<RefCell<BTreeMap<RouterName, mpsc::UnboundedSender<RouterCommand>>>>,
+    routers: Rc<RefCell<BTreeMap<RouterName, RunningRouter>>>,
     /// The configuration file of each router that has another one than its cluster had at first.
     configurations: Rc<RefCell<BTreeMap<RouterName, ClusterConfiguration>>>,
     usage: Rc<RefCell<Usage>>,
@@ -145,6 +158,16 @@ struct SimulatedRegion {
 }
 
 impl SimulatedRegion {
+    /// Waits until all routers serve, which takes a router with peers a moment. A program that connects before waits for
+    /// its next attempt.
+    async fn wait_for_routers(&self) {
+        for router in (0..CLUSTERS).flat_map(|cluster| self.plan.routers(cluster)) {
+            while !self.network.is_listening(&address(&router.host())) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
+
     /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
     async fn quiesce(&self) {
         for cluster in 0..CLUSTERS {
@@ -157,12 +180,25 @@ impl SimulatedRegion {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         tokio::time::sleep(DRAIN_TIME).await;
+        self.check_final_state(&names);
+        if self.plan.has_resizes {
+            for cluster in 0..CLUSTERS {
+                self.return_all_servers(cluster).await;
+            }
+            self.check_final_state(&names);
+        }
+    }
+
+    fn check_final_state(&self, clusters: &[String]) {
         let now = self.now();
         let stores = self.stores.borrow();
-        self.checker.check_final_state(&names, |key| {
+        // Others hold what they held when they left.
+        let read: BTreeSet<Address> =
+            self.routers.borrow().values().flat_map(|router| router.active.borrow().reads().servers()).collect();
+        self.checker.check_final_state(clusters, |key| {
             let held =
                 |(name, memory): (&String, &server::ServerMemory)| Some((name.clone(), memory.version(key, now)?));
-            stores.iter().filter_map(held).collect()
+            stores.iter().filter(|(name, _)| read.contains(&address(name))).filter_map(held).collect()
         });
     }
 

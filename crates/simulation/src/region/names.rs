@@ -1,10 +1,8 @@
 //! The names of clusters, hosts and addresses.
 
-use lookaside_routing::{Address, KeyHash};
+use lookaside_routing::Address;
 
 pub(super) const CLUSTERS: usize = 2;
-/// Servers of a cluster, besides its gutter server and its spares.
-pub(super) const SERVERS: usize = 2;
 pub(super) const SPARES: usize = 2;
 /// The most routers of a cluster.
 pub(super) const ROUTERS_MAX: usize = 3;
@@ -22,15 +20,9 @@ impl RouterName {
     }
 }
 
-/// The servers of a cluster's pool.
-pub(super) fn pool_servers(cluster: usize) -> Vec<String> {
-    (0..SERVERS).map(|server| format!("server-{cluster}-{server}")).collect()
-}
-
-/// The server that has `key`.
-pub(super) fn owner(cluster: usize, key: &str) -> String {
-    let picker = KeyHash::default().picker_for(SERVERS).expect("any number of servers is valid");
-    pool_servers(cluster).swap_remove(picker.pick(key.as_bytes()))
+/// The first `count` servers of a cluster, besides its gutter server and its spares.
+pub(super) fn servers(cluster: usize, count: usize) -> Vec<String> {
+    (0..count).map(|server| format!("server-{cluster}-{server}")).collect()
 }
 
 pub(super) fn gutter(cluster: usize) -> String {
@@ -39,11 +31,6 @@ pub(super) fn gutter(cluster: usize) -> String {
 
 pub(super) fn spares(cluster: usize) -> Vec<String> {
     (0..SPARES).map(|spare| format!("spare-{cluster}-{spare}")).collect()
-}
-
-/// All servers of a cluster.
-pub(super) fn server_names(cluster: usize) -> Vec<String> {
-    [pool_servers(cluster), vec![gutter(cluster)], spares(cluster)].concat()
 }
 
 pub(super) fn address(host: &str) -> Address {

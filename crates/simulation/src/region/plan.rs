@@ -1,10 +1,22 @@
 //! What a seed decides once for a run.
 
 use super::guarantee::DisabledGuarantee;
-use super::names::{ROUTERS_MAX, RouterName};
+use super::names::{ROUTERS_MAX, RouterName, gutter, servers, spares};
+use lookaside_routing::KeyHash;
+use std::time::Duration;
 
 /// One run in this many has one fault at a time.
 const SINGLE_FAULTS_ONE_IN: u8 = 4;
+/// One run in this many whose routers know of each other has resizes.
+const RESIZES_ONE_IN: u8 = 2;
+/// Servers of a pool, at first.
+const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
+/// Servers that are not in the pool at first, in a run with resizes.
+const FURTHER_SERVERS: usize = 2;
+/// How long applications run and faults are injected, in simulated time.
+const LOAD_DURATION: Duration = Duration::from_secs(8);
+/// Long enough for routers to forget a configuration and to meet it again.
+const LOAD_DURATION_WITH_RESIZES: Duration = Duration::from_secs(24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpoolMode {
@@ -33,28 +45,61 @@ pub(super) struct RunPlan {
     pub(super) has_single_faults: bool,
     /// Whether half of the faults cut a router off from a server and then replace the router, by a crash.
     pub(super) favours_backlogs: bool,
+    /// Whether the servers of pools change.
+    pub(super) has_resizes: bool,
+    /// Servers of a pool at first.
+    servers: usize,
 }
 
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{Fence, Peers, Spool};
-        let favours_backlogs = matches!(disabled, Fence | Spool);
+        use DisabledGuarantee::{Fence, Peers, Resize, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
-        RunPlan {
-            routers: match disabled {
-                // A peer would still fence the server, or forward the delete to it.
-                Fence | Spool => 1,
-                Peers => routers.max(2),
-                _ => routers,
-            },
-            spool_mode: match (disabled, spool_mode) {
-                (Fence | Peers, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
-                _ => spool_mode,
-            },
-            has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0 && !favours_backlogs,
-            favours_backlogs,
-        }
+        let spool_mode = match (disabled, spool_mode) {
+            (Fence | Peers, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
+            _ => spool_mode,
+        };
+        let favours_backlogs = matches!(disabled, Fence | Spool);
+        let has_single_faults = rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0 && !favours_backlogs;
+        let servers = rng.usize(SERVERS);
+        let has_resizes = rng.u8(0..RESIZES_ONE_IN) == 0;
+        let routers = match disabled {
+            // A peer would still fence the server, or forward the delete to it.
+            Fence | Spool => 1,
+            Peers => routers.max(2),
+            _ => routers,
+        };
+        // Routers that are not each other's peers do not agree on a change.
+        let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
+        let has_resizes = knows_others && has_resizes || disabled == Resize;
+        RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, servers }
+    }
+
+    pub(super) fn load_duration(self) -> Duration {
+        if self.has_resizes { LOAD_DURATION_WITH_RESIZES } else { LOAD_DURATION }
+    }
+
+    /// The servers of a cluster's pool at first.
+    pub(super) fn pool_servers(self, cluster: usize) -> Vec<String> {
+        servers(cluster, self.servers)
+    }
+
+    /// The servers that a pool may have, at some time.
+    pub(super) fn all_pool_servers(self, cluster: usize) -> Vec<String> {
+        servers(cluster, self.servers + if self.has_resizes { FURTHER_SERVERS } else { 0 })
+    }
+
+    /// All servers of a cluster.
+    pub(super) fn all_servers(self, cluster: usize) -> Vec<String> {
+        [self.all_pool_servers(cluster), vec![gutter(cluster)], spares(cluster)].concat()
+    }
+
+    /// The server that has `key`; `None` if that changes.
+    pub(super) fn owner(self, cluster: usize, key: &str) -> Option<String> {
+        let picker = KeyHash::default().picker_for(self.servers).expect("any number of servers is valid");
+        let owner = self.pool_servers(cluster).swap_remove(picker.pick(key.as_bytes()));
+        (!self.has_resizes).then_some(owner)
     }
 
     /// The routers of a cluster.

@@ -2,13 +2,13 @@
 
 use super::SimulatedRegion;
 use super::configuration::ClusterConfiguration;
-use super::names::{RouterName, pool_servers, spares};
+use super::names::{RouterName, spares};
 use super::router_program::RouterCommand;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// How long it may take until the last router sees a new file.
-const ROLLOUT: Duration = Duration::from_secs(2);
+pub(super) const ROLLOUT: Duration = Duration::from_secs(2);
 /// How long a router may take to put a configuration in force, because it waits for its connections.
 const IN_FORCE_MAX: Duration = Duration::from_millis(2_100);
 
@@ -36,22 +36,9 @@ impl SimulatedRegion {
         self.configuration(router).text(self.disabled)
     }
 
-    fn configuration(&self, router: RouterName) -> ClusterConfiguration {
+    pub(super) fn configuration(&self, router: RouterName) -> ClusterConfiguration {
         let configurations = self.configurations.borrow();
-        configurations.get(&router).cloned().unwrap_or_else(|| ClusterConfiguration::of(router.cluster))
-    }
-
-    /// Gives the pool of a cluster other servers. Each router sees it when `delivery` says so. Returns when all of them
-    /// have been sent it.
-    pub(super) async fn change_servers(
-        &self,
-        cluster: usize,
-        servers: &[String],
-        delivery: impl FnMut(RouterName) -> Delivery,
-    ) {
-        let servers = servers.to_vec();
-        let change = move |configuration: &mut ClusterConfiguration| configuration.servers = servers.clone();
-        self.reconfigure(cluster, change, delivery).await;
+        configurations.get(&router).cloned().unwrap_or_else(|| ClusterConfiguration::of(self.plan, router.cluster))
     }
 
     /// Changes the configuration of a cluster. Each router sees it when `delivery` says so. Returns when all of them
@@ -74,7 +61,7 @@ impl SimulatedRegion {
                 region.configurations.borrow_mut().insert(router, configuration.clone());
                 if let (Delivery::After(_), Some(running)) = (delivery, region.routers.borrow().get(&router)) {
                     // A router that is down reads the file when it starts.
-                    let _ = running.send(RouterCommand::Configure(configuration.text(region.disabled)));
+                    let _ = running.commands.send(RouterCommand::Configure(configuration.text(region.disabled)));
                 }
             });
         }
@@ -83,8 +70,7 @@ impl SimulatedRegion {
 
     /// Writes the same servers again, as a tool does that renders the file from a template.
     pub(super) async fn rewrite_servers(&self, cluster: usize, rng: &mut fastrand::Rng) {
-        let delivery = |_| Delivery::random(rng, ROLLOUT);
-        self.change_servers(cluster, &pool_servers(cluster), delivery).await;
+        self.reconfigure(cluster, |_| {}, |_| Delivery::random(rng, ROLLOUT)).await;
     }
 
     /// Adds a spare. All routers must have it before one of them lets it serve ([ADR 010]), which is at least three

@@ -1,17 +1,17 @@
-//! Starts a router: the production code with its configuration language, on a simulated network. The disk of its spool
-//! survives it.
+//! Starts a router: the production code with its configuration language, on a simulated network. Its disk survives it.
 
 use super::SimulatedRegion;
 use super::guarantee::DisabledGuarantee;
 use super::names::{RouterName, address};
 use super::plan::SpoolMode;
-use super::router_program::RouterProgram;
+use super::router_configs::RouterHost;
+use super::router_program::{RouterCommand, RouterProgram};
 use crate::process::Process;
 use lookaside_client::{DestinationOptions, TkoTrackers};
-use lookaside_router::{Identity, MemoryDisk, SharedState, Spares, Spool, SpoolSettings};
-use lookaside_routing::HealthSettings;
+use lookaside_router::{ActiveConfigs, Identity, MemoryDisk, SharedState, Spares, Spool, SpoolSettings};
+use lookaside_routing::{Address, HealthSettings};
 use std::{sync::Arc, time::Duration};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// How long a server, or a peer, may take to answer the spool.
 const SPOOL_TIMEOUT: Duration = Duration::from_millis(200);
@@ -19,6 +19,13 @@ const SPOOL_TIMEOUT: Duration = Duration::from_millis(200);
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 /// The size of a small spool, in bytes: a few deletes per server.
 const SPOOL_BYTES_SMALL: u64 = 200;
+
+/// A router that runs.
+pub(super) struct RunningRouter {
+    pub(super) commands: mpsc::UnboundedSender<RouterCommand>,
+    /// Its configurations. Nothing waits for it: a channel wakes its receivers in an unseeded random order.
+    pub(super) active: watch::Receiver<Arc<ActiveConfigs>>,
+}
 
 impl SimulatedRegion {
     /// Starts a router with the configuration in its file.
@@ -38,10 +45,32 @@ impl SimulatedRegion {
         };
         let (commands, received) = mpsc::unbounded_channel();
         self.usage.borrow_mut().add(&spool, &spares);
-        self.routers.borrow_mut().insert(router, commands);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
-        let program = RouterProgram { network, options, spool, spares, shared, seed };
+        let host = RouterHost { options, spool, spares, shared, checker: self.checker.clone() };
+        let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
+        let running = RunningRouter { commands, active: publish.subscribe() };
+        self.routers.borrow_mut().insert(router, running);
+        let program = RouterProgram {
+            network,
+            peers: if host.spool.is_some() { self.peers(router) } else { Vec::new() },
+            host,
+            publish,
+            coverage: self.coverages.borrow_mut().entry(router).or_default().clone(),
+            covers: self.disabled != DisabledGuarantee::Resize,
+            seed,
+        };
         self.programs.start(&router.host(), process, program.run(address(&router.host()), text, received));
+    }
+
+    /// The other routers of the cluster, if routers have spools.
+    fn peers(&self, router: RouterName) -> Vec<Address> {
+        match self.disabled {
+            DisabledGuarantee::Peers => Vec::new(),
+            _ => {
+                let peers = self.plan.routers(router.cluster).filter(|peer| *peer != router);
+                peers.map(|peer| address(&peer.host())).collect()
+            }
+        }
     }
 
     /// `None` in runs without a spool.
@@ -51,14 +80,10 @@ impl SimulatedRegion {
             SpoolMode::Large => SpoolSettings::default().bytes_max,
             SpoolMode::Small => SPOOL_BYTES_SMALL,
         };
-        let peers = self.plan.routers(router.cluster).filter(|peer| *peer != router);
         let settings = SpoolSettings {
             bytes_max,
             timeout: SPOOL_TIMEOUT,
-            peers: match self.disabled {
-                DisabledGuarantee::Peers => Vec::new(),
-                _ => peers.map(|peer| address(&peer.host())).collect(),
-            },
+            peers: self.peers(router),
             peer_timeout: PEER_TIMEOUT,
             seed,
             ..SpoolSettings::default()

@@ -1,16 +1,18 @@
 //! The program of a router: what the daemon's threads do, as tasks.
 //!
 //! ```text
-//!   main thread      replay of the spool, spares, configurations ---.
-//!   thread 0         a proxy: a tree over its own connections  <----+
-//!   thread 1         a proxy: a tree over its own connections  <----'
+//!   main thread      replay of the spool, spares, changes of the configuration ---.
+//!   thread 0         a proxy: a tree over its own connections  <------------------+
+//!   thread 1         a proxy: a tree over its own connections  <------------------'
 //! ```
 //!
 //! They share what the daemon's threads share: TKO states, fences, the spool.
 
-use lookaside_client::{DestinationOptions, Listener, Network, Stream};
-use lookaside_router::{Proxy, RouterConfig, Settings, SharedState, Spares, Spool, Tree};
-use lookaside_routing::{Address, BoxFuture, Defaults};
+use super::coverage_disk::CoverageDisk;
+use super::router_configs::{RouterConfigs, RouterHost};
+use lookaside_client::{Listener, Network, Stream};
+use lookaside_router::{ActiveConfigs, Applied, ConfigUpdates, Proxy, ResizerChannels, ResizerSettings, Settings};
+use lookaside_routing::{Address, BoxFuture};
 use std::{future::pending, io, pin::pin, sync::Arc};
 use tokio::{
     sync::{mpsc, watch},
@@ -18,7 +20,7 @@ use tokio::{
 };
 
 /// Threads of a router.
-const THREADS: usize = 2;
+pub(super) const THREADS: usize = 2;
 
 /// Commands to a running router.
 pub(super) enum RouterCommand {
@@ -31,10 +33,14 @@ pub(super) enum RouterCommand {
 /// What a router's process consists of.
 pub(super) struct RouterProgram {
     pub(super) network: Arc<dyn Network>,
-    pub(super) options: DestinationOptions,
-    pub(super) spool: Option<Arc<Spool>>,
-    pub(super) spares: Arc<Spares>,
-    pub(super) shared: Arc<SharedState>,
+    pub(super) host: RouterHost,
+    /// Sends configurations to the main thread's observers, and the threads.
+    pub(super) publish: watch::Sender<Arc<ActiveConfigs>>,
+    /// The other routers of the cluster.
+    pub(super) peers: Vec<Address>,
+    pub(super) coverage: CoverageDisk,
+    /// Whether a change of the configuration goes through its steps.
+    pub(super) covers: bool,
     pub(super) seed: u64,
 }
 
@@ -46,16 +52,25 @@ impl RouterProgram {
         text: String,
         mut commands: mpsc::UnboundedReceiver<RouterCommand>,
     ) {
-        let config = self.parse(&text);
-        if let Some(spool) = &self.spool {
-            spool.mark_unconfigured_for_flush(&config.servers());
+        let (applied, applied_by_threads) = mpsc::unbounded_channel();
+        let RouterProgram { network, host, peers, coverage, .. } = &self;
+        let mut configs = match self.covers {
+            false => RouterConfigs::at_once(&text, self.publish.clone(), host),
+            true => {
+                let channels = ResizerChannels { publish: self.publish.clone(), applied: applied_by_threads };
+                let settings = ResizerSettings { peers: peers.clone(), ignores_missing_peers: false, threads: THREADS };
+                RouterConfigs::covering(&text, settings, coverage.clone(), channels, network.clone(), host).await
+            }
+        };
+        if let Some(spool) = &host.spool {
+            spool.mark_unconfigured_for_flush(&configs.active().servers());
         }
-        self.spares.configure(config.pools());
-        let config = Arc::new(config);
-        let mut threads: Vec<Thread> = (0..THREADS).map(|index| self.start_thread(&config, index)).collect();
-        let mut listener = self.network.listen(&address).await.expect("a simulated network listens");
+        host.spares.configure(configs.active().reads().pools());
+        let mut threads: Vec<Thread> =
+            (0..THREADS).map(|index| self.start_thread(configs.active(), applied.clone(), index)).collect();
+        let mut listener = network.listen(&address).await.expect("a simulated network listens");
         let mut replay = pin!(self.replay_spool());
-        let mut run_spares = pin!(self.spares.run(self.network.clone()));
+        let mut run_spares = pin!(host.spares.run(network.clone()));
         let mut accepted = 0;
         loop {
             tokio::select! {
@@ -63,18 +78,24 @@ impl RouterProgram {
                 () = &mut replay => {}
                 () = &mut run_spares => {}
                 command = commands.recv() => match command {
-                    Some(RouterCommand::Configure(text)) => self.publish(&text, &threads),
+                    Some(RouterCommand::Configure(text)) => configs.set_newest(&text, host),
                     Some(RouterCommand::Exit) | None => break,
                 },
+                () = configs.step(host) => {}
                 stream = listener.accept() => {
                     let Ok(stream) = stream else { break };
                     threads[accepted % THREADS].serve(stream);
                     accepted += 1;
                 }
             }
+            for thread in &threads {
+                thread.publish(&configs.active());
+            }
         }
-        // As in an upgrade: batches that have begun are answered, and may need the peers; then the spool is closed, so
-        // that the next process can open it.
+        // As in an upgrade: the next process continues from what is on disk.
+        drop(configs);
+        // Batches that have begun are answered, and may need the peers; then the spool is closed, so that the next
+        // process can open it.
         let drained = async {
             for thread in &mut threads {
                 thread.drain().await;
@@ -85,66 +106,57 @@ impl RouterProgram {
             () = &mut replay => {}
             () = drained => {}
         }
-        if let Some(spool) = &self.spool {
+        if let Some(spool) = &host.spool {
             spool.close().await.expect("its own disk can be released");
         }
     }
 
-    fn parse(&self, text: &str) -> RouterConfig {
-        let config = RouterConfig::parse(text, &Defaults::default(), &self.options);
-        config.expect("the configuration is valid").with_spool(self.spool.clone()).with_spares(self.spares.clone())
-    }
-
-    /// Puts a new configuration in force, as the daemon's main thread does it.
-    fn publish(&self, text: &str, threads: &[Thread]) {
-        let config = self.parse(text);
-        self.spares.configure(config.pools());
-        let config = Arc::new(config);
-        for thread in threads {
-            // The thread ends with this process.
-            let _ = thread.configs.send(config.clone());
-        }
-    }
-
     async fn replay_spool(&self) {
-        match &self.spool {
+        match &self.host.spool {
             Some(spool) => spool.replay(self.network.clone(), self.seed).await,
             None => pending().await,
         }
     }
 
-    fn start_thread(&self, config: &Arc<RouterConfig>, index: usize) -> Thread {
-        let (network, seed) = (self.network.clone(), self.seed ^ index as u64);
-        let tree = Tree::build(config, network.clone(), seed, None);
-        let proxy = Proxy::new(Settings::default(), self.shared.clone(), tree);
-        let (configs, mut received) = mpsc::unbounded_channel::<Arc<RouterConfig>>();
+    fn start_thread(
+        &self,
+        active: Arc<ActiveConfigs>,
+        applied: mpsc::UnboundedSender<Applied>,
+        index: usize,
+    ) -> Thread {
+        let (configs, received) = watch::channel(active);
+        let seed = self.seed ^ index as u64;
+        let mut updates = ConfigUpdates::new(index, received, applied, self.network.clone(), seed);
+        let proxy = Proxy::new(Settings::default(), self.host.shared.clone(), updates.build_tree(None));
+        updates.report_first();
         let mut tasks = JoinSet::new();
-        let reloading = proxy.clone();
-        tasks.spawn_local(async move {
-            while let Some(mut config) = received.recv().await {
-                while let Ok(newer) = received.try_recv() {
-                    config = newer;
-                }
-                let tree = Tree::build(&config, network.clone(), seed, Some(&reloading.tree()));
-                tree.wait_until_ready().await;
-                reloading.set_tree(tree);
-            }
-        });
-        Thread { proxy, configs, _reload: tasks, sessions: JoinSet::new(), shutdowns: Vec::new() }
+        let updated = proxy.clone();
+        tasks.spawn_local(async move { updates.apply_all(&updated).await });
+        Thread { proxy, configs, _updates: tasks, sessions: JoinSet::new(), shutdowns: Vec::new() }
     }
 }
 
 /// A thread of the router. Its tasks end when it is dropped.
 struct Thread {
     proxy: Arc<Proxy>,
-    configs: mpsc::UnboundedSender<Arc<RouterConfig>>,
-    _reload: JoinSet<()>,
+    /// Its own: a channel wakes its receivers in an unseeded random order.
+    configs: watch::Sender<Arc<ActiveConfigs>>,
+    _updates: JoinSet<()>,
     sessions: JoinSet<()>,
-    /// One for each session: a channel wakes its receivers in an unseeded random order.
+    /// One for each session, for the same reason.
     shutdowns: Vec<watch::Sender<bool>>,
 }
 
 impl Thread {
+    /// Sends it `active`, unless it was the last.
+    fn publish(&self, active: &Arc<ActiveConfigs>) {
+        self.configs.send_if_modified(|last| {
+            let is_new = !Arc::ptr_eq(last, active);
+            *last = active.clone();
+            is_new
+        });
+    }
+
     fn serve(&mut self, stream: Box<dyn Stream>) {
         let (stop, shutdown) = watch::channel(false);
         self.shutdowns.push(stop);
