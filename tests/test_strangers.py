@@ -110,7 +110,8 @@ def test_unix_sockets(tmp_path):
     path = tmp_path / "server.sock"
     server = Process("server", [PROGRAMS / "lookaside-server", "-s", path, "-t", "1"], tmp_path)
     try:
-        server.wait_ready(path.exists)
+        # The file is there before the server listens.
+        server.wait_ready(lambda: "listening" in server.log())
         for sent, expected in ((REQUESTS["get"], b""), (b"get injected\r\nquit\r\n", b"END\r\n")):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(10)
