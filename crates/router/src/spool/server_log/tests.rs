@@ -227,7 +227,7 @@ fn a_repeat_is_appended_once_the_replay_of_the_first_has_begun() {
     let arrived = [&k, &l, &held, &l];
     assert_eq!(server.without_repeats(arrived.into_iter()), [l.clone(), held], "k is stored; one l will be");
     assert!(matches!(server.next_replay_or_unfence(), Some(ReplayAction::SendDeletes { number: 0, .. })));
-    assert_eq!(server.without_repeats([&k].into_iter()), [k.clone()]);
+    assert_eq!(server.without_repeats([&k].into_iter()).len(), 1, "it may have been sent before the server was filled");
     assert_eq!(append(&k, false), 1);
     assert_eq!(server.without_repeats([&k].into_iter()), [], "the second is not being replayed");
     server.mark_replayed(0, total);
