@@ -239,6 +239,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "window_outstanding": "Requests in the window.",
         "window_waiting": "Requests that wait for the window.",
         "spool_deletes": "Deletes written to the spool.",
+        "spool_repeated": "Deletes that were in the backlog already and were not written again.",
         "spool_recovered": "Spooled deletes of an earlier run, found on disk at the start.",
         "spool_replayed": "Spooled and recovered deletes that their server has applied since.",
         "spool_refused": "Spooled deletes that their server refused permanently.",

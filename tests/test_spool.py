@@ -169,10 +169,11 @@ def test_damaged_and_torn_segments_are_recovered(cluster, router):
         assert client.set(key, b"old") and client.set(key + "x", b"old")
         client.close()
         with stopped(victim):
-            for _ in range(3):
-                router.delete(key)
+            # The first delete is in a file that is being replayed. Its repeat is in the next, and so are those of the
+            # other keys that this server has.
+            for name in (key, key, *(f"other:{number}" for number in range(40))):
+                router.delete(name)
             router.kill()
-            # The first delete is in a file that is being replayed, the others in the next.
             _, file = sorted((router.log_path.parent / "spool").glob(f"*{victim.port}/*.deletes"))
             content = bytearray(file.read_bytes())
             if damage:

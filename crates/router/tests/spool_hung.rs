@@ -18,6 +18,8 @@ const NOT_FOUND: Outcome = Ok(Reply::NotFound);
 const TKO: Outcome = Err(Failure::Tko);
 /// Beyond a server timeout: peers get 50 ms to forward, and then need a round trip.
 const MARGIN: Duration = Duration::from_millis(60);
+const TWO_SERVERS: &str = r#"{ "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["other:1"] } },
+    "route": { "type": "PrefixSelectorRoute", "policies": { "b": "PoolRoute|B" }, "wildcard": "PoolRoute|A" } }"#;
 const MOMENT: Duration = Duration::from_millis(2);
 
 /// Fails in 200 ms if the peers are asked for fences only when they have failed to forward.
@@ -84,9 +86,7 @@ async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
     for router in 0..ROUTERS {
         fixture.kill(router).await;
     }
-    fixture.configuration = r#"{ "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["other:1"] } },
-        "route": { "type": "PrefixSelectorRoute", "policies": { "b": "PoolRoute|B" }, "wildcard": "PoolRoute|A" } }"#
-        .to_owned();
+    fixture.configuration = TWO_SERVERS.to_owned();
     let other = fixture.network.server("other:1");
     for router in 0..ROUTERS {
         fixture.start_router(router).await;
@@ -106,4 +106,33 @@ async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
     let ((_, _), (outcome, waited)) = tokio::join!(delete("a", 0), delete("b", 20));
     assert_eq!(outcome, NOT_FOUND);
     assert!(waited < SERVER_TIMEOUT + MARGIN, "{waited:?}");
+}
+
+/// A peer forwards one batch after the other for each server. Once it was one after the other for all servers: a batch
+/// for a hung server delayed the next, and a server that only one router cannot reach was fenced at all.
+#[tokio::test(start_paused = true)]
+async fn a_healthy_server_is_not_fenced_because_a_peer_forwards_to_a_hung_one() {
+    let mut fixture = Fixture::start_with(PeerMissing::Fail, 1 << 20).await;
+    for router in 0..ROUTERS {
+        fixture.kill(router).await;
+    }
+    fixture.configuration = TWO_SERVERS.to_owned();
+    let other = fixture.network.server("other:1");
+    for router in 0..ROUTERS {
+        fixture.start_router(router).await;
+    }
+    sleep(Duration::from_secs(1)).await;
+    fixture.main().be(Health::Frozen);
+    fixture.network.cut(&host(0), "other:1", true);
+    other.put("b", "old");
+    let delete_later = async {
+        // When this one fails, the peers still have 80 ms to find out that they cannot forward "a".
+        sleep(SERVER_TIMEOUT / 5).await;
+        fixture.delete(0, "b").await
+    };
+    let (_, outcome) = tokio::join!(fixture.delete(0, "a"), delete_later);
+    assert_eq!(outcome, NOT_FOUND);
+    assert!(!other.has("b"), "a peer has forwarded it");
+    let fenced = fixture.statistics(1).servers_fenced_by_peers;
+    assert_eq!(fenced, 1, "only the hung server is fenced");
 }

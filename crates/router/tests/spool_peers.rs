@@ -105,6 +105,36 @@ async fn a_delete_is_not_acknowledged_while_a_peer_is_unreachable() {
     assert_eq!(fixture.get(2, "k").await, TKO, "fenced from the start");
 }
 
+/// While a peer is away, a delete is stored and fails, and its sender repeats it. Once every repeat was stored again: a
+/// few thousand deletes that were repeated for minutes exceeded the backlog's limit, and the server was flushed.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_delete_is_stored_once_for_each_attempt_to_replay_it() {
+    let fixture = Fixture::start_with(PeerMissing::Fail, 1_000).await;
+    let main = fixture.main();
+    (0..10).for_each(|key| main.put(&format!("k{key}"), "old"));
+    main.put("l", "other");
+    main.be(Health::Frozen);
+    fixture.cut_routers(0, 2, true);
+    for _ in 0..100 {
+        for key in 0..10 {
+            assert!(fixture.delete(0, &format!("k{key}")).await.is_err());
+        }
+    }
+    let statistics = fixture.statistics(0);
+    assert!(statistics.pending <= 20, "one may be repeated that is being replayed: {}", statistics.pending);
+    assert_eq!(statistics.counts.overflows, 0);
+    assert_eq!(statistics.counts.spooled + statistics.counts.repeated, 1_000);
+    fixture.cut_routers(0, 2, false);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.delete(0, "k0").await, NOT_FOUND, "a repeat fences, too");
+    for router in 0..ROUTERS {
+        assert_eq!(fixture.get(router, "k0").await, TKO, "{router}");
+    }
+    main.be(Health::Well);
+    sleep(REPAIR).await;
+    assert!((0..10).all(|key| !main.has(&format!("k{key}"))) && main.has("l"), "replayed, and not flushed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_stays_fenced_until_the_last_backlog_is_empty() {
     let fixture = Fixture::start().await;

@@ -320,6 +320,12 @@ fn write_spool(sources: &[Arc<dyn StatsSource>], out: &mut Exposition) {
             "Spooled and recovered deletes that their server has executed.",
         ),
         (
+            "spool_repeated_total",
+            Counter,
+            statistics.counts.repeated,
+            "Deletes that were in the backlog already and were not stored again.",
+        ),
+        (
             "spool_refused_total",
             Counter,
             statistics.counts.refused,

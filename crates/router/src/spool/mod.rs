@@ -40,6 +40,7 @@ mod peer_sync;
 mod peers;
 mod record;
 mod recovery;
+mod remembered;
 mod replay;
 mod replay_connection;
 mod segments;

@@ -10,7 +10,7 @@
 //!
 //! A peer that cannot reach S may take a whole server timeout to say so. Therefore the fences are requested before that,
 //! and over another connection; a peer that can reach S forwards within the 50 ms, and no router stops reading a server
-//! that only A cannot reach.
+//! that only A cannot reach. A peer forwards for several servers at once, so a hung server delays no other.
 //!
 //! A confirmation is valid for half of `peer_timeout`, counted from when it was requested. A peer's fence lasts for
 //! all of `peer_timeout`, counted from when the request arrived. So whatever is lost or delayed, A stops acknowledging
@@ -38,14 +38,16 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// How long peers may take to forward deletes before they are asked to fence the server. One that reaches the server
 /// needs a round trip.
 const FORWARD_ALONE_MAX: Duration = Duration::from_millis(50);
-/// The most batches of deletes that wait to be forwarded by one peer.
-const FORWARDS_QUEUED_MAX: usize = 1_000;
+/// The most bytes of requests that wait to be forwarded by one peer, or are being forwarded.
+const FORWARD_BYTES_MAX: u32 = 16 << 20;
+/// The least that a batch counts for, so that at most 1,000 wait.
+const FORWARD_BYTES_MIN: u32 = FORWARD_BYTES_MAX / 1_000;
 /// Bits of a sequence number that count within a run of the router: more than it can send.
 const RUN_SHIFT: u32 = 40;
 
@@ -69,9 +71,11 @@ pub(super) struct Peer {
     pub(super) is_unreachable: AtomicBool,
     pub(super) sync_requested: Notify,
     pub(super) syncs: SyncLog,
-    forwards: mpsc::Sender<ForwardRequest>,
+    /// Bounded by `forward_bytes`.
+    forwards: mpsc::UnboundedSender<ForwardRequest>,
     /// Taken by the task that sends them.
-    pub(super) forward_queue: Mutex<Option<mpsc::Receiver<ForwardRequest>>>,
+    pub(super) forward_queue: Mutex<Option<mpsc::UnboundedReceiver<ForwardRequest>>>,
+    forward_bytes: Arc<Semaphore>,
 }
 
 /// Tells waiting deletes of each synchronization. Not a `watch` channel, which wakes its receivers in a random order
@@ -95,9 +99,12 @@ impl SyncLog {
 
 /// Deletes that a peer is asked to forward to their server.
 pub(super) struct ForwardRequest {
+    pub(super) server: Address,
     pub(super) keys: Arc<Vec<Vec<u8>>>,
     /// Whether all of them have been applied.
     pub(super) reply: oneshot::Sender<bool>,
+    /// Of [`FORWARD_BYTES_MAX`].
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Peers {
@@ -108,7 +115,7 @@ impl Peers {
         backlogged: impl Iterator<Item = Address> + Clone,
     ) -> Peers {
         let peer = |address: &Address| {
-            let (forwards, queue) = mpsc::channel(FORWARDS_QUEUED_MAX);
+            let (forwards, queue) = mpsc::unbounded_channel();
             Peer {
                 address: address.clone(),
                 fences: Mutex::new(backlogged.clone().map(|server| (server, None)).collect()),
@@ -117,6 +124,7 @@ impl Peers {
                 syncs: SyncLog::default(),
                 forwards,
                 forward_queue: Mutex::new(Some(queue)),
+                forward_bytes: Arc::new(Semaphore::new(FORWARD_BYTES_MAX as usize)),
             }
         };
         Peers {
@@ -206,9 +214,12 @@ impl Peers {
         let compose = |deletion| peer_protocol::delete_requests(self.own_id, || self.next_sequence(), server, deletion);
         let Some(keys) = deletions.iter().map(compose).collect::<Option<Vec<_>>>() else { return false };
         let keys: Arc<Vec<Vec<u8>>> = Arc::new(keys.concat());
+        let Ok(bytes) = u32::try_from(keys.iter().map(Vec::len).sum::<usize>()) else { return false };
         let send = |peer: &Peer| {
             let (reply, applied) = oneshot::channel();
-            peer.forwards.try_send(ForwardRequest { keys: keys.clone(), reply }).ok().map(|()| applied)
+            let permit = peer.forward_bytes.clone().try_acquire_many_owned(bytes.max(FORWARD_BYTES_MIN)).ok()?;
+            let request = ForwardRequest { server: server.clone(), keys: keys.clone(), reply, _permit: permit };
+            peer.forwards.send(request).ok().map(|()| applied)
         };
         let reachable = self.peers.iter().filter(|peer| !peer.is_unreachable());
         let mut replies: FuturesUnordered<_> = reachable.filter_map(send).collect();

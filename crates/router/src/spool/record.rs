@@ -41,7 +41,7 @@ pub(super) enum Record {
 }
 
 /// A spooled delete.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deletion {
     pub(super) key: Bytes,
     /// Whether the key is base64, as the meta protocol allows.

@@ -11,8 +11,9 @@
 //! * One flush record stands for the whole backlog before it. A delete that is appended before `flush_all` is sent to
 //!   the server needs no record, because the flush covers it too; a delete that is appended after that does.
 
-use super::record::HEADER;
-use std::collections::VecDeque;
+use super::record::{Deletion, HEADER};
+use super::remembered::{REMEMBERED_BYTES_MAX, RememberedDeletes};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -36,6 +37,8 @@ struct Segment {
     number: u64,
     bytes: u64,
     kind: SegmentKind,
+    /// `None` once its replay has begun: a delete that arrives then must be appended.
+    remembered: Option<RememberedDeletes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,13 +155,34 @@ impl Segments {
                 (bytes, SegmentKind::Flush { is_durable, is_started: false })
             }
         };
-        self.list.push_back(Segment { number, bytes, kind });
+        self.list.push_back(Segment { number, bytes, kind, remembered: None });
         total.fetch_add(bytes, Relaxed);
     }
 
     /// Never gives a new segment this number.
     pub(super) fn skip_number(&mut self, number: u64) {
         self.next_number = self.next_number.max(number + 1);
+    }
+
+    /// Those of `deletions` that must be appended: without the ones that the server will receive after this call
+    /// in any case.
+    pub(super) fn without_repeats<'a>(&self, deletions: impl Iterator<Item = &'a Deletion>) -> Vec<Deletion> {
+        let remembered: Vec<_> = self.list.iter().filter_map(|segment| segment.remembered.as_ref()).collect();
+        let mut first = BTreeSet::new();
+        let is_new = |deletion: &&'a Deletion| {
+            !remembered.iter().any(|remembered| remembered.contains(deletion)) && first.insert(*deletion)
+        };
+        deletions.filter(is_new).cloned().collect()
+    }
+
+    /// Remembers deletes that have been written to this segment, unless its replay has begun.
+    pub(super) fn remember<'a>(&mut self, number: u64, deletions: impl Iterator<Item = &'a Deletion>) {
+        let bytes_used: u64 =
+            self.list.iter().flat_map(|segment| &segment.remembered).map(RememberedDeletes::bytes).sum();
+        let segment = self.list.iter_mut().find(|segment| segment.number == number);
+        if let Some(remembered) = segment.and_then(|segment| segment.remembered.as_mut()) {
+            remembered.extend(deletions, REMEMBERED_BYTES_MAX - bytes_used);
+        }
     }
 
     pub(super) fn begin_append(
@@ -175,7 +199,7 @@ impl Segments {
             _ if self.bytes() + bytes > bytes_max || total.load(Relaxed) + bytes > total_bytes_max => {
                 AppendTarget::Flush { number: self.next_number }
             }
-            Some(Segment { number, bytes: at, kind: SegmentKind::Deletes { is_closed: false, .. } })
+            Some(Segment { number, bytes: at, kind: SegmentKind::Deletes { is_closed: false, .. }, .. })
                 if *at < SEGMENT_BYTES_MAX =>
             {
                 AppendTarget::Segment { number: *number, at: *at }
@@ -217,7 +241,8 @@ impl Segments {
                 let kind = SegmentKind::Deletes { deletes, is_closed: false };
                 let bytes = bytes + HEADER.len() as u64;
                 total.fetch_add(bytes, Relaxed);
-                self.list.push_back(Segment { number, bytes, kind });
+                let remembered = Some(RememberedDeletes::default());
+                self.list.push_back(Segment { number, bytes, kind, remembered });
             }
             (AppendTarget::Segment { number, .. }, written) => {
                 let segment = self.list.iter_mut().find(|segment| segment.number == number);
@@ -242,7 +267,7 @@ impl Segments {
                 total.fetch_sub(freed, Relaxed);
                 total.fetch_add(bytes, Relaxed);
                 let kind = SegmentKind::Flush { is_durable: true, is_started: false };
-                self.list.push_back(Segment { number, bytes, kind });
+                self.list.push_back(Segment { number, bytes, kind, remembered: None });
             }
         }
     }
@@ -255,8 +280,9 @@ impl Segments {
             return Some(ReplayAction::Wait);
         }
         Some(match segment {
-            Segment { number, bytes, kind: SegmentKind::Deletes { is_closed, .. } } => {
+            Segment { number, bytes, kind: SegmentKind::Deletes { is_closed, .. }, remembered } => {
                 *is_closed = true;
+                *remembered = None;
                 ReplayAction::SendDeletes { number: *number, bytes: *bytes }
             }
             Segment { number, kind: SegmentKind::Flush { is_started, .. }, .. } => {

@@ -11,6 +11,8 @@ counters! {
 
     /// Deletes that were spooled.
     spooled => "spool_deletes",
+    /// Deletes that were in the backlog already and were not stored again.
+    repeated => "spool_repeated",
     /// Spooled deletes of an earlier run, found on disk at the start.
     recovered => "spool_recovered",
     /// Spooled and recovered deletes that their server has applied since.

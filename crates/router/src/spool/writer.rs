@@ -256,7 +256,12 @@ impl Writer {
         for requests in by_server.into_values() {
             let server = requests[0].server.clone();
             let deletions = requests.iter().flat_map(|request| request.entry.deletions());
-            let written = self.append_deletes(&server, deletions).map_err(|error| AppendError::Io(Arc::new(error)));
+            let new = server.without_repeats(deletions.clone());
+            let repeated = (deletions.count() - new.len()) as u64;
+            let written = self.append_deletes(&server, &new).map_err(|error| AppendError::Io(Arc::new(error)));
+            let failed_or_repeated =
+                if written.is_ok() { &self.counters.repeated } else { &self.counters.append_failures };
+            failed_or_repeated.add(repeated);
             for request in requests {
                 // The deletes of a caller that is gone are spooled all the same.
                 let _ = request.reply.send(written.clone());
@@ -300,24 +305,26 @@ impl Writer {
         Ok(())
     }
 
-    fn append_deletes<'a>(
-        &mut self,
-        server: &Arc<ServerLog>,
-        deletions: impl Iterator<Item = &'a Deletion> + Clone,
-    ) -> io::Result<()> {
-        let bytes = deletions.clone().map(Deletion::bytes).sum();
-        let deletes = deletions.clone().count() as u64;
+    fn append_deletes(&mut self, server: &Arc<ServerLog>, deletions: &[Deletion]) -> io::Result<()> {
+        if deletions.is_empty() {
+            return Ok(());
+        }
+        let bytes = deletions.iter().map(Deletion::bytes).sum();
+        let deletes = deletions.len() as u64;
         let target = server.begin_append(bytes, self.bytes_max, &self.total, self.total_bytes_max);
         let written = match target {
             AppendTarget::Covered => Ok((0, 0)),
             AppendTarget::Segment { number, at } => {
-                let records = deletions.map(|deletion| Record::Delete(deletion.clone()));
+                let records = deletions.iter().map(|deletion| Record::Delete(deletion.clone()));
                 self.write_records(server, number, at, records).map(|()| (deletes, bytes))
             }
             AppendTarget::Flush { number } => self.write_flush_record(server, number),
         };
         self.count_append(server, target, deletes, &written);
         self.end_append(server, target, &written);
+        if let (AppendTarget::Segment { number, .. }, Ok(_)) = (target, &written) {
+            server.remember(number, deletions.iter());
+        }
         written.map(drop)
     }
 
