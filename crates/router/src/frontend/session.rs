@@ -158,8 +158,8 @@ struct BatchInProgress {
     /// Outcomes of the last chunk that are not written yet.
     outcomes: vec::IntoIter<Outcome>,
     permit: Option<ReplyBytesPermit>,
-    /// For the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
-    time_limit: Option<Duration>,
+    /// For reads of the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
+    read_time_limit: Option<Duration>,
 }
 
 impl BatchInProgress {
@@ -168,7 +168,7 @@ impl BatchInProgress {
             rest: batch.into_iter(),
             outcomes: Outcomes::new().into_iter(),
             permit: None,
-            time_limit: None,
+            read_time_limit: None,
         }
     }
 
@@ -354,14 +354,14 @@ impl<'a> Session<'a> {
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.count_batch(&chunk);
         let tree = self.context.tree();
-        let context = Context { time_limit: batch.time_limit, ..self.client };
+        let context = Context { read_time_limit: batch.read_time_limit, ..self.client };
         let outcomes = tree.root().route(chunk, &context).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
         let bytes = outcomes.iter().map(value_bytes).sum();
         self.value_sizes.update(values, bytes);
         if !batch.rest.as_slice().is_empty() && outcomes.iter().any(is_timeout) {
             // A half for the server, and a half for the gutter.
-            batch.time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
+            batch.read_time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
         }
         batch.permit = (bytes >= COUNTED_BYTES_MIN).then(|| shared.reserve_reply_bytes(bytes));
         batch.outcomes = outcomes.into_iter();
