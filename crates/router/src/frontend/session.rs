@@ -8,7 +8,7 @@
 //! | state | it waits for | buffers |
 //! |---|---|---|
 //! | idle | bytes from the client, or a shutdown | none: the pool has them ([`super::buffer_pool`]) |
-//! | inside a command | the rest of it | its own |
+//! | inside a command | the rest of it; if it is large, for at most [`WRITE_STALL_MAX`] | its own, counted if large |
 //! | batch | outcomes of the tree of routes | its own |
 //! | writing | the client, for at most [`WRITE_STALL_MAX`] | its own |
 //!
@@ -35,7 +35,7 @@ use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, may_return_valu
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
-use crate::shared::ReplyBytesPermit;
+use crate::shared::{InputBytesPermit, ReplyBytesPermit};
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
@@ -56,7 +56,7 @@ pub const READ_BYTES_MAX: usize = 64 << 10;
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The capacity for replies that a session keeps between two batches, in bytes.
 pub const WRITE_BYTES_KEPT: usize = 16 << 10;
-/// A client that reads none of its replies for this long is disconnected.
+/// A client that reads none of its replies for this long is disconnected, or that sends nothing inside a large command.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Why a session ended.
@@ -66,8 +66,10 @@ pub enum SessionEnd {
     Gone,
     /// The client sent `quit`, or bytes after which no command can be found.
     Closed,
-    /// The client read no reply for [`WRITE_STALL_MAX`].
+    /// The client read no reply for [`WRITE_STALL_MAX`], or sent nothing inside a large command.
     Stalled,
+    /// The client's input needs more than is left of what all clients may hold.
+    InputBound,
     /// The client has too many unread replies to be handed over to another process.
     TooSlowForHandover,
     /// The router shuts down.
@@ -146,6 +148,8 @@ struct Session<'a> {
     /// The client has sent `quit`, and has not read all of its replies.
     is_closing: bool,
     stop: watch::Receiver<bool>,
+    /// For `input`, if it is large.
+    input_permit: Option<InputBytesPermit>,
     /// Whether `input` and `out` are from the pool, or this session's own.
     has_buffers: bool,
     value_sizes: ValueSizeEstimator,
@@ -196,6 +200,7 @@ impl<'a> Session<'a> {
             out: output,
             is_closing,
             stop,
+            input_permit: None,
             value_sizes: ValueSizeEstimator::new(),
             delta: CounterDelta::default(),
         }
