@@ -87,7 +87,7 @@ impl Proxy {
             tokio::select! {
                 biased;
                 () = shutdown_requested(&mut shutdown) => break,
-                Some(ended) = sessions.join_next() => suspended.extend(log_session_end(ended)),
+                Some(ended) = sessions.join_next() => suspended.extend(log_session_end(ended, self.shared())),
                 accepted = listener.accept() => match accepted {
                     Ok(stream) => {
                         self.counters().add(&CounterDelta { total_connections: 1, ..CounterDelta::default() });
@@ -104,7 +104,7 @@ impl Proxy {
         if !self.shared().is_handing_over() {
             *listener = None;
         }
-        suspended.extend(drain_sessions(sessions).await);
+        suspended.extend(drain_sessions(sessions, self.shared()).await);
         suspended
     }
 
@@ -157,11 +157,17 @@ impl std::fmt::Debug for Proxy {
     }
 }
 
-fn log_session_end(ended: Result<Ended, JoinError>) -> Option<ClientSession> {
+fn log_session_end(ended: Result<Ended, JoinError>, shared: &SharedState) -> Option<ClientSession> {
     match ended {
         Ok((SessionEnd::Stalled, _)) => {
             let seconds = session::WRITE_STALL_MAX.as_secs();
-            tracing::warn!("closed a client connection: the client read none of its replies for {seconds} s");
+            tracing::warn!(
+                "closed a client connection: the client read none of its replies, or sent nothing inside a large command, for {seconds} s"
+            );
+            None
+        }
+        Ok((SessionEnd::InputBound, _)) => {
+            shared.warn_of_input_bound();
             None
         }
         Ok((SessionEnd::TooSlowForHandover, _)) => {
@@ -180,11 +186,11 @@ fn log_session_end(ended: Result<Ended, JoinError>) -> Option<ClientSession> {
 }
 
 /// Waits for the sessions to end, for at most [`DRAIN_MAX`].
-async fn drain_sessions(mut sessions: JoinSet<Ended>) -> Vec<ClientSession> {
+async fn drain_sessions(mut sessions: JoinSet<Ended>, shared: &SharedState) -> Vec<ClientSession> {
     let mut suspended = Vec::new();
     let all = async {
         while let Some(ended) = sessions.join_next().await {
-            suspended.extend(log_session_end(ended));
+            suspended.extend(log_session_end(ended, shared));
         }
     };
     if tokio::time::timeout(DRAIN_MAX, all).await.is_err() {

@@ -7,10 +7,14 @@ use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
 use crate::tree::Tree;
 use lookaside_sync::Mutex;
-use lookaside_telemetry::Log;
+use lookaside_telemetry::{Log, LogThrottle};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 use tokio::time::Instant;
+
+/// Between two warnings that clients are disconnected because of the bound on input.
+const INPUT_BOUND_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Facts about the process, which come from outside.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,11 +57,13 @@ pub struct SharedState {
     sources: Mutex<Vec<Weak<dyn StatsSource>>>,
     connections: AtomicUsize,
     reply_bytes: AtomicUsize,
+    input_bytes: AtomicUsize,
     is_handing_over: AtomicBool,
     config: Mutex<ConfigStatus>,
     log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
     resize: Arc<ResizeStatus>,
+    input_bound_warnings: Mutex<LogThrottle<Instant>>,
 }
 
 /// A permit for one client connection.
@@ -83,6 +89,35 @@ impl Drop for ReplyBytesPermit {
     }
 }
 
+/// A permit for the bytes of the input buffer that a session holds.
+#[derive(Debug)]
+pub(crate) struct InputBytesPermit {
+    shared: Arc<SharedState>,
+    bytes: usize,
+}
+
+impl InputBytesPermit {
+    /// Counts `bytes` instead of those before, unless all sessions together would hold more than `bytes_max`.
+    pub(crate) fn resize(&mut self, bytes: usize, bytes_max: usize) -> bool {
+        let input_bytes = &self.shared.input_bytes;
+        if bytes > self.bytes && input_bytes.fetch_add(bytes - self.bytes, Relaxed) + bytes - self.bytes > bytes_max {
+            input_bytes.fetch_sub(bytes - self.bytes, Relaxed);
+            return false;
+        }
+        if bytes < self.bytes {
+            input_bytes.fetch_sub(self.bytes - bytes, Relaxed);
+        }
+        self.bytes = bytes;
+        true
+    }
+}
+
+impl Drop for InputBytesPermit {
+    fn drop(&mut self) {
+        self.shared.input_bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
 impl SharedState {
     /// State without threads. `source` is where the configuration comes from.
     pub fn new(identity: Identity, source: impl Into<String>) -> Arc<SharedState> {
@@ -94,11 +129,13 @@ impl SharedState {
             sources: Mutex::default(),
             connections: AtomicUsize::new(0),
             reply_bytes: AtomicUsize::new(0),
+            input_bytes: AtomicUsize::new(0),
             is_handing_over: AtomicBool::new(false),
             config: Mutex::new(status),
             log: OnceLock::new(),
             certificates: OnceLock::new(),
             resize: Arc::default(),
+            input_bound_warnings: Mutex::new(LogThrottle::new(1, INPUT_BOUND_WARNING_INTERVAL)),
         })
     }
 
@@ -150,6 +187,28 @@ impl SharedState {
     /// Bytes of values that sessions hold, over all threads. Sessions that hold little are not counted.
     pub fn reply_bytes(&self) -> usize {
         self.reply_bytes.load(Relaxed)
+    }
+
+    /// Bytes of large input buffers that sessions hold, over all threads.
+    pub fn input_bytes(&self) -> usize {
+        self.input_bytes.load(Relaxed)
+    }
+
+    /// Logs that a client was disconnected because of the bound on input, unless that was logged just now.
+    pub(crate) fn warn_of_input_bound(&self) {
+        if let Some(suppressed) = self.input_bound_warnings.lock().allow(Instant::now()) {
+            tracing::warn!(
+                suppressed,
+                input_bytes = self.input_bytes(),
+                "closed a client connection: all clients together send too many large commands and do not end them; \
+                 find the senders, or lower --max-conns"
+            );
+        }
+    }
+
+    /// A permit for no bytes yet.
+    pub(crate) fn input_permit(self: &Arc<Self>) -> InputBytesPermit {
+        InputBytesPermit { shared: self.clone(), bytes: 0 }
     }
 
     /// Whether a shutdown hands the clients over to another process.

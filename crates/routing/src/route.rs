@@ -71,6 +71,15 @@ pub struct Context {
     /// How long a destination may take, besides its own limit; `None` if there is no other. Deletes are not limited: one
     /// that is given up early may not have been applied, and would have to be spooled.
     pub time_limit: Option<Duration>,
+    /// The same for batches that only read. An update that is given up early may still be executed.
+    pub read_time_limit: Option<Duration>,
+}
+
+impl Context {
+    /// The time limit for requests without deletes.
+    pub(crate) fn time_limit(&self, only_reads: bool) -> Option<Duration> {
+        self.time_limit.into_iter().chain(self.read_time_limit.filter(|_| only_reads)).min()
+    }
 }
 
 /// A node of the tree.

@@ -2,7 +2,8 @@
 //!
 //! A name is resolved for each connection, so that a server that has moved is found. The last result is cached for
 //! the whole process, and used when the resolver fails or is slower than a server may be: a DNS outage does not
-//! become a cache outage. Its start and its end are logged once.
+//! become a cache outage. Its start and its end are logged once. A lookup cannot be cancelled: there is one for each name,
+//! which all callers share, and at most [`LOOKUPS_MAX`] run, so that a resolver that hangs leaves threads to others.
 //!
 //! ```text
 //!   name --> resolver --> all addresses, in its order --> connect to the first; 100 ms later also to the second; ...
@@ -23,15 +24,19 @@ use std::{
 };
 use tokio::{
     net::{TcpStream, lookup_host},
+    sync::{Semaphore, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 /// Names that are cached. Further names cannot be used while the resolver fails.
 const CACHED_NAMES_MAX: usize = 10_000;
+/// Lookups at once, over all names. Each occupies a thread of the pool that also reads and writes files, for as long as
+/// the resolver hangs; the pool has 512.
+const LOOKUPS_MAX: usize = 32;
 /// How long a lookup may take if a cached result can be used instead. It is a part of the connect timeout, which may be
-/// as short as a round trip. (RFC 8305 waits as long for a second result, "Resolution Delay".)
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(50);
+/// as short as a round trip; a slower result is used for the next connection.
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(10);
 /// How long an attempt to connect may take before the next address is tried as well (RFC 8305, "Connection Attempt
 /// Delay").
 const CONNECTION_ATTEMPT_DELAY: Duration = Duration::from_millis(100);
@@ -87,8 +92,17 @@ async fn connect_any(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     }
 }
 
-#[derive(Debug, Default)]
-struct ResolverCache(Mutex<BTreeMap<String, CachedName>>);
+/// The result of a lookup. An error is shared by several callers, so it is in parts.
+type Resolved = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
+/// Resolves to the result of a lookup; closed without one if the lookup has panicked.
+type InFlight = watch::Receiver<Option<Resolved>>;
+
+#[derive(Debug)]
+struct ResolverCache {
+    names: Mutex<BTreeMap<String, CachedName>>,
+    /// Lookups that may run. One holds its permit until the resolver has replied, also if no caller waits any more.
+    lookups: Semaphore,
+}
 
 #[derive(Debug, Default)]
 struct CachedName {
@@ -96,51 +110,75 @@ struct CachedName {
     addresses: Vec<SocketAddr>,
     /// Whether the last lookup failed, which has been logged.
     is_failing: bool,
-    is_in_flight: bool,
+    /// The lookup in flight, or waiting for its turn.
+    in_flight: Option<InFlight>,
+}
+
+impl Default for ResolverCache {
+    fn default() -> Self {
+        ResolverCache { names: Mutex::default(), lookups: Semaphore::new(LOOKUPS_MAX) }
+    }
 }
 
 impl ResolverCache {
-    /// The addresses of `name`: the result of `lookup`, or else the last result.
+    /// The addresses of `name`: the result of `lookup`, or of one that is in flight, or else the last result.
     async fn resolve(
         self: &Arc<Self>,
         name: &str,
         lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
     ) -> io::Result<Vec<SocketAddr>> {
-        let Some((cached, is_in_flight)) = self.start_lookup(name) else { return lookup.await };
-        // While the resolver hangs, other callers start no further lookups.
-        if is_in_flight && !cached.is_empty() {
-            return Ok(cached);
+        let (cached, in_flight, sender) = self.join_lookup(name);
+        match sender {
+            Some(sender) => self.start_lookup(name, lookup, sender),
+            // While the resolver hangs, other callers do not wait for it.
+            None if !cached.is_empty() => return Ok(cached),
+            None => {}
         }
-        // In a task of its own, so that a late result is still cached, and a cancelled caller does not leave the
-        // lookup in flight.
-        let (cache, owned) = (self.clone(), name.to_owned());
-        let mut task = tokio::spawn(async move {
-            let in_flight = InFlightLookup { cache, name: owned };
-            let result = lookup.await;
-            in_flight.cache.record_result(&in_flight.name, result)
-        });
         if cached.is_empty() {
-            return task.await.map_err(io::Error::other)?;
+            return result(in_flight).await;
         }
-        match timeout(LOOKUP_TIMEOUT, &mut task).await {
-            Ok(resolved) => resolved.map_err(io::Error::other)?,
-            Err(_) => Ok(cached),
-        }
+        timeout(LOOKUP_TIMEOUT, result(in_flight)).await.unwrap_or(Ok(cached))
     }
 
-    /// The cached addresses of `name`, and whether a lookup was in flight already; `None` if the name is not cached.
-    fn start_lookup(&self, name: &str) -> Option<(Vec<SocketAddr>, bool)> {
-        let mut names = self.0.lock();
-        if !names.contains_key(name) && names.len() >= CACHED_NAMES_MAX {
-            return None;
-        }
+    /// The cached addresses of `name` and the lookup in flight. If the caller has to start it, also where its result
+    /// goes.
+    fn join_lookup(&self, name: &str) -> (Vec<SocketAddr>, InFlight, Option<watch::Sender<Option<Resolved>>>) {
+        let mut names = self.names.lock();
         let entry = names.entry(name.to_owned()).or_default();
-        Some((entry.addresses.clone(), std::mem::replace(&mut entry.is_in_flight, true)))
+        let cached = entry.addresses.clone();
+        if let Some(in_flight) = &entry.in_flight {
+            return (cached, in_flight.clone(), None);
+        }
+        let (sender, receiver) = watch::channel(None);
+        entry.in_flight = Some(receiver.clone());
+        (cached, receiver, Some(sender))
+    }
+
+    /// Starts a lookup, in a task of its own: a late result is still cached, and a caller that gives up does not end
+    /// the lookup for others.
+    fn start_lookup(
+        self: &Arc<Self>,
+        name: &str,
+        lookup: impl Future<Output = io::Result<Vec<SocketAddr>>> + Send + 'static,
+        sender: watch::Sender<Option<Resolved>>,
+    ) {
+        let in_flight = InFlightLookup { cache: self.clone(), name: name.to_owned() };
+        tokio::spawn(async move {
+            // Moved as a whole, so that it ends with the task, also if the task never runs.
+            let in_flight = in_flight;
+            let permit = in_flight.cache.lookups.acquire().await.expect("never closed");
+            let result = lookup.await;
+            drop(permit);
+            let resolved = in_flight.cache.record_result(&in_flight.name, result);
+            drop(in_flight);
+            sender.send_replace(Some(resolved.map_err(|error| (error.kind(), error.to_string()))));
+        });
     }
 
     /// Caches the result of a lookup; returns it, or the last result if it is an error.
     fn record_result(&self, name: &str, result: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
-        let mut names = self.0.lock();
+        let mut names = self.names.lock();
+        let is_full = names.len() > CACHED_NAMES_MAX;
         let entry = names.entry(name.to_owned()).or_default();
         let no_address = || io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
         match result.and_then(|found| if found.is_empty() { Err(no_address()) } else { Ok(found) }) {
@@ -148,7 +186,9 @@ impl ResolverCache {
                 if std::mem::take(&mut entry.is_failing) {
                     tracing::info!(name, "host name resolved again");
                 }
-                entry.addresses.clone_from(&found);
+                if !is_full || !entry.addresses.is_empty() {
+                    entry.addresses.clone_from(&found);
+                }
                 Ok(found)
             }
             Err(error) => {
@@ -164,6 +204,12 @@ impl ResolverCache {
     }
 }
 
+/// Waits for the end of a lookup.
+async fn result(mut in_flight: InFlight) -> io::Result<Vec<SocketAddr>> {
+    let ended = in_flight.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+    ended.clone().expect("it has ended").map_err(|(kind, message)| io::Error::new(kind, message))
+}
+
 /// A lookup in flight. However it ends, dropping this lets the next caller start another.
 struct InFlightLookup {
     cache: Arc<ResolverCache>,
@@ -172,8 +218,12 @@ struct InFlightLookup {
 
 impl Drop for InFlightLookup {
     fn drop(&mut self) {
-        if let Some(name) = self.cache.0.lock().get_mut(&self.name) {
-            name.is_in_flight = false;
+        let mut names = self.cache.names.lock();
+        let is_full = names.len() > CACHED_NAMES_MAX;
+        let Some(name) = names.get_mut(&self.name) else { return };
+        name.in_flight = None;
+        if is_full && name.addresses.is_empty() {
+            names.remove(&self.name);
         }
     }
 }
@@ -182,6 +232,7 @@ impl Drop for InFlightLookup {
 mod tests {
     use super::*;
     use std::future::{pending, ready};
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use tokio::{net::TcpListener, time::Instant};
 
     const NAME: &str = "cache-1.example:11211";
@@ -229,6 +280,57 @@ mod tests {
         cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap();
         assert!(cache.resolve(NAME, async { panic!("as a bug would") }).await.is_err());
         assert_eq!(cache.resolve(NAME, ready(Ok(addresses(2)))).await.unwrap(), addresses(2));
+    }
+
+    /// While the resolver hangs, each connect gives up after its own limit, but the thread of a lookup stays until the
+    /// resolver does. With a lookup for each attempt they would add up until no thread is left for files.
+    #[tokio::test(start_paused = true)]
+    async fn callers_share_one_lookup_also_without_a_cached_address() {
+        let cache = Arc::new(ResolverCache::default());
+        let started = Arc::new(AtomicUsize::new(0));
+        let lookup = || {
+            let started = started.clone();
+            async move {
+                started.fetch_add(1, Relaxed);
+                sleep(Duration::from_secs(20)).await;
+                Ok(addresses(1))
+            }
+        };
+        for _ in 0..10 {
+            assert!(timeout(Duration::from_millis(200), cache.resolve(NAME, lookup())).await.is_err());
+        }
+        assert_eq!(started.load(Relaxed), 1);
+        let (first, second) = tokio::join!(cache.resolve(NAME, lookup()), cache.resolve(NAME, lookup()));
+        assert_eq!((first.unwrap(), second.unwrap()), (addresses(1), addresses(1)));
+        assert_eq!(started.load(Relaxed), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lookups_of_all_names_are_bounded() {
+        let cache = Arc::new(ResolverCache::default());
+        let running = Arc::new(AtomicUsize::new(0));
+        for at in 0..200 {
+            let running = running.clone();
+            let lookup = async move {
+                running.fetch_add(1, Relaxed);
+                sleep(Duration::from_secs(20)).await;
+                running.fetch_sub(1, Relaxed);
+                failure()
+            };
+            let limit = Duration::from_millis(1);
+            assert!(timeout(limit, cache.resolve(&format!("cache-{at}.example:1"), lookup)).await.is_err());
+        }
+        assert!(running.load(Relaxed) <= LOOKUPS_MAX, "{} lookups at once", running.load(Relaxed));
+        assert_eq!(cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap(), addresses(1), "the others' turn comes");
+    }
+
+    /// A connect timeout of 20 ms is short for a server in the same data centre, but may be chosen.
+    #[tokio::test(start_paused = true)]
+    async fn cached_address_is_used_well_within_a_short_connect_timeout() {
+        let cache = Arc::new(ResolverCache::default());
+        cache.resolve(NAME, ready(Ok(addresses(1)))).await.unwrap();
+        let resolved = timeout(Duration::from_millis(20), cache.resolve(NAME, pending())).await;
+        assert_eq!(resolved.expect("in time").unwrap(), addresses(1));
     }
 
     #[tokio::test]

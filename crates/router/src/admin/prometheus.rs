@@ -58,6 +58,12 @@ fn write_process(shared: &SharedState, sources: &[Arc<dyn StatsSource>], out: &m
         "Bytes of large values that wait to be written to clients.",
         shared.reply_bytes(),
     );
+    out.single(
+        "held_input_bytes",
+        Gauge,
+        "Bytes of clients' large commands that are half received.",
+        shared.input_bytes(),
+    );
 }
 
 fn write_background(shared: &SharedState, out: &mut Exposition) {
@@ -104,7 +110,12 @@ const COUNTER_METRICS: &[CounterMetric] = &[
         "Client connections closed because the client spoke HTTP or began a TLS handshake.",
     ),
     ("connections_long_line_total", |delta| delta.closed_long_line, "Client connections closed for a line without an end."),
-    ("connections_stalled_total", |delta| delta.stalled_connections, "Client connections closed because the client read no replies."),
+    ("connections_input_bound_total", |delta| delta.closed_input_bound, "Client connections closed because of the bound on the input of all clients."),
+    (
+        "connections_stalled_total",
+        |delta| delta.stalled_connections,
+        "Client connections closed because the client read no replies, or did not end a large command.",
+    ),
     ("auth_total", |delta| delta.auth_cmds, "Login attempts of clients (-Y, -S)."),
     ("auth_errors_total", |delta| delta.auth_errors, "Refused logins: guesses, or a client with an old password."),
     ("accept_errors_total", |delta| delta.accept_errors, "Failures to accept a client's connection."),

@@ -110,6 +110,7 @@ impl StatsView<'_> {
         write_stat("max_connections", self.connections_max, out);
         write_stat("curr_connections", shared.connections(), out);
         write_stat("reply_bytes", shared.reply_bytes(), out);
+        write_stat("input_bytes", shared.input_bytes(), out);
         write_stat("pointer_size", usize::BITS, out);
     }
 

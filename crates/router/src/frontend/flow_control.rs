@@ -22,6 +22,12 @@ pub const REPLY_BYTES_MAX: usize = 8 << 20;
 pub const TOTAL_REPLY_BYTES_MAX: usize = 256 << 20;
 /// Chunks with fewer bytes are not counted. Most have fewer, and need not touch the shared counter.
 pub const COUNTED_BYTES_MIN: usize = 64 << 10;
+/// The most bytes of input buffers that sessions may hold, over all threads, for commands that are half received or
+/// being routed. A client that needs more is disconnected.
+pub const TOTAL_INPUT_BYTES_MAX: usize = 1 << 30;
+/// Input buffers up to this size are not counted. Only a large value or line needs more, so that small requests need
+/// not touch the shared counter.
+pub const UNCOUNTED_INPUT_BYTES: usize = 64 << 10;
 /// The first estimate of a value's size. It allows 32 values, and an average page needs 24 (§3.1).
 const VALUE_BYTES_FIRST: usize = 256 << 10;
 /// The smallest estimate. A chunk has at most 2,048 values, and the largest common page, 1,740 (§3.1), is one chunk.

@@ -8,7 +8,7 @@
 //! | state | it waits for | buffers |
 //! |---|---|---|
 //! | idle | bytes from the client, or a shutdown | none: the pool has them ([`super::buffer_pool`]) |
-//! | inside a command | the rest of it | its own |
+//! | inside a command | the rest of it; if it is large, for at most [`WRITE_STALL_MAX`] | its own, counted if large |
 //! | batch | outcomes of the tree of routes | its own |
 //! | writing | the client, for at most [`WRITE_STALL_MAX`] | its own |
 //!
@@ -38,7 +38,7 @@ use super::limits::Settings;
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
-use crate::shared::ReplyBytesPermit;
+use crate::shared::{InputBytesPermit, ReplyBytesPermit};
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
@@ -60,7 +60,7 @@ pub const READ_BYTES_MAX: usize = 64 << 10;
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The capacity for replies that a session keeps between two batches, in bytes.
 pub const WRITE_BYTES_KEPT: usize = 16 << 10;
-/// A client that reads none of its replies for this long is disconnected.
+/// A client that reads none of its replies for this long is disconnected, or that sends nothing inside a large command.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
 
 /// Why a session ended.
@@ -70,8 +70,10 @@ pub enum SessionEnd {
     Gone,
     /// The client sent `quit`, or bytes after which no command can be found.
     Closed,
-    /// The client read no reply for [`WRITE_STALL_MAX`].
+    /// The client read no reply for [`WRITE_STALL_MAX`], or sent nothing inside a large command.
     Stalled,
+    /// The client's input needs more than is left of what all clients may hold.
+    InputBound,
     /// The client has too many unread replies to be handed over to another process.
     TooSlowForHandover,
     /// The router shuts down.
@@ -151,6 +153,8 @@ struct Session<'a> {
     /// The client has sent `quit`, and has not read all of its replies.
     is_closing: bool,
     stop: watch::Receiver<bool>,
+    /// For `input`, if it is large.
+    input_permit: Option<InputBytesPermit>,
     /// Whether `input` and `out` are from the pool, or this session's own.
     has_buffers: bool,
     value_sizes: ValueSizeEstimator,
@@ -163,8 +167,8 @@ struct BatchInProgress {
     /// Outcomes of the last chunk that are not written yet.
     outcomes: vec::IntoIter<Outcome>,
     permit: Option<ReplyBytesPermit>,
-    /// For the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
-    time_limit: Option<Duration>,
+    /// For reads of the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
+    read_time_limit: Option<Duration>,
 }
 
 impl BatchInProgress {
@@ -173,7 +177,7 @@ impl BatchInProgress {
             rest: batch.into_iter(),
             outcomes: Outcomes::new().into_iter(),
             permit: None,
-            time_limit: None,
+            read_time_limit: None,
         }
     }
 
@@ -203,6 +207,7 @@ impl<'a> Session<'a> {
             out: output,
             is_closing,
             stop,
+            input_permit: None,
             value_sizes: ValueSizeEstimator::new(),
             delta: CounterDelta::default(),
         }
@@ -371,14 +376,14 @@ impl<'a> Session<'a> {
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.count_batch(&chunk);
         let tree = self.context.tree();
-        let context = Context { time_limit: batch.time_limit, ..self.client };
+        let context = Context { read_time_limit: batch.read_time_limit, ..self.client };
         let outcomes = tree.root().route(chunk, &context).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
         let bytes = outcomes.iter().map(value_bytes).sum();
         self.value_sizes.update(values, bytes);
         if !batch.rest.as_slice().is_empty() && outcomes.iter().any(is_timeout) {
             // A half for the server, and a half for the gutter.
-            batch.time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
+            batch.read_time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
         }
         batch.permit = (bytes >= COUNTED_BYTES_MIN).then(|| shared.reserve_reply_bytes(bytes));
         batch.outcomes = outcomes.into_iter();

@@ -17,12 +17,14 @@ counters! {
     total_connections,
     /// Client connections closed at once because of the limit on connections.
     rejected_connections,
-    /// Client connections closed because the client did not read its replies.
+    /// Client connections closed because the client did not read its replies, or did not end a large command.
     stalled_connections,
     /// Client connections closed because the client spoke HTTP, or began a TLS handshake.
     closed_foreign_protocol,
     /// Client connections closed because of a command line without an end.
     closed_long_line,
+    /// Client connections closed because all clients together had too many bytes of commands half received.
+    closed_input_bound,
     /// Login attempts.
     auth_cmds,
     /// Refused logins.

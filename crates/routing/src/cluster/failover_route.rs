@@ -130,7 +130,9 @@ impl FailoverRoute {
         let mut timed_out_at = None;
         loop {
             pending.retain(|pending| self.should_retry(pending, &requests[pending.at]));
-            let time_limit = self.time_left(&mut timed_out_at, &pending, &outcomes, context.time_limit);
+            let only_reads = pending.iter().all(|pending| kind(&requests[pending.at]) == VerbKind::Read);
+            let limit = context.time_limit(only_reads);
+            let time_limit = self.time_left(&mut timed_out_at, &pending, &outcomes, limit);
             if time_limit == Some(Duration::ZERO) {
                 pending.retain(|pending| kind(&requests[pending.at]) == VerbKind::Delete);
             }

@@ -4,6 +4,7 @@ use super::{
     READ_BYTES_MAX, READ_BYTES_MIN, Session, SessionBuffers, SessionEnd, WRITE_BYTES_KEPT, WRITE_STALL_MAX,
     shutdown_requested,
 };
+use crate::frontend::flow_control::{TOTAL_INPUT_BYTES_MAX, UNCOUNTED_INPUT_BYTES};
 use crate::shared::SharedState;
 use bytes::{Buf, BufMut};
 use futures_util::FutureExt;
@@ -17,11 +18,23 @@ use tokio::sync::watch;
 
 impl Session<'_> {
     pub(super) async fn read(&mut self, mut stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
+        self.reserve_input();
+        self.count_input()?;
+        let is_large_command = self.input_permit.is_some() && !self.input.is_empty();
         let read = poll_fn(|waiter| match self.poll_read(waiter) {
             Poll::Ready(read) => Poll::Ready(self.count_read(read)),
             Poll::Pending => stopped.as_mut().poll(waiter).map(|()| Err(SessionEnd::Shutdown)),
         });
-        let bytes = read.await?;
+        let bytes = match is_large_command {
+            false => read.await?,
+            true => match tokio::time::timeout(WRITE_STALL_MAX, read).await {
+                Ok(bytes) => bytes?,
+                Err(_) => {
+                    self.delta.stalled_connections += 1;
+                    return Err(SessionEnd::Stalled);
+                }
+            },
+        };
         if bytes == self.read_bytes {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
         } else if bytes < self.read_bytes / 4 {
@@ -47,19 +60,40 @@ impl Session<'_> {
         read.map(|read| self.count_read(read).map(drop))
     }
 
-    /// A session that has to wait returns its buffers to the pool if they are empty.
-    fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
+    /// Makes space for a read.
+    fn reserve_input(&mut self) {
         if !self.has_buffers {
             SessionBuffers { input: self.input, out: self.out } = self.context.buffers.acquire();
             self.has_buffers = true;
         }
         self.input.reserve(self.read_bytes);
+    }
+
+    /// Counts the input buffer if it is large. An error if all clients together would hold too much.
+    fn count_input(&mut self) -> Result<(), SessionEnd> {
+        let bytes = self.input.capacity();
+        if bytes <= UNCOUNTED_INPUT_BYTES {
+            self.input_permit = None;
+            return Ok(());
+        }
+        let permit = self.input_permit.get_or_insert_with(|| self.context.shared.input_permit());
+        if permit.resize(bytes, TOTAL_INPUT_BYTES_MAX) {
+            return Ok(());
+        }
+        self.delta.closed_input_bound += 1;
+        Err(SessionEnd::InputBound)
+    }
+
+    /// A session that has to wait returns its buffers to the pool if they are empty.
+    fn poll_read(&mut self, waiter: &mut task::Context<'_>) -> Poll<io::Result<usize>> {
+        self.reserve_input();
         let mut input = (&mut self.input).limit(self.read_bytes);
         let read = pin!(self.stream.read_buf(&mut input)).poll(waiter);
         if read.is_pending() && self.input.is_empty() && self.out.is_empty() {
             let (input, out) = (std::mem::take(&mut self.input), std::mem::take(&mut self.out));
             self.context.buffers.release(SessionBuffers { input, out });
             self.has_buffers = false;
+            self.input_permit = None;
         }
         read
     }

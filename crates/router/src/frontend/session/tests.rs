@@ -1,4 +1,5 @@
 use super::*;
+use crate::frontend::flow_control::TOTAL_INPUT_BYTES_MAX;
 use crate::frontend::limits::Settings;
 use crate::shared::{Identity, SharedState};
 use crate::tree::Tree;
@@ -225,4 +226,88 @@ async fn bytes_that_a_stream_buffered_are_sent_after_a_failed_handover() {
         read = read => read.expect("the reply does not wait for the next request").map(drop).unwrap(),
     }
     assert_eq!(&reply, b"VERSION");
+}
+
+/// Clients of one router.
+struct InputHarness {
+    context: Arc<SessionContext>,
+    stop: watch::Sender<bool>,
+}
+
+impl InputHarness {
+    fn new() -> InputHarness {
+        let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+        let tree = Tree::from_route(Arc::new(HungRoute(Arc::new(Semaphore::new(1)))));
+        let context = Arc::new(SessionContext::new(Settings::default(), shared, tree));
+        InputHarness { context, stop: watch::channel(false).0 }
+    }
+
+    fn connect(&self) -> (DuplexStream, tokio::task::JoinHandle<SessionEnd>) {
+        let (client, inner) = duplex(4 << 20);
+        let (context, shutdown) = (self.context.clone(), self.stop.subscribe());
+        let session = ClientSession::new(Box::new(PlainStream(inner)));
+        (client, tokio::spawn(async move { serve(&context, session, shutdown).await.0 }))
+    }
+
+    /// A client that has sent the first 700 KB of a command of 1 MB.
+    async fn connect_with_half_a_value(&self) -> (DuplexStream, tokio::task::JoinHandle<SessionEnd>) {
+        let (mut client, session) = self.connect();
+        client.write_all(b"set k 0 0 1000000\r\n").await.unwrap();
+        client.write_all(&vec![b'x'; 700_000]).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        (client, session)
+    }
+}
+
+async fn expect_reply(client: &mut DuplexStream, command: &[u8], reply: &[u8]) {
+    client.write_all(command).await.unwrap();
+    let mut read = vec![0; reply.len()];
+    client.read_exact(&mut read).await.unwrap();
+    assert_eq!(read, reply);
+}
+
+/// 10,000 connections with half a value of 1 MB each would hold 10 GB.
+#[tokio::test(start_paused = true)]
+async fn half_received_values_of_all_clients_are_bounded() {
+    let harness = InputHarness::new();
+    let shared = &harness.context.shared;
+    let mut others = shared.input_permit();
+    let others_bytes = TOTAL_INPUT_BYTES_MAX - (6 << 20);
+    assert!(others.resize(others_bytes, TOTAL_INPUT_BYTES_MAX));
+    let (mut first, first_session) = harness.connect_with_half_a_value().await;
+    assert!(shared.input_bytes() >= others_bytes + 700_000, "{}", shared.input_bytes() - others_bytes);
+    let mut more = Vec::new();
+    for _ in 0..10 {
+        more.push(harness.connect_with_half_a_value().await);
+        assert!(shared.input_bytes() <= TOTAL_INPUT_BYTES_MAX);
+    }
+    let (mut last, last_session) = more.pop().unwrap();
+    assert!(last_session.is_finished());
+    assert_eq!(last_session.await.unwrap(), SessionEnd::InputBound);
+    assert_eq!(last.read(&mut [0]).await.unwrap(), 0, "disconnected");
+    let closed = harness.context.counters.snapshot().closed_input_bound;
+    assert_eq!(closed as usize, 1 + more.iter().filter(|(_, session)| session.is_finished()).count());
+    assert!(!first_session.is_finished(), "only those that ask for more are disconnected");
+    let (mut small, _small_session) = harness.connect();
+    expect_reply(&mut small, b"delete a\r\n", b"NOT_FOUND\r\n").await;
+    let rest = [&vec![b'x'; 300_000][..], b"\r\n"].concat();
+    expect_reply(&mut first, &rest, b"NOT_FOUND\r\n").await;
+    drop(more);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(shared.input_bytes(), others_bytes, "an idle session holds nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_stops_inside_a_large_command_is_disconnected() {
+    let harness = InputHarness::new();
+    let (_large, large_session) = harness.connect_with_half_a_value().await;
+    let (mut small, small_session) = harness.connect();
+    small.write_all(b"delete ").await.unwrap();
+    tokio::time::sleep(WRITE_STALL_MAX + Duration::from_secs(1)).await;
+    assert!(large_session.is_finished());
+    assert_eq!(large_session.await.unwrap(), SessionEnd::Stalled);
+    assert_eq!(harness.context.counters.snapshot().stalled_connections, 1);
+    assert_eq!(harness.context.shared.input_bytes(), 0);
+    assert!(!small_session.is_finished(), "a client may buffer small commands");
+    expect_reply(&mut small, b"a\r\n", b"NOT_FOUND\r\n").await;
 }
