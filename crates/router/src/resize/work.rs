@@ -249,9 +249,10 @@ impl Peers {
             }
             Err(error) => {
                 if !std::mem::replace(&mut peer.is_unreachable, true) {
-                    tracing::warn!(
+                    // Routers are started one by one. A change that waits for the peer is warned of by itself.
+                    tracing::info!(
                         peer = %peer.address, %error,
-                        "peer does not report its configurations: a new configuration waits until it does"
+                        "peer does not report its configurations; a new configuration would wait until it does"
                     );
                 }
                 None
