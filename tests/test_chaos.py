@@ -76,9 +76,10 @@ def test_without_a_spool_a_server_is_read_before_its_deletes_and_that_is_found(t
 @pytest.mark.skipif(missing_for_partitions() is not None, reason=f"{missing_for_partitions()}")
 def test_a_router_that_reads_what_its_peer_has_spooled_is_found(tmp_path):
     # A router reaches neither a server nor its peer, and its clients reach it. With `ignore` it acknowledges deletes
-    # that the peer, which reads the server, does not know of; with `fail`, the default, it refuses them.
+    # that the peer, which reads the server, does not know of; with `fail`, the default, it refuses them. The
+    # invalidator, which would send the deletes through the peer within milliseconds, hangs.
     cuts = ("--fault", "partition:one-router-1=one-router-2@1+6", "--fault", "partition:one-router-1=one-server-1@1+6")
-    options = (*cuts, *ONE_CLUSTER, "--seconds", "7", "--reads", "4000")
+    options = (*cuts, "--fault", "hang:invalidator@1+6", *ONE_CLUSTER, "--seconds", "7", "--reads", "4000")
     ignore, fail = (
         Run(tmp_path, when_missing, *options, f"--router-options=--spool-peer-missing {when_missing}")
         for when_missing in ("ignore", "fail")
