@@ -243,14 +243,16 @@ pub(super) async fn reload_loop(
     loop {
         let content = {
             let next_content = async {
-                tokio::select! {
-                    biased;
-                    _ = hangup.recv() => {}
-                    content = watcher.next_change() => return content,
+                loop {
+                    tokio::select! {
+                        biased;
+                        _ = hangup.recv() => {
+                            tracing::info!("SIGHUP: reading the configuration");
+                            watcher.request_read();
+                        }
+                        content = watcher.next_change() => return content,
+                    }
                 }
-                tracing::info!("SIGHUP: reading the configuration");
-                watcher.request_read();
-                watcher.next_change().await
             };
             // It may take longer than the time between two events.
             let mut next_content = pin!(next_content);
