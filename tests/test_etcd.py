@@ -271,9 +271,9 @@ def test_sighup_while_etcd_is_away_changes_and_refuses_nothing(etcd, servers, st
             eventually(lambda: router.log().count("etcd does not answer") > logged, "each is in the log", 30)  # noqa: B023
             logged += 1
         assert router.servers() == {servers[0].port} and connect(router.port).set("a", b"x")
-        applied = router.log().count("new configuration in force")
+        read = router.log().count("configuration read; it is valid")
         back()
-        eventually(lambda: router.log().count("new configuration in force") > applied, "it is read", 30)  # noqa: B023
+        eventually(lambda: router.log().count("configuration read; it is valid") > read, "it is read", 30)  # noqa: B023
         assert router.number("config_failures") == 0 and "config_last_refusal" not in stats(router.port)
     etcd.put(KEY, configuration(servers[1]))
     router.takes(servers[1])

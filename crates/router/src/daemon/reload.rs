@@ -267,6 +267,7 @@ pub(super) async fn reload_loop(
         match loader.load(content) {
             Ok(config) => {
                 loader.save_last_good(&config);
+                tracing::info!(source = %loader.source, "configuration read; it is valid");
                 shared.record_config_accepted();
                 if let Err(why) = resizer.set_newest(config, host) {
                     tracing::error!(source = %loader.source, %why, "new configuration has no identity; this is a bug of the router");
