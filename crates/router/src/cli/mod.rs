@@ -3,6 +3,7 @@
 mod auth;
 mod ignored;
 mod listen;
+mod spool;
 pub(crate) mod tls;
 
 pub use auth::AuthOptions;
@@ -19,6 +20,7 @@ use ignored::Ignored;
 use lookaside_client::{DestinationOptions, TkoTrackers, WindowSettings};
 use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix, Security, TlsPolicy};
 use lookaside_telemetry::LogFormat;
+use spool::{SpoolPeer, parse_fsync, parse_peer, parse_peer_missing};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -133,7 +135,7 @@ pub struct Options {
     pub spool: Option<PathBuf>,
     /// When spooled deletes survive a crash of this machine: `always` before they are acknowledged, `interval:MS` at
     /// most that much later, `never` when the kernel writes them. A crash of the router alone loses none
-    #[arg(long, value_name = "POLICY", default_value = "always", value_parser = fsync)]
+    #[arg(long, value_name = "POLICY", default_value = "always", value_parser = parse_fsync)]
     pub spool_fsync: Fsync,
     /// Maximum spooled bytes per server, 14 plus the key for each delete; beyond it the server is flushed (flush_all)
     /// before it is read again
@@ -144,7 +146,7 @@ pub struct Options {
     pub spool_total_bytes_max: u64,
     /// The other routers of this cluster, by their addresses for clients, each with its own spool: none of them reads a
     /// server for which this one has undelivered deletes. The suffix :ascii:ssl means TLS, verified by --pem-ca-path
-    #[arg(long, value_name = "HOST:PORT[:ascii:ssl][,...]", value_delimiter = ',', requires = "spool", value_parser = peer)]
+    #[arg(long, value_name = "HOST:PORT[:ascii:ssl][,...]", value_delimiter = ',', requires = "spool", value_parser = parse_peer)]
     pub spool_peers: Vec<SpoolPeer>,
     /// Seconds after which a silent peer's backlog is given up and the server flushed instead. Must be equal for all
     /// routers of a cluster
@@ -152,7 +154,7 @@ pub struct Options {
     pub spool_peer_timeout: u32,
     /// The result of a delete that must be spooled while a peer is unreachable: `fail`, so that the client repeats it,
     /// or `ignore`, so that the peer may read the deleted value
-    #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = peer_missing)]
+    #[arg(long, value_name = "fail|ignore", default_value = "fail", value_parser = parse_peer_missing)]
     pub spool_peer_missing: PeerMissing,
     /// After the start, refuse all requests but deletes until the invalidator has notified this router that it has
     /// caught up, for at most this many seconds; 0 serves at once. Without it, routers of a cluster that were all down
@@ -362,45 +364,6 @@ fn options_as_given(matches: &ArgMatches) -> Vec<(String, String)> {
 
 fn metrics_address(text: &str) -> Result<String, String> {
     lookaside_telemetry::check_address(text).map(|()| lookaside_telemetry::full_address(text))
-}
-
-/// Another router of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpoolPeer {
-    /// Its address for clients.
-    pub address: Address,
-    /// Whether it uses TLS there.
-    pub is_tls: bool,
-}
-
-fn peer(text: &str) -> Result<SpoolPeer, String> {
-    let (text, is_tls) = match (text.strip_suffix(":ascii:ssl"), text.strip_suffix(":ascii:plain")) {
-        (Some(address), _) => (address, true),
-        (_, Some(address)) => (address, false),
-        _ => (text, false),
-    };
-    let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0);
-    match text.rsplit_once(':').is_some_and(is_address) {
-        true => Ok(SpoolPeer { address: Address(text.into()), is_tls }),
-        false => Err("expected HOST:PORT, or HOST:PORT:ascii:ssl".to_owned()),
-    }
-}
-
-fn peer_missing(text: &str) -> Result<PeerMissing, String> {
-    match text {
-        "fail" => Ok(PeerMissing::Fail),
-        "ignore" => Ok(PeerMissing::Ignore),
-        _ => Err("expected fail or ignore".to_owned()),
-    }
-}
-
-fn fsync(text: &str) -> Result<Fsync, String> {
-    match (text, text.strip_prefix("interval:").map(str::parse)) {
-        ("always", _) => Ok(Fsync::Always),
-        ("never", _) => Ok(Fsync::Never),
-        (_, Some(Ok(interval_ms @ 1..=60_000))) => Ok(Fsync::Interval(Duration::from_millis(interval_ms))),
-        _ => Err("expected always, never, or interval:MS with 1 to 60000 milliseconds".to_owned()),
-    }
 }
 
 #[cfg(test)]
