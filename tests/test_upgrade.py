@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -176,48 +177,51 @@ def test_a_successor_that_is_stopped_before_it_serves_is_killed_and_the_old_serv
         chain.stop()
 
 
-def stop_in_the_middle(chain: ServerChain) -> tuple[Process, Process]:
-    """A server that is stopped after a successor has got its listeners and before it takes over, and that successor."""
-    for _ in range(20):
-        old = chain.current
-        new = chain.spawn([*chain.arguments, "--take-over"])
-        eventually(lambda new=new: "taking over from" in new.log(), "it has the listeners")
-        old.running.send_signal(signal.SIGSTOP)
-        if "handing over to" not in old.log():
-            return old, new
-        old.running.send_signal(signal.SIGCONT)
-        new.wait_ready(lambda new=new: "has taken over" in new.log())
-        old.running.wait(STOP_S)
-    raise AssertionError("each takeover was faster than the signal")
+def test_a_successor_gives_up_on_a_stopped_server_which_goes_on_later(chain):
+    # It waited without end.
+    server = chain.begin()
+    with Connection(("127.0.0.1", chain.port)) as client:
+        assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+    server.running.send_signal(signal.SIGSTOP)
+    successor = chain.spawn([*chain.arguments, "--take-over"])
+    assert successor.running.wait(40) == 1
+    assert "the other process has timed out" in successor.log()
+    chain.processes.remove(successor)
+    server.running.send_signal(signal.SIGCONT)
+    with Connection(("127.0.0.1", chain.port)) as client:
+        assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+    chain.upgrade()
 
 
-def test_a_successor_gives_up_on_a_stopped_server_which_goes_on_later(tmp_path):
+def test_a_successor_gives_up_on_a_server_that_stops_in_the_middle(tmp_path):
     # It waited without end for the connections.
-    chains = []
-    for name in ("silent", "in-the-middle"):
-        (tmp_path / name).mkdir()
-        chains.append(ServerChain(tmp_path / name))
+    chain = ServerChain(tmp_path)
+    fake = FakePredecessor(chain.gate)
     try:
-        for chain in chains:
-            chain.begin()
-            with Connection(("127.0.0.1", chain.port)) as client:
-                assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-        silent = chains[0].current
-        silent.running.send_signal(signal.SIGSTOP)
-        stopped = [(silent, chains[0].spawn([*chains[0].arguments, "--take-over"])), stop_in_the_middle(chains[1])]
-        for chain, (old, new) in zip(chains, stopped, strict=True):
-            assert new.running.wait(40) == 1
-            assert "the other process has timed out" in new.log()
-            chain.processes.remove(new)
-            old.running.send_signal(signal.SIGCONT)
-            with Connection(("127.0.0.1", chain.port)) as client:
-                assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
-            chain.upgrade()
+        hung_up = threading.Event()
+        fake.hand_over(None, dies=False, hangs_until=hung_up)
+        successor = chain.take_over_port(fake.port)
+        assert successor.running.wait(40) == 1
+        assert "the other process has timed out" in successor.log()
+        hung_up.set()
     finally:
-        for chain in chains:
-            for process in chain.processes:
-                process.running.send_signal(signal.SIGCONT)
-            chain.stop()
+        chain.stop()
+        fake.close()
+
+
+def test_a_server_stopped_in_the_middle_goes_on_when_its_successor_has_given_up(chain):
+    server = chain.begin()
+    with Connection(("127.0.0.1", chain.port)) as client:
+        assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
+    successor = FakeSuccessor(chain.gate)
+    successor.go(LISTENERS)
+    server.running.send_signal(signal.SIGSTOP)
+    successor.send(READY)
+    successor.close()
+    server.running.send_signal(signal.SIGCONT)
+    with Connection(("127.0.0.1", chain.port)) as client:
+        assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
+    chain.upgrade()
 
 
 def test_of_successors_that_come_together_one_serves_at_a_time(chain):

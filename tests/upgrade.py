@@ -347,8 +347,13 @@ class FakePredecessor:
         self.life, self.life_sign = socket.socketpair()
         self.thread: threading.Thread | None = None
 
-    def hand_over(self, connection: socket.socket | None, dies: bool) -> None:
-        """In the background: answers the next process that comes, up to a connection, and hangs up."""
+    def hand_over(
+        self, connection: socket.socket | None, dies: bool, hangs_until: threading.Event | None = None
+    ) -> None:
+        """In the background: answers the next process that comes, up to a connection, and hangs up.
+
+        With `hangs_until` it is silent first, until the event is set.
+        """
 
         def answer() -> None:
             messages = Messages(self.gate.accept()[0])
@@ -358,6 +363,8 @@ class FakePredecessor:
             assert messages.receive()[0] == READY
             if connection:
                 messages.send(CONNECTION, bytes(23), [connection.fileno()])
+            if hangs_until:
+                hangs_until.wait(4 * STOP_S)
             if dies:
                 self.life.close()
             messages.close()
