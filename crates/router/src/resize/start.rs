@@ -10,9 +10,8 @@ use lookaside_client::Network;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
 
-/// How long a router without covered configurations on disk waits for those of its peers.
+/// How long a router without covered configurations on disk waits for those of each peer.
 const ASK_PEERS_MAX: Duration = Duration::from_secs(1);
 
 /// Connects a driver with the threads of its process.
@@ -38,8 +37,7 @@ impl Resizer {
         let initial = match load(&*store, host) {
             Some(initial) => initial,
             None => {
-                let asked = timeout(ASK_PEERS_MAX, ask_peers(&*network, &settings.peers)).await;
-                let (reports, texts) = asked.unwrap_or_default();
+                let (reports, texts) = ask_peers(&*network, &settings.peers, ASK_PEERS_MAX).await;
                 let of_peers = InitialCoverage::of_peers(&reports, &texts, host)?;
                 of_peers.map_or_else(|| InitialCoverage::first(config.clone()), Ok)?
             }
@@ -64,4 +62,67 @@ fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Option<InitialCover
         );
         None
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resize::{identity::ConfigId, report::CoverageReport};
+    use lookaside_client::{Listener, Stream, TcpNetwork};
+    use lookaside_routing::{Address, BoxFuture};
+    use std::io;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    const CONFIG: &str = r#"{ "pools": { "a": { "servers": ["127.0.0.1:1"] } }, "route": "PoolRoute|a" }"#;
+
+    /// Connecting takes a moment, so that the limit on a reply ends after the limit on all of them.
+    struct SlowNetwork;
+
+    impl Network for SlowNetwork {
+        fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            Box::pin(async move {
+                sleep(Duration::from_millis(20)).await;
+                TcpNetwork.connect(address).await
+            })
+        }
+
+        fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+            TcpNetwork.listen(address)
+        }
+    }
+
+    fn address_of(listener: &TcpListener) -> Address {
+        Address(listener.local_addr().expect("bound").to_string().into())
+    }
+
+    /// A router that replies to one peer.
+    async fn serve(listener: TcpListener) {
+        let id = ConfigId::of(CONFIG).expect("a configuration");
+        let report = CoverageReport { reads: vec![id], covers: [id].into(), ..CoverageReport::default() };
+        let (mut stream, _) = listener.accept().await.expect("a peer connects");
+        let (input, mut output) = stream.split();
+        let mut lines = BufReader::new(input).lines();
+        while let Ok(Some(line)) = lines.next_line().await {
+            let key = line.strip_prefix("get ").expect("it only asks");
+            let value = if key.ends_with("coverage") { report.to_json() } else { CONFIG.to_owned() };
+            let reply = format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len());
+            output.write_all(reply.as_bytes()).await.expect("it reads");
+        }
+    }
+
+    /// A peer that hung used to keep a router from what the others had replied: it took itself for the first of its
+    /// cluster, and read by a configuration that no other covered.
+    #[tokio::test]
+    async fn a_peer_that_hangs_does_not_hide_what_another_reports() {
+        // The kernel accepts its connections.
+        let hung = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let healthy = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let peers = [address_of(&hung), address_of(&healthy)];
+        let server = tokio::spawn(serve(healthy));
+        let (reports, texts) = ask_peers(&SlowNetwork, &peers, ASK_PEERS_MAX).await;
+        server.abort();
+        assert_eq!((reports.len(), texts), (1, vec![CONFIG.to_owned(); 2]));
+    }
 }
