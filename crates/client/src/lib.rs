@@ -7,6 +7,7 @@
 //! * [`TkoTrackers`] holds the TKO state of each server; a [`Fence`] keeps one from being read while it has undelivered
 //!   deletes.
 //! * [`Network`] stands between all of this and the sockets; `network::resolver` resolves host names.
+//! * [`spawn`] stands between the tasks of a process and tokio, as a simulation stops all tasks of one process.
 //! * [`CommandConnection`] carries `version`, `flush_all`, `stats` and maintenance.
 //!
 //! Deliberately absent: the choice of a server for a key (`routing`), and clocks and randomness of its own (it uses
@@ -19,6 +20,7 @@ mod fence;
 mod login_network;
 mod look_aside;
 mod network;
+mod tasks;
 mod tko;
 mod window;
 
@@ -31,5 +33,6 @@ pub use look_aside::{
     Origin, ReadError, ReadOptions, Value,
 };
 pub use network::{Listener, Network, Stream, TcpNetwork};
+pub use tasks::{GatedTask, TaskGate, spawn, spawn_in};
 pub use tko::{PoolTkoLimit, ReadabilityObserver, TkoTrackers};
 pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};

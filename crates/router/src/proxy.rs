@@ -12,7 +12,7 @@ use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
 use crate::timeouts::DRAIN_MAX;
 use crate::tree::Tree;
-use lookaside_client::Listener;
+use lookaside_client::{Listener, spawn_in};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -114,7 +114,7 @@ impl Proxy {
             self.counters().add(&CounterDelta { rejected_connections: 1, ..CounterDelta::default() });
             // One write into an empty socket buffer does not wait. If it does, the connection is closed without the
             // reply.
-            sessions.spawn(async move {
+            spawn_in(sessions, async move {
                 let refusal = async {
                     client.stream.write_all(TOO_MANY).await?;
                     client.stream.flush().await
@@ -125,7 +125,7 @@ impl Proxy {
             return;
         };
         let (proxy, stop) = (self.clone(), stop.clone());
-        sessions.spawn(async move {
+        spawn_in(sessions, async move {
             let ended = session::serve(&proxy.context, client, stop).await;
             drop(permit);
             ended

@@ -4,7 +4,6 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
-use crate::process::Process;
 use lookaside_invalidator::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
 use lookaside_routing::BoxFuture;
 use std::{
@@ -149,16 +148,14 @@ impl SimulatedDatabase {
 #[derive(Clone)]
 pub struct ClusterLog {
     database: SimulatedDatabase,
-    /// The process that reads it.
-    process: Process,
     /// All commits up to here have passed the gate.
     gated_position: Arc<AtomicU64>,
 }
 
 impl ClusterLog {
-    /// The log of `database`, as `process` reads it.
-    pub fn new(database: SimulatedDatabase, process: Process) -> Self {
-        ClusterLog { database, process, gated_position: Arc::default() }
+    /// The log of `database`.
+    pub fn new(database: SimulatedDatabase) -> Self {
+        ClusterLog { database, gated_position: Arc::default() }
     }
 
     /// The position up to which commits have passed the gate. Deletes that are sent from now on cover all of them.
@@ -208,7 +205,6 @@ impl Source for SimulatedSource {
         Box::pin(async move {
             let read = self.read;
             self.log.database.wait_for(|progress| progress.logged > read).await;
-            self.log.process.running().await;
             let tables = self.log.database.tables();
             let first = self.read as usize;
             let commits: Vec<Commit> = tables.log[first..]
@@ -232,7 +228,6 @@ impl Source for SimulatedSource {
             if self.log.database.is_gated {
                 self.log.database.wait_for(|progress| progress.visible >= position).await;
             }
-            self.log.process.running().await;
             self.log.gated_position.fetch_max(position, Ordering::Relaxed);
             Ok(())
         })

@@ -12,17 +12,14 @@
 pub use crate::link::LinkModel;
 use crate::{
     link::LinkDelays,
-    process::Process,
     stream::{Pipe, SimulatedStream},
 };
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    future::poll_fn,
     io,
     sync::{Arc, Mutex, MutexGuard, Weak},
-    task::ready,
     time::Duration,
 };
 use tokio::{sync::mpsc, time::Instant};
@@ -45,7 +42,6 @@ struct NetworkState {
 #[derive(Clone)]
 struct ListeningSocket {
     host: Arc<str>,
-    process: Process,
     accepting: mpsc::UnboundedSender<Box<dyn Stream>>,
 }
 
@@ -70,9 +66,9 @@ impl SimulatedNetwork {
         SimulatedNetwork { delays: LinkDelays::new(seed, link_model), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// The network as `process` on the host `name` uses it.
-    pub fn host(&self, name: &str, process: &Process) -> Arc<dyn Network> {
-        Arc::new(Host { name: name.into(), process: process.clone(), network: self.clone() })
+    /// The network as the host `name` uses it.
+    pub fn host(&self, name: &str) -> Arc<dyn Network> {
+        Arc::new(Host { name: name.into(), network: self.clone() })
     }
 
     /// Cuts the link between two hosts. Half of their connections are reset at one end; the others delay their bytes.
@@ -151,12 +147,12 @@ impl SimulatedNetwork {
     fn open(&self, from: &Host, to: &Address) -> io::Result<Box<dyn Stream>> {
         let mut state = self.state();
         let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, format!("nothing listens on {to}"));
-        let ListeningSocket { host, process, accepting } = state.listeners.get(to).cloned().ok_or_else(refused)?;
+        let ListeningSocket { host, accepting } = state.listeners.get(to).cloned().ok_or_else(refused)?;
         let hosts = pair(&from.name, &host);
         let extra_delay = state.slow.get(&hosts).copied().unwrap_or_default();
         let pipes = [(), ()].map(|()| Arc::new(Mutex::new(Pipe::new(extra_delay))));
-        let far = SimulatedStream::new(process, self.delays.clone(), pipes[0].clone(), pipes[1].clone());
-        let near = SimulatedStream::new(from.process.clone(), self.delays.clone(), pipes[1].clone(), pipes[0].clone());
+        let far = SimulatedStream::new(self.delays.clone(), pipes[0].clone(), pipes[1].clone());
+        let near = SimulatedStream::new(self.delays.clone(), pipes[1].clone(), pipes[0].clone());
         accepting.send(Box::new(far)).map_err(|_| refused())?;
         state.connections.retain(|connection| connection.pipes().next().is_some());
         let connection = SimulatedConnection { hosts, pipes: pipes.each_ref().map(Arc::downgrade) };
@@ -182,17 +178,14 @@ fn pair(one: &str, other: &str) -> Pair {
 
 struct Host {
     name: Arc<str>,
-    process: Process,
     network: SimulatedNetwork,
 }
 
 impl Network for Host {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            self.process.running().await;
             let was_cut = self.network.is_cut(&self.name, address);
             tokio::time::sleep(self.network.delays.draw() * 2).await;
-            self.process.running().await;
             if was_cut || self.network.is_cut(&self.name, address) {
                 // Packets are lost in one direction: the caller's own timeout ends this.
                 std::future::pending::<()>().await;
@@ -204,27 +197,19 @@ impl Network for Host {
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let (accepting, accepted) = mpsc::unbounded_channel();
-            let (host, process) = (self.name.clone(), self.process.clone());
-            let socket = ListeningSocket { host, process: process.clone(), accepting };
+            let socket = ListeningSocket { host: self.name.clone(), accepting };
             self.network.state().listeners.insert(address.clone(), socket);
-            Ok(Box::new(SimulatedListener { process, accepted }) as Box<dyn Listener>)
+            Ok(Box::new(SimulatedListener { accepted }) as Box<dyn Listener>)
         })
     }
 }
 
 struct SimulatedListener {
-    process: Process,
     accepted: mpsc::UnboundedReceiver<Box<dyn Stream>>,
 }
 
 impl Listener for SimulatedListener {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move {
-            let accepted = poll_fn(|cx| {
-                ready!(self.process.poll_running(cx));
-                self.accepted.poll_recv(cx)
-            });
-            accepted.await.ok_or_else(|| io::Error::other("the host has been killed"))
-        })
+        Box::pin(async move { self.accepted.recv().await.ok_or_else(|| io::Error::other("the host has been killed")) })
     }
 }

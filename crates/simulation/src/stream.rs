@@ -1,6 +1,6 @@
 //! One end of a simulated connection, and the pipe between two ends.
 
-use crate::{link::LinkDelays, process::Process};
+use crate::link::LinkDelays;
 use lookaside_client::Stream;
 use std::{
     collections::VecDeque,
@@ -65,6 +65,12 @@ impl Pipe {
         self.reader.take().into_iter().chain(self.writer.take()).for_each(Waker::wake);
     }
 
+    /// One of the ends closes it.
+    fn end(&mut self) {
+        self.is_ended = true;
+        self.wake();
+    }
+
     fn push(&mut self, arrives: Instant, bytes: &[u8]) {
         self.arrives_last = self.arrives_last.max(arrives + self.extra_delay);
         self.in_flight.push_back((self.arrives_last, bytes.to_vec()));
@@ -86,8 +92,6 @@ impl Pipe {
 }
 
 pub(crate) struct SimulatedStream {
-    /// The process that has this end.
-    process: Process,
     delays: LinkDelays,
     incoming: Arc<Mutex<Pipe>>,
     outgoing: Arc<Mutex<Pipe>>,
@@ -95,24 +99,9 @@ pub(crate) struct SimulatedStream {
 }
 
 impl SimulatedStream {
-    pub(crate) fn new(
-        process: Process,
-        delays: LinkDelays,
-        incoming: Arc<Mutex<Pipe>>,
-        outgoing: Arc<Mutex<Pipe>>,
-    ) -> Self {
+    pub(crate) fn new(delays: LinkDelays, incoming: Arc<Mutex<Pipe>>, outgoing: Arc<Mutex<Pipe>>) -> Self {
         let arrival = Box::pin(tokio::time::sleep(Duration::ZERO));
-        SimulatedStream { process, delays, incoming, outgoing, arrival }
-    }
-
-    /// Closes this end of a pipe.
-    fn end(&self, pipe: &Arc<Mutex<Pipe>>) {
-        let pipe = pipe.clone();
-        self.process.when_running(move || {
-            let mut pipe = lock(&pipe);
-            pipe.is_ended = true;
-            pipe.wake();
-        });
+        SimulatedStream { delays, incoming, outgoing, arrival }
     }
 }
 
@@ -124,15 +113,14 @@ impl Stream for SimulatedStream {
 
 impl Drop for SimulatedStream {
     fn drop(&mut self) {
-        self.end(&self.outgoing);
-        self.end(&self.incoming);
+        lock(&self.outgoing).end();
+        lock(&self.incoming).end();
     }
 }
 
 impl AsyncRead for SimulatedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        ready!(this.process.poll_running(cx));
         loop {
             let mut pipe = lock(&this.incoming);
             pipe.reader = Some(cx.waker().clone());
@@ -156,7 +144,6 @@ impl AsyncRead for SimulatedStream {
 
 impl AsyncWrite for SimulatedStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.process.poll_running(cx));
         let arrives = Instant::now() + self.delays.draw();
         let mut pipe = lock(&self.outgoing);
         if pipe.writer_is_reset || pipe.is_ended {
@@ -175,7 +162,7 @@ impl AsyncWrite for SimulatedStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.end(&self.outgoing);
+        lock(&self.outgoing).end();
         Poll::Ready(Ok(()))
     }
 }

@@ -1,6 +1,6 @@
 //! The simulated network: hung processes, slow links.
 
-use lookaside_client::{Network, Stream};
+use lookaside_client::{Network, Stream, spawn};
 use lookaside_routing::Address;
 use lookaside_simulation::{
     network::{LinkModel, SimulatedNetwork},
@@ -9,7 +9,7 @@ use lookaside_simulation::{
 use std::{sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 const SERVER: &str = "server";
@@ -30,16 +30,16 @@ impl Fixture {
     async fn start() -> Fixture {
         let network = SimulatedNetwork::new(1, LINK_MODEL);
         let (server, address) = (Process::default(), Address("server:1".into()));
-        let mut listener = network.host(SERVER, &server).listen(&address).await.expect("it listens");
-        tokio::spawn(async move {
+        let mut listener = network.host(SERVER).listen(&address).await.expect("it listens");
+        tokio::spawn(server.task(async move {
             while let Ok(mut stream) = listener.accept().await {
-                tokio::spawn(async move {
+                spawn(async move {
                     let mut byte = [0];
                     while stream.read_exact(&mut byte).await.is_ok() && stream.write_all(&byte).await.is_ok() {}
                 });
             }
-        });
-        let client = network.host(CLIENT, &Process::default());
+        }));
+        let client = network.host(CLIENT);
         Fixture { network, client, server, address }
     }
 
@@ -75,16 +75,41 @@ async fn a_hung_process_keeps_its_connections_and_answers_when_it_resumes() {
 #[tokio::test(start_paused = true)]
 async fn a_hung_process_closes_nothing_before_it_resumes() {
     let fixture = Fixture::start().await;
-    let client_process = Process::default();
-    let network = fixture.network.host("other", &client_process);
-    let mut listener = network.listen(&Address("other:1".into())).await.expect("it listens");
+    let other = Process::default();
+    let mut listener = fixture.network.host("other").listen(&Address("other:1".into())).await.expect("it listens");
     let mut near = fixture.client.connect(&Address("other:1".into())).await.expect("it is connected");
-    let far = listener.accept().await.expect("it is accepted");
-    client_process.hang();
-    drop(far);
+    tokio::spawn(other.task(async move {
+        let _far = listener.accept().await.expect("it is accepted");
+        sleep(Duration::from_secs(1)).await;
+    }));
+    assert!(timeout(ROUND_TRIP_MAX, near.read_u8()).await.is_err(), "it is open");
+    other.hang();
     assert!(timeout(Duration::from_secs(60), near.read_u8()).await.is_err(), "it is still open");
-    client_process.resume();
+    other.resume();
     assert!(timeout(ROUND_TRIP_MAX, near.read_u8()).await.expect("closed").is_err());
+}
+
+/// A process that resumes finds that its timers have expired, and that bytes have arrived long ago.
+#[tokio::test(start_paused = true)]
+async fn the_timers_of_a_hung_process_expire_when_it_resumes_and_what_has_arrived_is_there() {
+    let fixture = Fixture::start().await;
+    let mut stream = fixture.connect().await;
+    let client = Process::default();
+    let exchange = tokio::spawn(client.task(async move {
+        stream.write_all(&[1]).await.expect("it is sent");
+        let ticked = spawn(sleep(Duration::from_secs(1)));
+        let reply = timeout(Duration::from_secs(2), stream.read_u8()).await;
+        ticked.await.expect("it ends");
+        (reply.is_ok(), Instant::now())
+    }));
+    tokio::task::yield_now().await;
+    client.hang();
+    let started = Instant::now();
+    sleep(Duration::from_secs(60)).await;
+    client.resume();
+    let (has_reply, ended) = exchange.await.expect("it ends");
+    assert!(has_reply, "the reply was there before the process looked at the clock");
+    assert_eq!(ended - started, Duration::from_secs(60));
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,7 +32,7 @@ pub use connection::READ_BYTES;
 pub use options::{DestinationOptions, DestinationRole};
 pub use shared::DestinationStatistics;
 
-use crate::network::Network;
+use crate::{network::Network, tasks::spawn};
 use driver::Driver;
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, Verb};
 use pipeline::PendingBatch;
@@ -58,7 +58,7 @@ impl TcpDestination {
         let shared = DestinationShared::new(tracker, !options.connect_eagerly);
         let outstanding_requests_max = options.outstanding_requests_max;
         let driver = Driver::new(address.clone(), network, options, batches, shared.clone());
-        tokio::spawn(driver.run());
+        spawn(driver.run());
         TcpDestination { address, queue, shared, outstanding_requests_max }
     }
 

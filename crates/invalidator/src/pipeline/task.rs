@@ -16,6 +16,7 @@ use crate::{
         stats::{ClusterStatistics, PipelineState},
     },
 };
+use lookaside_client::spawn_in;
 use lookaside_telemetry::LogThrottle;
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -34,7 +35,8 @@ impl Pipeline {
         let statistics = self.statistics.clusters()[self.cluster].clone();
         let (sender, commits) = mpsc::channel(1);
         let mut reader = JoinSet::new();
-        reader.spawn(
+        spawn_in(
+            &mut reader,
             LogReader {
                 log: self.log.clone(),
                 delivery: self.delivery.clone(),
@@ -50,7 +52,7 @@ impl Pipeline {
         let batches_in_flight_max = self.options.batches_in_flight_max;
         let mut watch_routers = JoinSet::new();
         let delivery = self.delivery.clone();
-        watch_routers.spawn({
+        spawn_in(&mut watch_routers, {
             let delivery = delivery.clone();
             async move { delivery.watch_routers().await }
         });
@@ -222,7 +224,7 @@ impl PipelineTask {
             self.statistics.batches.add(1);
             self.statistics.batch_keys.add(keys.len() as u64);
             let delivery = self.pipeline.delivery.clone();
-            self.in_flight.tasks.spawn(async move {
+            spawn_in(&mut self.in_flight.tasks, async move {
                 let results = delivery.delete(keys).await;
                 TaskResult::Batch(number, batch, results)
             });
@@ -244,7 +246,7 @@ impl PipelineTask {
     fn look_up_newest_position(&mut self, router: WaitingRouter) {
         self.waiting_routers.add(router.clone());
         let log = self.pipeline.log.clone();
-        self.in_flight.tasks.spawn(async move {
+        spawn_in(&mut self.in_flight.tasks, async move {
             let newest = log.newest_position().await;
             TaskResult::NewestPosition(router, newest)
         });
@@ -256,7 +258,7 @@ impl PipelineTask {
         let (log, safe_position) = (&self.pipeline.log, pending.safe_position());
         for router in self.waiting_routers.remove_reached(|target| log.covers(safe_position, target)) {
             let delivery = self.pipeline.delivery.clone();
-            self.in_flight.tasks.spawn(async move {
+            spawn_in(&mut self.in_flight.tasks, async move {
                 delivery.report_caught_up(router).await;
                 TaskResult::Reported
             });
@@ -378,7 +380,7 @@ impl PipelineTask {
         self.in_flight.save_at = None;
         self.in_flight.is_saving = true;
         let positions = self.pipeline.positions.clone();
-        self.in_flight.tasks.spawn(async move {
+        spawn_in(&mut self.in_flight.tasks, async move {
             let result = positions.save(position.clone()).await;
             TaskResult::Save(position, result)
         });

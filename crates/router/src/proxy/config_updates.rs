@@ -4,7 +4,7 @@ use super::Proxy;
 use crate::resize::driver::Applied;
 use crate::tree::Tree;
 use crate::tree::active_configs::ActiveConfigs;
-use lookaside_client::Network;
+use lookaside_client::{Network, spawn};
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -70,7 +70,7 @@ impl ConfigUpdates {
         proxy.set_tree(tree);
         let (applied, index, number) = (self.applied.clone(), self.index, self.number);
         let earlier = self.draining.take();
-        self.draining = Some(tokio::spawn(async move {
+        self.draining = Some(spawn(async move {
             if let Some(earlier) = earlier {
                 let _ = earlier.await;
             }

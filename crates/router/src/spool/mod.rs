@@ -59,7 +59,7 @@ pub use stats::{SpoolCounts, SpoolStats};
 pub use storage::{Disk, FileDisk, MemoryDisk};
 
 use ids::RouterId;
-use lookaside_client::{Network, TkoTrackers};
+use lookaside_client::{Network, TkoTrackers, spawn_in};
 use lookaside_routing::{Address, Destination};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::LogThrottle;
@@ -176,7 +176,7 @@ impl Spool {
         let mut tasks = JoinSet::new();
         for index in 0..self.shared.peers.len() {
             let (shared, network) = (self.shared.clone(), network.clone());
-            tasks.spawn(async move {
+            spawn_in(&mut tasks, async move {
                 let backlog_state = |address: &Address| shared.backlog_state(address);
                 let sync = peer_sync::run(&shared.peers, index, &*network, &backlog_state);
                 tokio::join!(sync, peer_forward::run(&shared.peers, index, &*network));
@@ -197,7 +197,7 @@ impl Spool {
                 server = replay_queue.recv() => {
                     let server = server.expect("the spool itself holds a sender");
                     let replayer = Replayer::new(self.shared.clone(), server, network.clone(), random.fork());
-                    tasks.spawn(replayer.run());
+                    spawn_in(&mut tasks, replayer.run());
                 }
             }
         }

@@ -6,6 +6,7 @@
 
 use crate::config::host::HostInfo;
 use crate::timeouts::DRAIN_MAX;
+use lookaside_client::spawn;
 use lookaside_routing::{
     BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
 };
@@ -81,7 +82,7 @@ impl Spawner for CountedTasks {
             running.ids.insert(id);
         });
         let guard = TaskGuard { id, running: self.running.clone() };
-        tokio::spawn(async move {
+        spawn(async move {
             let _until_done = guard;
             task.await;
         });

@@ -30,8 +30,8 @@ impl SimulatedRegion {
             let region = self.clone();
             let mut rng = rng.fork();
             let process = Process::default();
-            let network = self.network.host(&application_host(cluster), &process);
-            self.programs.start(&application_host(cluster), process, async move {
+            let network = self.network.host(&application_host(cluster));
+            self.programs.start(&application_host(cluster), process.clone(), async move {
                 let connect = |router: RouterName| {
                     let seed = rng.u64(..);
                     let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
@@ -43,12 +43,12 @@ impl SimulatedRegion {
                 for _ in 0..READERS {
                     let application =
                         Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
-                    tasks.spawn_local(application.read_loop());
+                    tasks.spawn_local(process.task(application.read_loop()));
                 }
                 for _ in 0..WRITERS {
                     let application =
                         Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
-                    tasks.spawn_local(application.write_loop());
+                    tasks.spawn_local(process.task(application.write_loop()));
                 }
                 while tasks.join_next().await.is_some() {}
             });

@@ -33,7 +33,6 @@ pub(super) const HOST: &str = "invalidator";
 pub(super) struct Disk(Arc<Mutex<Option<SavedPosition>>>);
 
 struct PositionFile {
-    process: Process,
     disk: Disk,
     cluster: usize,
     checker: Checker,
@@ -48,7 +47,6 @@ impl PositionStore for PositionFile {
     fn save(&self, saved: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
-            self.process.running().await;
             let position = saved.position.0.parse().expect("positions of the simulated log are numbers");
             *self.disk.0.lock().expect("one thread runs a simulation") = Some(saved);
             self.checker.record_acknowledged(&cluster_name(self.cluster), position);
@@ -117,23 +115,23 @@ impl SimulatedRegion {
     pub(super) fn start_invalidator(&self, seed: u64) {
         let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
         let statistics = Statistics::new(names.iter().map(String::as_str));
-        let process = Process::default();
         let pipelines: Vec<Pipeline> =
-            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, &process, statistics.clone(), seed)).collect();
-        self.programs.start(HOST, process, async move {
+            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, statistics.clone(), seed)).collect();
+        let process = Process::default();
+        self.programs.start(HOST, process.clone(), async move {
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
             let mut tasks = JoinSet::new();
             for pipeline in pipelines {
-                tasks.spawn(pipeline.run(shutdown.clone()));
+                tasks.spawn(process.task(pipeline.run(shutdown.clone())));
             }
             let result = tasks.join_next().await;
             panic!("a pipeline stopped by itself: {result:?}");
         });
     }
 
-    fn build_pipeline(&self, cluster: usize, process: &Process, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
-        let network = self.network.host(HOST, process);
+    fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+        let network = self.network.host(HOST);
         let tko_trackers = Some(TkoTrackers::new());
         let connect = |router: RouterName| {
             let (seed, tko_trackers) = (seed ^ router.index as u64, tko_trackers.clone());
@@ -147,7 +145,7 @@ impl SimulatedRegion {
             network.clone(),
             statistics.clusters()[cluster].clone(),
         );
-        let log = ClusterLog::new(self.database.clone(), process.clone());
+        let log = ClusterLog::new(self.database.clone());
         let delivery = CheckedDelivery {
             routers,
             log: log.clone(),
@@ -159,12 +157,7 @@ impl SimulatedRegion {
         Pipeline {
             log: Arc::new(log),
             delivery: Arc::new(delivery),
-            positions: Arc::new(PositionFile {
-                process: process.clone(),
-                disk,
-                cluster,
-                checker: self.checker.clone(),
-            }),
+            positions: Arc::new(PositionFile { disk, cluster, checker: self.checker.clone() }),
             statistics,
             cluster,
             wall_clock: Arc::new(|| SystemTime::UNIX_EPOCH),

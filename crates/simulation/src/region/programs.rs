@@ -26,9 +26,9 @@ impl Programs {
         Programs { network, running: RefCell::default(), faulty: RefCell::default() }
     }
 
-    /// Runs `program`, whose sockets are those of `process`, on `host`, which runs no other.
+    /// Runs `program`, as a task of `process`, on `host`, which runs no other.
     pub(super) fn start(&self, host: &str, process: Process, program: impl Future<Output = ()> + 'static) {
-        let task = tokio::task::spawn_local(program);
+        let task = tokio::task::spawn_local(process.task(program));
         let before = self.running.borrow_mut().insert(host.to_owned(), Program { task, process });
         assert!(before.is_none(), "{host} runs one program at a time");
     }
@@ -37,7 +37,7 @@ impl Programs {
     pub(super) async fn kill(&self, host: &str) {
         self.network.kill(host);
         if let Some(Program { task, process }) = self.take(host) {
-            // Tasks that it leaves behind connect to nothing.
+            // Tasks that it leaves behind do nothing any more.
             process.hang();
             task.abort();
             // Its resources are released when it has been dropped.

@@ -32,7 +32,7 @@ impl SimulatedRegion {
     pub(super) fn start_router(&self, router: RouterName, seed: u64) {
         let text = self.configuration_file(router);
         let process = Process::default();
-        let network = self.network.host(&router.host(), &process);
+        let network = self.network.host(&router.host());
         let tko_trackers = TkoTrackers::new();
         let spool = self.open_spool(router, &tko_trackers, seed);
         let spares = Spares::new(tko_trackers.clone());
@@ -51,6 +51,7 @@ impl SimulatedRegion {
         let running = RunningRouter { commands, active: publish.subscribe() };
         self.routers.borrow_mut().insert(router, running);
         let program = RouterProgram {
+            process: process.clone(),
             network,
             peers: if host.spool.is_some() { self.peers(router) } else { Vec::new() },
             host,

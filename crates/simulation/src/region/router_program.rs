@@ -10,6 +10,7 @@
 
 use super::coverage_disk::CoverageDisk;
 use super::router_configs::{RouterConfigs, RouterHost};
+use crate::process::Process;
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_router::{ActiveConfigs, Applied, ConfigUpdates, Proxy, ResizerChannels, ResizerSettings, Settings};
 use lookaside_routing::{Address, BoxFuture};
@@ -32,6 +33,7 @@ pub(super) enum RouterCommand {
 
 /// What a router's process consists of.
 pub(super) struct RouterProgram {
+    pub(super) process: Process,
     pub(super) network: Arc<dyn Network>,
     pub(super) host: RouterHost,
     /// Sends configurations to the main thread's observers, and the threads.
@@ -131,13 +133,21 @@ impl RouterProgram {
         updates.report_first();
         let mut tasks = JoinSet::new();
         let updated = proxy.clone();
-        tasks.spawn_local(async move { updates.apply_all(&updated).await });
-        Thread { proxy, configs, _updates: tasks, sessions: JoinSet::new(), shutdowns: Vec::new() }
+        tasks.spawn_local(self.process.task(async move { updates.apply_all(&updated).await }));
+        Thread {
+            process: self.process.clone(),
+            proxy,
+            configs,
+            _updates: tasks,
+            sessions: JoinSet::new(),
+            shutdowns: Vec::new(),
+        }
     }
 }
 
 /// A thread of the router. Its tasks end when it is dropped.
 struct Thread {
+    process: Process,
     proxy: Arc<Proxy>,
     /// Its own: a channel wakes its receivers in an unseeded random order.
     configs: watch::Sender<Arc<ActiveConfigs>>,
@@ -160,7 +170,8 @@ impl Thread {
     fn serve(&mut self, stream: Box<dyn Stream>) {
         let (stop, shutdown) = watch::channel(false);
         self.shutdowns.push(stop);
-        self.sessions.spawn_local(self.proxy.clone().serve(Box::new(OneConnection(Some(stream))), shutdown));
+        let serve = self.proxy.clone().serve(Box::new(OneConnection(Some(stream))), shutdown);
+        self.sessions.spawn_local(self.process.task(serve));
     }
 
     /// Answers the batches that have begun, and closes all connections.

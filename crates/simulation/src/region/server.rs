@@ -55,13 +55,13 @@ impl SimulatedRegion {
         let memory = ServerMemory::new(seed);
         self.stores.borrow_mut().insert(host.to_owned(), memory.clone());
         let process = Process::default();
-        let network = self.network.host(host, &process);
+        let network = self.network.host(host);
         let (region, address) = (self.clone(), address(host));
-        self.programs.start(host, process, async move {
+        self.programs.start(host, process.clone(), async move {
             let mut listener = network.listen(&address).await.expect("a simulated network listens");
             let mut connections = JoinSet::new();
             while let Ok(stream) = listener.accept().await {
-                connections.spawn_local(serve(stream, memory.clone(), region.clone()));
+                connections.spawn_local(process.task(serve(stream, memory.clone(), region.clone())));
                 while connections.try_join_next().is_some() {}
             }
         });
