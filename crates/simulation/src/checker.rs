@@ -151,6 +151,8 @@ pub struct Tally {
     pub spare_takeovers: u64,
     /// How often a router has begun to read by another configuration.
     pub config_changes: u64,
+    /// Routers that have lost the file of the configurations that they cover.
+    pub lost_coverages: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -206,6 +208,7 @@ impl Tally {
             flushes: self.flushes + other.flushes,
             spare_takeovers: self.spare_takeovers + other.spare_takeovers,
             config_changes: self.config_changes + other.config_changes,
+            lost_coverages: self.lost_coverages + other.lost_coverages,
             outdated: self.outdated.max(other.outdated),
         }
     }

@@ -30,7 +30,7 @@ fn guarantees_hold_under_load_and_faults() {
     assert!(sum.cached > sum.reads / 3 && sum.stale > 10, "{sum:?}");
     assert!(sum.hangs > 10 && sum.upgrades > 5, "{sum:?}");
     assert!(sum.spooled > 100 && sum.flushes > 0 && sum.spare_takeovers > 5, "{sum:?}");
-    assert!(sum.config_changes > 50, "{sum:?}");
+    assert!(sum.config_changes > 50 && sum.lost_coverages > 0, "{sum:?}");
     assert!(sum.outdated.calm_ms > 0 && sum.outdated.any_ms > OUTDATED_MAX.as_millis() as u64, "{sum:?}");
 }
 
@@ -81,6 +81,17 @@ fn spare_without_deletes_is_found() {
 #[test]
 fn reading_by_a_new_configuration_at_once_is_found() {
     assert!(is_found(DisabledGuarantee::Resize, is_staleness));
+}
+
+/// The gutter is read only while a server is down, and its values expire after seconds.
+#[test]
+fn reading_by_another_gutter_at_once_is_found() {
+    assert!(is_found(DisabledGuarantee::Gutter, is_staleness));
+}
+
+#[test]
+fn losing_covered_configurations_without_asking_a_peer_is_found() {
+    assert!(is_found(DisabledGuarantee::Coverage, is_staleness));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The configuration of a cluster's routers: as `lookaside up` writes it, with spares.
 
 use super::guarantee::DisabledGuarantee;
-use super::names::{address, gutter, spares};
+use super::names::{address, spares};
 use super::plan::RunPlan;
 
 /// How long a server is down before a spare serves. Some outages are longer.
@@ -18,7 +18,7 @@ pub(super) struct ClusterConfiguration {
     /// For each of them, in tenths; `None` for a hash without weights.
     pub(super) weights: Option<Vec<u8>>,
     pub(super) spares: Vec<String>,
-    pub(super) gutter: String,
+    pub(super) gutters: Vec<String>,
     pub(super) server_timeout_ms: u64,
     pub(super) spare_after_ms: u64,
     pub(super) gutter_exptime_s: u32,
@@ -31,7 +31,7 @@ impl ClusterConfiguration {
             weights: None,
             // The others are added later.
             spares: spares(cluster)[..1].to_vec(),
-            gutter: gutter(cluster),
+            gutters: plan.gutters(cluster),
             server_timeout_ms: SERVER_TIMEOUT_MS,
             spare_after_ms: SPARE_AFTER_MS,
             gutter_exptime_s: GUTTER_EXPTIME_S,
@@ -60,7 +60,7 @@ impl ClusterConfiguration {
                     "wildcard": {{
                         "inherit": "servers", "spares": [{spares}], "spare_after_ms": {spare_after_ms}
                     }},
-                    "gutter": {{ "servers": [{gutter}], "server_timeout": {server_timeout_ms} }}
+                    "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
                 "route": {{
                     "type": "OperationSelectorRoute",
@@ -83,7 +83,7 @@ impl ClusterConfiguration {
             }}"#,
             servers = list(&self.servers),
             spares = list(&self.spares),
-            gutter = list(std::slice::from_ref(&self.gutter)),
+            gutters = list(&self.gutters),
         )
     }
 }

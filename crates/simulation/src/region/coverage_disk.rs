@@ -10,6 +10,13 @@ use std::{
 #[derive(Clone, Default)]
 pub(super) struct CoverageDisk(Arc<Mutex<Option<String>>>);
 
+impl CoverageDisk {
+    /// The file is removed.
+    pub(super) fn lose(&self) {
+        *self.0.lock().expect("one thread runs a simulation") = None;
+    }
+}
+
 impl CoverageStore for CoverageDisk {
     fn load(&self) -> io::Result<Option<String>> {
         Ok(self.0.lock().expect("one thread runs a simulation").clone())

@@ -1,5 +1,6 @@
 //! Injects faults: cuts, slows and heals links; kills, restarts, upgrades, reconfigures and hangs programs.
 
+use super::lost_coverage::link;
 use super::names::{CLUSTERS, RouterName, application_host, cluster_name};
 use super::plan::RunPlan;
 use super::router_program::RouterCommand;
@@ -8,13 +9,12 @@ use crate::fault_log::{AFTERMATH, FailedPart};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
 
-/// The longest time for which a program hangs.
-const HANG_MS_MAX: u64 = 3_000;
 /// One fault in this many lasts long enough for spares to serve and for the fences of silent routers to expire.
 const LONG_ONE_IN: u8 = 5;
-
 /// One fault in this many changes the servers of a pool, in runs in which they change.
 const RESIZE_ONE_IN: u8 = 5;
+/// One fault in this many takes the file of its covered configurations from a router, in runs in which that may happen.
+const LOST_COVERAGE_ONE_IN: u8 = 12;
 
 /// The largest extra delay of a slow link, in milliseconds: more than a router waits for a server.
 const EXTRA_DELAY_MS_MAX: u64 = 300;
@@ -39,9 +39,10 @@ enum Kind {
     RewriteServers,
     AddSpare,
     Resize,
+    LoseCoverage,
 }
 
-/// One of these is drawn for each fault, unless it is [`Kind::Resize`].
+/// One of these is drawn for each fault, unless it is another one.
 const KINDS: [Kind; 26] = [
     Kind::CutServer,
     Kind::CutServer,
@@ -105,6 +106,7 @@ impl Kind {
             | Kind::SlowServer
             | Kind::RestartInvalidator
             | Kind::HangInvalidator
+            | Kind::LoseCoverage
             | Kind::ReplaceRouterWithBacklog => Some(FailedPart::Delivery),
         }
     }
@@ -131,6 +133,7 @@ impl SimulatedRegion {
         let kind = match KINDS[rng.usize(0..KINDS.len())] {
             _ if self.plan.favours_backlogs && rng.bool() => Kind::ReplaceRouterWithBacklog,
             _ if self.plan.has_resizes && rng.u8(0..RESIZE_ONE_IN) == 0 => Kind::Resize,
+            _ if self.plan.has_lost_coverages && rng.u8(0..LOST_COVERAGE_ONE_IN) == 0 => Kind::LoseCoverage,
             kind => kind,
         };
         let target = Target::random(&mut rng, &self.plan);
@@ -149,7 +152,7 @@ impl SimulatedRegion {
         let application = &application_host(router.cluster);
         match kind {
             Kind::CutServer => self.cut(host, server, duration).await,
-            Kind::CutPeer => self.cut(host, &peer.host(), duration).await,
+            Kind::CutPeer => self.cut_routers(router, *peer, duration).await,
             Kind::CutInvalidator => self.cut(invalidator::HOST, host, duration).await,
             Kind::CutApplication => self.cut(application, host, duration).await,
             Kind::SlowServer => {
@@ -160,10 +163,10 @@ impl SimulatedRegion {
             Kind::RestartServer => self.restart_server(server, duration, rng).await,
             Kind::RestartRouter => self.restart_router(router, duration, rng).await,
             Kind::RestartInvalidator => self.restart_invalidator(duration, rng).await,
-            Kind::HangServer => self.hang_host(server, rng).await,
-            Kind::HangRouter => self.hang_host(host, rng).await,
-            Kind::HangInvalidator => self.hang_host(invalidator::HOST, rng).await,
-            Kind::HangApplication => self.hang_host(application, rng).await,
+            Kind::HangServer => self.hang_host(server, duration).await,
+            Kind::HangRouter => self.hang_host(host, duration).await,
+            Kind::HangInvalidator => self.hang_host(invalidator::HOST, duration).await,
+            Kind::HangApplication => self.hang_host(application, duration).await,
             Kind::ReplaceRouterWithBacklog => {
                 // The router may have spooled deletes for the server that it cannot reach.
                 self.network.cut(host, server);
@@ -180,6 +183,7 @@ impl SimulatedRegion {
             Kind::RewriteServers => self.rewrite_servers(router.cluster, rng).await,
             Kind::AddSpare => self.add_spare(router.cluster, rng).await,
             Kind::Resize => self.resize(router.cluster, rng).await,
+            Kind::LoseCoverage => self.lose_coverage(router, duration, rng).await,
         }
     }
 
@@ -189,12 +193,20 @@ impl SimulatedRegion {
         self.network.heal(one, other);
     }
 
-    async fn hang_host(&self, host: &str, rng: &mut fastrand::Rng) {
+    async fn cut_routers(&self, router: RouterName, peer: RouterName, duration: Duration) {
+        let link = link(router, peer);
+        if self.programs.begin_fault(&link) {
+            self.cut(&router.host(), &peer.host(), duration).await;
+            self.programs.end_fault(&link);
+        }
+    }
+
+    async fn hang_host(&self, host: &str, duration: Duration) {
         if !self.programs.begin_fault(host) {
             return;
         }
         self.checker.count(|tally| tally.hangs += 1);
-        self.programs.hang(host, Duration::from_millis(rng.u64(20..HANG_MS_MAX))).await;
+        self.programs.hang(host, duration).await;
         self.programs.end_fault(host);
     }
 
@@ -214,14 +226,19 @@ impl SimulatedRegion {
         if !self.programs.begin_fault(host) {
             return;
         }
-        self.routers.borrow_mut().remove(&router);
-        self.programs.kill(host).await;
-        if let Some(disk) = self.spools.borrow().get(&router) {
-            disk.crash(|unsynced_bytes| rng.usize(0..=unsynced_bytes));
-        }
+        self.crash_router(router, rng).await;
         tokio::time::sleep(duration).await;
         self.start_router(router, rng.u64(..));
         self.programs.end_fault(host);
+    }
+
+    /// Kills a router. Its disk loses what was not synced.
+    pub(super) async fn crash_router(&self, router: RouterName, rng: &mut fastrand::Rng) {
+        self.routers.borrow_mut().remove(&router);
+        self.programs.kill(&router.host()).await;
+        if let Some(disk) = self.spools.borrow().get(&router) {
+            disk.crash(|unsynced_bytes| rng.usize(0..=unsynced_bytes));
+        }
     }
 
     /// A new process takes over the spool when the old one has answered what it had begun. Connections are closed.

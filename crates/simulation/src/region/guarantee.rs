@@ -27,9 +27,14 @@ pub enum DisabledGuarantee {
     Spares,
     /// Routers read by a new configuration at once, and send deletes only to the servers that it names.
     Resize,
+    /// As [`DisabledGuarantee::Resize`], where only the servers of the gutter pool change.
+    Gutter,
+    /// A router that has lost the file of the configurations that it covers reaches no peer when it starts, and reads
+    /// by the newest configuration.
+    Coverage,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 9] = [
+const NAMES: [(DisabledGuarantee, &str); 11] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
@@ -39,6 +44,8 @@ const NAMES: [(DisabledGuarantee, &str); 9] = [
     (DisabledGuarantee::Promptness, "promptness"),
     (DisabledGuarantee::Spares, "spares"),
     (DisabledGuarantee::Resize, "resize"),
+    (DisabledGuarantee::Gutter, "gutter"),
+    (DisabledGuarantee::Coverage, "coverage"),
 ];
 
 impl FromStr for DisabledGuarantee {

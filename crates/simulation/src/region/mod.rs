@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!            .-- router-0-0 --.
-//!   app-0 ---+-- router-0-1 --+--- server-0-0, server-0-1, gutter-0, spare-0-0, spare-0-1
+//!   app-0 ---+-- router-0-1 --+--- server-0-0, server-0-1, gutter-0-0, spare-0-0, spare-0-1
 //!            '-- router-0-2 --'
 //!                    |
 //!   database --- invalidator
 //!                    |
 //!            .-- router-1-0 --.
-//!   app-1 ---+-- router-1-1 --+--- server-1-0, server-1-1, gutter-1, spare-1-0, spare-1-1
+//!   app-1 ---+-- router-1-1 --+--- server-1-0, server-1-1, gutter-1-0, spare-1-0, spare-1-1
 //!            '-- router-1-2 --'
 //! ```
 //!
@@ -23,6 +23,7 @@ mod coverage_disk;
 mod faults;
 mod guarantee;
 mod invalidator;
+mod lost_coverage;
 mod names;
 mod panics;
 mod plan;
@@ -162,9 +163,13 @@ impl SimulatedRegion {
     /// its next attempt.
     async fn wait_for_routers(&self) {
         for router in (0..CLUSTERS).flat_map(|cluster| self.plan.routers(cluster)) {
-            while !self.network.is_listening(&address(&router.host())) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
+            self.wait_for_router(router).await;
+        }
+    }
+
+    async fn wait_for_router(&self, router: RouterName) {
+        while !self.network.is_listening(&address(&router.host())) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 

@@ -20,13 +20,14 @@ impl RouterName {
     }
 }
 
-/// The first `count` servers of a cluster, besides its gutter server and its spares.
+/// The first `count` servers of a cluster, besides its gutter servers and its spares.
 pub(super) fn servers(cluster: usize, count: usize) -> Vec<String> {
     (0..count).map(|server| format!("server-{cluster}-{server}")).collect()
 }
 
-pub(super) fn gutter(cluster: usize) -> String {
-    format!("gutter-{cluster}")
+/// The first `count` gutter servers of a cluster.
+pub(super) fn gutters(cluster: usize, count: usize) -> Vec<String> {
+    (0..count).map(|gutter| format!("gutter-{cluster}-{gutter}")).collect()
 }
 
 pub(super) fn spares(cluster: usize) -> Vec<String> {

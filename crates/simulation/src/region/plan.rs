@@ -1,7 +1,7 @@
 //! What a seed decides once for a run.
 
 use super::guarantee::DisabledGuarantee;
-use super::names::{ROUTERS_MAX, RouterName, gutter, servers, spares};
+use super::names::{ROUTERS_MAX, RouterName, gutters, servers, spares};
 use lookaside_routing::KeyHash;
 use std::time::Duration;
 
@@ -13,10 +13,13 @@ const RESIZES_ONE_IN: u8 = 2;
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
 const FURTHER_SERVERS: usize = 2;
+/// Gutter servers of a pool at first, and of a pool that changes.
+const GUTTERS: usize = 1;
+const GUTTERS_MAX: usize = 2;
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
-/// Long enough for routers to forget a configuration and to meet it again.
-const LOAD_DURATION_WITH_RESIZES: Duration = Duration::from_secs(24);
+/// Long enough for routers to forget a configuration and to meet it again, and for many backlogs.
+const LOAD_DURATION_LONG: Duration = Duration::from_secs(24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpoolMode {
@@ -47,6 +50,8 @@ pub(super) struct RunPlan {
     pub(super) favours_backlogs: bool,
     /// Whether the servers of pools change.
     pub(super) has_resizes: bool,
+    /// Whether routers lose the file of the configurations that they cover.
+    pub(super) has_lost_coverages: bool,
     /// Servers of a pool at first.
     servers: usize,
 }
@@ -54,10 +59,10 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{Fence, Peers, Resize, Spool};
+        use DisabledGuarantee::{Coverage, Fence, Gutter, Peers, Resize, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
-            (Fence | Peers, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
+            (Fence | Peers | Coverage, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
             _ => spool_mode,
         };
         let favours_backlogs = matches!(disabled, Fence | Spool);
@@ -67,17 +72,19 @@ impl RunPlan {
         let routers = match disabled {
             // A peer would still fence the server, or forward the delete to it.
             Fence | Spool => 1,
-            Peers => routers.max(2),
+            Peers | Coverage => routers.max(2),
             _ => routers,
         };
         // Routers that are not each other's peers do not agree on a change.
         let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
-        let has_resizes = knows_others && has_resizes || disabled == Resize;
-        RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, servers }
+        let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage);
+        // Without a peer that knows them, it is a first start.
+        let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
+        RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, has_lost_coverages, servers }
     }
 
     pub(super) fn load_duration(self) -> Duration {
-        if self.has_resizes { LOAD_DURATION_WITH_RESIZES } else { LOAD_DURATION }
+        if self.has_resizes || self.favours_backlogs { LOAD_DURATION_LONG } else { LOAD_DURATION }
     }
 
     /// The servers of a cluster's pool at first.
@@ -90,9 +97,19 @@ impl RunPlan {
         servers(cluster, self.servers + if self.has_resizes { FURTHER_SERVERS } else { 0 })
     }
 
+    /// The gutter servers of a cluster at first.
+    pub(super) fn gutters(self, cluster: usize) -> Vec<String> {
+        gutters(cluster, GUTTERS)
+    }
+
+    /// The gutter servers that a cluster may have, at some time.
+    pub(super) fn all_gutters(self, cluster: usize) -> Vec<String> {
+        gutters(cluster, if self.has_resizes { GUTTERS_MAX } else { GUTTERS })
+    }
+
     /// All servers of a cluster.
     pub(super) fn all_servers(self, cluster: usize) -> Vec<String> {
-        [self.all_pool_servers(cluster), vec![gutter(cluster)], spares(cluster)].concat()
+        [self.all_pool_servers(cluster), self.all_gutters(cluster), spares(cluster)].concat()
     }
 
     /// The server that has `key`; `None` if that changes.

@@ -1,34 +1,61 @@
-//! Changes of a pool's servers: some leave, return emptied or not, join, are exchanged or get other weights, and each
-//! router sees it at a moment of its own.
+//! Changes of the servers of a pool, or of the gutter: some leave, return emptied or not, join, are exchanged or get other
+//! weights, and each router sees it at a moment of its own. Meanwhile servers are killed.
 
 use super::SimulatedRegion;
 use super::configuration::ClusterConfiguration;
-use super::names::{RouterName, spares};
+use super::guarantee::DisabledGuarantee;
+use super::names::{RouterName, cluster_name, spares};
 use super::reconfigure::{Delivery, ROLLOUT};
-use crate::checker::Violation;
+use crate::{checker::Violation, fault_log::FailedPart};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 
 /// How long the former servers may be away before they return. Routers forget a configuration after five seconds.
 const AWAY_MS_MAX: u64 = 12_000;
 /// How long the last change may take when nothing fails.
 const LAST_CHANGE_MAX: Duration = Duration::from_secs(60);
 
+/// The most servers that are killed while a pool changes twice.
+const KILLED_MAX: usize = 2;
+const KILLED_MS_MAX: u64 = 3_000;
+/// One change in this many concerns the gutter.
+const GUTTER_ONE_IN: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResizedPool {
+    Servers,
+    Gutter,
+}
+
 /// The servers of a pool.
 #[derive(Clone)]
-struct PoolServers {
+pub(super) struct PoolServers {
+    pool: ResizedPool,
     hosts: Vec<String>,
     weights: Option<Vec<u8>>,
 }
 
 impl PoolServers {
-    fn of(configuration: &ClusterConfiguration) -> PoolServers {
-        PoolServers { hosts: configuration.servers.clone(), weights: configuration.weights.clone() }
+    pub(super) fn of(configuration: &ClusterConfiguration, pool: ResizedPool) -> PoolServers {
+        let (hosts, weights) = match pool {
+            ResizedPool::Servers => (configuration.servers.clone(), configuration.weights.clone()),
+            ResizedPool::Gutter => (configuration.gutters.clone(), None),
+        };
+        PoolServers { pool, hosts, weights }
+    }
+
+    /// Writes them into `configuration`.
+    fn apply(&self, configuration: &mut ClusterConfiguration) {
+        let PoolServers { pool, hosts, weights } = self.clone();
+        match pool {
+            ResizedPool::Servers => (configuration.servers, configuration.weights) = (hosts, weights),
+            ResizedPool::Gutter => configuration.gutters = hosts,
+        }
     }
 
     /// Other servers, another order, or other weights.
-    fn changed(&self, all: &[String], rng: &mut fastrand::Rng) -> PoolServers {
-        let PoolServers { mut hosts, .. } = self.clone();
+    pub(super) fn changed(&self, all: &[String], rng: &mut fastrand::Rng) -> PoolServers {
+        let PoolServers { pool, mut hosts, .. } = self.clone();
         let absent: Vec<&String> = all.iter().filter(|host| !hosts.contains(host)).collect();
         let at = rng.usize(0..hosts.len());
         match rng.u8(0..4) {
@@ -37,24 +64,31 @@ impl PoolServers {
             2 if !absent.is_empty() => hosts[at] = absent[rng.usize(0..absent.len())].clone(),
             _ => rng.shuffle(&mut hosts),
         }
-        let is_weighted = rng.u8(0..4) == 0;
+        let is_weighted = pool == ResizedPool::Servers && rng.u8(0..4) == 0;
         let weights = is_weighted.then(|| hosts.iter().map(|_| rng.u8(1..=10)).collect());
-        PoolServers { hosts, weights }
+        PoolServers { pool, hosts, weights }
     }
 }
 
 impl SimulatedRegion {
-    /// Changes the servers of a cluster's pool. They may change again within a second, and the former ones may return.
+    /// Changes the servers of a cluster's pool, or of its gutter. They may change again within a second while servers are
+    /// killed, and the former ones may return.
     pub(super) async fn resize(&self, cluster: usize, rng: &mut fastrand::Rng) {
-        let all = self.plan.all_pool_servers(cluster);
-        let former = PoolServers::of(&self.configuration(RouterName { cluster, index: 0 }));
+        let is_gutter = rng.u8(0..GUTTER_ONE_IN) == 0 || self.disabled == DisabledGuarantee::Gutter;
+        let (pool, all) = match is_gutter {
+            true => (ResizedPool::Gutter, self.plan.all_gutters(cluster)),
+            false => (ResizedPool::Servers, self.plan.all_pool_servers(cluster)),
+        };
+        let former = PoolServers::of(&self.configuration(RouterName { cluster, index: 0 }), pool);
         let changed = former.changed(&all, rng);
         self.change_servers(cluster, &changed, |_| Delivery::random(rng, ROLLOUT)).await;
         match rng.u8(0..4) {
             0 => {}
             1 => {
+                let restarts = self.restart_some_servers(cluster, rng);
                 tokio::time::sleep(Duration::from_millis(rng.u64(0..1_000))).await;
                 self.change_servers(cluster, &changed.changed(&all, rng), |_| Delivery::random(rng, ROLLOUT)).await;
+                restarts.join_all().await;
             }
             _ => {
                 tokio::time::sleep(Duration::from_millis(rng.u64(0..AWAY_MS_MAX))).await;
@@ -68,19 +102,35 @@ impl SimulatedRegion {
         }
     }
 
+    /// Kills some servers within a second, and starts each again after a time of its own.
+    fn restart_some_servers(&self, cluster: usize, rng: &mut fastrand::Rng) -> JoinSet<()> {
+        let mut servers = self.plan.all_servers(cluster);
+        rng.shuffle(&mut servers);
+        let mut restarts = JoinSet::new();
+        for server in servers.into_iter().take(rng.usize(0..=KILLED_MAX)) {
+            let (region, mut rng) = (self.clone(), rng.fork());
+            restarts.spawn_local(async move {
+                tokio::time::sleep(Duration::from_millis(rng.u64(0..1_000))).await;
+                let part = FailedPart::Server(server.clone());
+                let fault = region.faults.begin(Some(cluster_name(cluster)), part);
+                let duration = Duration::from_millis(rng.u64(0..KILLED_MS_MAX));
+                region.restart_server(&server, duration, &mut rng).await;
+                region.faults.end(fault);
+            });
+        }
+        restarts
+    }
+
     /// Gives the pool of a cluster other servers. Each router sees it when `delivery` says so. Returns when all of them
     /// have been sent it.
-    async fn change_servers(
+    pub(super) async fn change_servers(
         &self,
         cluster: usize,
         servers: &PoolServers,
         delivery: impl FnMut(RouterName) -> Delivery,
     ) {
-        let PoolServers { hosts, weights } = servers.clone();
-        let change = move |configuration: &mut ClusterConfiguration| {
-            configuration.servers = hosts.clone();
-            configuration.weights = weights.clone();
-        };
+        let servers = servers.clone();
+        let change = move |configuration: &mut ClusterConfiguration| servers.apply(configuration);
         self.reconfigure(cluster, change, delivery).await;
     }
 
@@ -89,6 +139,7 @@ impl SimulatedRegion {
     pub(super) async fn return_all_servers(&self, cluster: usize) {
         let last = ClusterConfiguration {
             servers: self.plan.all_pool_servers(cluster),
+            gutters: self.plan.all_gutters(cluster),
             spares: spares(cluster),
             ..ClusterConfiguration::of(self.plan, cluster)
         };

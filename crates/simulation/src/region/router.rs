@@ -57,7 +57,7 @@ impl SimulatedRegion {
             host,
             publish,
             coverage: self.coverages.borrow_mut().entry(router).or_default().clone(),
-            covers: self.disabled != DisabledGuarantee::Resize,
+            covers: !matches!(self.disabled, DisabledGuarantee::Resize | DisabledGuarantee::Gutter),
             seed,
         };
         self.programs.start(&router.host(), process, program.run(address(&router.host()), text, received));
