@@ -151,6 +151,8 @@ pub struct Tally {
     pub spare_takeovers: u64,
     /// How often a router has begun to read by another configuration.
     pub config_changes: u64,
+    /// Values that routers have copied from the former owners of keys to new ones.
+    pub former_owner_fills: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -206,6 +208,7 @@ impl Tally {
             flushes: self.flushes + other.flushes,
             spare_takeovers: self.spare_takeovers + other.spare_takeovers,
             config_changes: self.config_changes + other.config_changes,
+            former_owner_fills: self.former_owner_fills + other.former_owner_fills,
             outdated: self.outdated.max(other.outdated),
         }
     }

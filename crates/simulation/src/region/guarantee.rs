@@ -27,9 +27,11 @@ pub enum DisabledGuarantee {
     Spares,
     /// Routers read by a new configuration at once, and send deletes only to the servers that it names.
     Resize,
+    /// Values of former owners are copied to new ones without a lease, after a change of a pool's servers.
+    CopyLeases,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 9] = [
+const NAMES: [(DisabledGuarantee, &str); 10] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
@@ -39,6 +41,7 @@ const NAMES: [(DisabledGuarantee, &str); 9] = [
     (DisabledGuarantee::Promptness, "promptness"),
     (DisabledGuarantee::Spares, "spares"),
     (DisabledGuarantee::Resize, "resize"),
+    (DisabledGuarantee::CopyLeases, "copy-leases"),
 ];
 
 impl FromStr for DisabledGuarantee {

@@ -54,7 +54,7 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{Fence, Peers, Resize, Spool};
+        use DisabledGuarantee::{CopyLeases, Fence, Peers, Resize, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
             (Fence | Peers, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
@@ -68,11 +68,12 @@ impl RunPlan {
             // A peer would still fence the server, or forward the delete to it.
             Fence | Spool => 1,
             Peers => routers.max(2),
+            CopyLeases if spool_mode == SpoolMode::Off => 1,
             _ => routers,
         };
         // Routers that are not each other's peers do not agree on a change.
         let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
-        let has_resizes = knows_others && has_resizes || disabled == Resize;
+        let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | CopyLeases);
         RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, servers }
     }
 
