@@ -35,7 +35,7 @@ class Router(Process):
             "--server-timeout", "300", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
             "--config-cache", tmp_path / f"cache-{port}.json",
             "--spool", tmp_path / f"spool-{port}", "--spool-peers", f"127.0.0.1:{peer}",
-            "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over",
+            "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over", "--enable-flush-cmd",
         ]  # fmt: skip
         super().__init__(f"router-{port}", command, tmp_path)
         self.wait_ready(lambda: answers(port))
@@ -367,6 +367,21 @@ def test_keys_that_moved_are_read_from_their_former_owners(region):
     region.wait_steady()
     assert read_moved(region, moved, region.routers[0].port) == 1, "they keep their copies"
     assert region.total("purge_keys_removed") > 0
+
+
+@pytest.mark.parametrize("region", [{"resize_warm_up_s": 60}], indirect=True)
+def test_a_flush_during_a_warm_up_is_not_undone(region):
+    """A router copied a value from a former owner that was flushed after the new one."""
+    region.traffic.flow()
+    region.traffic.stop()
+    region.configure([0, 1, 2, 3])
+    region.wait_in_force()
+    flushes = [int(stats(server.port)["cmd_flush"]) for server in region.servers]
+    client = connect(region.routers[0].port)
+    assert client.flush_all(noreply=False)
+    assert [int(stats(server.port)["cmd_flush"]) - before for server, before in zip(region.servers, flushes)] == [2] * 4
+    assert client.get_many(KEYS) == {}
+    client.close()
 
 
 @pytest.mark.parametrize("region", [{"resize_warm_up_s": 60}], indirect=True)
