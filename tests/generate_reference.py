@@ -258,10 +258,14 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_peers_unreachable": "Routers of `--spool-peers` that do not answer.",
         "resize_state": (
             "The step of a change of the configuration: `steady`, `covering`, `emptying`, `waiting_for_peers`, "
-            "`draining`, `purging`."
+            "`warming_up`, `draining`, `purging`."
         ),
         "configurations_covered": "Configurations to whose servers deletes go; more than 1 during a change.",
         "configuration_changes": "How often another configuration came into force.",
+        "former_owner_hits": "Values found at the former owners of keys that have moved.",
+        "former_owner_misses": "Keys that have moved and were not at their former owners, either.",
+        "former_owner_errors": "Reads that former owners did not answer in time.",
+        "former_owner_fills": "Values copied from former owners to new ones.",
         "covering_deletes": "Deletes sent to servers that only other covered configurations name for their keys.",
         "servers_emptied": "Servers flushed before they joined a pool.",
         "purge_keys_checked": "Keys listed at servers in search of copies that a former configuration placed.",

@@ -35,7 +35,7 @@ class Router(Process):
             "--server-timeout", "300", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
             "--config-cache", tmp_path / f"cache-{port}.json",
             "--spool", tmp_path / f"spool-{port}", "--spool-peers", f"127.0.0.1:{peer}",
-            "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over",
+            "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over", "--enable-flush-cmd",
         ]  # fmt: skip
         super().__init__(f"router-{port}", command, tmp_path)
         self.wait_ready(lambda: answers(port))
@@ -142,18 +142,19 @@ class Traffic:
 
 
 class Region:
-    """Servers, two routers, and traffic."""
+    """Servers, two routers, and traffic. Every pool has the settings `pool`."""
 
-    def __init__(self, tmp_path) -> None:
+    def __init__(self, tmp_path, **pool) -> None:
+        self.pool = pool
         self.servers = [Server(f"server-{index}", tmp_path) for index in range(4)]
-        self.text = text_of(self.servers[:3])
+        self.text = text_of(self.servers[:3], **pool)
         ports = [free_port(), free_port()]
         self.routers = [Router(tmp_path, self.text, *pair) for pair in (ports, ports[::-1])]
         self.traffic = Traffic(ports)
 
     def configure(self, servers: list[int], **pool) -> str:
         """Gives all routers a new file."""
-        self.text = text_of([self.servers[index] for index in servers], **pool)
+        self.text = text_of([self.servers[index] for index in servers], **self.pool, **pool)
         for router in self.routers:
             router.configure(self.text)
         return self.text
@@ -168,22 +169,34 @@ class Region:
         for router in self.routers:
             eventually(router.is_steady, f"steady:\n{router.log()[-4000:]}", 60)
 
+    def total(self, name: str) -> int:
+        """A statistic, summed over the routers."""
+        return sum(int(stats(router.port)[name]) for router in self.routers)
+
+    def owners(self) -> dict[str, str]:
+        """The server of each key."""
+        return {key: self.routers[0].admin(f"route(get,{key})").split()[0] for key in KEYS}
+
     def stop(self) -> None:
         self.traffic.stop()
         for process in [*self.routers, *self.servers]:
             process.stop()
 
 
+WARM_UP = pytest.mark.parametrize("region", [{}, {"resize_warm_up_s": 3}], ids=["cold", "warm"], indirect=True)
+
+
 @pytest.fixture
-def region(tmp_path):
+def region(tmp_path, request):
     """Three servers that are used and one that is not."""
-    region = Region(tmp_path)
+    region = Region(tmp_path, **getattr(request, "param", {}))
     try:
         yield region
     finally:
         region.stop()
 
 
+@WARM_UP
 def test_a_server_leaves_its_pool_and_returns(region):
     """Copies that the other servers kept from its first absence were read in its second one."""
     region.traffic.flow()
@@ -197,6 +210,7 @@ def test_a_server_leaves_its_pool_and_returns(region):
     region.traffic.check()
 
 
+@WARM_UP
 def test_configurations_change_twice_within_a_second(region):
     region.traffic.flow()
     for servers in ([0, 1], [0, 1, 2], [1, 2], [0, 1], [0, 1, 2]):
@@ -208,6 +222,7 @@ def test_configurations_change_twice_within_a_second(region):
     region.traffic.check()
 
 
+@WARM_UP
 def test_servers_are_exchanged_and_weighted_while_one_is_killed(region):
     region.traffic.flow()
     region.configure([0, 1, 3])
@@ -302,3 +317,92 @@ def test_a_new_configuration_waits_for_its_servers_and_peers(region):
     peer.restart()
     region.wait_in_force()
     region.traffic.check()
+
+
+def read_moved(region, keys: list[str], port: int) -> float:
+    """The part of `keys` that are hits, each read once."""
+    client = connect(port)
+    hits = sum(client.get(key) is not None for key in keys)
+    client.close()
+    return hits / len(keys)
+
+
+@pytest.mark.parametrize("region", [{}, {"resize_warm_up_s": 4}], ids=["cold", "warm"], indirect=True)
+def test_keys_that_moved_are_read_from_their_former_owners(region):
+    """A quarter of all keys missed at once when a pool grew from three servers to four."""
+    region.traffic.flow()
+    region.traffic.stop()
+    client = connect(region.routers[0].port)
+    for number, key in enumerate(KEYS):
+        assert client.set(key, b"x" * (1 + number * 500), expire=300 if number % 2 else 0, flags=number, noreply=False)
+    before = region.owners()
+    region.configure([0, 1, 2, 3])
+    region.wait_in_force()
+    after = region.owners()
+    moved = [key for key in KEYS if before[key] != after[key]]
+    kept = [key for key in KEYS if before[key] == after[key]]
+    half = len(moved) // 2
+    first, by_lease = moved[:half], moved[half:]
+    assert read_moved(region, kept, region.routers[0].port) == 1
+    ratio = read_moved(region, first, region.routers[0].port)
+    leases = LeaseClient(region.routers[1].port)
+    ratio_leases = sum(leases.lease_get(key)[0] is not None for key in by_lease) / len(by_lease)
+    leases.close()
+    print(f"{len(moved)} of {len(KEYS)} keys moved; hits by get {ratio:.2f}, by lease-get {ratio_leases:.2f}")
+    if not region.pool:
+        assert (ratio, ratio_leases, region.total("former_owner_hits")) == (0, 0, 0)
+        return
+    assert (ratio, ratio_leases) == (1, 1)
+    eventually(lambda: region.total("former_owner_fills") == len(moved), "all are copied")
+    assert stats(region.routers[0].port)["resize_state"] == "warming_up"
+    new = connect(region.servers[3].port)
+    for number, key in enumerate(KEYS):
+        if key in moved:
+            assert new.get(key) == b"x" * (1 + number * 500)
+            head, rest = new.raw_command(f"mg {key} f t").decode().split(" ", 1)
+            flags, ttl = rest.split()
+            assert (head, flags) == ("HD", f"f{number}")
+            assert 280 < int(ttl[1:]) <= 300 if number % 2 else ttl == "t-1"
+    new.close()
+    region.wait_steady()
+    assert read_moved(region, moved, region.routers[0].port) == 1, "they keep their copies"
+    assert region.total("purge_keys_removed") > 0
+
+
+@pytest.mark.parametrize("region", [{"resize_warm_up_s": 60}], indirect=True)
+def test_a_flush_during_a_warm_up_is_not_undone(region):
+    """A router copied a value from a former owner that was flushed after the new one."""
+    region.traffic.flow()
+    region.traffic.stop()
+    region.configure([0, 1, 2, 3])
+    region.wait_in_force()
+    flushes = [int(stats(server.port)["cmd_flush"]) for server in region.servers]
+    client = connect(region.routers[0].port)
+    assert client.flush_all(noreply=False)
+    assert [int(stats(server.port)["cmd_flush"]) - before for server, before in zip(region.servers, flushes)] == [2] * 4
+    assert client.get_many(KEYS) == {}
+    client.close()
+
+
+@pytest.mark.parametrize("region", [{"resize_warm_up_s": 60}], indirect=True)
+def test_moved_keys_are_read_while_rows_change_and_their_former_owners_die(region):
+    region.traffic.flow()
+    for servers in ([0, 1, 2, 3], [0, 1, 2], [0, 1, 3], [1, 2, 3]):
+        region.configure(servers)
+        region.wait_in_force()
+        region.traffic.flow()
+    assert region.total("former_owner_fills") > 20
+    region.configure([0, 1, 2, 3])
+    region.wait_in_force()
+    region.configure([0, 2, 3])
+    region.servers[1].kill()
+    region.wait_in_force()
+    region.traffic.flow()
+    router = region.routers[0]
+    router.kill()
+    router.restart()
+    region.wait_in_force()
+    region.traffic.flow()
+    region.traffic.check()
+    hits, fills = region.total("former_owner_hits"), region.total("former_owner_fills")
+    print(f"no stale read of {region.traffic.hits} hits, {hits} at former owners, {fills} copied")

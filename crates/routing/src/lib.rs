@@ -37,6 +37,9 @@ pub use cluster::{
     error_route::{ErrorRoute, ErrorRouteConfig},
     failover_route::FailoverRoute,
     failover_with_exptime_route::{FAILOVER_EXPTIME_S, FailoverWithExptimeRoute},
+    former_owner_route::{
+        FORMER_OWNER_RETRY, FORMER_OWNER_TIMEOUT, FormerOwnerCounters, FormerOwnerRoute, IsOwned, Owners,
+    },
     hash_route::HashRoute,
     host_id_route::HostIdRoute,
     key_split_route::{KEY_COPIES_MAX, KeySplitRoute},

@@ -153,6 +153,8 @@ pub struct Tally {
     pub config_changes: u64,
     /// Routers that have lost the file of the configurations that they cover.
     pub lost_coverages: u64,
+    /// Values that routers have copied from the former owners of keys to new ones.
+    pub former_owner_fills: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -209,6 +211,7 @@ impl Tally {
             spare_takeovers: self.spare_takeovers + other.spare_takeovers,
             config_changes: self.config_changes + other.config_changes,
             lost_coverages: self.lost_coverages + other.lost_coverages,
+            former_owner_fills: self.former_owner_fills + other.former_owner_fills,
             outdated: self.outdated.max(other.outdated),
         }
     }

@@ -293,6 +293,15 @@ fn write_resize(shared: &SharedState, out: &mut Exposition) {
     out.single("configuration_changes_total", Counter, help, resize.changes.value());
     let help = "Deletes sent to servers that only other covered configurations name for their keys.";
     out.single("covering_deletes_total", Counter, help, resize.covering_deletes.value());
+    let former = &resize.former_owners;
+    let help = "Values found at the former owners of keys that have moved.";
+    out.single("former_owner_hits_total", Counter, help, former.hits.value());
+    let help = "Keys that have moved and were not at their former owners, either.";
+    out.single("former_owner_misses_total", Counter, help, former.misses.value());
+    let help = "Reads that former owners did not answer in time.";
+    out.single("former_owner_errors_total", Counter, help, former.errors.value());
+    let help = "Values copied from former owners to new ones.";
+    out.single("former_owner_fills_total", Counter, help, former.fills.value());
     let help = "Servers flushed before they joined a pool.";
     out.single("servers_emptied_total", Counter, help, resize.servers_emptied.value());
     let help = "Keys listed at servers in search of copies that a former configuration placed.";

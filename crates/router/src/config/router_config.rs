@@ -8,7 +8,7 @@ use crate::tls::server_name;
 use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationErrors, ConfigurationWarning, Defaults, Destination,
-    DestinationSettings, Destinations, Failure, Handle, Outcomes, Pool, Route,
+    DestinationSettings, Destinations, Failure, Handle, KeyHash, Outcomes, Pool, PoolRouteConfig, Route,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,6 +30,7 @@ pub struct RouterConfig {
     window: Option<WindowSettings>,
     is_measured: bool,
     failover_timeout: Option<Duration>,
+    copies_use_leases: bool,
 }
 
 impl RouterConfig {
@@ -53,6 +54,7 @@ impl RouterConfig {
             window: None,
             is_measured: false,
             failover_timeout: Some(FAILOVER_TIMEOUT),
+            copies_use_leases: true,
         })
     }
 
@@ -92,6 +94,17 @@ impl RouterConfig {
     /// timed out, [`FAILOVER_TIMEOUT`] by default; `None`: each may take a server timeout.
     pub fn with_failover_timeout(self, failover_timeout: Option<Duration>) -> RouterConfig {
         RouterConfig { failover_timeout, ..self }
+    }
+
+    /// The configuration with values of former owners copied under leases, the default, or without, for a simulation that
+    /// shows why leases are needed.
+    pub fn with_leases_of_copies(self, copies_use_leases: bool) -> RouterConfig {
+        RouterConfig { copies_use_leases, ..self }
+    }
+
+    /// Whether values of former owners are copied under leases.
+    pub(crate) fn copies_use_leases(&self) -> bool {
+        self.copies_use_leases
     }
 
     /// The limit on the time that the further destinations of a request may take after one has timed out.
@@ -152,6 +165,13 @@ impl RouterConfig {
         collector.pools
     }
 
+    /// Every pool that its `PoolRoute`s use, by name, unless two of them differ.
+    pub(crate) fn pool_routes(&self) -> BTreeMap<String, PoolUse> {
+        let mut collector = ServerCollector::default();
+        drop(self.configuration.build(&mut collector));
+        collector.pool_routes.into_iter().filter_map(|(name, pool)| Some((name, pool?))).collect()
+    }
+
     /// The host it is for.
     pub fn host(&self) -> HostInfo {
         self.host
@@ -178,6 +198,13 @@ impl RouterConfig {
     }
 }
 
+/// A pool and the hash over its servers.
+#[derive(Clone, PartialEq)]
+pub(crate) struct PoolUse {
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) hash: KeyHash,
+}
+
 /// Collects the servers and pools that a configuration names.
 #[derive(Default)]
 struct ServerCollector {
@@ -185,6 +212,8 @@ struct ServerCollector {
     leaves: BTreeSet<(Address, DestinationSettings)>,
     pools: BTreeMap<String, Arc<Pool>>,
     pool_uses: Vec<Pool>,
+    /// `None` if uses of the pool differ.
+    pool_routes: BTreeMap<String, Option<PoolUse>>,
 }
 
 impl Destinations for ServerCollector {
@@ -201,6 +230,11 @@ impl Destinations for ServerCollector {
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         if let Some(pool) = handle.pool() {
             self.pools.insert(pool.name.clone(), pool.clone());
+        }
+        if let Some(PoolRouteConfig { pool, hash, .. }) = handle.config::<PoolRouteConfig>() {
+            let pool_use = PoolUse { pool: pool.clone(), hash: hash.clone() };
+            let known = self.pool_routes.entry(pool.name.clone()).or_insert_with(|| Some(pool_use.clone()));
+            *known = known.take().filter(|known| *known == pool_use);
         }
         route
     }

@@ -15,7 +15,7 @@ use super::status::ResizeStatus;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
-use crate::tree::active_configs::{ActiveConfigs, CoveredConfig};
+use crate::tree::active_configs::{ActiveConfigs, CoveredConfig, FormerConfig};
 use lookaside_client::Network;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;
@@ -423,6 +423,12 @@ fn active_configs(
         number: active.number,
         reads: configs[&active.reads].clone(),
         covered: active.others.iter().map(covered).collect(),
+        reads_at: active.reads_at,
+        former: active.former.map(|id| FormerConfig {
+            id: id.to_string().into(),
+            config: configs[&id].clone(),
+            counters: status.former_owners.clone(),
+        }),
         covering_deletes: status.covering_deletes.clone(),
     }
 }

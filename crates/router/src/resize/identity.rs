@@ -10,8 +10,8 @@ use serde_json::Value;
 use std::fmt;
 
 /// Keys of a configuration that cannot move a key of the cache.
-const SETTINGS_OF_NO_PLACE: [&str; 5] =
-    ["server_timeout", "connect_timeout", "tko_tracker", "spare_after_ms", "flush_new_servers"];
+const SETTINGS_OF_NO_PLACE: [&str; 6] =
+    ["server_timeout", "connect_timeout", "tko_tracker", "spare_after_ms", "flush_new_servers", "resize_warm_up_s"];
 
 /// The identity of a configuration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +76,7 @@ mod tests {
         for same in [
             r#"{ "servers": ["h:1", /* the second */ "h:2"], "server_timeout": 50 }"#,
             r#"{ "connect_timeout": 7, "servers": ["h:1","h:2"], "tko_tracker": { "enter": 1, "exit": 0 } }"#,
+            r#"{ "servers": ["h:1","h:2"], "resize_warm_up_s": 60 }"#,
         ] {
             assert_eq!(id(same), plain, "{same}");
         }

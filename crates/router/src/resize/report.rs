@@ -13,14 +13,15 @@ use std::collections::BTreeSet;
 /// What one router reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CoverageReport {
-    /// The configuration that it reads by, then those by which batches still run.
+    /// The configuration that it reads by, then the former one that it reads after misses, and those by which batches
+    /// still run.
     pub(crate) reads: Vec<ConfigId>,
     /// The configuration that it will read by; `None` if it reads by the newest.
     pub(crate) waits_for: Option<ConfigId>,
     /// Configurations to whose places all its deletes go, and will go until others have seen a report without them.
     pub(crate) claims: BTreeSet<ConfigId>,
-    /// Configurations under which copies may exist.
-    pub(crate) covers: BTreeSet<ConfigId>,
+    /// Configurations under which copies may exist, in the order in which deletes of a key go to their places.
+    pub(crate) covers: Vec<ConfigId>,
     /// Servers that it no longer sends deletes to, and that hold copies.
     pub(crate) departed: BTreeSet<Address>,
 }
@@ -36,12 +37,11 @@ struct Text {
 
 impl CoverageReport {
     pub(crate) fn to_json(&self) -> String {
-        let names = |ids: &BTreeSet<ConfigId>| ids.iter().map(ConfigId::to_string).collect();
         let text = Text {
             reads: self.reads.iter().map(ConfigId::to_string).collect(),
             waits_for: self.waits_for.map(|id| id.to_string()),
-            claims: names(&self.claims),
-            covers: names(&self.covers),
+            claims: self.claims.iter().map(ConfigId::to_string).collect(),
+            covers: self.covers.iter().map(ConfigId::to_string).collect(),
             departed: self.departed.iter().map(Address::to_string).collect(),
         };
         serde_json::to_string(&text).expect("text and lists are JSON")
@@ -81,7 +81,7 @@ mod tests {
             reads: vec![two, one],
             waits_for: Some(one),
             claims: [one, two].into(),
-            covers: [one, two].into(),
+            covers: vec![two, one],
             departed: [Address("10.0.0.7:11211".into())].into(),
         };
         assert_eq!(CoverageReport::parse(report.to_json().as_bytes()), Ok(report));

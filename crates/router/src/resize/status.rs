@@ -4,6 +4,7 @@
 use super::coverage::{Coverage, Stage};
 use super::identity::ConfigId;
 use super::purge::PurgeCounters;
+use lookaside_routing::FormerOwnerCounters;
 use lookaside_sync::{Mutex, SharedCounter};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,6 +17,7 @@ pub struct ResizeStatus {
     pub(crate) covering_deletes: Arc<SharedCounter>,
     pub(crate) purges: Arc<PurgeCounters>,
     pub(crate) servers_emptied: SharedCounter,
+    pub(crate) former_owners: Arc<FormerOwnerCounters>,
     pub(crate) changes: SharedCounter,
 }
 
@@ -38,6 +40,8 @@ pub(crate) enum ResizeState {
     Emptying,
     /// Not every peer has reported that it covers the new configuration.
     WaitingForPeers,
+    /// The new configuration is read; keys that it misses are read from their former owners.
+    WarmingUp,
     /// The new configuration is read; routers may still read the old one.
     Draining,
     /// Misplaced copies are removed.
@@ -45,11 +49,12 @@ pub(crate) enum ResizeState {
 }
 
 impl ResizeState {
-    pub(crate) const ALL: [ResizeState; 6] = [
+    pub(crate) const ALL: [ResizeState; 7] = [
         ResizeState::Steady,
         ResizeState::Covering,
         ResizeState::Emptying,
         ResizeState::WaitingForPeers,
+        ResizeState::WarmingUp,
         ResizeState::Draining,
         ResizeState::Purging,
     ];
@@ -60,6 +65,7 @@ impl ResizeState {
             ResizeState::Covering => "covering",
             ResizeState::Emptying => "emptying",
             ResizeState::WaitingForPeers => "waiting_for_peers",
+            ResizeState::WarmingUp => "warming_up",
             ResizeState::Draining => "draining",
             ResizeState::Purging => "purging",
         }
@@ -71,6 +77,7 @@ impl ResizeState {
             Some(Stage::Claimed) => ResizeState::WaitingForPeers,
             Some(_) => ResizeState::Covering,
             None if !coverage.is_changing() => ResizeState::Steady,
+            None if coverage.is_warming_up() => ResizeState::WarmingUp,
             None if coverage.purges().is_empty() => ResizeState::Draining,
             None => ResizeState::Purging,
         }
@@ -94,6 +101,11 @@ impl ResizeStatus {
         self.view.lock().state
     }
 
+    /// The counters of reads from former owners.
+    pub fn former_owners(&self) -> &FormerOwnerCounters {
+        &self.former_owners
+    }
+
     /// The number of configurations that are covered.
     pub(crate) fn covered(&self) -> usize {
         self.view.lock().texts.len()
@@ -111,12 +123,16 @@ impl ResizeStatus {
     }
 
     /// Every figure with its name in `stats`.
-    pub(crate) fn entries(&self) -> [(&'static str, u64); 6] {
+    pub(crate) fn entries(&self) -> [(&'static str, u64); 10] {
         [
             ("configurations_covered", self.covered() as u64),
             ("configuration_changes", self.changes.value()),
             ("covering_deletes", self.covering_deletes.value()),
             ("servers_emptied", self.servers_emptied.value()),
+            ("former_owner_hits", self.former_owners.hits.value()),
+            ("former_owner_misses", self.former_owners.misses.value()),
+            ("former_owner_errors", self.former_owners.errors.value()),
+            ("former_owner_fills", self.former_owners.fills.value()),
             ("purge_keys_checked", self.purges.keys_checked.value()),
             ("purge_keys_removed", self.purges.keys_removed.value()),
         ]

@@ -2,7 +2,7 @@
 //! ([ADR 012](../../../../docs/adr/012-resize.md)).
 
 use crate::config::router_config::RouterConfig;
-use lookaside_routing::Address;
+use lookaside_routing::{Address, FormerOwnerCounters};
 use lookaside_sync::SharedCounter;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,13 @@ pub struct ActiveConfigs {
     pub(crate) number: u64,
     /// The configuration that requests are routed by.
     pub(crate) reads: Arc<RouterConfig>,
-    /// Others, under which servers may hold copies. Empty unless a change is in progress.
+    /// Others, under which servers may hold copies, in the order in which deletes go to their places. Empty unless a
+    /// change is in progress.
     pub(crate) covered: Vec<CoveredConfig>,
+    /// How many of `covered` precede `reads` in that order.
+    pub(crate) reads_at: usize,
+    /// The configuration whose owners of moved keys are read after a miss; `None` if none are.
+    pub(crate) former: Option<FormerConfig>,
     /// Deletes at places of `covered`.
     pub(crate) covering_deletes: Arc<SharedCounter>,
 }
@@ -30,10 +35,20 @@ pub(crate) struct CoveredConfig {
     pub(crate) departed: BTreeSet<Address>,
 }
 
+/// A configuration that was read before, and whose copies may still be read.
+#[derive(Clone, Debug)]
+pub(crate) struct FormerConfig {
+    /// Its identity. It is covered.
+    pub(crate) id: Arc<str>,
+    pub(crate) config: Arc<RouterConfig>,
+    pub(crate) counters: Arc<FormerOwnerCounters>,
+}
+
 impl ActiveConfigs {
     /// One configuration alone.
     pub fn single(config: Arc<RouterConfig>) -> ActiveConfigs {
-        ActiveConfigs { number: 1, reads: config, covered: Vec::new(), covering_deletes: Arc::default() }
+        let covering_deletes = Arc::default();
+        ActiveConfigs { number: 1, reads: config, covered: Vec::new(), reads_at: 0, former: None, covering_deletes }
     }
 
     /// The configuration that requests are routed by.

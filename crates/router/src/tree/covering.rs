@@ -4,11 +4,22 @@
 //!
 //! | verb | effect |
 //! |---|---|
-//! | delete | routed, and at the same time sent to each server that another covered configuration places the key at; an error if any failed, spooled if any is |
+//! | delete | routed, and sent to each server that another covered configuration places the key at; an error if any failed, spooled if any is |
 //! | set cas replace append prepend incr decr | routed, and the key is deleted at those servers; an error if a delete failed, although the update may be done |
 //! | all others | routed |
 //!
 //! `add`, `lease-set` and the touching verbs do not change a value, or only where there was none.
+//!
+//! **The order.** The places of one configuration have replied before the next one's are sent anything, in the order in
+//! which the configurations were covered. A router may fill a key's new owner with the copy of the former one
+//! ([`super::former_owners`]): it takes a lease at the new owner first. Since a delete reaches the former owner first, the
+//! copy is either gone there, or the delete at the new owner is still to come, and voids the lease.
+//! ```text
+//!   fill      lease at NEW ---- get at OLD ---- lease-set at NEW          voided
+//!   delete                                delete at OLD ---- delete at NEW
+//! ```
+//! A configuration with the same places as the one before it adds nothing. For others all places count, also those that
+//! the one before had: several former owners may be read.
 //!
 //! The servers are found by a [`Placement`] of each configuration. A server that the routed tree has, too, is reached
 //! through the same destination.
@@ -17,7 +28,7 @@ use super::active_configs::{ActiveConfigs, CoveredConfig};
 use super::explain::{Explanation, Step, command_line, example_request};
 use super::placement::{Place, Placement};
 use bytes::Bytes;
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use lookaside_protocol::Request;
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context, Destination, Failure, Outcome, Outcomes, Route, Verb, is_failed_delete,
@@ -31,32 +42,70 @@ use std::sync::Arc;
 pub(super) struct CoveredPlaces {
     reads: Placement,
     others: Vec<(Placement, CoveredConfig)>,
+    /// How many of `others` come before `reads`.
+    reads_at: usize,
+}
+
+/// The places of one request under one of the configurations.
+pub(super) struct CoveredStep<'a> {
+    /// Of the configuration, in the order of [`CoveredPlaces`].
+    config: usize,
+    pub(super) id: &'a str,
+    pub(super) places: Vec<Place>,
 }
 
 impl CoveredPlaces {
     pub(super) fn of(active: &ActiveConfigs) -> CoveredPlaces {
         let other = |covered: &CoveredConfig| (Placement::of(&covered.config), covered.clone());
-        CoveredPlaces { reads: Placement::of(&active.reads), others: active.covered.iter().map(other).collect() }
+        let others = active.covered.iter().map(other).collect();
+        CoveredPlaces { reads: Placement::of(&active.reads), others, reads_at: active.reads_at }
     }
 
-    /// The places of a request's key under the other configurations, as far as the one that requests are routed by has
-    /// not the same. Each with the identity of a configuration.
-    pub(super) fn others(&self, request: &Request<Bytes>, context: &Context) -> Result<Vec<(Place, &str)>, Failure> {
+    /// The places of a request's key under the other configurations, as far as neighbours in the order differ. An update
+    /// does not delete where it updates.
+    pub(super) fn steps(&self, request: &Request<Bytes>, context: &Context) -> Result<Vec<CoveredStep<'_>>, Failure> {
         // If the routed tree refuses the delete, its own outcome is the failure.
         let routed = self.reads.places_of(request, context).unwrap_or_default();
-        let mut known: BTreeSet<(Address, Bytes)> =
-            routed.into_iter().map(|place| (place.server, place.delete.key)).collect();
-        let mut places = Vec::new();
-        for (placement, covered) in &self.others {
-            for place in placement.places_of(request, context)? {
-                let is_departed = covered.departed.contains(&place.server);
-                if !is_departed && known.insert((place.server.clone(), place.delete.key.clone())) {
-                    places.push((place, &*covered.id));
-                }
+        let mut steps = Vec::with_capacity(self.others.len());
+        for (config, (placement, covered)) in self.others.iter().enumerate() {
+            let mut places = placement.places_of(request, context)?;
+            places.retain(|place| !covered.departed.contains(&place.server));
+            steps.push(CoveredStep { config, id: &covered.id, places });
+        }
+        let mut sequence: Vec<_> = steps.iter().map(|step| keys(&step.places)).collect();
+        sequence.insert(self.reads_at, keys(&routed));
+        for step in &mut steps {
+            let at = step.config + usize::from(step.config >= self.reads_at);
+            let (first, last) = (at.min(self.reads_at), at.max(self.reads_at));
+            let is_with_routed = sequence[first..=last].iter().all(|places| *places == sequence[at]);
+            let is_as_before = at > 0 && sequence[at] == sequence[at - 1];
+            if is_with_routed || is_as_before {
+                step.places.clear();
             }
         }
-        Ok(places)
+        if verb(request) != Verb::Delete {
+            let updated = &sequence[self.reads_at];
+            steps.iter_mut().for_each(|step| step.places.retain(|place| !updated.contains(&key(place))));
+        }
+        steps.retain(|step| !step.places.is_empty());
+        Ok(steps)
     }
+
+    /// Whether the configurations that are read, and were read before, send deletes of a stored key to its owners.
+    pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
+        let former = self.others.iter().find(|(_, covered)| *covered.id == *former);
+        let is_former = former.is_some_and(|(placement, _)| placement.places_at(former_owner, stored));
+        is_former && self.reads.places_at(owner, stored)
+    }
+}
+
+/// Two places with equal keys are deleted at once.
+fn key(place: &Place) -> (Address, Bytes) {
+    (place.server.clone(), place.delete.key.clone())
+}
+
+fn keys(places: &[Place]) -> BTreeSet<(Address, Bytes)> {
+    places.iter().map(key).collect()
 }
 
 /// Adds the servers under other configurations to the explanation of a request.
@@ -71,13 +120,13 @@ pub(super) fn explain(
     if !is_covered(&request) {
         return routed;
     }
-    let others = places.others(&request, context).map_err(|failure| failure.to_string())?;
+    let steps = places.steps(&request, context).map_err(|failure| failure.to_string())?;
     let mut explanation = match routed {
         // A key without a route may have had one.
-        Err(why) if others.is_empty() => return Err(why),
+        Err(why) if steps.is_empty() => return Err(why),
         routed => routed.unwrap_or_default(),
     };
-    for (place, id) in others {
+    for (id, place) in steps.into_iter().flat_map(|step| step.places.into_iter().map(move |place| (step.id, place))) {
         let requests = vec![command_line(&place.delete)];
         let replies = vec![format!("covered by {id}")];
         let at = place.server.to_string();
@@ -101,39 +150,54 @@ struct Part {
     requests: Vec<usize>,
 }
 
+/// The deletes of a batch under one configuration.
+type Parts = BTreeMap<Address, Part>;
+
 impl CoveringRoute {
     async fn cover(&self, batch: Batch, context: &Context) -> Outcomes {
-        let mut parts: BTreeMap<Address, Part> = BTreeMap::new();
-        let mut refused: Vec<(usize, Failure)> = Vec::new();
         let is_delete: Vec<bool> = batch.iter().map(|request| verb(request) == Verb::Delete).collect();
+        let mut steps: Vec<Parts> = self.places.others.iter().map(|_| Parts::new()).collect();
+        // With the index of the request in the batch.
+        let mut covering: Vec<(usize, Outcome)> = Vec::new();
         for (at, request) in batch.iter().enumerate().filter(|(_, request)| is_covered(request)) {
-            match self.places.others(request, context) {
-                Ok(places) => {
-                    for (place, _) in places {
-                        let part = parts.entry(place.server).or_default();
-                        part.batch.push(place.delete);
-                        part.requests.push(at);
-                    }
-                }
-                Err(failure) => refused.push((at, failure)),
+            match self.places.steps(request, context) {
+                Ok(of_request) => of_request.into_iter().for_each(|step| add_step(&mut steps, at, step)),
+                Err(failure) => covering.push((at, Err(failure))),
             }
         }
-        let (mut sent, mut requests) = (Vec::new(), Vec::new());
-        for (server, part) in parts {
-            self.deletes.add(part.batch.len() as u64);
-            let destination = self.destinations.get(&server).expect("a covered server has a destination");
-            sent.push(destination.send(part.batch));
-            requests.push(part.requests);
-        }
-        let (mut outcomes, covering) = join(self.routed.route(batch, context), join_all(sent)).await;
-        let covering =
-            requests.into_iter().zip(covering).flat_map(|(requests, outcomes)| requests.into_iter().zip(outcomes));
-        let refused = refused.into_iter().map(|(at, failure)| (at, Err(failure)));
-        for (at, other) in covering.chain(refused) {
+        let after = steps.split_off(self.places.reads_at);
+        self.send_in_order(steps, &mut covering).await;
+        let mut outcomes = self.routed.route(batch, context).await;
+        self.send_in_order(after, &mut covering).await;
+        for (at, other) in covering {
             let routed = std::mem::replace(&mut outcomes[at], Err(Failure::Tko));
             outcomes[at] = if is_delete[at] { merge_deletes(routed, other) } else { merge_update(routed, other) };
         }
         outcomes
+    }
+
+    /// Sends the deletes of each configuration when all of the one before have an outcome.
+    async fn send_in_order(&self, steps: Vec<Parts>, covering: &mut Vec<(usize, Outcome)>) {
+        for parts in steps.into_iter().filter(|parts| !parts.is_empty()) {
+            let (mut sent, mut requests) = (Vec::new(), Vec::new());
+            for (server, part) in parts {
+                self.deletes.add(part.batch.len() as u64);
+                let destination = self.destinations.get(&server).expect("a covered server has a destination");
+                sent.push(destination.send(part.batch));
+                requests.push(part.requests);
+            }
+            for (requests, outcomes) in requests.into_iter().zip(join_all(sent).await) {
+                covering.extend(requests.into_iter().zip(outcomes));
+            }
+        }
+    }
+}
+
+fn add_step(steps: &mut [Parts], at: usize, step: CoveredStep<'_>) {
+    for place in step.places {
+        let part = steps[step.config].entry(place.server).or_default();
+        part.batch.push(place.delete);
+        part.requests.push(at);
     }
 }
 

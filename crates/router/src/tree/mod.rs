@@ -12,7 +12,8 @@
 //!
 //! At the root, `SpoolingRoot` turns the outcome of a spooled delete into its acknowledgement, and with
 //! `--wait-for-invalidator` `GatedRoot` refuses gets at first. During a change of the configuration, `CoveringRoute`
-//! below them sends deletes also to the places under the other covered configurations.
+//! below them sends deletes also to the places under the other covered configurations; and after it, a
+//! `FormerOwnerRoute` around a pool with `resize_warm_up_s` reads keys that have moved from their former owners.
 //!
 //! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
 //! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
@@ -24,6 +25,7 @@ pub(crate) mod active_configs;
 mod covering;
 pub(crate) mod environment;
 pub(crate) mod explain;
+mod former_owners;
 pub(crate) mod placement;
 
 use crate::backend::flush::flush_server;
@@ -37,6 +39,7 @@ use active_configs::ActiveConfigs;
 use covering::{CoveredPlaces, CoveringRoute};
 use environment::{BackgroundTasks, environment};
 use explain::{Explanation, Outages, explain};
+use former_owners::FormerOwners;
 use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
@@ -113,9 +116,12 @@ impl Tree {
             background_tasks: background_tasks.clone(),
             target_stats: config.is_measured().then(PerTargetStats::default),
             unspooled: Vec::new(),
+            former_owners: None,
         };
-        let mut route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
         let covered_places = (!active.covered.is_empty()).then(|| Arc::new(CoveredPlaces::of(active)));
+        let former = active.former.clone().zip(covered_places.clone());
+        factory.former_owners = former.map(|(former, places)| FormerOwners::new(former, places));
+        let mut route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
         if let Some(places) = covered_places.clone() {
             factory.add_covered(active);
             let (destinations, deletes) = (std::mem::take(&mut factory.leaves), active.covering_deletes.clone());
@@ -239,9 +245,11 @@ impl Tree {
 
     /// Flushes every server after `delay_s` seconds. The error names the servers that failed.
     pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
-        let Some(TreeSource { network, .. }) = &self.source else { return Ok(()) };
+        let Some(TreeSource { network, covered_places, .. }) = &self.source else { return Ok(()) };
+        // During a change a router may copy a value from a former owner that is flushed after the new one.
+        let rounds = if covered_places.is_some() { 2 } else { 1 };
         let mut failed = Vec::new();
-        for destination in self.destinations.values() {
+        for destination in (0..rounds).flat_map(|_| self.destinations.values()) {
             let address = destination.address();
             if let Err(why) = flush_server(&**network, address, delay_s).await {
                 failed.push(format!("{address} ({why})"));
@@ -268,6 +276,8 @@ struct DestinationFactory<'a> {
     target_stats: Option<PerTargetStats>,
     background_tasks: BackgroundTasks,
     unspooled: Vec<ConfiguredServer>,
+    /// `None` if no former owners are read.
+    former_owners: Option<Arc<FormerOwners>>,
 }
 
 impl DestinationFactory<'_> {
@@ -337,11 +347,15 @@ impl Destinations for DestinationFactory<'_> {
     }
 
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
-        match (&mut self.target_stats, handle.pool()) {
+        let route = match (&mut self.target_stats, handle.pool()) {
             (Some(stats), Some(pool)) if !matches!(handle, Handle::Server { .. }) => {
                 stats.wrap_pool(&pool.name, &pool.servers, route, self.old.and_then(Tree::target_stats))
             }
             _ => route,
+        };
+        match self.former_owners.clone() {
+            Some(former_owners) => former_owners.wrap(handle, route, self),
+            None => route,
         }
     }
 

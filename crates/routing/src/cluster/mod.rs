@@ -24,6 +24,7 @@ pub(crate) mod dev_null_route;
 pub(crate) mod error_route;
 pub(crate) mod failover_route;
 pub(crate) mod failover_with_exptime_route;
+pub(crate) mod former_owner_route;
 pub(crate) mod hash_route;
 pub(crate) mod host_id_route;
 pub(crate) mod key_split_route;

@@ -45,6 +45,9 @@ pub struct Pool {
     pub keep_routing_prefix: bool,
     /// Whether a server that joins the pool is flushed, because its content is of unknown age. Default true.
     pub flush_new_servers: bool,
+    /// How long after a change of the servers a key that has moved is read from its former owner after a miss, in
+    /// seconds. Default 0: never. Until its end deletes go to both owners.
+    pub resize_warm_up_s: u64,
     /// For weighted hashes, one for each server. The list may be shorter than `servers`, or empty.
     pub weights: Vec<f64>,
     /// For hashes of names, one for each server. Empty: a server's address is its name.
@@ -68,6 +71,7 @@ const POOL: Keys = Keys::known(&[
     "connect_timeout",
     "keep_routing_prefix",
     "flush_new_servers",
+    "resize_warm_up_s",
     "protocol",
     "use_ssl",
     "security_mech",
@@ -103,6 +107,20 @@ const POOL: Keys = Keys::known(&[
 
 /// An hour: a longer timeout is probably a wrong unit.
 const TIMEOUT_MS_MAX: i64 = 3_600_000;
+
+/// An hour: meanwhile the former configuration is covered, and each delete of a moved key costs a second one.
+const RESIZE_WARM_UP_S_MAX: i64 = 3_600;
+
+fn parse_resize_warm_up_s(pool: &InheritanceChain<'_>, keeps_prefix: bool) -> Result<u64, ConfigurationError> {
+    let Some(node) = pool.get("resize_warm_up_s") else { return Ok(0) };
+    match node.integer("seconds", 0, RESIZE_WARM_UP_S_MAX)? {
+        seconds if seconds > 0 && keeps_prefix => {
+            Err(node
+                .error("the servers of a pool with \"keep_routing_prefix\" are routers, which own no keys: expected 0"))
+        }
+        seconds => Ok(seconds as u64),
+    }
+}
 
 /// Parses a list with one entry for each server; an empty list if there is none.
 fn parse_per_server<'a, T>(
@@ -148,6 +166,7 @@ impl Pool {
             parse_spares(&pool, &servers, &pool_transport)?;
         transport.extend(spare_transport);
         keys?;
+        let keep_routing_prefix = pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?;
         Ok(Pool {
             spares,
             spare_after_ms,
@@ -156,7 +175,8 @@ impl Pool {
             settings: settings?,
             transport,
             identity: pool_transport.identity,
-            keep_routing_prefix: pool.get("keep_routing_prefix").map_or(Ok(false), |value| value.boolean())?,
+            keep_routing_prefix,
+            resize_warm_up_s: parse_resize_warm_up_s(&pool, keep_routing_prefix)?,
             flush_new_servers: pool.get("flush_new_servers").map_or(Ok(true), |value| value.boolean())?,
             weights: pool.get("weights").map_or(Ok(Vec::new()), |value| parse_weights(&value))?,
             tags: parse_per_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
@@ -178,7 +198,8 @@ impl Pool {
         self.servers.get(at).unwrap_or_else(|| &self.spares[at - self.servers.len()])
     }
 
-    pub(crate) fn settings_of(&self, at: usize) -> DestinationSettings {
+    /// The settings of the member at index `at`: the servers, then the spares.
+    pub fn settings_of(&self, at: usize) -> DestinationSettings {
         let Transport { protocol, security } = self.transport[at];
         DestinationSettings { protocol, security, ..self.settings }
     }

@@ -8,6 +8,8 @@ use super::plan::RunPlan;
 const SPARE_AFTER_MS: u64 = 600;
 /// The expiry of failed-over values, in seconds.
 const GUTTER_EXPTIME_S: u32 = 4;
+/// How long keys that have moved are read from their former owners, in seconds. Some changes follow sooner.
+const RESIZE_WARM_UP_S: u32 = 3;
 pub(super) const SERVER_TIMEOUT_MS: u64 = 200;
 
 /// What a configuration says that may change during a run.
@@ -56,7 +58,10 @@ impl ClusterConfiguration {
         format!(
             r#"{{
                 "pools": {{
-                    "servers": {{ {weights} "servers": [{servers}], "server_timeout": {server_timeout_ms} }},
+                    "servers": {{
+                        {weights} "servers": [{servers}], "server_timeout": {server_timeout_ms},
+                        "resize_warm_up_s": {RESIZE_WARM_UP_S}
+                    }},
                     "wildcard": {{
                         "inherit": "servers", "spares": [{spares}], "spare_after_ms": {spare_after_ms}
                     }},

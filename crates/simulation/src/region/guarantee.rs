@@ -32,9 +32,11 @@ pub enum DisabledGuarantee {
     /// A router that has lost the file of the configurations that it covers reaches no peer when it starts, and reads
     /// by the newest configuration.
     Coverage,
+    /// Values of former owners are copied to new ones without a lease, after a change of a pool's servers.
+    CopyLeases,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 11] = [
+const NAMES: [(DisabledGuarantee, &str); 12] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
@@ -46,6 +48,7 @@ const NAMES: [(DisabledGuarantee, &str); 11] = [
     (DisabledGuarantee::Resize, "resize"),
     (DisabledGuarantee::Gutter, "gutter"),
     (DisabledGuarantee::Coverage, "coverage"),
+    (DisabledGuarantee::CopyLeases, "copy-leases"),
 ];
 
 impl FromStr for DisabledGuarantee {

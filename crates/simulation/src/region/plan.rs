@@ -59,7 +59,7 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{Coverage, Fence, Gutter, Peers, Resize, Spool};
+        use DisabledGuarantee::{CopyLeases, Coverage, Fence, Gutter, Peers, Resize, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
             (Fence | Peers | Coverage, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
@@ -73,11 +73,12 @@ impl RunPlan {
             // A peer would still fence the server, or forward the delete to it.
             Fence | Spool => 1,
             Peers | Coverage => routers.max(2),
+            CopyLeases if spool_mode == SpoolMode::Off => 1,
             _ => routers,
         };
         // Routers that are not each other's peers do not agree on a change.
         let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
-        let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage);
+        let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
         RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, has_lost_coverages, servers }

@@ -44,9 +44,10 @@ impl SimulatedRegion {
             ..DestinationOptions::default()
         };
         let (commands, received) = mpsc::unbounded_channel();
-        self.usage.borrow_mut().add(&spool, &spares);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
-        let host = RouterHost { options, spool, spares, shared, checker: self.checker.clone() };
+        self.usage.borrow_mut().add(&spool, &spares, &shared);
+        let copies_use_leases = self.disabled != DisabledGuarantee::CopyLeases;
+        let host = RouterHost { options, spool, spares, shared, copies_use_leases, checker: self.checker.clone() };
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
         let running = RunningRouter { commands, active: publish.subscribe() };
         self.routers.borrow_mut().insert(router, running);

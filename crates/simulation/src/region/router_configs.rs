@@ -18,6 +18,7 @@ pub(super) struct RouterHost {
     pub(super) spool: Option<Arc<Spool>>,
     pub(super) spares: Arc<Spares>,
     pub(super) shared: Arc<SharedState>,
+    pub(super) copies_use_leases: bool,
     pub(super) checker: Checker,
 }
 
@@ -35,6 +36,7 @@ impl ResizeHost for RouterHost {
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {
         let config =
             RouterConfig::parse(text, &Defaults::default(), &self.options).map_err(|error| error.to_string())?;
+        let config = config.with_leases_of_copies(self.copies_use_leases);
         Ok(config.with_spool(self.spool.clone()).with_spares(self.spares.clone()))
     }
 

@@ -21,6 +21,9 @@
 //!   configuration covers it for [`RELEASE_AFTER`] more, and then needs reports, requested after that time, that no
 //!   router reads it. So a decision by an old report is seen in time.
 //! * A purge begins when no router can read by the configuration again, so nothing is filled behind it.
+//! * After a change a router may go on to read by the former configuration, for keys that it misses: this counts as
+//!   reading by it, and ends after a time, or with the next change. Copies found so are stored at the new owner only if
+//!   all routers send deletes to the former owner first.
 //! * A server holds copies of unknown age if it has departed, or joins a pool: it is emptied before a configuration
 //!   that names it is read.
 
@@ -56,6 +59,8 @@ pub(crate) struct Rules {
     pub(crate) purge: bool,
     pub(crate) release_in_two_steps: bool,
     pub(crate) remember_departed: bool,
+    /// Former owners are read only if all routers send their deletes there first.
+    pub(crate) order: bool,
 }
 
 impl Rules {
@@ -66,6 +71,7 @@ impl Rules {
         purge: true,
         release_in_two_steps: true,
         remember_departed: true,
+        order: true,
     };
 }
 
@@ -147,8 +153,19 @@ pub(crate) struct ActiveCoverage {
     /// Increases with each change.
     pub(crate) number: u64,
     pub(crate) reads: ConfigId,
-    /// The other covered configurations, and the servers that are left out of each.
+    /// The other covered configurations in the order of their deletes, and the servers that are left out of each.
     pub(crate) others: Vec<(ConfigId, BTreeSet<Address>)>,
+    /// How many of `others` precede the one that is read.
+    pub(crate) reads_at: usize,
+    /// The configuration whose owners of moved keys are read after a miss; `None` if none are.
+    pub(crate) former: Option<ConfigId>,
+}
+
+/// A configuration that was read before the present one. Its owners of moved keys are read after a miss.
+#[derive(Clone, Debug)]
+struct Former {
+    id: ConfigId,
+    until: Duration,
 }
 
 /// The configurations of one process.
@@ -160,7 +177,10 @@ pub(crate) struct Coverage {
     target: Option<ConfigId>,
     /// A newer one that cannot be covered yet, because there are [`COVERED_MAX`].
     next: Option<Candidate>,
+    /// In the order in which they were covered, which is the order of the deletes of a key.
     covered: Vec<Covered>,
+    /// `None` unless former owners are read.
+    former: Option<Former>,
     /// Configurations by which batches may still run, and the change that ends them.
     draining: Vec<(ConfigId, u64)>,
     departed: Departed,
@@ -192,6 +212,7 @@ impl Coverage {
             target: None,
             next: None,
             covered: covered.collect(),
+            former: None,
             draining: Vec::new(),
             departed,
             peers,
@@ -284,7 +305,12 @@ impl Coverage {
 
     /// Takes all steps that are possible at `now`.
     pub(crate) fn advance(&mut self, now: Duration) {
-        while self.claim_applied() || self.cover_next() || self.read_target(now) || self.release_unneeded(now) {}
+        while self.claim_applied()
+            || self.cover_next()
+            || self.read_target(now)
+            || self.end_warm_up(now)
+            || self.release_unneeded(now)
+        {}
     }
 
     fn claim_applied(&mut self) -> bool {
@@ -324,11 +350,41 @@ impl Coverage {
         let servers = covered.config.servers.clone();
         self.departed.servers.retain(|server| !servers.all.contains(server));
         self.number += 1;
+        self.stop_reading_former();
         self.draining.push((self.reads, self.number));
+        if !servers.warm_up.is_zero() && self.is_ordered(self.reads, target) {
+            self.former = Some(Former { id: self.reads, until: now + servers.warm_up });
+        }
         self.reads = target;
         self.target = None;
         self.get_mut(target).expect("the target is covered").was_read = true;
         true
+    }
+
+    /// Whether every router's deletes of a key go to its places under `first` before those under `second`. It remains so
+    /// while this router reads by both, since no router releases them meanwhile.
+    fn is_ordered(&self, first: ConfigId, second: ConfigId) -> bool {
+        let covers: Vec<ConfigId> = self.covered.iter().map(Covered::id).collect();
+        let precedes = |covers: &[ConfigId]| {
+            let at = |id| covers.iter().position(|covered| *covered == id);
+            at(first).zip(at(second)).is_some_and(|(first, second)| first < second)
+        };
+        !self.settings.rules.order || precedes(&covers) && self.all_peers(|peer| precedes(&peer.report.covers))
+    }
+
+    fn end_warm_up(&mut self, now: Duration) -> bool {
+        let is_over = self.former.as_ref().is_some_and(|former| now >= former.until);
+        if is_over {
+            self.number += 1;
+            self.stop_reading_former();
+        }
+        is_over
+    }
+
+    /// Change number `number` ends the batches that read former owners.
+    fn stop_reading_former(&mut self) {
+        let former = self.former.take();
+        self.draining.extend(former.map(|former| (former.id, self.number)));
     }
 
     /// Moves configurations that no router needs towards their end, and others back. True if one has moved.
@@ -356,8 +412,10 @@ impl Coverage {
 
     /// Whether this router or a peer reads by `id`, or will.
     fn is_needed(&self, id: ConfigId) -> bool {
-        let is_needed_here =
-            self.reads == id || self.target == Some(id) || self.draining.iter().any(|(draining, _)| *draining == id);
+        let is_read = self.reads == id
+            || self.former.as_ref().is_some_and(|former| former.id == id)
+            || self.draining.iter().any(|(draining, _)| *draining == id);
+        let is_needed_here = is_read || self.target == Some(id);
         is_needed_here || self.reports().any(|(_, report)| report.needs(id))
     }
 

@@ -4,17 +4,20 @@
 //!
 //! The checker asserts that no read returns a copy older than a delete that was acknowledged before the read began.
 
+mod clients;
 mod event;
 mod schedule;
 
 use super::*;
 use crate::resize::pool_servers::PoolServers;
 use event::Event;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 const KEYS: usize = 6;
 const THREADS: usize = 2;
 const END_MS: u64 = 45_000;
+/// Of half of the runs. Sometimes the next change ends it.
+const WARM_UP: Duration = Duration::from_secs(4);
 
 /// A configuration: the pool's name, and the server of each key by the key's number.
 const CONFIGS: [(&str, &[usize]); 6] =
@@ -29,11 +32,11 @@ fn address(server: usize) -> Address {
     Address(format!("s:{server}").into())
 }
 
-fn candidate(config: usize) -> Candidate {
+fn candidate(config: usize, warm_up: Duration) -> Candidate {
     let (pool, servers) = CONFIGS[config];
     let all: BTreeSet<Address> = servers.iter().map(|server| address(*server)).collect();
     let of_pool = PoolServers { servers: all.clone(), flush_new: true };
-    let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all };
+    let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all, warm_up };
     Candidate { id: ConfigId(config as u128), text: "".into(), servers: Arc::new(servers) }
 }
 
@@ -49,7 +52,21 @@ struct Delete {
     batch: Batch,
     key: usize,
     version: u64,
+    /// The servers under each configuration, in the order in which they are sent.
+    steps: VecDeque<BTreeSet<usize>>,
+    /// Of the first step.
     pending: usize,
+}
+
+/// A copy of a key at its former owner that a router stores at the new one.
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    batch: Batch,
+    key: usize,
+    former: usize,
+    new: usize,
+    /// `None` before the lease.
+    token: Option<u64>,
 }
 
 struct Router {
@@ -68,6 +85,12 @@ struct Router {
 struct World {
     random: fastrand::Rng,
     rules: Rules,
+    /// Of every configuration.
+    warm_up: Duration,
+    /// Copies from former owners are stored under a lease.
+    leases_copies: bool,
+    /// A delete reaches the places under one configuration before those under the next.
+    is_in_order: bool,
     /// How many of 256 messages take up to 20 s.
     hanging: u8,
     /// Whether fills alone may take long.
@@ -84,6 +107,8 @@ struct World {
     deletes: Vec<Delete>,
     /// Counts that show that a run did something.
     hits: u64,
+    former_hits: u64,
+    former_fills: u64,
     changes_of_reads: u64,
     released: u64,
 }
@@ -92,9 +117,10 @@ impl World {
     fn new(seed: u64, rules: Rules) -> World {
         let mut random = fastrand::Rng::with_seed(seed);
         let routers = random.usize(2..=3);
+        let warm_up = if seed % 2 == 0 { WARM_UP } else { Duration::ZERO };
         let settings = CoverageSettings { peers: routers - 1, ignores_missing_peers: false, rules };
         let router = |_| {
-            let only = SavedConfig { config: candidate(0), is_claimed: true, was_read: true };
+            let only = SavedConfig { config: candidate(0, warm_up), is_claimed: true, was_read: true };
             let first = SavedCoverage { reads: only.config.id, covered: vec![only], departed: Departed::default() };
             let coverage = Coverage::restore(first, settings.clone(), Duration::ZERO);
             Router {
@@ -110,6 +136,9 @@ impl World {
         };
         let mut world = World {
             rules,
+            warm_up,
+            leases_copies: true,
+            is_in_order: true,
             hanging: [0, 0, 1, 3, 10][random.usize(..5)],
             has_late_fills: random.bool(),
             now: 0,
@@ -123,6 +152,8 @@ impl World {
             routers: (0..routers).map(router).collect(),
             deletes: Vec::new(),
             hits: 0,
+            former_hits: 0,
+            former_fills: 0,
             changes_of_reads: 0,
             released: 0,
             random,
@@ -168,7 +199,12 @@ impl World {
             Event::Write => self.write(),
             Event::Read => self.read(),
             Event::Delete { op, server } => self.delete_at(op, server),
-            Event::Get { batch, server, key, floor } => return self.get_at(batch, server, key, floor),
+            Event::Get { batch, server, key, floor, former } => return self.get_at(batch, server, key, floor, former),
+            Event::GetFormer { batch, former, new, key, floor } => {
+                return self.get_former(batch, former, new, key, floor);
+            }
+            Event::Copy { copying } => self.copy(copying),
+            Event::StoreCopy { copying, version } => self.store_copy(copying, version),
             Event::QueryDatabase { router, server, key, token } => {
                 let (version, delay) = (self.database[key], self.delay());
                 self.after(delay, Event::Fill { router, server, key, token, version });
@@ -229,13 +265,15 @@ impl World {
             }
             Event::Source { router, config } => {
                 self.routers[router].source = config;
+                let target = candidate(config, self.warm_up);
                 if self.routers[router].coverage.is_some() {
-                    self.change(router, |coverage, now| coverage.set_target(candidate(config), now));
+                    self.change(router, |coverage, now| coverage.set_target(target, now));
                 }
             }
             Event::Fetched { router, run, config } if self.is_up(router, run) => {
                 self.routers[router].started.remove(&format!("fetch {config}"));
-                self.change(router, |coverage, now| _ = coverage.cover_for_peer(&candidate(config), now));
+                let needed = candidate(config, self.warm_up);
+                self.change(router, |coverage, now| _ = coverage.cover_for_peer(&needed, now));
             }
             Event::Flush { router, run, config, server } if self.is_up(router, run) => {
                 self.copies.retain(|(at, _), _| *at != server);
@@ -286,75 +324,6 @@ impl World {
         if is_drained || !self.rules.drain {
             self.change(router, |coverage, now| coverage.record_applied(swapped, now));
         }
-    }
-
-    fn write(&mut self) {
-        let key = self.random.usize(..KEYS);
-        self.database[key] += 1;
-        let (version, router) = (self.database[key], self.random.usize(..self.routers.len()));
-        let Some((batch, active)) = self.begin_batch(router) else { return };
-        let mut servers = BTreeSet::from([place(active.reads, key)]);
-        let covered = active.others.iter().map(|(id, left_out)| (place(*id, key), left_out));
-        servers.extend(covered.filter(|(server, left_out)| !left_out.contains(&address(*server))).map(|(at, _)| at));
-        let op = self.deletes.len();
-        self.deletes.push(Delete { batch, key, version, pending: servers.len() });
-        for server in servers {
-            let delay = self.delay();
-            self.after(delay, Event::Delete { op, server });
-        }
-    }
-
-    fn delete_at(&mut self, op: usize, server: usize) {
-        let Delete { batch, key, version, pending } = &mut self.deletes[op];
-        let (batch, key, version) = (*batch, *key, *version);
-        *pending -= 1;
-        let is_done = *pending == 0;
-        self.copies.remove(&(server, key));
-        self.leases.remove(&(server, key));
-        if is_done {
-            if self.is_up(batch.router, batch.run) {
-                self.acknowledged[key] = self.acknowledged[key].max(version);
-            }
-            self.end_batch(batch);
-        }
-    }
-
-    fn read(&mut self) {
-        let (key, router) = (self.random.usize(..KEYS), self.random.usize(..self.routers.len()));
-        let floor = self.acknowledged[key];
-        let Some((batch, active)) = self.begin_batch(router) else { return };
-        let (server, delay) = (place(active.reads, key), self.delay());
-        self.after(delay, Event::Get { batch, server, key, floor });
-    }
-
-    fn get_at(&mut self, batch: Batch, server: usize, key: usize, floor: u64) -> Result<(), String> {
-        let is_up = self.is_up(batch.router, batch.run);
-        self.end_batch(batch);
-        match self.copies.get(&(server, key)) {
-            Some(version) if is_up && *version < floor => {
-                return Err(format!(
-                    "at {} ms router {} read version {version} of key {key} at server {server}, after version {floor} \
-                     was acknowledged; it covers {:?}",
-                    self.now,
-                    batch.router,
-                    self.coverage(batch.router).active(),
-                ));
-            }
-            Some(_) => self.hits += 1,
-            None if !self.leases.contains_key(&(server, key)) => {
-                self.tokens += 1;
-                self.leases.insert((server, key), self.tokens);
-                let (delay, token) = (self.delay(), self.tokens);
-                self.after(delay, Event::QueryDatabase { router: batch.router, server, key, token });
-            }
-            // A lease is given again after a while.
-            None => {
-                if self.random.u8(..16) == 0 {
-                    self.leases.remove(&(server, key));
-                }
-            }
-        }
-        Ok(())
     }
 
     fn poll(&mut self, router: usize, run: u64) {
@@ -432,9 +401,15 @@ impl World {
             peers.iter().filter_map(|peer| Some(self.routers[*peer].coverage.as_ref()?.report())).collect();
         let settings = CoverageSettings { peers: peers.len(), ignores_missing_peers: false, rules: self.rules };
         let is_memory_lost = reports.len() == peers.len() && self.random.bool();
+        let warm_up = self.warm_up;
         let from_peers = || {
-            let ids: BTreeSet<_> = reports.iter().flat_map(|report| report.covers.clone()).collect();
-            SavedCoverage::from_peers(&reports, ids.iter().map(|id| candidate(id.0 as usize)).collect())
+            let mut ids: Vec<ConfigId> = Vec::new();
+            for id in reports.iter().flat_map(|report| &report.covers) {
+                if !ids.contains(id) {
+                    ids.push(*id);
+                }
+            }
+            SavedCoverage::from_peers(&reports, ids.iter().map(|id| candidate(id.0 as usize, warm_up)).collect())
         };
         let state = &mut self.routers[router];
         let saved = if is_memory_lost { from_peers().expect("there are peers") } else { state.saved.clone() };
@@ -446,6 +421,6 @@ impl World {
         state.coverage = Some(coverage);
         let (run, source) = (state.run, state.source);
         self.after(0, Event::Poll { router, run });
-        self.change(router, |coverage, now| coverage.set_target(candidate(source), now));
+        self.change(router, |coverage, now| coverage.set_target(candidate(source, warm_up), now));
     }
 }

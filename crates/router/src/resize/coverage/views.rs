@@ -24,7 +24,7 @@ pub(crate) struct SavedConfig {
 
 impl SavedCoverage {
     /// The state of a router that remembers nothing, from the reports of its peers. `configs` are those that the
-    /// reports name. It has to cover what its peers cover, and reads what they read. `None` without a report.
+    /// reports name, in the order of the first report that has them: that of a peer whose deletes others rely on. It has to cover what its peers cover, and reads what they read. `None` without a report.
     pub(crate) fn from_peers(reports: &[CoverageReport], configs: Vec<Candidate>) -> Option<SavedCoverage> {
         let reads = *reports.first()?.reads.first()?;
         let is_read = |id: &ConfigId| reports.iter().any(|report| report.reads.contains(id));
@@ -64,7 +64,12 @@ impl Coverage {
 
     pub(crate) fn report(&self) -> CoverageReport {
         let mut reads = vec![self.reads];
-        reads.extend(self.draining.iter().map(|(id, _)| *id).filter(|id| *id != self.reads));
+        let former = self.former.as_ref().map(|former| former.id);
+        for id in former.into_iter().chain(self.draining.iter().map(|(id, _)| *id)) {
+            if !reads.contains(&id) {
+                reads.push(id);
+            }
+        }
         let claimed = self.covered.iter().filter(|covered| covered.stage == Stage::Claimed);
         CoverageReport {
             reads,
@@ -75,6 +80,11 @@ impl Coverage {
         }
     }
 
+    /// Whether former owners are read.
+    pub(crate) fn is_warming_up(&self) -> bool {
+        self.former.is_some()
+    }
+
     /// What the threads are to do.
     pub(crate) fn active(&self) -> ActiveCoverage {
         let others = self.covered.iter().filter(|covered| covered.config.id != self.reads);
@@ -83,7 +93,10 @@ impl Coverage {
             _ => BTreeSet::new(),
         };
         let others = others.map(|covered| (covered.config.id, left_out(&covered.stage))).collect();
-        ActiveCoverage { number: self.number, reads: self.reads, others }
+        let reads_at = self.covered.iter().position(|covered| covered.config.id == self.reads);
+        let reads_at = reads_at.expect("what is read is covered");
+        let former = self.former.as_ref().map(|former| former.id);
+        ActiveCoverage { number: self.number, reads: self.reads, others, reads_at, former }
     }
 
     /// The configurations that are covered and not being purged.

@@ -4,18 +4,21 @@ use lookaside_client::DestinationOptions;
 use lookaside_protocol::{Operation, Reply, StoreMode};
 use lookaside_routing::Defaults;
 use lookaside_sync::Mutex;
-use std::future::ready;
+use std::task::{self, Waker};
+use tokio::sync::Semaphore;
 
-/// A server that records what it receives, and replies `outcome`.
+/// A server that records what it receives, and replies `outcome` when its gate is open.
 struct Server {
     address: Address,
     outcome: Outcome,
     received: Mutex<Vec<String>>,
+    gate: Semaphore,
 }
 
 impl Server {
     fn new(address: &str, outcome: Outcome) -> Arc<Server> {
-        Arc::new(Server { address: Address(address.into()), outcome, received: Mutex::default() })
+        let gate = Semaphore::new(1);
+        Arc::new(Server { address: Address(address.into()), outcome, received: Mutex::default(), gate })
     }
 
     fn outcomes(&self, batch: &Batch) -> Outcomes {
@@ -31,7 +34,11 @@ impl Server {
 
 impl Destination for Server {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        Box::pin(ready(self.outcomes(&batch)))
+        let outcomes = self.outcomes(&batch);
+        Box::pin(async move {
+            drop(self.gate.acquire().await);
+            outcomes
+        })
     }
 
     fn address(&self) -> &Address {
@@ -41,7 +48,7 @@ impl Destination for Server {
 
 impl Route for Server {
     fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
-        Box::pin(ready(self.outcomes(&batch)))
+        self.send(batch)
     }
 }
 
@@ -55,14 +62,26 @@ fn config(server: &str) -> Arc<RouterConfig> {
 fn covering(routed: &Arc<Server>, former: &Arc<Server>, departed: &[&str]) -> CoveringRoute {
     let departed = departed.iter().map(|server| Address((*server).into())).collect();
     let covered = vec![CoveredConfig { id: "former".into(), config: config("old:1"), departed }];
-    let active = ActiveConfigs { covered, ..ActiveConfigs::single(config("new:1")) };
-    let destination: Arc<dyn Destination> = former.clone();
+    let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
+    covering_in_order(&active, routed, &[former])
+}
+
+fn covering_in_order(active: &ActiveConfigs, routed: &Arc<Server>, others: &[&Arc<Server>]) -> CoveringRoute {
+    let destination = |server: &&Arc<Server>| (server.address.clone(), (*server).clone() as Arc<dyn Destination>);
     CoveringRoute {
         routed: routed.clone(),
-        places: Arc::new(CoveredPlaces::of(&active)),
-        destinations: [(former.address.clone(), destination)].into(),
-        deletes: active.covering_deletes,
+        places: Arc::new(CoveredPlaces::of(active)),
+        destinations: others.iter().map(destination).collect(),
+        deletes: active.covering_deletes.clone(),
     }
+}
+
+/// Configurations with these servers in the order of deletes; the one at `reads_at` is routed by.
+fn in_order(servers: &[&str], reads_at: usize) -> ActiveConfigs {
+    let covered = |server: &&str| CoveredConfig { id: (*server).into(), config: config(server), departed: [].into() };
+    let mut covered: Vec<CoveredConfig> = servers.iter().map(covered).collect();
+    let reads = covered.remove(reads_at).config;
+    ActiveConfigs { covered, reads_at, ..ActiveConfigs::single(reads) }
 }
 
 fn request(operation: Operation<Bytes>) -> Request<Bytes> {
@@ -136,4 +155,46 @@ async fn the_explanation_names_the_former_server() {
         |verb| explain(&route.places, Ok(Explanation::default()), verb, "k", &context).expect("it is valid");
     assert_eq!(explained("delete").servers(), ["old:1 delete k"]);
     assert!(explained("get").servers().is_empty());
+}
+
+/// A router filled the new owner with the former owner's copy between the two deletes of its key, under a lease that
+/// the first delete should have voided. The deletes were sent at the same time.
+#[tokio::test]
+async fn a_delete_reaches_the_former_owner_before_the_new_one() {
+    for reads_at in [0, 1] {
+        let (old, new) = (Server::new("old:1", Ok(Reply::Deleted)), Server::new("new:1", Ok(Reply::Deleted)));
+        let servers = [&old, &new];
+        let (routed, other) = (servers[reads_at], servers[1 - reads_at]);
+        let route = covering_in_order(&in_order(&["old:1", "new:1"], reads_at), routed, &[other]);
+        let closed = old.gate.acquire().await.expect("it is never closed");
+        let context = Context::default();
+        let mut delete = std::pin::pin!(route.route(vec![delete()], &context));
+        assert!(delete.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!((old.received().len(), new.received().len()), (1, 0), "routed by {reads_at}");
+        drop(closed);
+        assert_eq!(delete.await, [Ok(Reply::Deleted)]);
+        assert_eq!(new.received(), ["Delete k"]);
+    }
+}
+
+#[tokio::test]
+async fn neighbours_with_the_same_places_are_deleted_at_once_and_others_again() {
+    for (order, reads_at, expected) in [
+        (&["a:1", "a:1", "b:1"][..], 2, "a:1 b:1"),
+        (&["b:1", "b:1", "b:1"], 0, "b:1"),
+        (&["b:1", "a:1", "b:1", "b:1"], 2, "b:1 a:1 b:1"),
+        (&["b:1", "a:1", "b:1"], 0, "b:1 a:1 b:1"),
+    ] {
+        let places = CoveredPlaces::of(&in_order(order, reads_at));
+        let servers = |request: &Request<Bytes>| {
+            let steps = places.steps(request, &Context::default()).expect("no route refuses it");
+            let step = |step: &CoveredStep<'_>| (step.config, step.places[0].server.to_string());
+            let mut servers: Vec<(usize, String)> = steps.iter().map(step).collect();
+            let after = servers.partition_point(|(config, _)| *config < reads_at);
+            servers.insert(after, (0, order[reads_at].to_owned()));
+            servers.into_iter().map(|(_, server)| server).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(servers(&delete()), expected, "{order:?}");
+        assert_eq!(servers(&store(StoreMode::Set)).matches("b:1").count(), 1, "an update is not deleted: {order:?}");
+    }
 }

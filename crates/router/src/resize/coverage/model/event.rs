@@ -16,6 +16,21 @@ pub(super) enum Event {
         server: usize,
         key: usize,
         floor: u64,
+        former: Option<usize>,
+    },
+    GetFormer {
+        batch: Batch,
+        former: usize,
+        new: usize,
+        key: usize,
+        floor: u64,
+    },
+    Copy {
+        copying: Copying,
+    },
+    StoreCopy {
+        copying: Copying,
+        version: u64,
     },
     QueryDatabase {
         router: usize,

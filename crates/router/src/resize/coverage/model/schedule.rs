@@ -51,12 +51,16 @@ impl World {
 
 /// The first seed below `seeds` that fails, with the reason.
 fn first_failure(rules: Rules, seeds: u64) -> Option<(u64, String)> {
-    (0..seeds).find_map(|seed| World::new(seed, rules).run().err().map(|why| (seed, why)))
+    first_failure_of(seeds, |seed| World::new(seed, rules))
+}
+
+fn first_failure_of(seeds: u64, world: impl Fn(u64) -> World) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| world(seed).run().err().map(|why| (seed, why)))
 }
 
 #[test]
 fn no_acknowledged_delete_is_undone_by_a_change() {
-    let (mut hits, mut changes, mut released) = (0, 0, 0);
+    let (mut hits, mut changes, mut released, mut former_hits, mut former_fills) = (0, 0, 0, 0, 0);
     let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     for seed in 0..seeds {
         let mut world = World::new(seed, Rules::ALL);
@@ -64,14 +68,17 @@ fn no_acknowledged_delete_is_undone_by_a_change() {
         hits += world.hits;
         changes += world.changes_of_reads;
         released += world.released;
+        former_hits += world.former_hits;
+        former_fills += world.former_fills;
     }
     let per_seed = |count: u64| count / seeds;
     assert!(per_seed(hits) > 100 && per_seed(changes) >= 5 && per_seed(released) >= 3, "{hits} {changes} {released}");
+    assert!(per_seed(former_hits) >= 3 && per_seed(former_fills) >= 2, "{former_hits} {former_fills}");
 }
 
 #[test]
 fn each_rule_is_needed() {
-    const SEEDS: u64 = 500;
+    const SEEDS: u64 = 1_000;
     for (name, rules) in [
         ("agree", Rules { agree: false, ..Rules::ALL }),
         ("empty", Rules { empty: false, ..Rules::ALL }),
@@ -79,9 +86,24 @@ fn each_rule_is_needed() {
         ("purge", Rules { purge: false, ..Rules::ALL }),
         ("release in two steps", Rules { release_in_two_steps: false, ..Rules::ALL }),
         ("remember departed", Rules { remember_departed: false, ..Rules::ALL }),
+        ("order", Rules { order: false, ..Rules::ALL }),
     ] {
         let failure = first_failure(rules, SEEDS);
         println!("without {name:?}: {failure:?}");
         assert!(failure.is_some(), "the model does not need {name:?}");
+    }
+}
+
+#[test]
+fn copies_from_former_owners_need_leases_and_the_order_of_deletes() {
+    const SEEDS: u64 = 500;
+    let without_leases = |seed| World { leases_copies: false, ..World::new(seed, Rules::ALL) };
+    let without_order = |seed| World { is_in_order: false, ..World::new(seed, Rules::ALL) };
+    for (name, failure) in [
+        ("leases", first_failure_of(SEEDS, without_leases)),
+        ("the order of deletes", first_failure_of(SEEDS, without_order)),
+    ] {
+        println!("without {name:?}: {failure:?}");
+        assert!(failure.is_some(), "the model does not need {name}");
     }
 }
