@@ -38,8 +38,9 @@ impl Daemon<'_> {
                 // It is opened again, here or there.
                 spool.close().await?;
             }
+            let gate_state = loader.start_gate.as_ref().map_or_else(Vec::new, |gate| gate.to_saved());
             let left = match is_sent {
-                true => handover::complete(successor, loader.spool.is_some(), signals.stop()).await?,
+                true => handover::complete(successor, loader.spool.is_some(), gate_state, signals.stop()).await?,
                 false => HandoverOutcome::Failed,
             };
             match left {
