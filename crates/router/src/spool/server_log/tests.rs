@@ -86,7 +86,7 @@ impl Interleaving {
                 in_file.into_iter().for_each(|append| self.is_applied[append] = true);
                 self.server.mark_replayed(number, &self.total);
             }
-            Some(ReplayAction::Flush { number }) => {
+            Some(ReplayAction::Flush { number, .. }) => {
                 // All that was acknowledged before the flush was sent has no file of its own any more.
                 let in_files: Vec<usize> = self.files.values().flatten().copied().collect();
                 for append in (0..APPENDS).filter(|append| !in_files.contains(append)) {
