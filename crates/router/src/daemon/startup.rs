@@ -76,7 +76,8 @@ pub(super) fn start<'a>(
     let host = ReloadHost { loader: &loader, shared: &shared };
     let channels = ResizerChannels { publish, applied: applied_by_threads };
     // After the other process has stopped to change the state on disk.
-    let resizer = runtime.block_on(start_resizer(options, &host, config, channels))?;
+    let resizer =
+        runtime.block_on(start_resizer(options, &host, config, channels, handover.program_state.is_some()))?;
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     let active = resizer.active();
@@ -232,6 +233,7 @@ async fn start_resizer(
     host: &ReloadHost<'_>,
     config: RouterConfig,
     channels: ResizerChannels,
+    is_takeover: bool,
 ) -> Result<Resizer, String> {
     let store: Box<dyn CoverageStore> = match &options.config_cache {
         Some(path) => Box::new(CoverageFile::beside(path)),
@@ -242,6 +244,7 @@ async fn start_resizer(
         peers: if host.loader.spool.is_some() { spool.peers } else { Vec::new() },
         ignores_missing_peers: spool.peer_missing == PeerMissing::Ignore,
         threads: options.threads(),
+        is_takeover,
     };
     Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await
 }

@@ -17,7 +17,7 @@ use lookaside_routing::{Address, BoxFuture};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// The wait after a failure.
 const RETRY: Duration = Duration::from_secs(1);
@@ -274,7 +274,11 @@ async fn poll(network: &dyn Network, peer: &Address, connection: Option<PeerConn
 }
 
 /// The reports of all peers that reply, and the texts of the configurations that they name.
-pub(crate) async fn ask_peers(network: &dyn Network, peers: &[Address]) -> (Vec<CoverageReport>, Vec<String>) {
+pub(crate) async fn ask_peers(
+    network: &dyn Network,
+    peers: &[Address],
+    wait_max: Duration,
+) -> (Vec<CoverageReport>, Vec<String>) {
     let ask = |peer| async move {
         let mut connection = PeerConnection::connect(network, peer).await?;
         let report = connection.report().await?;
@@ -284,15 +288,18 @@ pub(crate) async fn ask_peers(network: &dyn Network, peers: &[Address]) -> (Vec<
         }
         Ok::<_, PollError>((report, texts))
     };
-    let asked = futures_util::future::join_all(peers.iter().map(ask)).await;
+    // One that hangs must not hide the reports of the others.
+    let ask_within = |peer| async move { timeout(wait_max, ask(peer)).await };
+    let asked = futures_util::future::join_all(peers.iter().map(ask_within)).await;
     let (mut reports, mut texts) = (Vec::new(), Vec::new());
     for (peer, reply) in peers.iter().zip(asked) {
         match reply {
-            Ok((report, of_peer)) => {
+            Ok(Ok((report, of_peer))) => {
                 reports.push(report);
                 texts.extend(of_peer);
             }
-            Err(error) => tracing::info!(%peer, %error, "peer does not tell which configurations it covers"),
+            Ok(Err(error)) => tracing::info!(%peer, %error, "peer does not tell which configurations it covers"),
+            Err(_) => tracing::info!(%peer, "peer does not tell in time which configurations it covers"),
         }
     }
     (reports, texts)
