@@ -2,6 +2,7 @@
 and no server with a backlog is read."""
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -288,6 +289,24 @@ def test_a_successor_that_is_stopped_before_it_serves_is_killed_and_the_old_rout
         eventually(lambda: chain.behind() == 0, "all deletes are done")
         assert client.ask(b"get cut:1\r\n") == b"END\r\n"
     chain.upgrade()
+
+
+def test_a_router_whose_spool_another_has_taken_ends_and_keeps_its_deletes(chain):
+    """After a failed takeover a router must not read servers without the deletes in its spool."""
+    first = chain.begin()
+    fill(chain.cut)
+    with stopped(chain.cut):
+        assert ask(chain.port, "127.0.0.1", b"delete cut:1\r\n") == b"NOT_FOUND\r\n"
+        successor = FakeSuccessor(chain.gate, "lookaside-router")
+        successor.go(QUIESCED)
+        with (chain.spool / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            successor.close()
+            assert first.running.wait(STOP_S) == 1
+        assert re.search("cannot open the spool again after a failed takeover: .*in use by another", first.log())
+        assert "recovered undelivered deletes" in chain.begin().log()
+    eventually(lambda: chain.behind() == 0, "the deletes are replayed")
+    assert ask(chain.port, "127.0.0.1", b"get cut:1\r\n") == b"END\r\n"
 
 
 def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):

@@ -75,7 +75,14 @@ async fn reopen_spool(options: &Options, config: &RouterConfig) -> Result<Option
                 tracing::debug!("cannot reopen the spool yet: {why}");
                 sleep(REOPEN_RETRY).await;
             }
-            result => return result,
+            // Another router may have the deletes by now, and acknowledge further ones: this one must not read.
+            Err(why) => {
+                return Err(format!(
+                    "cannot open the spool again after a failed takeover: {why}; ending, because servers must not be \
+                     read without its deletes (start the router again)"
+                ));
+            }
+            opened => return opened,
         }
     }
 }
