@@ -189,6 +189,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "curr_connections": "Client connections.",
         "reply_bytes": "Bytes of large values in replies that are not sent yet.",
         "input_bytes": "Bytes of the buffers of large commands that are half received or in progress; at most 1 GiB.",
+        "delete_bytes": "Bytes of deletes in progress behind others of their connection; about 64 MiB at most.",
         "pointer_size": "Bits of a pointer.",
         "total_connections": "Client connections accepted.",
         "rejected_connections": "Client connections closed because of `-c`.",

@@ -406,3 +406,44 @@ def test_moved_keys_are_read_while_rows_change_and_their_former_owners_die(regio
     region.traffic.check()
     hits, fills = region.total("former_owner_hits"), region.total("former_owner_fills")
     print(f"no stale read of {region.traffic.hits} hits, {hits} at former owners, {fills} copied")
+
+
+def test_a_router_that_its_peers_no_longer_know_reads_what_they_read(region):
+    """A router that was removed from `--spool-peers` returned with the configuration that it had on disk, and read old
+    values from a server that had left the pool meanwhile: the other's deletes no longer went there."""
+    stays, returns = region.routers
+    keys = [f"own:{number}" for number in range(50)]
+    client = connect(stays.port)
+    for key in keys:
+        assert client.set(key, "old")
+    client.close()
+    returns.kill()
+
+    at = stays.command.index("--spool-peers")
+    peers = stays.command[at : at + 2]
+    del stays.command[at : at + 2]
+    stays.kill()
+    stays.restart()
+    region.text = text_of(region.servers[:2])
+    stays.configure(region.text)
+    region.wait_in_force([stays])
+    eventually(stays.is_steady, "only the new configuration is covered", 60)
+    client = connect(stays.port)
+    for key in keys:
+        client.delete(key)
+    client.close()
+
+    stays.command += peers
+    stays.kill()
+    stays.restart()
+    returns.restart()
+    client = connect(returns.port)
+    assert [key for key in keys if client.get(key)] == []
+    client.close()
+    assert returns.reads_by(region.text)
+    returns.configure(region.text)
+    region.configure([0, 1, 2])
+    region.wait_in_force()
+    client = connect(returns.port)
+    assert [key for key in keys if client.get(key)] == [], "the server that returns is emptied"
+    client.close()

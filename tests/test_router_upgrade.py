@@ -2,6 +2,7 @@
 and no server with a backlog is read."""
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -290,6 +291,24 @@ def test_a_successor_that_is_stopped_before_it_serves_is_killed_and_the_old_rout
     chain.upgrade()
 
 
+def test_a_router_whose_spool_another_has_taken_ends_and_keeps_its_deletes(chain):
+    """After a failed takeover a router must not read servers without the deletes in its spool."""
+    first = chain.begin()
+    fill(chain.cut)
+    with stopped(chain.cut):
+        assert ask(chain.port, "127.0.0.1", b"delete cut:1\r\n") == b"NOT_FOUND\r\n"
+        successor = FakeSuccessor(chain.gate, "lookaside-router")
+        successor.go(QUIESCED)
+        with (chain.spool / "lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            successor.close()
+            assert first.running.wait(STOP_S) == 1
+        assert re.search("cannot open the spool again after a failed takeover: .*in use by another", first.log())
+        assert "recovered undelivered deletes" in chain.begin().log()
+    eventually(lambda: chain.behind() == 0, "the deletes are replayed")
+    assert ask(chain.port, "127.0.0.1", b"get cut:1\r\n") == b"END\r\n"
+
+
 def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):
     first = chain.begin()
     with deletes(chain, may_be_cut_off=True) as deleter:
@@ -478,26 +497,58 @@ def test_systemd_learns_the_new_main_pid_before_the_old_process_exits(chain, tmp
         assert first.running.wait(STOP_S) == 0
 
 
-def test_a_router_that_waits_for_the_invalidator_hands_over_when_it_serves(tmp_path):
-    """The successor starts with an open gate: it need not wait again, and its predecessor has not handed over while
-    gets could be old."""
-    chain = RouterChain(tmp_path, "--wait-for-invalidator", 60)
+def router_value(port: int, key: str) -> bytes:
+    """The value of one of the router's own keys."""
+    return ask(port, "127.0.0.1", f"get __mcrouter__.{key}\r\n".encode()).split(b"\r\n")[1]
 
-    def value(key: str) -> bytes:
-        return ask(chain.port, "127.0.0.1", f"get __mcrouter__.{key}\r\n".encode()).split(b"\r\n")[1]
 
+def check_that_the_gate_opens_by(port: int, token: str) -> None:
+    """The gate is still closed, and waits for the invalidator that names this token."""
+    assert router_value(port, "start_gate") == f"waiting {token}".encode()
+    assert ask(port, "127.0.0.1", b"get k\r\n").startswith(b"SERVER_ERROR router waits")
+    assert router_value(port, f"caught_up({token})") == b"open"
+    assert ask(port, "127.0.0.1", b"get k\r\n") == b"END\r\n"
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["taken-over", "failed"])
+def test_a_router_that_waits_for_the_invalidator_hands_its_gate_over(tmp_path, is_lost):
+    """Such a router answered an upgrade only when its gate had opened: the new process waited for 20 s and gave up. It
+    must take over at once, and the gate must stay closed, also if the new command line knows nothing of it."""
+    chain = RouterChain(tmp_path)
     try:
-        first = chain.begin()
-        chain.spawn([*chain.arguments, "--take-over"])
-        chain.wait_for_visitor()
-        waiting, token = value("start_gate").decode().split()
+        first = chain.spawn([*chain.arguments, "--wait-for-invalidator", "60"])
+        first.wait_ready(lambda: "listening" in first.log() and chain.gate.exists())
+        waiting, token = router_value(chain.port, "start_gate").decode().split()
         assert waiting == "waiting"
-        assert ask(chain.port, "127.0.0.1", b"get k\r\n").startswith(b"SERVER_ERROR router waits")
-        assert stats(chain.port)["pid"] == str(first.running.pid)
-        assert value(f"caught_up({token})") == b"open"
-        chain.current.wait_ready(lambda: "has taken over" in chain.current.log())
+        if is_lost:
+            successor = FakeSuccessor(chain.gate, "lookaside-router")
+            successor.go(QUIESCED)
+            successor.close()
+            eventually(lambda: takeover_failures(first, QUIESCED) == 1, "the first one goes on")
+        else:
+            chain.upgrade()
         assert stats(chain.port)["pid"] == str(chain.current.running.pid)
-        assert (stats(chain.port)["start_gate_open"], value("start_gate")) == ("1", b"open")
+        check_that_the_gate_opens_by(chain.port, token)
+        # An open gate stays open.
+        chain.upgrade("--wait-for-invalidator", "60")
+        assert (stats(chain.port)["start_gate_open"], router_value(chain.port, "start_gate")) == ("1", b"open")
         assert ask(chain.port, "127.0.0.1", b"get k\r\n") == b"END\r\n"
     finally:
         chain.stop()
+
+
+def test_a_gate_is_closed_if_the_predecessor_dies_before_it_hands_over(tmp_path):
+    """The successor took the gate for open because there had been a predecessor. That is a restart like any other."""
+    chain, fake = (
+        RouterChain(tmp_path, "--wait-for-invalidator", 60),
+        FakePredecessor(tmp_path / "upgrade", ROUTER.name),
+    )
+    try:
+        fake.hand_over(None, dies=True)
+        process = chain.take_over_port(fake.port)
+        process.wait_ready(lambda: "has taken over" in process.log())
+        assert router_value(fake.port, "start_gate").startswith(b"waiting ")
+        assert ask(fake.port, "127.0.0.1", b"get k\r\n").startswith(b"SERVER_ERROR router waits")
+    finally:
+        chain.stop()
+        fake.close()

@@ -61,7 +61,7 @@ pub use config::source::Source;
 pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
 pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use frontend::parse::BATCH_REQUESTS_MAX;
-pub use frontend::session::{DELETES_BYTES_MAX, WRITE_STALL_MAX};
+pub use frontend::session::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX, WRITE_STALL_MAX};
 pub use frontend::users::Users;
 pub use proxy::{ConfigUpdates, Proxy};
 pub use resize::driver::{Applied, ResizeHost, Resizer, ResizerSettings};

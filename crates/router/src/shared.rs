@@ -1,11 +1,16 @@
-//! State that the threads of one process share: the number of connections and of reply bytes, the status of the
+//! State that the threads of one process share: the number of connections and of the bytes they hold, the status of the
 //! configuration, and the threads whose counters `stats` adds up. No request waits for any of it.
+
+mod held_bytes;
+
+pub(crate) use held_bytes::HeldBytesPermit;
 
 use crate::resize::status::ResizeStatus;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
 use crate::tree::Tree;
+use held_bytes::HeldBytes;
 use lookaside_sync::Mutex;
 use lookaside_telemetry::{Log, LogThrottle};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -56,8 +61,9 @@ pub struct SharedState {
     started: Instant,
     sources: Mutex<Vec<Weak<dyn StatsSource>>>,
     connections: AtomicUsize,
-    reply_bytes: AtomicUsize,
-    input_bytes: AtomicUsize,
+    reply_bytes: HeldBytes,
+    input_bytes: HeldBytes,
+    delete_bytes: HeldBytes,
     is_handing_over: AtomicBool,
     config: Mutex<ConfigStatus>,
     log: OnceLock<Log>,
@@ -76,48 +82,6 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// A permit for the bytes of values that a session holds.
-#[derive(Debug)]
-pub(crate) struct ReplyBytesPermit {
-    shared: Arc<SharedState>,
-    bytes: usize,
-}
-
-impl Drop for ReplyBytesPermit {
-    fn drop(&mut self) {
-        self.shared.reply_bytes.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
-/// A permit for the bytes of the input buffer that a session holds.
-#[derive(Debug)]
-pub(crate) struct InputBytesPermit {
-    shared: Arc<SharedState>,
-    bytes: usize,
-}
-
-impl InputBytesPermit {
-    /// Counts `bytes` instead of those before, unless all sessions together would hold more than `bytes_max`.
-    pub(crate) fn resize(&mut self, bytes: usize, bytes_max: usize) -> bool {
-        let input_bytes = &self.shared.input_bytes;
-        if bytes > self.bytes && input_bytes.fetch_add(bytes - self.bytes, Relaxed) + bytes - self.bytes > bytes_max {
-            input_bytes.fetch_sub(bytes - self.bytes, Relaxed);
-            return false;
-        }
-        if bytes < self.bytes {
-            input_bytes.fetch_sub(self.bytes - bytes, Relaxed);
-        }
-        self.bytes = bytes;
-        true
-    }
-}
-
-impl Drop for InputBytesPermit {
-    fn drop(&mut self) {
-        self.shared.input_bytes.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
 impl SharedState {
     /// State without threads. `source` is where the configuration comes from.
     pub fn new(identity: Identity, source: impl Into<String>) -> Arc<SharedState> {
@@ -128,8 +92,9 @@ impl SharedState {
             started: now,
             sources: Mutex::default(),
             connections: AtomicUsize::new(0),
-            reply_bytes: AtomicUsize::new(0),
-            input_bytes: AtomicUsize::new(0),
+            reply_bytes: HeldBytes::default(),
+            input_bytes: HeldBytes::default(),
+            delete_bytes: HeldBytes::default(),
             is_handing_over: AtomicBool::new(false),
             config: Mutex::new(status),
             log: OnceLock::new(),
@@ -186,12 +151,17 @@ impl SharedState {
 
     /// Bytes of values that sessions hold, over all threads. Sessions that hold little are not counted.
     pub fn reply_bytes(&self) -> usize {
-        self.reply_bytes.load(Relaxed)
+        self.reply_bytes.total()
     }
 
     /// Bytes of large input buffers that sessions hold, over all threads.
     pub fn input_bytes(&self) -> usize {
-        self.input_bytes.load(Relaxed)
+        self.input_bytes.total()
+    }
+
+    /// Bytes that sessions hold for deletes in progress behind others of their connection, over all threads.
+    pub fn delete_bytes(&self) -> usize {
+        self.delete_bytes.total()
     }
 
     /// Logs that a client was disconnected because of the bound on input, unless that was logged just now.
@@ -206,9 +176,14 @@ impl SharedState {
         }
     }
 
-    /// A permit for no bytes yet.
-    pub(crate) fn input_permit(self: &Arc<Self>) -> InputBytesPermit {
-        InputBytesPermit { shared: self.clone(), bytes: 0 }
+    /// A permit for no bytes of input yet.
+    pub(crate) fn input_permit(&self) -> HeldBytesPermit {
+        self.input_bytes.reserve(0)
+    }
+
+    /// A permit for no bytes of deletes yet.
+    pub(crate) fn delete_permit(&self) -> HeldBytesPermit {
+        self.delete_bytes.reserve(0)
     }
 
     /// Whether a shutdown hands the clients over to another process.
@@ -220,10 +195,9 @@ impl SharedState {
         self.is_handing_over.store(is_handing_over, SeqCst);
     }
 
-    /// Counts `bytes` until the permit is dropped.
-    pub(crate) fn reserve_reply_bytes(self: &Arc<Self>, bytes: usize) -> ReplyBytesPermit {
-        self.reply_bytes.fetch_add(bytes, Relaxed);
-        ReplyBytesPermit { shared: self.clone(), bytes }
+    /// Counts `bytes` of values until the permit is dropped.
+    pub(crate) fn reserve_reply_bytes(&self, bytes: usize) -> HeldBytesPermit {
+        self.reply_bytes.reserve(bytes)
     }
 
     /// The sum of all threads' counters.

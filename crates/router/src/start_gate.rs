@@ -20,8 +20,11 @@
 //! that follows is refused.
 //!
 //! The number tells one run of the router from the next: a message for an earlier run must not open the gate of a later
-//! one. The gate opens at the first invalidator that reports. A process that takes over starts with an open gate,
-//! because its predecessor hands over only after its own gate has opened.
+//! one. The gate opens at the first invalidator that reports.
+//!
+//! A process that takes over from another continues its predecessor's run: it has the same gate, open or closed, with the
+//! same token and what is left of the bound, whatever its own command line says. No delete was missed in between, so all
+//! that the invalidator has found out about the run is still right.
 
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Reply, Request};
@@ -42,7 +45,7 @@ pub struct StartGate {
     /// Notified when the gate opens. One task waits.
     opened: Notify,
     /// Identifies this run.
-    token: String,
+    token: u64,
     started: Instant,
     wait_max: Duration,
     refused: AtomicU64,
@@ -54,18 +57,32 @@ impl StartGate {
         Arc::new(StartGate {
             is_open: AtomicBool::new(false),
             opened: Notify::new(),
-            token: format!("{token:016x}"),
+            token,
             started: Instant::now(),
             wait_max,
             refused: AtomicU64::new(0),
         })
     }
 
-    /// A gate that is open from the start.
-    pub(crate) fn new_open() -> Arc<StartGate> {
-        let gate = StartGate::new(Duration::ZERO, 0);
-        gate.open_once();
-        gate
+    /// The gate of a predecessor, from [`StartGate::to_saved`]. `None` if the bytes are no gate.
+    pub fn from_saved(saved: &[u8]) -> Option<Arc<StartGate>> {
+        if saved.is_empty() {
+            let gate = StartGate::new(Duration::ZERO, 0);
+            gate.open_once();
+            return Some(gate);
+        }
+        let (token, wait_ms) = saved.split_first_chunk()?;
+        let wait_ms = u64::from_le_bytes(wait_ms.try_into().ok()?);
+        Some(StartGate::new(Duration::from_millis(wait_ms), u64::from_le_bytes(*token)))
+    }
+
+    /// The state for a successor: nothing if the gate is open, else the token and the milliseconds until it opens.
+    pub fn to_saved(&self) -> Vec<u8> {
+        if self.is_open() {
+            return Vec::new();
+        }
+        let wait_ms = u64::try_from(self.wait_left().as_millis()).unwrap_or(u64::MAX);
+        [self.token.to_le_bytes(), wait_ms.to_le_bytes()].concat()
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -88,22 +105,31 @@ impl StartGate {
     pub(crate) fn state(&self) -> String {
         match self.is_open() {
             true => "open".to_owned(),
-            false => format!("waiting {}", self.token),
+            false => format!("waiting {}", self.token_text()),
         }
+    }
+
+    fn token_text(&self) -> String {
+        format!("{:016x}", self.token)
     }
 
     /// Opens the gate if an invalidator that has caught up names this run.
     pub(crate) fn report_caught_up(&self, token: &[u8]) {
-        if token == self.token.as_bytes() && self.open_once() {
+        if token == self.token_text().as_bytes() && self.open_once() {
             let waited_ms = self.started.elapsed().as_millis();
             tracing::info!(waited_ms, "invalidator has caught up: serving all requests");
         }
     }
 
+    /// How long it stays closed at most.
+    pub(crate) fn wait_left(&self) -> Duration {
+        self.wait_max.saturating_sub(self.started.elapsed())
+    }
+
     /// Opens the gate after the longest wait, unless it is open by then. Resolves when it is open. Has one caller.
     pub async fn wait_until_open(&self) {
-        let rest = self.wait_max.saturating_sub(self.started.elapsed());
-        while !self.is_open() && timeout(rest, self.opened.notified()).await.is_ok() {}
+        let wait_left = self.wait_left();
+        while !self.is_open() && timeout(wait_left, self.opened.notified()).await.is_ok() {}
         if self.open_once() {
             let wait_s = self.wait_max.as_secs();
             tracing::warn!(

@@ -313,6 +313,51 @@ async fn a_file_that_is_unreadable_for_a_short_time_causes_no_flush() {
     }
 }
 
+/// That the deletes of a missing file are lost was known to the running router alone. One that was killed before it had
+/// flushed the server left an empty backlog, and the next read old values.
+#[tokio::test(start_paused = true)]
+async fn a_flush_for_lost_deletes_outlives_the_router() {
+    for is_disk_full in [false, true] {
+        let fixture = Fixture::default();
+        let (router, main) = (fixture.start(ONE, 1), fixture.main());
+        main.put("k", "old");
+        main.be(Health::Gone);
+        assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+        router.kill().await;
+        let router = fixture.start(ONE, 1);
+        for folder in fixture.disk.folders().unwrap() {
+            fixture.disk.files(&folder).unwrap().iter().for_each(|file| fixture.disk.remove(&folder, file).unwrap());
+        }
+        fixture.disk.limit_free_bytes(is_disk_full.then_some(0));
+        sleep(REPAIR).await;
+        assert!(router.backlog().flush_pending);
+        // The record is written as soon as there is space.
+        fixture.disk.limit_free_bytes(None);
+        sleep(REPAIR).await;
+        router.kill().await;
+        main.be(Health::Well);
+        let router = fixture.start(ONE, 1);
+        assert_ne!(router.get(0, "k").await, value("old"));
+        sleep(REPAIR).await;
+        assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (Ok(Reply::Miss), 1));
+    }
+}
+
+/// A full disk keeps no server from being flushed.
+#[tokio::test(start_paused = true)]
+async fn a_server_is_flushed_for_lost_deletes_although_the_disk_is_full() {
+    let fixture = Fixture::default();
+    let (router, main) = (fixture.start(ONE, 1), fixture.main());
+    main.put("k", "old");
+    fixture.disk.fail_reads(Some(ErrorKind::NotFound));
+    main.be(Health::Gone);
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    fixture.disk.limit_free_bytes(Some(0));
+    main.be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (Ok(Reply::Miss), 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_newer_format_is_refused() {
     let fixture = Fixture::default();

@@ -109,3 +109,20 @@ async fn gate_opens_after_its_bound() {
     let harness = SessionHarness::start(Settings::default());
     ask(&mut harness.connect(), STATE, &value("__mcrouter__.start_gate", "open")).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_is_handed_over_keeps_its_state() {
+    let gate = StartGate::new(BOUND, TOKEN);
+    tokio::time::advance(BOUND / 3).await;
+    let saved = gate.to_saved();
+    let (start, successor) = (Instant::now(), StartGate::from_saved(&saved).expect("a gate"));
+    assert_eq!(successor.to_saved(), saved, "still closed, for the same run");
+    successor.wait_until_open().await;
+    assert_eq!(start.elapsed(), BOUND * 2 / 3, "what is left of the bound");
+
+    let successor = StartGate::from_saved(&successor.to_saved()).expect("a gate");
+    let start = Instant::now();
+    successor.wait_until_open().await;
+    assert_eq!(start.elapsed(), Duration::ZERO, "an open gate stays open");
+    assert!([&[0; 1][..], &[0; 15], &[0; 17]].iter().all(|bytes| StartGate::from_saved(bytes).is_none()));
+}

@@ -241,7 +241,7 @@ mod tests {
                 (None, false) => {}
                 (Some(mut successor), true) => {
                     drop(candidate);
-                    assert_eq!(successor.hand_over(false, &candidates.stop.0), crate::UpgradeOutcome::Failed);
+                    assert_eq!(successor.hand_over(false, b"", &candidates.stop.0), crate::UpgradeOutcome::Failed);
                 }
                 (successor, _) => panic!("{}", successor.is_some()),
             }

@@ -47,6 +47,8 @@ pub struct Handover {
     pub connections: Vec<(OwnedFd, ConnectionState)>,
     /// Whether its exclusive resources have their content: items in a region, deletes in a spool.
     pub has_saved_state: bool,
+    /// The state that its program hands over; `None` if it has ended before it could.
+    pub program_state: Option<Vec<u8>>,
 }
 
 impl Predecessor {
@@ -122,8 +124,9 @@ impl Predecessor {
                         connection_state.ok_or(ChannelError::Malformed("invalid state of a connection"))?;
                     handover.connections.push((socket, connection_state));
                 }
-                (MessageKind::Quiesced, None, &[is_kept, a, b, c, d]) => {
+                (MessageKind::Quiesced, None, &[is_kept, a, b, c, d, ref program_state @ ..]) => {
                     handover.has_saved_state = is_kept != 0;
+                    handover.program_state = Some(program_state.to_vec());
                     let silent_us = u32::from_le_bytes([a, b, c, d]);
                     self.silence = Some((Instant::now(), Duration::from_micros(silent_us.into())));
                     return Ok(());

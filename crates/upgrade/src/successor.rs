@@ -72,13 +72,20 @@ impl Successor {
 
     /// Sends `Quiesced` and waits for the other process to serve, for at most [`TAKE_OVER_TIMEOUT`]. This process must
     /// have released its exclusive resources; `is_kept`: the other one can acquire them with their content.
-    pub fn hand_over(&mut self, is_kept: bool, stop: &UnixStream) -> UpgradeOutcome {
-        self.hand_over_within(TAKE_OVER_TIMEOUT, is_kept, stop)
+    /// `program_state` is for the program: what it may not lose besides, of at most a few bytes.
+    pub fn hand_over(&mut self, is_kept: bool, program_state: &[u8], stop: &UnixStream) -> UpgradeOutcome {
+        self.hand_over_within(TAKE_OVER_TIMEOUT, is_kept, program_state, stop)
     }
 
-    fn hand_over_within(&mut self, timeout: Duration, is_kept: bool, stop: &UnixStream) -> UpgradeOutcome {
+    fn hand_over_within(
+        &mut self,
+        timeout: Duration,
+        is_kept: bool,
+        program_state: &[u8],
+        stop: &UnixStream,
+    ) -> UpgradeOutcome {
         let silent_us = u32::try_from(self.ready_at.elapsed().as_micros()).unwrap_or(u32::MAX);
-        let payload = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..]].concat();
+        let payload = [&[u8::from(is_kept)], &silent_us.to_le_bytes()[..], program_state].concat();
         let sent = self.channel.send(MessageKind::Quiesced, &payload, &[]);
         let error = match sent.and_then(|()| self.channel.receive(stop, timeout)) {
             Ok(Message { kind: MessageKind::TakenOver, .. }) => return UpgradeOutcome::TakenOver,
@@ -160,7 +167,11 @@ mod tests {
         let (mut successor, theirs) = pair();
         assert_eq!(successor.send(connections(&client)), Some(vec![true]));
         drop(theirs);
-        assert_eq!(successor.hand_over(true, &stop), UpgradeOutcome::Failed, "before Quiesced, with unread messages");
+        assert_eq!(
+            successor.hand_over(true, b"", &stop),
+            UpgradeOutcome::Failed,
+            "before Quiesced, with unread messages"
+        );
 
         let (mut successor, theirs) = pair();
         let dies = std::thread::spawn(move || {
@@ -168,7 +179,7 @@ mod tests {
             let (stop, _stop_in) = socket_pair();
             theirs.receive(&stop, Duration::from_secs(10)).expect("Quiesced");
         });
-        assert_eq!(successor.hand_over(true, &stop), UpgradeOutcome::Failed, "after Quiesced");
+        assert_eq!(successor.hand_over(true, b"", &stop), UpgradeOutcome::Failed, "after Quiesced");
         dies.join().expect("it got Quiesced");
     }
 
@@ -178,7 +189,7 @@ mod tests {
         let (mut successor, theirs) = pair();
         theirs.send(MessageKind::TakenOver, &[], &[]).expect("it fits");
         drop(theirs);
-        assert_eq!(successor.hand_over(true, &stop), UpgradeOutcome::TakenOver);
+        assert_eq!(successor.hand_over(true, b"", &stop), UpgradeOutcome::TakenOver);
     }
 
     #[test]
@@ -186,7 +197,7 @@ mod tests {
         let (stop, _stop_in) = socket_pair();
         let (mut successor, theirs) = pair();
         theirs.send(MessageKind::Ready, &[], &[]).expect("it fits");
-        assert_eq!(successor.hand_over(true, &stop), UpgradeOutcome::Failed);
+        assert_eq!(successor.hand_over(true, b"", &stop), UpgradeOutcome::Failed);
         assert_eq!(theirs.send(MessageKind::TakenOver, &[], &[]), Err(ChannelError::Ended));
     }
 
@@ -205,7 +216,7 @@ mod tests {
                     theirs.send(MessageKind::TakenOver, &[], &[])
                 });
                 start.wait();
-                let outcome = successor.hand_over_within(Duration::ZERO, true, &stop);
+                let outcome = successor.hand_over_within(Duration::ZERO, true, b"", &stop);
                 (outcome, theirs.join().expect("it does not panic"))
             });
             match &confirmed {

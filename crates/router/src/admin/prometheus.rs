@@ -64,6 +64,12 @@ fn write_process(shared: &SharedState, sources: &[Arc<dyn StatsSource>], out: &m
         "Bytes of clients' large commands that are half received.",
         shared.input_bytes(),
     );
+    out.single(
+        "held_delete_bytes",
+        Gauge,
+        "Bytes of deletes in progress behind others of their connection.",
+        shared.delete_bytes(),
+    );
 }
 
 fn write_background(shared: &SharedState, out: &mut Exposition) {

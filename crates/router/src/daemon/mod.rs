@@ -25,6 +25,7 @@ use crate::frontend::users::Users;
 use crate::handover::{self, UpgradeListener, WorkerSet};
 use crate::resize::driver::Resizer;
 use crate::shared::SharedState;
+use crate::start_gate::StartGate;
 use crate::tls::{self, Certificates};
 use lookaside_net::TlsMode;
 use lookaside_telemetry::Log;
@@ -194,6 +195,14 @@ impl Daemon<'_> {
     }
 }
 
+/// Opens the gate at its bound.
+async fn open_start_gate(gate: Option<&StartGate>) {
+    if let Some(gate) = gate {
+        gate.wait_until_open().await;
+    }
+    std::future::pending().await
+}
+
 /// Waits for the signal to end, or for the next process. Reloads configuration and certificates until then.
 async fn wait_for_exit(
     users: Option<&Users>,
@@ -207,10 +216,6 @@ async fn wait_for_exit(
     let watcher = ConfigWatcher::open(loader.source(), loader.etcd(), seen.as_deref());
     let host = ReloadHost { loader, shared };
     let successor = async {
-        // The next process starts with an open gate.
-        if let Some(gate) = &loader.start_gate {
-            gate.wait_until_open().await;
-        }
         match upgrade_listener {
             Some(listener) => listener.successor().await,
             None => std::future::pending().await,
@@ -225,6 +230,7 @@ async fn wait_for_exit(
         () = reload_users(users, &mut signals.hangup_users) => {}
         () = reload_loop(&host, watcher, &mut signals.hangup_config, resizer) => {}
         () = loader.spares().run(loader.network()) => {}
+        () = open_start_gate(loader.start_gate.as_deref()) => {}
     }
     Exit::Shutdown
 }

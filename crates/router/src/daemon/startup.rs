@@ -71,12 +71,13 @@ pub(super) fn start<'a>(
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
     loader.spool = open_spool(options, &config)?;
     warn_of_missing_spool(handover.has_saved_state, loader.spool.as_deref());
-    loader.start_gate = start_gate(options, predecessor.is_some());
+    loader.start_gate = start_gate(options, handover.program_state.as_deref())?;
     let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
     let host = ReloadHost { loader: &loader, shared: &shared };
     let channels = ResizerChannels { publish, applied: applied_by_threads };
     // After the other process has stopped to change the state on disk.
-    let resizer = runtime.block_on(start_resizer(options, &host, config, channels))?;
+    let resizer =
+        runtime.block_on(start_resizer(options, &host, config, channels, handover.program_state.is_some()))?;
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     let active = resizer.active();
@@ -111,17 +112,20 @@ pub(super) fn start<'a>(
     })
 }
 
-/// The gate of `--wait-for-invalidator`, if that is set.
-fn start_gate(options: &Options, has_predecessor: bool) -> Option<Arc<StartGate>> {
-    match (options.wait_for_invalidator, has_predecessor) {
-        (0, _) => None,
-        // A predecessor hands over only once it serves all requests.
-        (_, true) => Some(StartGate::new_open()),
-        (wait_s, false) => {
-            tracing::info!(wait_s, "refusing all requests but deletes until the invalidator has caught up");
-            Some(StartGate::new(Duration::from_secs(wait_s.into()), fastrand::u64(..)))
+/// The gate that a predecessor hands over, or else the one of `--wait-for-invalidator`, if that is set.
+fn start_gate(options: &Options, handed_over: Option<&[u8]>) -> Result<Option<Arc<StartGate>>, String> {
+    let gate = match (handed_over, options.wait_for_invalidator) {
+        (Some(saved), wait_s) if !saved.is_empty() || wait_s > 0 => {
+            StartGate::from_saved(saved).ok_or("the predecessor has handed over an unknown state of its start gate")?
         }
+        (_, 0) => return Ok(None),
+        (_, wait_s) => StartGate::new(Duration::from_secs(wait_s.into()), fastrand::u64(..)),
+    };
+    if !gate.is_open() {
+        let wait_s = gate.wait_left().as_secs();
+        tracing::info!(wait_s, "refusing all requests but deletes until the invalidator has caught up");
     }
+    Ok(Some(gate))
 }
 
 fn receive_handover(
@@ -229,6 +233,7 @@ async fn start_resizer(
     host: &ReloadHost<'_>,
     config: RouterConfig,
     channels: ResizerChannels,
+    is_takeover: bool,
 ) -> Result<Resizer, String> {
     let store: Box<dyn CoverageStore> = match &options.config_cache {
         Some(path) => Box::new(CoverageFile::beside(path)),
@@ -239,6 +244,7 @@ async fn start_resizer(
         peers: if host.loader.spool.is_some() { spool.peers } else { Vec::new() },
         ignores_missing_peers: spool.peer_missing == PeerMissing::Ignore,
         threads: options.threads(),
+        is_takeover,
     };
     Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await
 }

@@ -38,8 +38,9 @@ impl Daemon<'_> {
                 // It is opened again, here or there.
                 spool.close().await?;
             }
+            let gate_state = loader.start_gate.as_ref().map_or_else(Vec::new, |gate| gate.to_saved());
             let left = match is_sent {
-                true => handover::complete(successor, loader.spool.is_some(), signals.stop()).await?,
+                true => handover::complete(successor, loader.spool.is_some(), gate_state, signals.stop()).await?,
                 false => HandoverOutcome::Failed,
             };
             match left {
@@ -74,7 +75,14 @@ async fn reopen_spool(options: &Options, config: &RouterConfig) -> Result<Option
                 tracing::debug!("cannot reopen the spool yet: {why}");
                 sleep(REOPEN_RETRY).await;
             }
-            result => return result,
+            // Another router may have the deletes by now, and acknowledge further ones: this one must not read.
+            Err(why) => {
+                return Err(format!(
+                    "cannot open the spool again after a failed takeover: {why}; ending, because servers must not be \
+                     read without its deletes (start the router again)"
+                ));
+            }
+            opened => return opened,
         }
     }
 }

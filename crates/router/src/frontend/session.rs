@@ -29,7 +29,7 @@ mod deletes;
 mod io;
 mod login;
 
-pub use deletes::DELETES_BYTES_MAX;
+pub use deletes::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX};
 
 use super::buffer_pool::SessionBuffers;
 use super::context::SessionContext;
@@ -38,7 +38,7 @@ use super::limits::Settings;
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
-use crate::shared::{InputBytesPermit, ReplyBytesPermit};
+use crate::shared::HeldBytesPermit;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::{Bytes, BytesMut};
@@ -154,7 +154,7 @@ struct Session<'a> {
     is_closing: bool,
     stop: watch::Receiver<bool>,
     /// For `input`, if it is large.
-    input_permit: Option<InputBytesPermit>,
+    input_permit: Option<HeldBytesPermit>,
     /// Whether `input` and `out` are from the pool, or this session's own.
     has_buffers: bool,
     value_sizes: ValueSizeEstimator,
@@ -166,7 +166,7 @@ struct BatchInProgress {
     rest: vec::IntoIter<Request<Bytes>>,
     /// Outcomes of the last chunk that are not written yet.
     outcomes: vec::IntoIter<Outcome>,
-    permit: Option<ReplyBytesPermit>,
+    permit: Option<HeldBytesPermit>,
     /// For reads of the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
     read_time_limit: Option<Duration>,
 }

@@ -14,6 +14,7 @@
 //!   by then; a delete that arrives later waits in its connection for the new process.
 //! * The new process reads no server before it knows which are fenced, by itself or by peers: the spool stores both. To
 //!   peers it is the same router, in its next run.
+//! * A start gate that is closed stays closed: `Quiesced` carries its state ([`crate::start_gate`]).
 //! * The new process replays nothing before `TakenOver`. If it ends before that, the old one opens the spool again as
 //!   after a restart, rebuilds its trees on it and resumes with the same sockets and connections.
 //!
@@ -50,14 +51,15 @@ pub(crate) enum HandoverOutcome {
     Stopped,
 }
 
-/// Sends `Quiesced` and waits until the other process serves, without a timeout, or until `stop_requested` resolves.
+/// Sends `Quiesced`, with the state of the start gate, and waits until the other process serves, without a timeout, or until `stop_requested` resolves.
 pub(crate) async fn complete(
     mut successor: Successor,
     is_kept: bool,
+    gate_state: Vec<u8>,
     stop_requested: impl Future<Output = ()>,
 ) -> Result<HandoverOutcome, String> {
     let (stop, mut stop_in) = UnixStream::pair().map_err(|error| format!("cannot create a socket pair: {error}"))?;
-    let hand_over = move || match successor.hand_over(is_kept, &stop) {
+    let hand_over = move || match successor.hand_over(is_kept, &gate_state, &stop) {
         UpgradeOutcome::TakenOver => HandoverOutcome::TakenOver(successor),
         UpgradeOutcome::Failed => HandoverOutcome::Failed,
         UpgradeOutcome::Stopped => HandoverOutcome::Stopped,

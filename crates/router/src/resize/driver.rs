@@ -54,6 +54,9 @@ pub struct ResizerSettings {
     pub ignores_missing_peers: bool,
     /// The number of threads.
     pub threads: usize,
+    /// The state on disk is that of a process that has just handed over. Otherwise the peers are asked whether it is
+    /// outdated.
+    pub is_takeover: bool,
 }
 
 /// The driver of one process.
@@ -121,21 +124,34 @@ impl InitialCoverage {
         }
     }
 
-    /// The state of a router that has none on disk, by its peers' reports and the texts that they have. `None` if no
-    /// peer has one.
+    /// Whether all peers that have reported will cover what this reads until they have seen that it is not read.
+    pub(crate) fn is_known_to(&self, reports: &[CoverageReport]) -> bool {
+        reports.iter().all(|report| report.claims.contains(&self.coverage.reads))
+    }
+
+    /// The state by the peers' reports and the texts that they have, of a router that has none on disk or an outdated
+    /// one. `None` if no peer has one.
     pub(crate) fn of_peers(
         reports: &[CoverageReport],
         texts: &[String],
+        outdated: Option<&InitialCoverage>,
         host: &dyn ResizeHost,
     ) -> Result<Option<InitialCoverage>, String> {
         let (mut candidates, mut configs) = (Vec::new(), BTreeMap::new());
-        for text in texts {
+        // It covers what it covered, so that misplaced copies are removed.
+        let own = outdated.iter().flat_map(|outdated| &outdated.coverage.covered).map(|saved| &*saved.config.text);
+        for text in texts.iter().map(String::as_str).chain(own) {
             let (config, candidate) = candidate_of(host.parse(text)?)?;
             if configs.insert(candidate.id, config).is_none() {
                 candidates.push(candidate);
             }
         }
-        let coverage = SavedCoverage::from_peers(reports, candidates);
+        let coverage = SavedCoverage::from_peers(reports, candidates).map(|mut coverage| {
+            let departed = outdated.iter().flat_map(|outdated| outdated.coverage.departed.servers.clone());
+            coverage.departed.add(departed);
+            coverage.departed.is_incomplete |= outdated.is_some_and(|one| one.coverage.departed.is_incomplete);
+            coverage
+        });
         Ok(coverage.map(|coverage| InitialCoverage { coverage, configs }))
     }
 }

@@ -1,5 +1,9 @@
 //! Starts the driver of a process: from its state on disk, or from the reports of its peers. Without both this is a
 //! first start.
+//!
+//! The peers are asked although there is a state on disk. They may have forgotten the configuration that it reads: they
+//! were started without this router in their `--spool-peers`, or have lost their disks. Then their deletes do not reach
+//! its servers, so this router reads what they read. Those servers that no peer names have departed.
 
 use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings};
 use super::store::{CoverageStore, StoredCoverage};
@@ -11,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How long a router without covered configurations on disk waits for those of each peer.
+/// How long a router that starts waits for the report of each peer.
 const ASK_PEERS_MAX: Duration = Duration::from_secs(1);
 
 /// Connects a driver with the threads of its process.
@@ -34,18 +38,40 @@ impl Resizer {
         network: Arc<dyn Network>,
         channels: ResizerChannels,
     ) -> Result<Resizer, String> {
-        let initial = match load(&*store, host) {
-            Some(initial) => initial,
-            None => {
-                let (reports, texts) = ask_peers(&*network, &settings.peers, ASK_PEERS_MAX).await;
-                let of_peers = InitialCoverage::of_peers(&reports, &texts, host)?;
-                of_peers.map_or_else(|| InitialCoverage::first(config.clone()), Ok)?
-            }
+        let stored = load(&*store, host);
+        let initial = match stored {
+            Some(stored) if settings.is_takeover => stored,
+            stored => ask_and_join(stored, &settings, &*network, &config, host).await?,
         };
         let status = host.status().clone();
         let mut resizer = Resizer::new(initial, settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
         Ok(resizer)
+    }
+}
+
+/// The state by `stored`, unless a peer does not know it.
+async fn ask_and_join(
+    stored: Option<InitialCoverage>,
+    settings: &ResizerSettings,
+    network: &dyn Network,
+    config: &RouterConfig,
+    host: &dyn ResizeHost,
+) -> Result<InitialCoverage, String> {
+    let (reports, texts) = ask_peers(network, &settings.peers, ASK_PEERS_MAX).await;
+    match stored {
+        Some(stored) if stored.is_known_to(&reports) => Ok(stored),
+        Some(stored) => {
+            tracing::warn!(
+                "a peer does not cover the configuration that this router read last: reading by the peer's, and emptying \
+                 servers that it does not name before they are read; name all routers of the cluster in --spool-peers"
+            );
+            Ok(InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?.unwrap_or(stored))
+        }
+        None => {
+            let of_peers = InitialCoverage::of_peers(&reports, &texts, None, host)?;
+            of_peers.map_or_else(|| InitialCoverage::first(config.clone()), Ok)
+        }
     }
 }
 

@@ -288,7 +288,9 @@ pub(crate) async fn ask_peers(
         }
         Ok::<_, PollError>((report, texts))
     };
-    let asked = futures_util::future::join_all(peers.iter().map(|peer| timeout(wait_max, ask(peer)))).await;
+    // One that hangs must not hide the reports of the others.
+    let ask_within = |peer| async move { timeout(wait_max, ask(peer)).await };
+    let asked = futures_util::future::join_all(peers.iter().map(ask_within)).await;
     let (mut reports, mut texts) = (Vec::new(), Vec::new());
     for (peer, reply) in peers.iter().zip(asked) {
         match reply {

@@ -82,7 +82,7 @@ use writer::{AppendError, LOG_INTERVAL, WriteEntry, Writer, WriterHandle};
 /// The spooled deletes of one process.
 pub struct Spool {
     shared: Arc<SpoolShared>,
-    writer: WriterHandle,
+    writer: Arc<WriterHandle>,
     /// Of keys in requests of peers.
     fragments: KeyFragments,
     /// Servers that need a replayer. Taken by [`Spool::replay`].
@@ -143,7 +143,7 @@ impl Spool {
         let shared =
             Arc::new(SpoolShared { settings, disk, tko_trackers, servers, total, counters, peers, replay_starts });
         let (fragments, replay_queue) = (KeyFragments::default(), Mutex::new(Some(replay_queue)));
-        Ok(Arc::new(Spool { shared, writer: start_writer(writer)?, fragments, replay_queue }))
+        Ok(Arc::new(Spool { shared, writer: Arc::new(start_writer(writer)?), fragments, replay_queue }))
     }
 
     /// Replaces the backlog of each server that is not in `configured` by a flush, which happens if a later
@@ -196,7 +196,8 @@ impl Spool {
                 _ = expiry.tick() => self.expire_peer_fences().await,
                 server = replay_queue.recv() => {
                     let server = server.expect("the spool itself holds a sender");
-                    let replayer = Replayer::new(self.shared.clone(), server, network.clone(), random.fork());
+                    let (shared, writer) = (self.shared.clone(), self.writer.clone());
+                    let replayer = Replayer::new(shared, writer, server, network.clone(), random.fork());
                     spawn_in(&mut tasks, replayer.run());
                 }
             }

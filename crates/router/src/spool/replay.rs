@@ -9,6 +9,7 @@ use super::replay_connection::{ReplayConnection, ReplayResult};
 use super::segments::{ReplayAction, file_name};
 use super::server_log::ServerLog;
 use super::shared::SpoolShared;
+use super::writer::{WriteEntry, WriterHandle};
 use lookaside_client::{CommandError, Network};
 use std::fmt;
 use std::io;
@@ -26,6 +27,7 @@ const READ_RETRY_MAX: Duration = Duration::from_secs(60);
 
 pub(super) struct Replayer {
     shared: Arc<SpoolShared>,
+    writer: Arc<WriterHandle>,
     server: Arc<ServerLog>,
     network: Arc<dyn Network>,
     random: fastrand::Rng,
@@ -37,6 +39,9 @@ pub(super) struct Replayer {
     wait: Duration,
     /// The last failure. `None` if no attempt has failed.
     last_error: Option<String>,
+    /// Its flush record could not be written: the next attempt to flush the server does not wait for it.
+    is_flush_unrecorded: bool,
+    is_record_failure_logged: bool,
     /// Since when a file has been unreadable. `None` if the last read succeeded.
     unreadable_since: Option<Instant>,
 }
@@ -75,12 +80,14 @@ impl fmt::Display for ReplayError {
 impl Replayer {
     pub(super) fn new(
         shared: Arc<SpoolShared>,
+        writer: Arc<WriterHandle>,
         server: Arc<ServerLog>,
         network: Arc<dyn Network>,
         random: fastrand::Rng,
     ) -> Replayer {
         Replayer {
             shared,
+            writer,
             server,
             network,
             random,
@@ -90,6 +97,8 @@ impl Replayer {
             cursor: None,
             wait: WAIT_MIN,
             last_error: None,
+            is_flush_unrecorded: false,
+            is_record_failure_logged: false,
             unreadable_since: None,
         }
     }
@@ -102,7 +111,11 @@ impl Replayer {
                     self.server.wait_for_append_end().await;
                     continue;
                 }
-                ReplayAction::Flush { number } => self.flush(number).await,
+                ReplayAction::Flush { number, is_durable: false } if !self.is_flush_unrecorded => {
+                    self.record_flush(number).await;
+                    continue;
+                }
+                ReplayAction::Flush { number, .. } => self.flush(number).await,
                 ReplayAction::SendDeletes { number, bytes } => self.replay_next(number, bytes).await,
             };
             match replayed {
@@ -231,6 +244,23 @@ impl Replayer {
         Ok(Some(deletions.collect()))
     }
 
+    /// Writes a flush record in place of deletes that are lost. Without it a router that is killed before the server is
+    /// flushed would take the backlog for empty, if the file is gone.
+    async fn record_flush(&mut self, number: u64) {
+        let written = self.writer.write(&self.server, WriteEntry::Flush).await;
+        self.is_flush_unrecorded = written.is_err();
+        let Err(error) = written else { return };
+        // The server may be flushed all the same.
+        self.server.flush_failed(number);
+        if !std::mem::replace(&mut self.is_record_failure_logged, true) {
+            tracing::error!(
+                server = %self.server.address, %error,
+                "cannot note in the spool that the server must be flushed: if this router is killed before that, flush \
+                 the server; is the disk full?"
+            );
+        }
+    }
+
     async fn flush(&mut self, number: u64) -> Result<(), ReplayError> {
         let flushed = match self.connect().await {
             Ok(connection) => connection.flush().await,
@@ -252,6 +282,7 @@ impl Replayer {
             }
             Err(_) => self.server.flush_failed(number),
         }
+        self.is_flush_unrecorded = false;
         outcome
     }
 

@@ -70,8 +70,8 @@ pub(super) enum AppendTarget {
 pub(super) enum ReplayAction {
     /// Send the deletes in the first `bytes` of this segment.
     SendDeletes { number: u64, bytes: u64 },
-    /// Flush the server.
-    Flush { number: u64 },
+    /// Flush the server. `is_durable`: a file holds the flush record.
+    Flush { number: u64, is_durable: bool },
     /// Wait until the writer has released the segment.
     Wait,
 }
@@ -285,9 +285,9 @@ impl Segments {
                 *remembered = None;
                 ReplayAction::SendDeletes { number: *number, bytes: *bytes }
             }
-            Segment { number, kind: SegmentKind::Flush { is_started, .. }, .. } => {
+            Segment { number, kind: SegmentKind::Flush { is_started, is_durable }, .. } => {
                 *is_started = true;
-                ReplayAction::Flush { number: *number }
+                ReplayAction::Flush { number: *number, is_durable: *is_durable }
             }
         })
     }

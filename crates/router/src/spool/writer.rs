@@ -77,6 +77,8 @@ pub(super) enum WriteEntry {
     Release { router: RouterId, sequence: u64 },
     /// That peer has been silent for too long: the server is to be flushed.
     Expire { router: RouterId },
+    /// Deletes of the server are lost: it is to be flushed.
+    Flush,
     /// The last entry: another process writes from now on.
     Close,
 }
@@ -269,7 +271,7 @@ impl Writer {
         }
     }
 
-    /// Writes a peer's request. The file is written before the fence is raised, and removed after it was
+    /// Writes a peer's request, or a flush record. The file of a peer's fence is written before the fence is raised, and removed after it was
     /// lowered: a crash in between leaves the server fenced, never unfenced.
     fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &WriteEntry) -> io::Result<()> {
         match *entry {
@@ -289,14 +291,9 @@ impl Writer {
                     self.disk.remove(&server.folder, &peer_fence_file(router))?;
                 }
             }
+            WriteEntry::Flush => self.append_flush(server)?,
             WriteEntry::Expire { router } => {
-                let target = server.begin_flush();
-                let written = match target {
-                    AppendTarget::Flush { number } => self.write_flush_record(server, number),
-                    _ => Ok((0, 0)),
-                };
-                self.end_append(server, target, &written);
-                written?;
+                self.append_flush(server)?;
                 if server.expire_peer_fence(router, Instant::now()) {
                     self.disk.remove(&server.folder, &peer_fence_file(router))?;
                 }
@@ -325,6 +322,17 @@ impl Writer {
         if let (AppendTarget::Segment { number, .. }, Ok(_)) = (target, &written) {
             server.remember(number, deletions.iter());
         }
+        written.map(drop)
+    }
+
+    /// Replaces the backlog by a flush record.
+    fn append_flush(&mut self, server: &Arc<ServerLog>) -> io::Result<()> {
+        let target = server.begin_flush();
+        let written = match target {
+            AppendTarget::Flush { number } => self.write_flush_record(server, number),
+            _ => Ok((0, 0)),
+        };
+        self.end_append(server, target, &written);
         written.map(drop)
     }
 

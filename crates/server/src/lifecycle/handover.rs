@@ -46,7 +46,7 @@ pub(super) fn hand_over(
             Some(store)
         }
     };
-    match successor.hand_over(store.is_none(), stop) {
+    match successor.hand_over(store.is_none(), &[], stop) {
         UpgradeOutcome::TakenOver => {
             tracing::info!("process {pid} has taken over");
             let unsent = connections.into_iter().zip(is_sent).filter(|(_, is_sent)| !is_sent);

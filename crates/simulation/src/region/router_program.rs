@@ -60,7 +60,12 @@ impl RouterProgram {
             false => RouterConfigs::at_once(&text, self.publish.clone(), host),
             true => {
                 let channels = ResizerChannels { publish: self.publish.clone(), applied: applied_by_threads };
-                let settings = ResizerSettings { peers: peers.clone(), ignores_missing_peers: false, threads: THREADS };
+                let settings = ResizerSettings {
+                    peers: peers.clone(),
+                    ignores_missing_peers: false,
+                    threads: THREADS,
+                    is_takeover: false,
+                };
                 RouterConfigs::covering(&text, settings, coverage.clone(), channels, network.clone(), host).await
             }
         };

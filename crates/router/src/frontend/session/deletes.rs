@@ -16,16 +16,17 @@
 //! any other batch costs and a look at the connection; all else ([`DeletesInProgress`]) begins once more has arrived.
 //!
 //! Invariants: replies leave in the order of the requests. A session holds at most [`DELETES_BYTES_MAX`] for deletes
-//! in progress behind the first batch, and reads nothing more at that bound; all sessions together share the bound on
-//! reply bytes ([`TOTAL_REPLY_BYTES_MAX`]). While a client does not read its replies, nothing more is read, but the
-//! deletes in progress are carried on. They are also when the client has disconnected, and on a handover.
+//! in progress behind the first batch, and no more than it leaves of [`TOTAL_DELETES_BYTES_MAX`] to the others; it reads
+//! nothing more at that bound. So a session with few deletes finds space beside those that hold as much as they can. What
+//! replies hold does not count: large values must not delay deletes. While a client does not read its replies, nothing
+//! more is read, but the deletes in progress are carried on. They are also when the client has disconnected, and on a
+//! handover.
 
 use super::{ParsedBatch, PendingReply, Session, SessionEnd, WRITE_BYTES_MAX, is_shutting_down};
 use crate::frontend::context::SessionContext;
-use crate::frontend::flow_control::TOTAL_REPLY_BYTES_MAX;
-use crate::frontend::parse::{Accepted, parse_batch, parse_binary_batch};
+use crate::frontend::parse::{Accepted, BATCH_REQUESTS_MAX, parse_batch, parse_binary_batch};
 use crate::frontend::session::BatchInProgress;
-use crate::shared::ReplyBytesPermit;
+use crate::shared::HeldBytesPermit;
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
 use futures_util::future::Either;
@@ -39,10 +40,14 @@ use std::task::{self, Poll};
 
 /// The most bytes that one session holds for deletes in progress behind the first batch.
 pub const DELETES_BYTES_MAX: usize = 16 << 20;
+/// The most bytes that the sessions of all threads hold for such deletes.
+pub const TOTAL_DELETES_BYTES_MAX: usize = 64 << 20;
 /// An estimate of what a batch in progress takes, in bytes, besides its requests: the futures of its routes.
 const BATCH_BYTES: usize = 4 << 10;
 /// An estimate of what a delete in progress takes, in bytes, besides its text, if it goes to a server and a gutter.
 const DELETE_BYTES: usize = 1 << 10;
+/// The shortest delete: `delete k` and a line feed.
+const DELETE_TEXT_BYTES_MIN: usize = 9;
 
 /// The batches of deletes that are in progress. `F` is the future of [`route`].
 struct DeletesInProgress<F> {
@@ -51,8 +56,8 @@ struct DeletesInProgress<F> {
     batches: VecDeque<DeleteBatch>,
     /// The number of the first of `batches`.
     first: u64,
-    /// Held by all but the batch that was the first of all.
-    bytes: usize,
+    /// For all but the batch that was the first of all.
+    permit: HeldBytesPermit,
 }
 
 struct DeleteBatch {
@@ -60,22 +65,21 @@ struct DeleteBatch {
     /// `None` while it is being routed.
     outcomes: Option<Outcomes>,
     bytes: usize,
-    _permit: Option<ReplyBytesPermit>,
 }
 
 impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
-    fn new() -> Self {
-        DeletesInProgress { running: FuturesUnordered::new(), batches: VecDeque::new(), first: 0, bytes: 0 }
+    fn new(permit: HeldBytesPermit) -> Self {
+        DeletesInProgress { running: FuturesUnordered::new(), batches: VecDeque::new(), first: 0, permit }
     }
 
     fn next_number(&self) -> u64 {
         self.first + self.batches.len() as u64
     }
 
-    fn push(&mut self, future: F, replies: Vec<PendingReply>, permit: Option<ReplyBytesPermit>, bytes: usize) {
+    fn push(&mut self, future: F, replies: Vec<PendingReply>, bytes: usize) {
         self.running.push(future);
-        self.bytes += bytes;
-        self.batches.push_back(DeleteBatch { replies, outcomes: None, bytes, _permit: permit });
+        self.permit.resize(self.permit.bytes() + bytes);
+        self.batches.push_back(DeleteBatch { replies, outcomes: None, bytes });
     }
 
     fn is_first_done(&self) -> bool {
@@ -87,7 +91,7 @@ impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
         let outcomes = self.batches.front_mut()?.outcomes.take()?;
         let batch = self.batches.pop_front()?;
         self.first += 1;
-        self.bytes -= batch.bytes;
+        self.permit.resize(self.permit.bytes() - batch.bytes);
         Some((batch.replies, outcomes))
     }
 
@@ -109,6 +113,11 @@ impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
         batch.outcomes = Some(outcomes);
         true
     }
+}
+
+/// What a batch of deletes in progress takes, roughly, whose text shares a block of `text_bytes`.
+fn batch_bytes(text_bytes: usize, deletes: usize) -> usize {
+    BATCH_BYTES + text_bytes + deletes * DELETE_BYTES
 }
 
 async fn route(context: &SessionContext, client: Context, number: u64, batch: Batch) -> (u64, Outcomes) {
@@ -146,7 +155,7 @@ impl Session<'_> {
 
     /// Resolves when there may be further deletes to route, or the client or the router ends the connection.
     fn poll_further_input(&mut self, waiter: &mut task::Context<'_>) -> Poll<Result<(), SessionEnd>> {
-        if self.is_closing || self.context.shared.reply_bytes() >= TOTAL_REPLY_BYTES_MAX {
+        if self.is_closing || !self.may_hold_further_deletes(0) {
             return Poll::Pending;
         }
         // A shutdown does not wake the session, but nothing is read after it.
@@ -165,8 +174,8 @@ impl Session<'_> {
         read: Result<(), SessionEnd>,
         mut stopped: Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), SessionEnd> {
-        let mut deletes = DeletesInProgress::new();
-        deletes.push(Either::Left(first), replies, None, 0);
+        let mut deletes = DeletesInProgress::new(self.context.shared.delete_permit());
+        deletes.push(Either::Left(first), replies, 0);
         self.swallow();
         let mut read_end = read.err();
         let mut is_blocked = self.is_closing;
@@ -187,9 +196,8 @@ impl Session<'_> {
                 }
                 self.count_batch(&added.batch);
                 self.delta.overlapped_batches += 1;
-                let permit = self.context.shared.reserve_reply_bytes(bytes);
                 let future = route(self.context, self.client, deletes.next_number(), added.batch);
-                deletes.push(Either::Right(future), added.replies, Some(permit), bytes);
+                deletes.push(Either::Right(future), added.replies, bytes);
             }
             if deletes.batches.is_empty() {
                 break;
@@ -238,9 +246,16 @@ impl Session<'_> {
 
     /// Whether further deletes may be routed. The first batch always may.
     fn may_add_deletes<F>(&self, deletes: &DeletesInProgress<F>) -> bool {
-        let is_below_bounds =
-            deletes.bytes < DELETES_BYTES_MAX && self.context.shared.reply_bytes() < TOTAL_REPLY_BYTES_MAX;
-        deletes.batches.is_empty() || is_below_bounds
+        deletes.batches.is_empty() || self.may_hold_further_deletes(deletes.permit.bytes())
+    }
+
+    /// Whether this session, which holds `bytes`, may hold the deletes of its input, too.
+    fn may_hold_further_deletes(&self, bytes: usize) -> bool {
+        let input_bytes = self.input.len();
+        let deletes_max = (input_bytes / DELETE_TEXT_BYTES_MIN).min(BATCH_REQUESTS_MAX);
+        let added_bytes = batch_bytes(input_bytes, deletes_max);
+        let left_bytes = TOTAL_DELETES_BYTES_MAX.saturating_sub(self.context.shared.delete_bytes() + added_bytes);
+        bytes + added_bytes <= DELETES_BYTES_MAX.min(left_bytes)
     }
 
     /// The deletes at the front of the input, and the bytes that they take. They do not share the memory of the input,
@@ -256,7 +271,7 @@ impl Session<'_> {
         };
         self.input.advance(text_bytes - text.len());
         self.needed_bytes = parsed.needed_bytes;
-        let bytes = BATCH_BYTES + text_bytes + parsed.batch.len() * DELETE_BYTES;
+        let bytes = batch_bytes(text_bytes, parsed.batch.len());
         (parsed, bytes)
     }
 }

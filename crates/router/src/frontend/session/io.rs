@@ -77,7 +77,7 @@ impl Session<'_> {
             return Ok(());
         }
         let permit = self.input_permit.get_or_insert_with(|| self.context.shared.input_permit());
-        if permit.resize(bytes, TOTAL_INPUT_BYTES_MAX) {
+        if permit.try_resize(bytes, TOTAL_INPUT_BYTES_MAX) {
             return Ok(());
         }
         self.delta.closed_input_bound += 1;

@@ -86,7 +86,7 @@ impl Interleaving {
                 in_file.into_iter().for_each(|append| self.is_applied[append] = true);
                 self.server.mark_replayed(number, &self.total);
             }
-            Some(ReplayAction::Flush { number }) => {
+            Some(ReplayAction::Flush { number, .. }) => {
                 // All that was acknowledged before the flush was sent has no file of its own any more.
                 let in_files: Vec<usize> = self.files.values().flatten().copied().collect();
                 for append in (0..APPENDS).filter(|append| !in_files.contains(append)) {
@@ -164,7 +164,7 @@ fn a_flush_covers_only_deletes_that_are_appended_before_it_is_sent() {
     assert_eq!(target, AppendTarget::Flush { number: 0 });
     server.end_append_and_fence(target, Ok((1, 9)), total, &mut replaced);
     assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
-    assert_eq!(server.next_replay_or_unfence(), Some(ReplayAction::Flush { number: 0 }));
+    assert_eq!(server.next_replay_or_unfence(), Some(ReplayAction::Flush { number: 0, is_durable: true }));
     assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Segment { number: 1, at: 0 });
     server.flush_failed(0);
     assert_eq!(server.begin_append(100, 1_000, total, u64::MAX), AppendTarget::Covered);
