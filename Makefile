@@ -16,7 +16,8 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: ## a whole region on this machine, with a demo application; Ctrl-C stops it (UP="..." replaces the options)
-	$(CARGO) build --release --workspace --bins
+	$(CARGO) build --release --package lookaside-server --package lookaside-router --package lookaside-invalidator
+	$(CARGO) build --release --package lookaside
 	target/release/lookaside up $(or $(UP),--demo)
 
 test: install lint unit schedules simulate end-to-end ## everything that must pass before a change lands

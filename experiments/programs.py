@@ -48,7 +48,7 @@ def lookaside(name: str) -> Path:
     """One of our release programs."""
     path = PROGRAMS / name
     if not path.exists():
-        raise Unusable(f"{name} is not built: cargo build --release --workspace --bins")
+        raise Unusable(f"{name} is not built: cargo build --release --package {name}")
     return path
 
 

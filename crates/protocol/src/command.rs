@@ -56,6 +56,12 @@ impl<'a> Keys<'a> {
         are_keys(text).then_some(Keys(text))
     }
 
+    /// The keys in a text that [`Keys::text`] has returned: it is not checked again.
+    pub fn from_checked(text: &'a [u8]) -> Keys<'a> {
+        debug_assert!(are_keys(text), "they were parsed as keys");
+        Keys(text)
+    }
+
     /// The remaining keys, with all spaces between them.
     pub fn text(&self) -> &'a [u8] {
         self.0

@@ -74,10 +74,15 @@ impl Health {
         self.probe.is_none()
     }
 
+    /// Records a reply. The same as [`Health::on_outcome`] of one, without a clock.
+    pub fn on_reply(&mut self) -> Option<HealthChange> {
+        self.mark_up()
+    }
+
     /// Records the outcome of a request.
     pub fn on_outcome(&mut self, outcome: &Outcome, now_ms: u64) -> Option<HealthChange> {
         match outcome {
-            Ok(_) => self.mark_up(),
+            Ok(_) => self.on_reply(),
             Err(Failure::TimedOut) => {
                 self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
                 if self.timeouts_in_a_row < self.settings.timeouts_until_tko {

@@ -19,6 +19,7 @@ use super::{
     options::DestinationOptions,
     pipeline::{PendingBatch, Pipeline, ProtocolError},
     shared::DestinationShared,
+    timer::Timer,
 };
 use crate::{network::Stream, tko::TkoEpoch};
 use bytes::{Bytes, BytesMut};
@@ -30,11 +31,7 @@ use std::{
     pin::{Pin, pin},
     task::{Context, Poll, ready},
 };
-use tokio::{
-    io::AsyncReadExt,
-    sync::mpsc,
-    time::{Instant, Sleep, sleep_until},
-};
+use tokio::{io::AsyncReadExt, sync::mpsc, time::Instant};
 
 /// Bytes read at once from a server: the size of the blocks whose slices are values.
 pub const READ_BYTES: usize = 32 << 10;
@@ -115,7 +112,7 @@ pub(super) struct Connection<'a> {
     write_buffer: Vec<u8>,
     written_bytes: usize,
     needs_flush: bool,
-    timer: Pin<Box<Sleep>>,
+    timer: Timer,
     is_timer_set: bool,
 }
 
@@ -146,7 +143,7 @@ impl<'a> Connection<'a> {
             write_buffer: Vec::new(),
             written_bytes: 0,
             needs_flush: false,
-            timer: Box::pin(sleep_until(now)),
+            timer: Timer::new(now),
             is_timer_set: false,
         }
     }
@@ -254,8 +251,7 @@ impl<'a> Connection<'a> {
         counters.late_batches.add(self.pipeline.late_batches() - late_batches_before);
         if answered_batches > 0 {
             counters.answered_batches.add(answered_batches);
-            let now_ms = millis_since(self.context.started);
-            self.context.health.on_outcome(&Ok(lookaside_protocol::Reply::Ok), now_ms);
+            self.context.health.on_reply();
         }
         let consumed = parsed?;
         self.needed_bytes = consumed.needed_bytes.max(block.len() - consumed.bytes + 1);
@@ -327,10 +323,10 @@ impl<'a> Connection<'a> {
         loop {
             if !self.is_timer_set {
                 let Some(deadline) = self.next_deadline() else { return Poll::Pending };
-                self.timer.as_mut().reset(deadline);
+                self.timer.reset(deadline);
                 self.is_timer_set = true;
             }
-            ready!(self.timer.as_mut().poll(cx));
+            ready!(self.timer.poll_elapsed(cx));
             self.is_timer_set = false;
             if let Some(end) = self.expire(Instant::now()) {
                 return Poll::Ready(end);

@@ -27,6 +27,7 @@ mod options;
 mod pipeline;
 mod reresolve;
 mod shared;
+mod timer;
 
 pub use connection::READ_BYTES;
 pub use options::{DestinationOptions, DestinationRole};

@@ -14,11 +14,16 @@ use super::{
     connect::connect_and_probe,
     options::{DestinationOptions, log_destination},
     shared::DestinationShared,
+    timer::Timer,
 };
 use crate::network::{Network, Stream};
 use lookaside_routing::Address;
-use std::{future::pending, net::IpAddr, time::Duration};
-use tokio::time::sleep;
+use std::{
+    future::{pending, poll_fn},
+    net::IpAddr,
+    time::Duration,
+};
+use tokio::time::Instant;
 
 /// Resolves with a connection to the server's new address, once its name no longer leads to `peer`. `jitter` in
 /// `0.0..1.0` spreads the lookups of many destinations.
@@ -34,7 +39,8 @@ pub(super) async fn relocated_connection(
     let interval = Duration::from_millis(interval_ms.max(1)).mul_f64(0.75 + 0.5 * jitter.clamp(0.0, 1.0));
     let mut unreachable: Vec<IpAddr> = Vec::new();
     loop {
-        sleep(interval).await;
+        let mut timer = Timer::new(Instant::now() + interval);
+        poll_fn(|cx| timer.poll_elapsed(cx)).await;
         let addresses = match network.resolve(address).await {
             Ok(addresses) if addresses.is_empty() => return pending().await,
             Ok(addresses) if !addresses.contains(&peer) => addresses,

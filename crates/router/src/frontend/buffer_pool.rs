@@ -38,10 +38,11 @@ impl BufferPool {
     /// Keeps buffers for the next session, unless they are large or the pool is full.
     pub(crate) fn release(&self, mut buffers: SessionBuffers) {
         assert!(buffers.input.is_empty() && buffers.out.is_empty(), "no session may see another's bytes");
-        // `capacity` leaves out the bytes that were read from the front, which `reserve` would use again.
-        let is_large = buffers.input.try_reclaim(POOLED_INPUT_BYTES_MAX + 1);
+        // `capacity` leaves out the bytes that were read from the front. They are reclaimed here instead of by the next
+        // session, which would need them; unless a request still uses them.
+        let _ = buffers.input.try_reclaim(buffers.input.capacity() + 1);
         let mut pooled = self.pooled.lock();
-        if pooled.len() < POOLED_BUFFERS_MAX && !is_large {
+        if pooled.len() < POOLED_BUFFERS_MAX && buffers.input.capacity() <= POOLED_INPUT_BYTES_MAX {
             pooled.push(buffers);
         }
     }

@@ -248,7 +248,7 @@ impl OffsetCommand {
         let reply = match self {
             OffsetCommand::Retrieve { keys, operation } => {
                 let (class, keys) = (CommandClass::of(&operation), slice_span(bytes, keys));
-                for key in Keys::parse(&keys).expect("they were parsed as keys").filter(|key| !is_admin_key(key)) {
+                for key in Keys::from_checked(&keys).filter(|key| !is_admin_key(key)) {
                     parsed.batch.push(Request { key: keys.slice_ref(key), operation: operation.clone() });
                 }
                 PendingReply::Retrieve { keys, class }

@@ -48,6 +48,7 @@ use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC,
 use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
+use std::task::Waker;
 use std::time::Duration;
 use std::vec;
 use tokio::sync::watch;
@@ -153,6 +154,8 @@ struct Session<'a> {
     /// The client has sent `quit`, and has not read all of its replies.
     is_closing: bool,
     stop: watch::Receiver<bool>,
+    /// The waker that a change of `stop` wakes; `None` if there is none.
+    stop_waker: Option<Waker>,
     /// For `input`, if it is large.
     input_permit: Option<HeldBytesPermit>,
     /// Whether `input` and `out` are from the pool, or this session's own.
@@ -207,6 +210,7 @@ impl<'a> Session<'a> {
             out: output,
             is_closing,
             stop,
+            stop_waker: None,
             input_permit: None,
             value_sizes: ValueSizeEstimator::new(),
             delta: CounterDelta::default(),
@@ -331,7 +335,7 @@ impl<'a> Session<'a> {
         batch: &mut BatchInProgress,
     ) -> Result<(), SessionEnd> {
         let mut error_line = None;
-        for key in Keys::parse(keys).expect("they were parsed as keys") {
+        for key in Keys::from_checked(keys) {
             if is_admin_key(key) {
                 let reply = self.read_admin_key(key).await;
                 self.reply_writer().write_admin_item(key, &reply);

@@ -184,7 +184,7 @@ impl Session<'_> {
                 deletes.wait_for_all().await;
                 return Err(end);
             }
-            if is_shutting_down(&mut self.stop) {
+            if self.is_stopping() {
                 read_end = Some(SessionEnd::Shutdown);
             }
             is_blocked |= read_end == Some(SessionEnd::Shutdown);
@@ -213,6 +213,13 @@ impl Session<'_> {
             }
         }
         read_end.map_or(Ok(()), Err)
+    }
+
+    /// Whether the shutdown has begun.
+    fn is_stopping(&mut self) -> bool {
+        // If something else has changed, nothing but the waker would tell.
+        self.stop_waker = None;
+        is_shutting_down(&mut self.stop)
     }
 
     /// Writes the replies to the deletes that are done, in order. The others are carried on meanwhile.

@@ -15,6 +15,7 @@ use std::pin::{Pin, pin};
 use std::task::{self, Poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
+use tokio::task::coop::unconstrained;
 
 impl Session<'_> {
     pub(super) async fn read(&mut self, mut stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
@@ -23,7 +24,7 @@ impl Session<'_> {
         let is_large_command = self.input_permit.is_some() && !self.input.is_empty();
         let read = poll_fn(|waiter| match self.poll_read(waiter) {
             Poll::Ready(read) => Poll::Ready(self.count_read(read)),
-            Poll::Pending => stopped.as_mut().poll(waiter).map(|()| Err(SessionEnd::Shutdown)),
+            Poll::Pending => self.poll_stopped(stopped.as_mut(), waiter).map(|()| Err(SessionEnd::Shutdown)),
         });
         let bytes = match is_large_command {
             false => read.await?,
@@ -41,6 +42,23 @@ impl Session<'_> {
             self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
         Ok(())
+    }
+
+    /// Ready once the shutdown has begun. `stopped` keeps the waker from one read to the next, and is polled only if that
+    /// may have been used, or is another.
+    fn poll_stopped(
+        &mut self,
+        stopped: Pin<&mut impl Future<Output = ()>>,
+        waiter: &mut task::Context<'_>,
+    ) -> Poll<()> {
+        let will_wake = self.stop_waker.as_ref().is_some_and(|waker| waker.will_wake(waiter.waker()));
+        if will_wake && !self.stop.has_changed().unwrap_or(true) {
+            return Poll::Pending;
+        }
+        // Constrained, a task without budget would not leave its waker.
+        let stopped = pin!(unconstrained(stopped)).poll(waiter);
+        self.stop_waker = stopped.is_pending().then(|| waiter.waker().clone());
+        stopped
     }
 
     fn count_read(&mut self, read: io::Result<usize>) -> Result<usize, SessionEnd> {
