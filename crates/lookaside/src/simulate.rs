@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
     /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, peers, spool,
-    /// promptness, spares, resize, gutter or coverage
+    /// promptness, spares, resize, gutter, coverage or copy-leases
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]
@@ -63,6 +63,7 @@ pub fn run(options: &Options) -> Result<()> {
             "faults": tally.faults, "hangs": tally.hangs, "upgrades": tally.upgrades, "spooled": tally.spooled,
             "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers, "config_changes": tally.config_changes,
             "lost_coverages": tally.lost_coverages,
+            "former_owner_fills": tally.former_owner_fills,
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
                 "any": outdated.any_ms,
@@ -85,7 +86,8 @@ pub fn run(options: &Options) -> Result<()> {
         writeln!(
             out,
             "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
-             servers: {}, changes of a router's configuration: {}, files of covered configurations lost: {}",
+             servers: {}, changes of a router's configuration: {}, files of covered configurations lost: {}, values copied \
+             from former owners: {}",
             tally.hangs,
             tally.upgrades,
             tally.spooled,
@@ -93,6 +95,7 @@ pub fn run(options: &Options) -> Result<()> {
             tally.spare_takeovers,
             tally.config_changes,
             tally.lost_coverages,
+            tally.former_owner_fills,
         )?;
         writeln!(
             out,

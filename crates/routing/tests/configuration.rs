@@ -388,7 +388,7 @@ fn a_bad_top_is_refused() {
 #[test]
 fn a_bad_pool_is_refused() {
     let keys = "connect_timeout, failure_domains, flush_new_servers, inherit, keep_routing_prefix, name, protocol, \
-                security_mech, server_timeout, servers, spare_after_ms, spares, ssl_service_identity, tags, tko_tracker, type, \
+                resize_warm_up_s, security_mech, server_timeout, servers, spare_after_ms, spares, ssl_service_identity, tags, tko_tracker, type, \
                 unsafe_ssl_skip_verification, use_ssl, weights";
     for (pool, expected) in [
         ("[]", "line 2, column 6, at pools.A: expected a pool: an object with \"servers\", found a list".to_owned()),
@@ -423,6 +423,17 @@ fn a_bad_pool_is_refused() {
         (
             "{\"servers\": [\"a:1\"], \"keep_routing_prefix\": 1}",
             "line 2, column 50, at pools.A.keep_routing_prefix: expected true or false, found the number 1".to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"resize_warm_up_s\": 3601}",
+            "line 2, column 47, at pools.A.resize_warm_up_s: expected seconds from 0 to 3600, found the number 3601"
+                .to_owned(),
+        ),
+        (
+            "{\"servers\": [\"a:1\"], \"resize_warm_up_s\": 60, \"keep_routing_prefix\": true}",
+            "line 2, column 47, at pools.A.resize_warm_up_s: the servers of a pool with \"keep_routing_prefix\" are \
+             routers, which own no keys: expected 0"
+                .to_owned(),
         ),
         (
             "{\"servers\": [\"a:1\"], \"protocol\": \"caret\"}",

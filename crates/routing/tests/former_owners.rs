@@ -158,7 +158,7 @@ impl Pool {
             former: vec![old.clone()],
             former_hash: KeyHash::default(),
             is_owned: Box::new(|_, _, key| !key.starts_with(b"foreign:")),
-            uses_leases: true,
+            unleased_after: None,
         };
         let pool = Arc::new(PoolRoute::new(vec![new.clone()], false, KeyHash::default()));
         let routes = environment.environment(BACKGROUND_TASKS_MAX);

@@ -31,7 +31,7 @@ fn guarantees_hold_under_load_and_faults() {
     assert!(sum.hangs > 10 && sum.upgrades > 5, "{sum:?}");
     assert!(sum.spooled > 100 && sum.flushes > 0 && sum.spare_takeovers > 5, "{sum:?}");
     assert!(sum.config_changes > 50 && sum.lost_coverages > 0, "{sum:?}");
-    assert!(sum.former_owner_fills > 100, "{sum:?}");
+    assert!(sum.former_owner_fills > 30, "{sum:?}");
     assert!(sum.outdated.calm_ms > 0 && sum.outdated.any_ms > OUTDATED_MAX.as_millis() as u64, "{sum:?}");
 }
 

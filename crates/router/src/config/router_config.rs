@@ -30,7 +30,7 @@ pub struct RouterConfig {
     window: Option<WindowSettings>,
     is_measured: bool,
     failover_timeout: Option<Duration>,
-    copies_use_leases: bool,
+    unleased_copies_after: Option<Duration>,
 }
 
 impl RouterConfig {
@@ -54,7 +54,7 @@ impl RouterConfig {
             window: None,
             is_measured: false,
             failover_timeout: Some(FAILOVER_TIMEOUT),
-            copies_use_leases: true,
+            unleased_copies_after: None,
         })
     }
 
@@ -96,15 +96,15 @@ impl RouterConfig {
         RouterConfig { failover_timeout, ..self }
     }
 
-    /// The configuration with values of former owners copied under leases, the default, or without, for a simulation that
-    /// shows why leases are needed.
-    pub fn with_leases_of_copies(self, copies_use_leases: bool) -> RouterConfig {
-        RouterConfig { copies_use_leases, ..self }
+    /// The configuration with values of former owners copied without leases after a time, if `after` is `Some`: for a
+    /// simulation that shows why leases are needed.
+    pub fn with_unleased_copies(self, after: Option<Duration>) -> RouterConfig {
+        RouterConfig { unleased_copies_after: after, ..self }
     }
 
-    /// Whether values of former owners are copied under leases.
-    pub(crate) fn copies_use_leases(&self) -> bool {
-        self.copies_use_leases
+    /// How long copies without leases are delayed; `None` if copies have leases.
+    pub(crate) fn unleased_copies_after(&self) -> Option<Duration> {
+        self.unleased_copies_after
     }
 
     /// The limit on the time that the further destinations of a request may take after one has timed out.

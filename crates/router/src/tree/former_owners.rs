@@ -47,7 +47,7 @@ impl FormerOwners {
                 let this = self.clone();
                 Box::new(move |former, owner, key| this.places.is_owned(&this.config.id, former, owner, key))
             },
-            uses_leases: factory.config.copies_use_leases(),
+            unleased_after: factory.config.unleased_copies_after(),
         };
         Arc::new(FormerOwnerRoute::new(route, owners, self.config.counters.clone(), factory.environment()))
     }

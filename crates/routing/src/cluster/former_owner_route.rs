@@ -79,8 +79,9 @@ pub struct Owners {
     pub former_hash: KeyHash,
     /// Whether deletes of a stored key reach its former owner, given first, and its new one.
     pub is_owned: IsOwned,
-    /// False only in a simulation that shows why copies need leases.
-    pub uses_leases: bool,
+    /// Stores copies without a lease, after this time: for a simulation that shows why leases are needed. `None` if
+    /// copies have leases.
+    pub unleased_after: Option<Duration>,
 }
 
 /// As [`Owners::is_owned`].
@@ -98,7 +99,7 @@ struct Shared {
     former_servers: Vec<Address>,
     former_picker: Picker,
     is_owned: IsOwned,
-    uses_leases: bool,
+    unleased_after: Option<Duration>,
     /// For each former owner, when it may be asked again, in milliseconds of the clock.
     retry_at_ms: Vec<AtomicU64>,
     /// Keys that are copied in the background.
@@ -136,7 +137,7 @@ impl FormerOwnerRoute {
         counters: Arc<FormerOwnerCounters>,
         environment: Environment,
     ) -> FormerOwnerRoute {
-        let Owners { servers, hash, former, former_hash, is_owned, uses_leases } = owners;
+        let Owners { servers, hash, former, former_hash, is_owned, unleased_after } = owners;
         let leaf = |server: &Arc<dyn Destination>| {
             let leaf = DestinationRoute::new(server.clone(), false).with_clock(environment.clock.clone());
             Arc::new(leaf) as Arc<dyn Route>
@@ -150,7 +151,7 @@ impl FormerOwnerRoute {
             retry_at_ms: former.iter().map(|_| AtomicU64::new(0)).collect(),
             former: former.iter().map(leaf).collect(),
             is_owned,
-            uses_leases,
+            unleased_after,
             copying: Mutex::default(),
             is_refused: AtomicBool::new(false),
             counters,
@@ -337,12 +338,15 @@ impl Shared {
     async fn store(&self, leased: Vec<(LeaseToken, Bytes, Copy)>, context: &Context) {
         let lease_set = |(token, key, copy): (LeaseToken, Bytes, Copy)| {
             let Copy { flags, exptime, value } = copy;
-            let operation = match self.uses_leases {
-                true => Operation::LeaseSet { token, flags, exptime, value },
-                false => Operation::Store { mode: StoreMode::Set, flags, exptime, value },
+            let operation = match self.unleased_after {
+                None => Operation::LeaseSet { token, flags, exptime, value },
+                Some(_) => Operation::Store { mode: StoreMode::Set, flags, exptime, value },
             };
             Request { key, operation }
         };
+        if let Some(delay) = self.unleased_after {
+            self.environment.clock.sleep(delay).await;
+        }
         let stores = leased.into_iter().map(lease_set).enumerate().collect();
         let outcomes = route_some(&*self.pool, stores, context).await;
         let stored = outcomes.iter().filter(|(_, outcome)| matches!(outcome, Ok(Reply::Stored))).count();

@@ -17,6 +17,8 @@ use tokio::sync::{mpsc, watch};
 const SPOOL_TIMEOUT: Duration = Duration::from_millis(200);
 /// The fence of a router that is silent for this long expires.
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+/// With `copy-leases` broken.
+const UNLEASED_COPIES_AFTER: Duration = Duration::from_millis(100);
 /// The size of a small spool, in bytes: a few deletes per server.
 const SPOOL_BYTES_SMALL: u64 = 200;
 
@@ -46,8 +48,8 @@ impl SimulatedRegion {
         let (commands, received) = mpsc::unbounded_channel();
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
         self.usage.borrow_mut().add(&spool, &spares, &shared);
-        let copies_use_leases = self.disabled != DisabledGuarantee::CopyLeases;
-        let host = RouterHost { options, spool, spares, shared, copies_use_leases, checker: self.checker.clone() };
+        let unleased_copies_after = (self.disabled == DisabledGuarantee::CopyLeases).then_some(UNLEASED_COPIES_AFTER);
+        let host = RouterHost { options, spool, spares, shared, unleased_copies_after, checker: self.checker.clone() };
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
         let running = RunningRouter { commands, active: publish.subscribe() };
         self.routers.borrow_mut().insert(router, running);

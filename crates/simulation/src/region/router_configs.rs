@@ -8,7 +8,7 @@ use lookaside_router::{
     Spares, Spool,
 };
 use lookaside_routing::Defaults;
-use std::{future::pending, sync::Arc};
+use std::{future::pending, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
 /// What a process adds to each configuration.
@@ -18,7 +18,8 @@ pub(super) struct RouterHost {
     pub(super) spool: Option<Arc<Spool>>,
     pub(super) spares: Arc<Spares>,
     pub(super) shared: Arc<SharedState>,
-    pub(super) copies_use_leases: bool,
+    /// `None` if values of former owners are copied under leases.
+    pub(super) unleased_copies_after: Option<Duration>,
     pub(super) checker: Checker,
 }
 
@@ -36,7 +37,7 @@ impl ResizeHost for RouterHost {
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {
         let config =
             RouterConfig::parse(text, &Defaults::default(), &self.options).map_err(|error| error.to_string())?;
-        let config = config.with_leases_of_copies(self.copies_use_leases);
+        let config = config.with_unleased_copies(self.unleased_copies_after);
         Ok(config.with_spool(self.spool.clone()).with_spares(self.spares.clone()))
     }
 

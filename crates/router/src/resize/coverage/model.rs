@@ -117,7 +117,7 @@ impl World {
     fn new(seed: u64, rules: Rules) -> World {
         let mut random = fastrand::Rng::with_seed(seed);
         let routers = random.usize(2..=3);
-        let warm_up = if seed % 2 == 0 { WARM_UP } else { Duration::ZERO };
+        let warm_up = if seed.is_multiple_of(2) { WARM_UP } else { Duration::ZERO };
         let settings = CoverageSettings { peers: routers - 1, ignores_missing_peers: false, rules };
         let router = |_| {
             let only = SavedConfig { config: candidate(0, warm_up), is_claimed: true, was_read: true };
