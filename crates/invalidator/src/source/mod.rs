@@ -3,6 +3,7 @@
 pub mod mysql;
 pub mod postgres;
 pub mod sqlite;
+pub mod tls;
 
 use lookaside_routing::BoxFuture;
 use std::{fmt, sync::Arc, time::SystemTime};

@@ -6,7 +6,8 @@
 //! ```text
 //! packet.rs -> event.rs, rows.rs -> assembler.rs -> commits
 //!
-//! connection.rs, auth.rs, rsa.rs          login and queries
+//! login.rs, auth.rs, rsa.rs               login, with or without TLS
+//! connection.rs                           queries
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! xa.rs                                   keys of prepared transactions
@@ -18,7 +19,7 @@
 //! decode its GTIDs, and none takes its connections from [`Network`]. The part of the protocol that is needed is small.
 //! Every read here is bounded and cannot panic.
 //!
-//! Not supported: TLS; rules that map a table's columns to keys; logs without GTIDs.
+//! Not supported: rules that map a table's columns to keys; logs without GTIDs.
 
 mod assembler;
 mod auth;
@@ -28,6 +29,7 @@ mod event;
 mod gate;
 mod gtid;
 mod log_coverage;
+mod login;
 mod open_transaction;
 mod options;
 mod packet;
