@@ -108,6 +108,13 @@ pub trait CommitLog: Send + Sync {
     /// log.
     fn covers(&self, position: &Position, other: &Position) -> bool;
 
+    /// Whether this log continues the log `former`, from which `position` was read, so that positions of that one have
+    /// their meaning in this one: after a failover of replicated servers. False by default.
+    fn continues<'a>(&'a self, former: &'a str, position: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
+        let _ = (former, position);
+        Box::pin(async { Ok(false) })
+    }
+
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
     /// may end there. Does nothing by default.
     fn release(&self, position: &Position) {

@@ -34,7 +34,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for T {}
 
 /// How a connection is secured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsOptions {
+pub struct DatabaseTls {
     /// The certificate authorities that the server's certificate is verified by, as a PEM file.
     pub authorities: PathBuf,
     /// Whether the certificate must name the host of the URL.
@@ -52,10 +52,10 @@ pub struct ClientFiles {
     pub key: PathBuf,
 }
 
-impl TlsOptions {
+impl DatabaseTls {
     /// Verifies the certificate by `authorities` and the host's name.
-    pub fn verify_full(authorities: impl Into<PathBuf>) -> TlsOptions {
-        TlsOptions { authorities: authorities.into(), verifies_name: true, client: None }
+    pub fn verify_full(authorities: impl Into<PathBuf>) -> DatabaseTls {
+        DatabaseTls { authorities: authorities.into(), verifies_name: true, client: None }
     }
 
     /// Secures `stream` to `host`.
@@ -177,7 +177,7 @@ impl TlsParameters {
                     _ => {
                         return Err(format!(
                             "has an {name} other than disable, verify-ca and verify-full (DISABLED, VERIFY_CA, \
-                             VERIFY_IDENTITY): without verification TLS protects from nobody in between"
+                             VERIFY_IDENTITY): without verification TLS does not protect from an attacker in between"
                         ));
                     }
                 }
@@ -191,14 +191,14 @@ impl TlsParameters {
     }
 
     /// The options; `None` without TLS.
-    pub fn into_options(self) -> Result<Option<TlsOptions>, String> {
+    pub fn into_options(self) -> Result<Option<DatabaseTls>, String> {
         let client = match (self.certificate, self.key) {
             (Some(certificate), Some(key)) => Some(ClientFiles { certificate, key }),
             (None, None) => None,
             _ => return Err("has one of ssl-cert (sslcert) and ssl-key (sslkey) without the other".into()),
         };
         match (self.verifies_name, self.authorities) {
-            (Some(verifies_name), Some(authorities)) => Ok(Some(TlsOptions { authorities, verifies_name, client })),
+            (Some(verifies_name), Some(authorities)) => Ok(Some(DatabaseTls { authorities, verifies_name, client })),
             (Some(_), None) => Err("verifies certificates without ssl-ca=FILE (sslrootcert=FILE)".into()),
             (None, None) if client.is_none() => Ok(None),
             (None, _) => Err("has certificates without sslmode=verify-full (ssl-mode=VERIFY_IDENTITY)".into()),
@@ -210,7 +210,7 @@ impl TlsParameters {
 mod tests {
     use super::*;
 
-    fn options(parameters: &[(&str, &str)]) -> Result<Option<TlsOptions>, String> {
+    fn options(parameters: &[(&str, &str)]) -> Result<Option<DatabaseTls>, String> {
         let mut tls = TlsParameters::default();
         for (name, value) in parameters {
             assert!(tls.set(name, value)?, "{name}");
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn both_spellings_mean_the_same() {
-        let expected = Ok(Some(TlsOptions::verify_full("/ca.pem")));
+        let expected = Ok(Some(DatabaseTls::verify_full("/ca.pem")));
         assert_eq!(options(&[("sslmode", "verify-full"), ("sslrootcert", "/ca.pem")]), expected);
         assert_eq!(options(&[("ssl-mode", "VERIFY_IDENTITY"), ("ssl-ca", "/ca.pem")]), expected);
         assert_eq!(options(&[("ssl-mode", "DISABLED")]), Ok(None));

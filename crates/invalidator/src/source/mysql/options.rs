@@ -1,7 +1,7 @@
 //! The address and account of the server, and time limits.
 
 use crate::SourceError;
-use crate::source::tls::{TlsOptions, TlsParameters};
+use crate::source::tls::{DatabaseTls, TlsParameters};
 use lookaside_protocol::percent;
 use std::time::Duration;
 
@@ -20,11 +20,16 @@ pub struct MysqlOptions {
     /// Its password. Default none.
     pub password: String,
     /// How connections are secured; `None` (the default) for connections without TLS.
-    pub tls: Option<TlsOptions>,
+    pub tls: Option<DatabaseTls>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
     /// Take keys from the outbox table only, so that the log need not hold the text of statements. Default no.
     pub outbox_only: bool,
+    /// Take keys from comments only, so that the log may have statements instead of rows (`binlog_format` STATEMENT or
+    /// MIXED). Default no.
+    pub comments_only: bool,
+    /// Rows must be complete in the log (`binlog_row_image`), as rules for tables need. Default no.
+    pub needs_full_rows: bool,
     /// Our server id among the replicas. The server disconnects a replica when another one with the same id connects.
     /// Default: 2^31 plus the connection id, which is unique on the server.
     pub server_id: Option<u32>,
@@ -53,6 +58,8 @@ impl Default for MysqlOptions {
             tls: None,
             outbox_table: "lookaside_outbox".into(),
             outbox_only: false,
+            comments_only: false,
+            needs_full_rows: false,
             server_id: None,
             connect_wait_max: Duration::from_secs(5),
             reply_wait_max: Duration::from_secs(10),
@@ -122,7 +129,7 @@ impl MysqlOptions {
     }
 }
 
-fn tls_of(parameters: &str) -> Result<Option<TlsOptions>, String> {
+fn tls_of(parameters: &str) -> Result<Option<DatabaseTls>, String> {
     let mut tls = TlsParameters::default();
     for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
@@ -136,7 +143,7 @@ fn tls_of(parameters: &str) -> Result<Option<TlsOptions>, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MysqlOptions, TlsOptions};
+    use super::{DatabaseTls, MysqlOptions};
 
     #[test]
     fn invalid_urls_are_refused_without_showing_the_password() {
@@ -161,7 +168,7 @@ mod tests {
             "mariadb://u@h?sslmode=verify-full&sslrootcert=/ca.pem",
         ] {
             let options = MysqlOptions::from_url(url).expect(url);
-            assert_eq!((options.host.as_str(), options.tls), ("h", Some(TlsOptions::verify_full("/ca.pem"))), "{url}");
+            assert_eq!((options.host.as_str(), options.tls), ("h", Some(DatabaseTls::verify_full("/ca.pem"))), "{url}");
         }
     }
 

@@ -8,7 +8,7 @@
 //! for longer is treated as dead. Reads are cancel-safe: bytes that have arrived stay in the buffer.
 
 use crate::SourceError;
-use crate::source::tls::{Bytestream, TlsOptions};
+use crate::source::tls::{Bytestream, DatabaseTls};
 use bytes::{Buf, BytesMut};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,8 +42,8 @@ impl PacketStream {
     }
 
     /// Secures the rest of the stream, to `host`.
-    pub(super) async fn secure(self, host: &str, tls: &TlsOptions) -> Result<Self, SourceError> {
-        // Nobody but a man in the middle sends anything before the handshake; it must not pass for the server's.
+    pub(super) async fn secure(self, host: &str, tls: &DatabaseTls) -> Result<Self, SourceError> {
+        // Only an attacker in between sends anything before the handshake; it must not pass for the server's.
         if !self.arrived.is_empty() || !self.message.is_empty() {
             return Err(SourceError::Unusable { why: "the server sent bytes before the TLS handshake".into() });
         }

@@ -1,7 +1,7 @@
 //! The address, account and names that a source needs, and time limits.
 
 use crate::SourceError;
-use crate::source::tls::{TlsOptions, TlsParameters};
+use crate::source::tls::{DatabaseTls, TlsParameters};
 use lookaside_protocol::percent;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub struct PostgresOptions {
     /// The database whose commits are read. Default: named like the user.
     pub database: String,
     /// How connections are secured; `None` (the default) for connections without TLS.
-    pub tls: Option<TlsOptions>,
+    pub tls: Option<DatabaseTls>,
     /// The name that the server shows for its sessions (`pg_stat_activity`). Default `lookaside-invalidator`.
     /// [`PostgresLog`](super::PostgresLog) adds a random number, by which it knows its own.
     pub application_name: String,
@@ -192,7 +192,7 @@ mod tests {
             PostgresOptions::from_url("postgresql://app:x@[::1]:4000/shop?sslmode=verify-full&sslrootcert=%2Fca.pem")
                 .expect("a valid URL");
         assert_eq!(options.address(), "[::1]:4000");
-        assert_eq!(options.tls, Some(TlsOptions::verify_full("/ca.pem")));
+        assert_eq!(options.tls, Some(DatabaseTls::verify_full("/ca.pem")));
         assert_eq!(PostgresOptions::from_url("postgres://app@h").expect("valid").database, "app");
     }
 

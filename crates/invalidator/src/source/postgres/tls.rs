@@ -1,7 +1,7 @@
 //! TLS to the server: PostgreSQL's `SSLRequest`, then the handshake.
 
 use crate::SourceError;
-use crate::source::tls::{Bytestream, TlsOptions};
+use crate::source::tls::{Bytestream, DatabaseTls};
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 pub(super) async fn secure(
     mut stream: Box<dyn Bytestream>,
     host: &str,
-    options: &TlsOptions,
+    options: &DatabaseTls,
 ) -> Result<Box<dyn Bytestream>, SourceError> {
     let unreachable = |error: std::io::Error| SourceError::Unreachable { why: error.to_string() };
     let mut request = BytesMut::new();
