@@ -139,11 +139,7 @@ async fn rows_without_all_columns_are_refused_where_rules_need_them() {
         client.run(END).await;
         assert_eq!(keys_of(&read_until(&mut source, "end").await), ["outbox:1", "end"]);
         client.run("SET GLOBAL binlog_row_image = FULL").await;
-        server.try_source(rules.clone(), Start::Now).await.expect("rows are complete");
-        if kind == Kind::Mysql {
-            client.run("SET GLOBAL binlog_row_value_options = 'PARTIAL_JSON'").await;
-            assert!(refusal(&server, rules).await.contains("SET GLOBAL binlog_row_value_options = ''"));
-        }
+        server.try_source(rules, Start::Now).await.expect("rows are complete");
     }
 }
 
@@ -242,7 +238,8 @@ async fn promote(kind: Kind, replica: &mut Client) {
 
 async fn wait_for_row(client: &mut Client, id: u32) {
     let until = Instant::now() + DEADLINE;
-    while client.one(&format!("SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'user'")).await == "0"
+    // Before the schema is replicated a query of the table would fail.
+    while client.one("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'app'").await == "0"
         || client.one(&format!("SELECT COUNT(*) FROM app.user WHERE id = {id}")).await == "0"
     {
         assert!(Instant::now() < until, "row {id} is not replicated");

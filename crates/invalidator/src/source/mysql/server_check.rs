@@ -223,12 +223,6 @@ fn check_settings(
             value("binlog_row_image")
         ));
     }
-    if value("binlog_row_value_options").contains("PARTIAL_JSON") {
-        return unusable(
-            "the log has parts of JSON values, which rules cannot read: SET GLOBAL binlog_row_value_options = ''"
-                .into(),
-        );
-    }
     Ok(())
 }
 
@@ -250,7 +244,7 @@ async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<String, 
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
              'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
-             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_value_options')",
+             'replicate_annotate_row_events', 'binlog_row_image')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())
