@@ -325,3 +325,30 @@ async fn large_compressed_transactions_are_read_in_parts() {
         assert!(keys[24_999].starts_with("row:24:999:"), "{kind:?}: {}", keys[24_999]);
     }
 }
+
+/// A copied data directory, or a removed `auto.cnf`, gives a server another `server_uuid`; its log is the same.
+#[tokio::test]
+async fn server_with_a_new_uuid_continues_its_log() {
+    let Some(mysqld) = fetched::mysqld() else { return };
+    let mut server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
+    let read = last_position(&read_until(&mut source, "first").await);
+    client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: unread */").await;
+    let former = source.identity().to_owned();
+    server.kill();
+    std::fs::remove_file(server.path("data/auto.cnf")).expect("the file of the UUID");
+    server.restart().await;
+    let log = log_of(&server);
+    assert_ne!(log.identity().await.expect("an identity"), former);
+    assert_eq!(log.continues(&former, &read).await, Ok(true));
+    let mut client = server.client().await;
+    client.run(END).await;
+    let mut source = server.source(Start::At(read)).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["unread", "end"]);
+    client.run("INSERT INTO app.user VALUES (3, '') /* lookaside: more */").await;
+    let commits = read_until(&mut source, "more").await;
+    assert!(last_position(&commits).0.contains(','), "transactions of both: {commits:?}");
+}

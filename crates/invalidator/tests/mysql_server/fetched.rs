@@ -64,7 +64,7 @@ pub fn mysql_template(mysqld: &str) -> PathBuf {
         let mut command = Command::new(mysqld);
         command
             .env("TMPDIR", temporary)
-            .args(["--no-defaults", "--initialize-insecure", &user_argument()])
+            .args(["--no-defaults", "--initialize-insecure", super::SMALL_MYSQL, &user_argument()])
             .arg(format!("--datadir={}", data.display()));
         command
     })

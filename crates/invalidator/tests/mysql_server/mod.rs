@@ -228,7 +228,11 @@ const MARIADB_ARGUMENTS: [&str; 7] = [
     "--sync-binlog=1",
 ];
 
-const MYSQL_ARGUMENTS: [&str; 5] = [
+/// Each test copies a data directory.
+const SMALL_MYSQL: &str = "--innodb-redo-log-capacity=16M";
+
+const MYSQL_ARGUMENTS: [&str; 6] = [
+    SMALL_MYSQL,
     "--mysqlx=OFF",
     "--secure-file-priv=NULL",
     "--gtid-mode=ON",
