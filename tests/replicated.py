@@ -35,9 +35,10 @@ SMALL_MYSQL = "--innodb-redo-log-capacity=16M"
 
 
 class ReplicatedServer(Process):
-    """A server with a log in rows, and no password."""
+    """A server with a log in rows, and no password. Another kind of database has the same methods."""
 
     kind = ""
+    errors: tuple[type[Exception], ...] = (pymysql.MySQLError, OSError)
     arguments: tuple[str, ...] = ()
 
     def __init__(self, directory: Path, server_id: int = 1) -> None:
@@ -76,11 +77,11 @@ class ReplicatedServer(Process):
         except pymysql.MySQLError:
             return False
 
-    def connect(self, schema: str | None = "app"):
-        """A connection."""
+    def connect(self, schema: str | None = "app", read_timeout: int = 60):
+        """A connection; a statement may take `read_timeout` seconds."""
         return pymysql.connect(
             host="127.0.0.1", port=self.port, user="root", database=schema, autocommit=True, connect_timeout=5,
-            read_timeout=60, max_allowed_packet=STATEMENT_BYTES_MAX,
+            read_timeout=read_timeout, max_allowed_packet=STATEMENT_BYTES_MAX,
         )  # fmt: skip
 
     def run(self, *statements: str, schema: str | None = "app") -> tuple:
@@ -103,7 +104,7 @@ class ReplicatedServer(Process):
 
     def purge(self) -> None:
         """Rotates the log, and removes all of it but the newest file."""
-        self.run("FLUSH BINARY LOGS")
+        self.rotate()
         newest = self.run("SHOW BINARY LOGS")[-1][0]
 
         def is_purged() -> bool:
@@ -128,6 +129,44 @@ class ReplicatedServer(Process):
     def fill_numbers(self, table: str, rows: int) -> str:
         """The statement that inserts the numbers from 1 to `rows` into a table."""
         raise NotImplementedError
+
+    def create_versions(self, rows: int) -> None:
+        """Creates the schema, a table with the version of each row, and an outbox."""
+        self.run(
+            "CREATE DATABASE app",
+            "CREATE TABLE app.versions (id INT PRIMARY KEY, version INT NOT NULL) ENGINE=InnoDB",
+            "CREATE TABLE app.lookaside_outbox (`key` VARBINARY(250) NOT NULL) ENGINE=InnoDB",
+            "INSERT INTO app.versions VALUES " + ",".join(f"({row},0)" for row in range(rows)),
+            schema=None,
+        )
+
+    def change(self, row: int, *keys: str) -> str:
+        """The statement that gives a row the next version, and names its key, or other keys."""
+        named = " ".join(keys or [f"row:{row}"])
+        return f"UPDATE versions SET version = version + 1 WHERE id = {row} /* lookaside: {named} */"
+
+    def rotate(self) -> None:
+        """Begins another file of the log."""
+        self.run("FLUSH BINARY LOGS")
+
+    def commit_often(self, commits: int, rows: int) -> None:
+        """Commits that many changes of one row after another, whose keys are in the outbox."""
+        self.run(
+            f"""
+            CREATE PROCEDURE commit_often() BEGIN
+              DECLARE n INT DEFAULT 0;
+              WHILE n < {commits} DO
+                START TRANSACTION;
+                UPDATE versions SET version = version + 1 WHERE id = n % {rows};
+                INSERT INTO lookaside_outbox VALUES (CONCAT('row:', n % {rows}));
+                COMMIT;
+                SET n = n + 1;
+              END WHILE;
+            END
+            """
+        )
+        with self.connect(read_timeout=600) as connection, connection.cursor() as cursor:
+            cursor.execute("CALL commit_often()")
 
 
 @cache

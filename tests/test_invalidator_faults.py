@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-import pymysql
 import pytest
 from forwarder import Forwarder
 from processes import Cluster, Invalidator, answers, connect, eventually, stats
@@ -26,11 +25,6 @@ FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 RECOVERY_S = 60.0
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def change(row: int) -> str:
-    """The statement that changes a row and names its key."""
-    return f"UPDATE versions SET version = version + 1 WHERE id = {row} /* lookaside: row:{row} */"
 
 
 class Writer(threading.Thread):
@@ -46,12 +40,12 @@ class Writer(threading.Thread):
     def run(self) -> None:
         while not self.is_stopped:
             with (
-                suppress(pymysql.MySQLError, OSError),
+                suppress(*self.database.errors),
                 self.database.connect() as connection,
                 connection.cursor() as cursor,
             ):
                 while not self.is_stopped:
-                    cursor.execute(change(self.commits % ROWS))
+                    cursor.execute(self.database.change(self.commits % ROWS))
                     self.commits += 1
 
     def wait_for(self, commits: int) -> None:
@@ -76,13 +70,7 @@ class Region:
         self.state_dir = folder / "state"
         self.invalidator: Invalidator | None = None
         self.writer: Writer | None = None
-        database.run(
-            "CREATE DATABASE app",
-            "CREATE TABLE app.versions (id INT PRIMARY KEY, version INT NOT NULL) ENGINE=InnoDB",
-            "CREATE TABLE app.lookaside_outbox (`key` VARBINARY(250) NOT NULL) ENGINE=InnoDB",
-            "INSERT INTO app.versions VALUES " + ",".join(f"({row},0)" for row in range(ROWS)),
-            schema=None,
-        )
+        database.create_versions(ROWS)
 
     def start_invalidator(self, *arguments: str) -> None:
         """Starts the invalidator, which reaches everything through the forwarders."""
@@ -241,7 +229,7 @@ def test_failover_to_a_promoted_replica(region, kind, tmp_path):
         versions = region.versions()
 
         def is_replicated() -> bool:
-            with suppress(pymysql.MySQLError):
+            with suppress(*replica.errors):
                 return dict(replica.run("SELECT id, version FROM versions")) == versions
             return False
 
@@ -249,7 +237,7 @@ def test_failover_to_a_promoted_replica(region, kind, tmp_path):
         # One commit is read from the replica alone.
         region.fill()
         region.invalidator.kill()
-        region.database.run(change(0))
+        region.database.run(region.database.change(0))
         versions = region.versions()
         eventually(is_replicated, "the replica has the last commit", 60)
         region.database.kill()
@@ -299,9 +287,9 @@ def test_full_disk_under_the_positions(region):
             region.writer.wait_for(ROWS)
         eventually(lambda: "No space left" in region.invalidator.log(), "that is logged")
         region.fill()
-        region.database.run(change(0))
+        region.database.run(region.database.change(0))
         region.invalidator.kill()
-        region.database.run(*map(change, range(ROWS)))
+        region.database.run(*map(region.database.change, range(ROWS)))
         start = time.monotonic()
         filler.unlink()
         region.invalidator.start()
@@ -314,10 +302,10 @@ def test_full_disk_under_the_positions(region):
 def test_rotated_log(region):
     with region.fault():
         for _ in range(5):
-            region.database.run("FLUSH BINARY LOGS")
+            region.database.rotate()
             region.writer.wait_for(20)
         region.invalidator.kill()
-        region.database.run("FLUSH BINARY LOGS")
+        region.database.rotate()
         region.writer.wait_for(ROWS)
     start = time.monotonic()
     region.invalidator.start()
@@ -345,7 +333,7 @@ def test_a_statement_of_20_mb(region):
     start = time.monotonic()
     region.database.run(
         f"INSERT INTO large VALUES (1, '{'x' * (20 << 20)}') /* lookaside: row:0 */",
-        change(0),
+        region.database.change(0),
     )
     region.recover(start)
 
@@ -358,7 +346,7 @@ def test_a_transaction_of_10_000_keys(region):
     start = time.monotonic()
     region.database.run(
         "BEGIN",
-        f"UPDATE versions SET version = version + 1 WHERE id = 0 /* lookaside: {' '.join(named)} */",
+        region.database.change(0, *named),
         "INSERT INTO lookaside_outbox VALUES " + ",".join(f"('{key}')" for key in outbox),
         "COMMIT",
     )
@@ -383,7 +371,7 @@ def test_a_transaction_of_many_rows(region):
     region.database.run(
         "BEGIN",
         region.database.fill_numbers("many", rows),
-        change(0),
+        region.database.change(0),
         "COMMIT",
     )
     region.recover(time.monotonic())
@@ -391,29 +379,10 @@ def test_a_transaction_of_many_rows(region):
 
 
 def test_many_commits_while_a_cluster_is_down(region):
-    commits = 10_000 * SCALE
-    region.database.run(
-        f"""
-        CREATE PROCEDURE commit_often() BEGIN
-          DECLARE n INT DEFAULT 0;
-          WHILE n < {commits} DO
-            START TRANSACTION;
-            UPDATE versions SET version = version + 1 WHERE id = n % {ROWS};
-            INSERT INTO lookaside_outbox VALUES (CONCAT('row:', n % {ROWS}));
-            COMMIT;
-            SET n = n + 1;
-          END WHILE;
-        END
-        """,
-        "SET GLOBAL innodb_flush_log_at_trx_commit = 0",
-        "SET GLOBAL sync_binlog = 0",
-    )
     router = region.clusters[1].router
     with region.fault(unaffected=(0,)):
         router.kill()
-        with region.database.connect() as connection, connection.cursor() as cursor:
-            connection._read_timeout = 300
-            cursor.execute("CALL commit_often()")
+        region.database.commit_often(10_000 * SCALE, ROWS)
     start = time.monotonic()
     router.start()
     router.wait_ready(lambda: answers(region.clusters[1].port))

@@ -137,6 +137,8 @@ mod tests {
     fn false_lengths_are_refused() {
         let events = event(100);
         assert!(lengths(&payload(&events, 118)).is_err(), "longer than the header says");
+        let two = [event(100), event(100)].concat();
+        assert!(lengths(&payload(&two, 119)).is_err(), "longer than the header says by a whole event");
         assert!(lengths(&payload(&events, u32::MAX)).is_err(), "shorter");
         let mut too_long = event(0);
         too_long[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&u32::MAX.to_le_bytes());
