@@ -22,7 +22,7 @@ up: ## a whole region on this machine, with a demo application; Ctrl-C stops it 
 
 test: install lint unit schedules simulate end-to-end ## everything that must pass before a change lands
 
-install: ## what the tests need: Debian packages, Python packages in .venv
+install: ## what the tests need: Debian packages, Python packages in .venv, a MySQL (80 MB into ~/.cache/lookaside-databases)
 	tests/install
 
 build:
@@ -50,7 +50,7 @@ miri: ## the store's threads under Miri, which sees every unsound access (needs 
 simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)
 
-end-to-end: build ## the built binaries with real clients, a real MariaDB and PostgreSQL
+end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL and PostgreSQL
 	$(PYTHON) -m pytest tests
 
 clients: install build ## real clients of six languages; installs the toolchains they need
@@ -63,12 +63,13 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, and ten minutes of chaos
+soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, and ten minutes of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-server --test session
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
+	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_invalidator_faults.py -k many
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)

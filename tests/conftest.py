@@ -84,3 +84,11 @@ def postgres(postgres_server):
         connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
         connection.execute("CREATE DATABASE app")
     return postgres_server
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How long recoveries took."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "recovery":
+                terminalreporter.write_line(value)

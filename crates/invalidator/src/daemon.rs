@@ -93,12 +93,17 @@ impl DatabaseUrl {
             return Ok(DatabaseUrl::Mysql(MysqlOptions {
                 outbox_table: options.outbox_table.clone(),
                 outbox_only: options.outbox_only,
+                comments_only: options.comments_only,
                 ..server
             }));
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            if options.outbox_only {
-                return Err("--outbox-only is for MariaDB and MySQL: PostgreSQL's log has no text of statements".into());
+            if options.outbox_only || options.comments_only {
+                return Err(
+                    "--outbox-only and --comments-only are for MariaDB and MySQL: PostgreSQL's log has no text \
+                            of statements"
+                        .into(),
+                );
             }
             let server = PostgresOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
             let (outbox_table, publication) = (options.outbox_table.clone(), options.publication.clone());

@@ -43,9 +43,9 @@ Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines 
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-invalidator", version, after_help = EXAMPLES)]
 pub struct Options {
-    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT, mariadb://..., or
-    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not be reachable at the
-    /// start
+    /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE, mariadb://...,
+    /// or postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not be reachable at
+    /// the start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: String,
     /// A frontend cluster and its routers; if one does not answer, the next is used. May be given several times
@@ -107,6 +107,9 @@ pub struct Options {
     /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
+    /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or MIXED)
+    #[arg(long, conflicts_with = "outbox_only")]
+    pub comments_only: bool,
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,

@@ -1,31 +1,16 @@
-//! The binlog source against a real MySQL. Debian's stable release has none, so these tests run only where `MYSQLD`
-//! names a program that runs a `mysqld` of 8.0 or later, and print one line if they are skipped:
-//! `MYSQLD=/usr/sbin/mysqld cargo test -p lookaside-invalidator --test mysql_mysql`.
+//! The binlog source against a real MySQL: keys, compressed and prepared transactions, tags, settings, purged logs.
 
 mod mysql_server;
 
 use lookaside_invalidator::source::mysql::MysqlOptions;
 use lookaside_invalidator::{Position, Source, SourceError, Start};
-use mysql_server::{DEADLINE, Server, keys_of, last_position, read_until};
-use std::{io::Write, time::SystemTime};
+use mysql_server::{DEADLINE, Server, fetched::mysqld, keys_of, last_position, read_until};
+use std::time::SystemTime;
 
 const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)); \
     CREATE TABLE app.lookaside_outbox (item VARBINARY(250), at TIMESTAMP(6) DEFAULT NOW(6))";
 
 const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
-
-/// The program; `None` if there is none. Prints once that the tests are skipped.
-fn mysqld() -> Option<String> {
-    static NOTICE: std::sync::Once = std::sync::Once::new();
-    let program = std::env::var("MYSQLD").ok().filter(|program| !program.is_empty());
-    if program.is_none() {
-        // Not with eprintln, whose output the test harness hides while a test passes.
-        NOTICE.call_once(|| {
-            let _ = std::io::stderr().write_all(b"skipping the tests against MySQL: MYSQLD names no mysqld\n");
-        });
-    }
-    program
-}
 
 #[tokio::test]
 async fn keys_are_read_in_order_compressed_or_not() {
@@ -100,7 +85,7 @@ async fn wrong_settings_are_named_and_logins_work() {
     let server = Server::start_mysql(&mysqld, &[]).await;
     let mut client = server.client().await;
     let error = server.try_source(server.options(), Start::Now).await.err().expect("no texts");
-    assert!(error.to_string().contains("binlog_rows_query_log_events=ON"), "{error}");
+    assert!(error.to_string().contains("SET GLOBAL binlog_rows_query_log_events = ON"), "{error}");
     client.run("SET GLOBAL binlog_rows_query_log_events = ON").await;
     client.run("CREATE USER reader@'%' IDENTIFIED BY 'secret'").await;
     client.run("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO reader@'%'").await;

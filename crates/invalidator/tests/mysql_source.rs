@@ -562,10 +562,10 @@ async fn wrong_settings_are_named_in_errors() {
     assert!(error.contains("'nothing'") && error.contains("GRANT REPLICATION SLAVE"), "{error}");
     client.run("SET GLOBAL binlog_format = STATEMENT").await;
     let error = error_of(server.options()).await;
-    assert!(error.contains("binlog_format=ROW"), "{error}");
+    assert!(error.contains("SET GLOBAL binlog_format = ROW"), "{error}");
     client.run("SET GLOBAL binlog_format = ROW, GLOBAL binlog_annotate_row_events = OFF").await;
     let error = error_of(server.options()).await;
-    assert!(error.contains("binlog_annotate_row_events=ON"), "{error}");
+    assert!(error.contains("SET GLOBAL binlog_annotate_row_events = ON"), "{error}");
     let outbox_only = MysqlOptions { outbox_only: true, ..named("reader", "secret") };
     server.try_source(outbox_only, Start::Now).await.expect("the outbox needs no texts");
     let closed_port = MysqlOptions { port: 1, ..server.options() };

@@ -4,6 +4,7 @@ mod postgres_server;
 
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresLog, PostgresOptions, Purpose};
+use lookaside_invalidator::source::tls::DatabaseTls;
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
 use postgres_server::{Client, DEADLINE, Server, keys_of, last_position, read_until};
 use std::{
@@ -302,7 +303,7 @@ async fn tls_is_verified() {
     client.run("SELECT pg_reload_conf()").await;
     let options = |host: &str| PostgresOptions {
         host: host.into(),
-        root_certificates: Some(certificate.clone()),
+        tls: Some(DatabaseTls::verify_full(certificate.clone())),
         ..server.options()
     };
     let encrypted = eventually("the server uses TLS", async || {

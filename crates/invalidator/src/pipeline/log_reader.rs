@@ -166,7 +166,16 @@ impl LogReader {
         let actual = self.log.identity().await?;
         let saved = log_identity.get_or_insert_with(|| actual.clone());
         if *saved != actual {
-            return Err(ReadStop::Fatal(PositionError::OtherLog { saved: saved.clone(), actual }.into()));
+            let continues = match &from {
+                Some(position) => self.log.continues(saved, position).await?,
+                None => false,
+            };
+            if !continues {
+                return Err(ReadStop::Fatal(PositionError::OtherLog { saved: saved.clone(), actual }.into()));
+            }
+            let cluster = &self.statistics.name;
+            tracing::warn!(cluster, log = actual, former = *saved, "another server continues the commit log");
+            saved.clone_from(&actual);
         }
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;

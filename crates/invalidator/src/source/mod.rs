@@ -3,6 +3,7 @@
 pub mod mysql;
 pub mod postgres;
 pub mod sqlite;
+pub mod tls;
 
 use lookaside_routing::BoxFuture;
 use std::{fmt, sync::Arc, time::SystemTime};
@@ -106,6 +107,13 @@ pub trait CommitLog: Send + Sync {
     /// Whether all commits up to `other` are among those up to `position`. False if either is not a position of such a
     /// log.
     fn covers(&self, position: &Position, other: &Position) -> bool;
+
+    /// Whether this log continues the log `former`, from which `position` was read, so that positions of that one have
+    /// their meaning in this one: after a failover of replicated servers. False by default.
+    fn continues<'a>(&'a self, former: &'a str, position: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
+        let _ = (former, position);
+        Box::pin(async { Ok(false) })
+    }
 
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
     /// may end there. Does nothing by default.

@@ -1,5 +1,7 @@
 #![allow(dead_code, reason = "each test program uses a part of it")]
-//! A real MariaDB on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
+//! A real MariaDB or MySQL on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
+
+pub mod fetched;
 
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions, MysqlSource, Row};
@@ -23,56 +25,54 @@ pub struct Server {
     child: Child,
     dir: TempDir,
     pub port: u16,
-    arguments: Vec<String>,
+    /// The program and its arguments.
+    command: Vec<String>,
 }
 
 impl Server {
-    /// Starts a server with a log in rows, and `arguments` besides.
+    /// Starts MariaDB with a log in rows, and `arguments` besides.
     pub async fn start(arguments: &[&str]) -> Server {
-        let dir = TempDir::new().expect("a temporary directory");
-        let copied = Command::new("cp").arg("-r").arg(template()).arg(dir.path().join("data")).status();
-        assert!(copied.expect("cp runs").success());
-        let port = free_port();
-        let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
-        let child = spawn(dir.path(), port, &arguments);
-        let mut server = Server { child, dir, port, arguments };
-        server.wait_ready().await;
-        server
+        Server::start_copy("mariadbd", &template(), &MARIADB_ARGUMENTS, arguments).await
     }
 
     /// Starts MySQL, by a program that runs its `mysqld`, with a log in rows and `arguments` besides.
     pub async fn start_mysql(mysqld: &str, arguments: &[&str]) -> Server {
+        Server::start_copy(mysqld, &fetched::mysql_template(mysqld), &MYSQL_ARGUMENTS, arguments).await
+    }
+
+    /// Starts a newer MariaDB than the installed one, by a program that runs its `mariadbd`.
+    pub async fn start_newer_mariadb(mariadbd: &str, arguments: &[&str]) -> Server {
+        let base = fetched::base_arguments(mariadbd);
+        let all: Vec<&str> = base.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
+        Server::start_copy(mariadbd, &fetched::mariadb_template(mariadbd), &MARIADB_ARGUMENTS, &all).await
+    }
+
+    /// Starts `program` on a copy of the data directory `template`.
+    async fn start_copy(program: &str, template: &Path, of_kind: &[&str], arguments: &[&str]) -> Server {
         let dir = TempDir::new().expect("a temporary directory");
-        let data = format!("--datadir={}", dir.path().join("data").display());
-        let user = user_argument().replace("--skip-networking=0", "--console");
-        let output = Command::new(mysqld)
-            .args(["--no-defaults", "--initialize-insecure", &data, &user])
-            .output()
-            .unwrap_or_else(|error| panic!("{mysqld} does not run: {error}"));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let copied = Command::new("cp").arg("-r").arg(template).arg(dir.path().join("data")).status();
+        assert!(copied.expect("cp runs").success());
+        // MySQL's UUID: each copy makes its own.
+        let _ = fs::remove_file(dir.path().join("data/auto.cnf"));
         let port = free_port();
-        let log = fs::File::create(dir.path().join("log")).expect("the log");
-        let child = Command::new(mysqld)
-            .args([
-                "--no-defaults",
-                "--bind-address=127.0.0.1",
-                "--mysqlx=OFF",
-                "--secure-file-priv=NULL",
-                &data,
-                &user,
-            ])
-            .args(["--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--server-id=1", "--performance-schema=OFF"])
-            .arg(format!("--port={port}"))
-            .arg(format!("--socket={}", dir.path().join("socket").display()))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("it ran before");
-        let mut server = Server { child, dir, port, arguments: Vec::new() };
+        let words = [program, "--no-defaults", "--bind-address=127.0.0.1", "--server-id=1", "--performance-schema=OFF"];
+        let own = [
+            format!("--datadir={}", dir.path().join("data").display()),
+            format!("--socket={}", dir.path().join("socket").display()),
+            format!("--port={port}"),
+            user_argument(),
+        ];
+        let words = words.iter().chain(of_kind).map(ToString::to_string).chain(own);
+        let command: Vec<String> = words.chain(arguments.iter().map(ToString::to_string)).collect();
+        let child = spawn(dir.path(), &command);
+        let mut server = Server { child, dir, port, command };
         server.wait_ready().await;
         server
+    }
+
+    /// A path in the server's directory, beside its data.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
     }
 
     /// Sends SIGKILL and waits for the end.
@@ -88,7 +88,7 @@ impl Server {
     }
 
     pub async fn restart(&mut self) {
-        self.child = spawn(self.dir.path(), self.port, &self.arguments);
+        self.child = spawn(self.dir.path(), &self.command);
         self.wait_ready().await;
     }
 
@@ -185,53 +185,79 @@ pub fn last_position(commits: &[Commit]) -> Position {
     commits.last().expect("a commit").position.clone()
 }
 
-/// An initialised data directory, made once for all tests and kept beside the build.
+/// An initialised data directory of the installed MariaDB.
 fn template() -> PathBuf {
-    let version = Command::new("mariadbd").arg("--version").output();
-    let version = version.unwrap_or_else(|error| panic!("mariadbd ({error}) {MISSING}")).stdout;
+    template_of("mariadbd", |data, temporary| {
+        let mut command = Command::new("mariadb-install-db");
+        command
+            .env("TMPDIR", temporary) // A server that starts removes the temporary tables of all in its folder.
+            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
+            .args(["--innodb-log-file-size=8M", &user_argument()])
+            .arg(format!("--datadir={}", data.display()));
+        command
+    })
+}
+
+/// An initialised data directory of `program`, made once for all tests by the command `initialise` and kept beside the
+/// build.
+fn template_of(program: &str, initialise: impl FnOnce(&Path, &Path) -> Command) -> PathBuf {
+    let version = Command::new(program).args(["--no-defaults", "--version"]).output();
+    let version = version.unwrap_or_else(|error| panic!("{program} ({error}) {MISSING}")).stdout;
     let name: String = String::from_utf8_lossy(&version).chars().filter(char::is_ascii_alphanumeric).collect();
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     if !path.exists() {
         let [dir, temporary] =
             [(); 2].map(|()| TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory"));
-        let output = Command::new("mariadb-install-db")
-            .env("TMPDIR", temporary.path()) // A server that starts removes the temporary tables of all in its folder.
-            .args(["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"])
-            .args(["--innodb-log-file-size=8M", &user_argument()])
-            .arg(format!("--datadir={}", dir.path().display()))
-            .output()
-            .unwrap_or_else(|error| panic!("mariadb-install-db ({error}) {MISSING}"));
-        assert!(output.status.success(), "mariadb-install-db: {}", String::from_utf8_lossy(&output.stderr));
+        let data = dir.path().join("data");
+        let mut command = initialise(&data, temporary.path());
+        let output = command.output().unwrap_or_else(|error| panic!("{command:?} ({error}) {MISSING}"));
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
         // Another test may have created it meanwhile; then that one is used.
-        let _ = fs::rename(dir.path(), &path);
+        let _ = fs::rename(data, &path);
     }
     path
 }
+
+const MARIADB_ARGUMENTS: [&str; 7] = [
+    "--log-bin=binlog",
+    "--binlog-format=ROW",
+    "--gtid-strict-mode=ON",
+    "--skip-name-resolve",
+    "--innodb-log-file-size=8M",
+    "--innodb-buffer-pool-size=16M",
+    "--sync-binlog=1",
+];
+
+/// Each test copies a data directory.
+const SMALL_MYSQL: &str = "--innodb-redo-log-capacity=16M";
+
+const MYSQL_ARGUMENTS: [&str; 6] = [
+    SMALL_MYSQL,
+    "--mysqlx=OFF",
+    "--secure-file-priv=NULL",
+    "--gtid-mode=ON",
+    "--enforce-gtid-consistency=ON",
+    "--innodb-buffer-pool-size=32M",
+];
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("its address").port()
 }
 
-/// `mariadbd` runs as root only with `--user=root`.
+/// A server runs as root only with `--user=root`.
 fn user_argument() -> String {
     let is_root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
     if is_root { "--user=root".into() } else { "--skip-networking=0".into() }
 }
 
-fn spawn(dir: &Path, port: u16, arguments: &[String]) -> Child {
-    let log = fs::File::create(dir.join("log")).expect("the log");
-    Command::new("mariadbd")
+fn spawn(dir: &Path, command: &[String]) -> Child {
+    let log = fs::File::options().append(true).create(true).open(dir.join("log")).expect("the log");
+    Command::new(&command[0])
         .env("TMPDIR", dir)
-        .args(["--no-defaults", "--log-bin=binlog", "--binlog-format=ROW", "--gtid-strict-mode=ON"])
-        .args(["--bind-address=127.0.0.1", "--skip-name-resolve", "--innodb-log-file-size=8M", &user_argument()])
-        .args(["--innodb-buffer-pool-size=16M", "--performance-schema=OFF", "--sync-binlog=1", "--server-id=1"])
-        .arg(format!("--port={port}"))
-        .arg(format!("--datadir={}", dir.join("data").display()))
-        .arg(format!("--socket={}", dir.join("socket").display()))
-        .args(arguments)
+        .args(&command[1..])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
         .spawn()
-        .unwrap_or_else(|error| panic!("mariadbd ({error}) {MISSING}"))
+        .unwrap_or_else(|error| panic!("{} ({error}) {MISSING}", command[0]))
 }

@@ -24,7 +24,9 @@ use super::{
     event::{self, BinlogEvent, EventData},
     gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
+    payload::TransactionPayload,
     rows::{self, PresentColumns, TableMap},
+    statement,
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{PreparedTransactions, UnknownXid},
 };
@@ -65,6 +67,9 @@ pub struct Anomalies {
     pub without_gtid: u64,
     /// XA COMMIT of a transaction whose XA PREPARE was not read; its keys, if any, are LOST.
     pub unknown_xids: u64,
+    /// Statements that change rows and are in the log without them (`binlog_format` of the session is STATEMENT or
+    /// MIXED); keys that only rows name, if any, are LOST.
+    pub without_rows: u64,
 }
 
 impl std::ops::Add for Anomalies {
@@ -75,6 +80,7 @@ impl std::ops::Add for Anomalies {
             unfinished: self.unfinished + other.unfinished,
             without_gtid: self.without_gtid + other.without_gtid,
             unknown_xids: self.unknown_xids + other.unknown_xids,
+            without_rows: self.without_rows + other.without_rows,
         }
     }
 }
@@ -178,7 +184,7 @@ impl Assembler {
                 self.end_file(time_s, received_at);
                 self.has_checksum = has_checksum;
             }
-            EventData::Transaction(events) => self.process_compressed(&events, received_at)?,
+            EventData::Transaction(payload) => self.process_compressed(payload, received_at)?,
             EventData::Incident => {
                 return Err(SourceError::PositionLost {
                     position: Position(self.resume_position().to_string()),
@@ -244,10 +250,12 @@ impl Assembler {
     }
 
     /// Processes the events of a compressed transaction. They have no checksums and no positions.
-    fn process_compressed(&mut self, mut events: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
-        while !events.is_empty() {
-            let (bytes, rest) = events.split_at(event::length_of(events)?);
-            events = rest;
+    fn process_compressed(
+        &mut self,
+        mut payload: TransactionPayload<'_>,
+        received_at: SystemTime,
+    ) -> Result<(), SourceError> {
+        while let Some(bytes) = payload.next_event()? {
             let event = BinlogEvent::read(bytes, false)?;
             // No server nests payloads, and nested ones could grow without bound.
             if !matches!(event.body, EventData::Transaction(_)) {
@@ -287,6 +295,7 @@ impl Assembler {
             self.prepared.roll_back(&xid);
             self.commit_open(time_s, received_at);
         } else {
+            self.anomalies.without_rows += u64::from(statement::changes_rows(sql));
             self.process_statement(sql, time_s, received_at)?;
             if self.open.as_ref().is_some_and(|open| open.is_standalone || !open.has_begin) {
                 self.commit_open(time_s, received_at);

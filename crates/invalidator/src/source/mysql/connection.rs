@@ -1,15 +1,13 @@
-//! A connection to a MySQL or MariaDB server: handshake, login, and queries with text results.
+//! A connection to a MySQL or MariaDB server: queries with text results.
 //!
 //! Serves the start-up checks, the gate and the start of a dump. Results are small and few: each is read completely,
-//! within limits. Not supported: TLS, prepared statements, compression of the protocol, loading of local files
-//! (refused).
+//! within limits. Not supported: prepared statements, compression of the protocol, loading of local files (refused).
 
 use super::{
-    auth::Plugin,
     cursor::{Cursor, Malformed},
+    login,
     options::MysqlOptions,
     packet::PacketStream,
-    rsa,
 };
 use crate::SourceError;
 use bytes::BytesMut;
@@ -25,27 +23,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most rows of one result. `SHOW BINARY LOGS` has the longest one.
 const ROWS_MAX: usize = 1_000_000;
 
-/// `LONG_PASSWORD | LONG_FLAG | PROTOCOL_41 | TRANSACTIONS | SECURE_CONNECTION | MULTI_STATEMENTS | MULTI_RESULTS |
-/// PLUGIN_AUTH`. The first tells MariaDB to use none of its own extensions.
-const CAPABILITIES: u32 = 0x1 | 0x4 | 0x200 | 0x2000 | 0x8000 | 0x1_0000 | 0x2_0000 | 0x8_0000;
-
-const PLUGIN_AUTH: u32 = 0x8_0000;
 const MORE_RESULTS: u16 = 0x8;
-/// utf8mb4_general_ci, known to both kinds of server.
-const CHARACTER_SET: u8 = 45;
 
 const COMMAND_QUERY: u8 = 0x03;
 
 const HEAD_OK: u8 = 0x00;
-const HEAD_MORE: u8 = 0x01;
 const HEAD_LOCAL_FILE: u8 = 0xfb;
 const HEAD_END: u8 = 0xfe;
 const HEAD_ERROR: u8 = 0xff;
-
-/// `caching_sha2_password`: whether the server's cache has the password, and the request for its public key.
-const FAST_SUCCESS: u8 = 3;
-const FULL_AUTHENTICATION: u8 = 4;
-const REQUEST_PUBLIC_KEY: u8 = 2;
 
 /// One row, each column as text; `None` is NULL.
 pub type Row = Vec<Option<Vec<u8>>>;
@@ -82,30 +67,21 @@ impl MysqlConnection {
             Ok(connected) => connected.map_err(|error| not_connected(format!(": {error}")))?,
             Err(_) => return Err(not_connected(format!(" within {} ms", limit.as_millis()))),
         };
-        let log_in = MysqlConnection::log_in(PacketStream::new(stream), options);
+        let log_in = MysqlConnection::log_in(PacketStream::new(Box::new(stream)), options);
         timeout_at(started + options.connect_wait_max, log_in).await.unwrap_or_else(|_| {
             let limit_ms = options.connect_wait_max.as_millis();
             Err(SourceError::Unreachable { why: format!("cannot log in to {address} within {limit_ms} ms") })
         })
     }
 
-    async fn log_in(mut packets: PacketStream, options: &MysqlOptions) -> Result<Self, SourceError> {
-        let wait_max = options.reply_wait_max;
-        let handshake = packets.read(wait_max).await?;
-        if handshake.first() == Some(&HEAD_ERROR) {
-            return Err(error_of(&handshake)?.into_login_error(&options.user));
-        }
-        let handshake = Handshake::read(&handshake)?;
-        let plugin = Plugin::from_name(&handshake.plugin).unwrap_or(Plugin::Native);
-        packets.reply(&login_packet(options, plugin, &handshake.nonce)).await?;
-        let mut exchange = LoginExchange { packets: &mut packets, options, plugin, nonce: handshake.nonce };
-        exchange.run().await?;
+    async fn log_in(packets: PacketStream, options: &MysqlOptions) -> Result<Self, SourceError> {
+        let (packets, server) = login::log_in(packets, options).await?;
         Ok(MysqlConnection {
             packets,
-            version: String::from_utf8_lossy(&handshake.version).into_owned(),
-            id: handshake.connection_id,
+            version: server.version,
+            id: server.connection_id,
             user: options.user.clone(),
-            wait_max,
+            wait_max: options.reply_wait_max,
         })
     }
 
@@ -221,18 +197,6 @@ pub fn error_of(packet: &[u8]) -> Result<ServerError, Malformed> {
 }
 
 impl ServerError {
-    /// Converts an error during the login.
-    fn into_login_error(self, user: &str) -> SourceError {
-        let ServerError { code, message } = self;
-        match code {
-            // Wrong password, wrong host, locked or expired account.
-            1045 | 1130 | 1698 | 1820 | 1862 | 3118 | 4151 => SourceError::Unusable {
-                why: format!("the server refuses user '{user}': {message} (error {code}); check user and password"),
-            },
-            _ => ServerError { code, message }.into_source_error(user),
-        }
-    }
-
     /// Converts an error after the login.
     pub fn into_source_error(self, user: &str) -> SourceError {
         let ServerError { code, message } = self;
@@ -245,6 +209,8 @@ impl ServerError {
                      (MariaDB: REPLICATION SLAVE, BINLOG MONITOR, SLAVE MONITOR)"
                 ),
             },
+            // The server lets an expired account log in, if disconnect_on_expired_password is off.
+            login::EXPIRED => login::expired_password(user),
             _ => SourceError::Unreachable { why: format!("error of the server: {message} (error {code})") },
         }
     }
@@ -253,109 +219,6 @@ impl ServerError {
 impl From<Malformed> for SourceError {
     fn from(Malformed(reading): Malformed) -> Self {
         SourceError::Unreachable { why: format!("the server sent a malformed packet while reading {reading}") }
-    }
-}
-
-struct Handshake {
-    version: Vec<u8>,
-    connection_id: u32,
-    nonce: Vec<u8>,
-    plugin: Vec<u8>,
-}
-
-impl Handshake {
-    fn read(packet: &[u8]) -> Result<Handshake, SourceError> {
-        let mut cursor = Cursor::new(packet, "a handshake");
-        let protocol = cursor.u8()?;
-        if protocol != 10 {
-            return Err(SourceError::Unusable {
-                why: format!("the server uses protocol version {protocol}; only 10 (MySQL 4.1 and later) is supported"),
-            });
-        }
-        let version = cursor.until_nul()?.to_vec();
-        let connection_id = cursor.u32()?;
-        let mut nonce = cursor.read_slice(8)?.to_vec();
-        cursor.read_slice(1)?;
-        let capabilities_low = cursor.u16()?;
-        cursor.read_slice(3)?;
-        let capabilities = u32::from(capabilities_low) | u32::from(cursor.u16()?) << 16;
-        let nonce_bytes = usize::from(cursor.u8()?);
-        cursor.read_slice(10)?;
-        let rest = cursor.read_slice(nonce_bytes.saturating_sub(8).max(13))?;
-        nonce.extend_from_slice(rest.strip_suffix(&[0]).unwrap_or(rest));
-        let plugin = match capabilities & PLUGIN_AUTH {
-            0 => Vec::new(),
-            _ => cursor.until_nul().unwrap_or(cursor.rest()).to_vec(),
-        };
-        Ok(Handshake { version, connection_id, nonce, plugin })
-    }
-}
-
-fn login_packet(options: &MysqlOptions, plugin: Plugin, nonce: &[u8]) -> Vec<u8> {
-    let mut payload = Vec::with_capacity(128);
-    payload.extend_from_slice(&CAPABILITIES.to_le_bytes());
-    payload.extend_from_slice(&(1_u32 << 30).to_le_bytes());
-    payload.push(CHARACTER_SET);
-    payload.extend_from_slice(&[0; 23]);
-    payload.extend_from_slice(options.user.as_bytes());
-    payload.push(0);
-    let scrambled = plugin.scramble(options.password.as_bytes(), nonce);
-    payload.push(u8::try_from(scrambled.len()).expect("a hash has 32 bytes at most"));
-    payload.extend_from_slice(&scrambled);
-    payload.extend_from_slice(plugin.name().as_bytes());
-    payload.push(0);
-    payload
-}
-
-/// The exchange from the login packet to the server's OK or error.
-struct LoginExchange<'a> {
-    packets: &'a mut PacketStream,
-    options: &'a MysqlOptions,
-    plugin: Plugin,
-    nonce: Vec<u8>,
-}
-
-impl LoginExchange<'_> {
-    async fn run(&mut self) -> Result<(), SourceError> {
-        loop {
-            let packet = self.packets.read(self.options.reply_wait_max).await?;
-            match packet.first() {
-                Some(&HEAD_OK) => return Ok(()),
-                Some(&HEAD_ERROR) => return Err(error_of(&packet)?.into_login_error(&self.options.user)),
-                Some(&HEAD_END) => self.switch_plugin(&packet).await?,
-                Some(&HEAD_MORE) => self.continue_auth(&packet[1..]).await?,
-                _ => return Err(Malformed("a reply to the login").into()),
-            }
-        }
-    }
-
-    async fn switch_plugin(&mut self, packet: &[u8]) -> Result<(), SourceError> {
-        let mut cursor = Cursor::new(packet, "a change of the authentication plugin");
-        cursor.read_slice(1)?;
-        let name = cursor.until_nul()?;
-        self.plugin = Plugin::from_name(name).ok_or_else(|| SourceError::Unusable {
-            why: format!(
-                "user '{}' uses authentication plugin {}; supported are mysql_native_password and caching_sha2_password",
-                self.options.user,
-                String::from_utf8_lossy(name)
-            ),
-        })?;
-        let nonce = cursor.rest();
-        self.nonce = nonce.strip_suffix(&[0]).unwrap_or(nonce).to_vec();
-        let scrambled = self.plugin.scramble(self.options.password.as_bytes(), &self.nonce);
-        self.packets.reply(&scrambled).await
-    }
-
-    /// Continues `caching_sha2_password`: its cache has the password, or the server wants it under its public key.
-    async fn continue_auth(&mut self, data: &[u8]) -> Result<(), SourceError> {
-        match data {
-            [FAST_SUCCESS] => Ok(()),
-            [FULL_AUTHENTICATION] => self.packets.reply(&[REQUEST_PUBLIC_KEY]).await,
-            public_key => {
-                let encrypted = rsa::encrypt_password(self.options.password.as_bytes(), &self.nonce, public_key)?;
-                self.packets.reply(&encrypted).await
-            }
-        }
     }
 }
 

@@ -10,10 +10,10 @@
 use super::{
     cursor::{Cursor, Malformed},
     gtid::{self, Origin},
+    payload::TransactionPayload,
 };
 use std::io::Read;
 
-const HEADER_BYTES: usize = 19;
 const CHECKSUM_BYTES: usize = 4;
 
 /// The largest size of a decompressed event: the longest statement that a server accepts.
@@ -103,8 +103,8 @@ pub enum EventData<'a> {
         /// Whether they end with a checksum.
         has_checksum: bool,
     },
-    /// A compressed transaction (MySQL): its events, decompressed.
-    Transaction(Vec<u8>),
+    /// A compressed transaction (MySQL).
+    Transaction(TransactionPayload<'a>),
     /// The server lost part of its log.
     Incident,
     /// Another event, which is not needed here.
@@ -137,17 +137,6 @@ impl<'a> BinlogEvent<'a> {
             is_artificial: flags & ARTIFICIAL != 0,
             body: EventData::read(kind, body)?,
         })
-    }
-}
-
-/// The length of the event that begins here, from its header.
-pub fn length_of(bytes: &[u8]) -> Result<usize, Malformed> {
-    let mut cursor = Cursor::new(bytes, "an event's header");
-    cursor.read_slice(9)?;
-    let length = cursor.u32()? as usize;
-    match (HEADER_BYTES..=bytes.len()).contains(&length) {
-        true => Ok(length),
-        false => Err(Malformed("an event's length")),
     }
 }
 
@@ -214,7 +203,7 @@ impl<'a> EventData<'a> {
                 let at = body.len().checked_sub(CHECKSUM_BYTES + 1).ok_or(Malformed("a log's format"))?;
                 EventData::Format { has_checksum: body[at] == 1 }
             }
-            kind::TRANSACTION_PAYLOAD => EventData::Transaction(transaction_payload(body)?),
+            kind::TRANSACTION_PAYLOAD => EventData::Transaction(TransactionPayload::read(body)?),
             kind::INCIDENT => EventData::Incident,
             _ => EventData::Other,
         })
@@ -293,34 +282,6 @@ pub fn inflate(compressed: &[u8]) -> Result<Vec<u8>, Malformed> {
         return Err(Malformed(READING));
     }
     read_limited(flate2::read::ZlibDecoder::new(cursor.rest()), length)
-}
-
-/// Decompresses MySQL's transaction payload: fields of type, length and value, followed by the events.
-fn transaction_payload(body: &[u8]) -> Result<Vec<u8>, Malformed> {
-    const READING: &str = "a compressed transaction";
-    const UNCOMPRESSED: u64 = 255;
-    let mut cursor = Cursor::new(body, READING);
-    let (mut algorithm, mut length) = (UNCOMPRESSED, INFLATED_BYTES_MAX);
-    loop {
-        let field = cursor.length()?;
-        if field == 0 {
-            break;
-        }
-        let mut value = Cursor::new(cursor.bytes()?, READING);
-        match field {
-            2 => algorithm = value.length()? as u64,
-            3 => length = value.length()? as u64,
-            _ => {}
-        }
-    }
-    match algorithm {
-        0 if length <= INFLATED_BYTES_MAX => {
-            let decoder = zstd::stream::read::Decoder::with_buffer(cursor.rest()).map_err(|_| Malformed(READING))?;
-            read_limited(decoder, length)
-        }
-        UNCOMPRESSED => Ok(cursor.rest().to_vec()),
-        _ => Err(Malformed("a transaction with an unsupported compression")),
-    }
 }
 
 fn read_limited(decoder: impl Read, length: u64) -> Result<Vec<u8>, Malformed> {

@@ -78,6 +78,13 @@ impl GtidList {
         self.domains.keys().copied()
     }
 
+    /// Whether the last transaction of some domain is by the same server in both.
+    pub fn shares_origin(&self, other: &GtidList) -> bool {
+        self.domains
+            .iter()
+            .any(|(domain, (server, _))| other.domains.get(domain).is_some_and(|(other, _)| other == server))
+    }
+
     /// Whether this list has reached `other` in every domain, by sequence number.
     pub fn covers(&self, other: &GtidList) -> bool {
         other
@@ -133,6 +140,12 @@ impl GtidSet {
     /// Adds a transaction.
     pub fn add(&mut self, origin: Origin, number: u64) {
         self.add_interval(origin, number, number);
+    }
+
+    /// Whether both have a transaction of the same server.
+    pub fn shares_origin(&self, other: &GtidSet) -> bool {
+        let has = |uuid: &[u8; 16]| self.intervals.keys().any(|(own, _)| own == uuid);
+        other.intervals.keys().any(|(uuid, _)| has(uuid))
     }
 
     /// Adds all transactions of `other`.

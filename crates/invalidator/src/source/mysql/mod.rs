@@ -4,10 +4,12 @@
 //! the gate queries the other.
 //!
 //! ```text
-//! packet.rs -> event.rs, rows.rs -> assembler.rs -> commits
+//! packet.rs -> event.rs, payload.rs, rows.rs, statement.rs -> assembler.rs -> commits
 //!
-//! connection.rs, auth.rs, rsa.rs          login and queries
+//! login.rs, auth.rs, rsa.rs               login, with or without TLS
+//! connection.rs                           queries
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
+//! succession.rs                           another server with the same log, after a failover
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! xa.rs                                   keys of prepared transactions
 //! ```
@@ -18,7 +20,7 @@
 //! decode its GTIDs, and none takes its connections from [`Network`]. The part of the protocol that is needed is small.
 //! Every read here is bounded and cannot panic.
 //!
-//! Not supported: TLS; rules that map a table's columns to keys; logs without GTIDs.
+//! Not supported: rules that map a table's columns to keys; logs without GTIDs.
 
 mod assembler;
 mod auth;
@@ -28,12 +30,16 @@ mod event;
 mod gate;
 mod gtid;
 mod log_coverage;
+mod login;
 mod open_transaction;
 mod options;
 mod packet;
+mod payload;
 mod rows;
 mod rsa;
 mod server_check;
+mod statement;
+mod succession;
 mod visibility_target;
 mod xa;
 
@@ -101,6 +107,14 @@ impl CommitLog for MysqlLog {
             let server = Server::inspect(&mut connection, &self.options).await?;
             let newest = server.start_position(&mut connection, &Start::Now).await?;
             Ok(Position(newest.to_string()))
+        })
+    }
+
+    fn continues<'a>(&'a self, former: &'a str, position: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
+        Box::pin(async move {
+            let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
+            let server = Server::inspect(&mut connection, &self.options).await?;
+            succession::continues(&mut connection, &server, former, position).await
         })
     }
 
@@ -213,7 +227,11 @@ impl MysqlSource {
             let received_at = (self.wall_clock)();
             let ready_before = self.assembler.ready().len();
             match packet.first() {
-                Some(&HEAD_EVENT) => self.assembler.feed(&packet[1..], received_at)?,
+                Some(&HEAD_EVENT) => {
+                    let without_rows = self.assembler.anomalies().without_rows;
+                    self.assembler.feed(&packet[1..], received_at)?;
+                    warn_of_missing_rows(&self.options, without_rows, self.assembler.anomalies().without_rows);
+                }
                 Some(&HEAD_ERROR) => {
                     let error = connection::error_of(&packet)?;
                     return Err(server_check::dump_error(error, self.assembler.resume_position(), &self.options.user));
@@ -309,4 +327,16 @@ impl Source for MysqlSource {
             Ok(())
         })
     }
+}
+
+/// Warns of statements that are in the log without their rows: of the first, and whenever their number has doubled.
+fn warn_of_missing_rows(options: &MysqlOptions, before: u64, now: u64) {
+    if options.comments_only || before.checked_ilog2() == now.checked_ilog2() {
+        return;
+    }
+    tracing::warn!(
+        statements = now,
+        "a session changes rows with a binlog_format other than ROW: keys that the outbox table names there ARE NOT \
+         DELETED. Revoke the right to set it, or name all keys in comments and use --comments-only"
+    );
 }

@@ -1,6 +1,7 @@
 //! The address and account of the server, and time limits.
 
 use crate::SourceError;
+use crate::source::tls::{DatabaseTls, TlsParameters};
 use lookaside_protocol::percent;
 use std::time::Duration;
 
@@ -18,10 +19,17 @@ pub struct MysqlOptions {
     pub user: String,
     /// Its password. Default none.
     pub password: String,
+    /// How connections are secured; `None` (the default) for connections without TLS.
+    pub tls: Option<DatabaseTls>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
     /// Take keys from the outbox table only, so that the log need not hold the text of statements. Default no.
     pub outbox_only: bool,
+    /// Take keys from comments only, so that the log may have statements instead of rows (`binlog_format` STATEMENT or
+    /// MIXED). Default no.
+    pub comments_only: bool,
+    /// Rows must be complete in the log (`binlog_row_image`), as rules for tables need. Default no.
+    pub needs_full_rows: bool,
     /// Our server id among the replicas. The server disconnects a replica when another one with the same id connects.
     /// Default: 2^31 plus the connection id, which is unique on the server.
     pub server_id: Option<u32>,
@@ -47,8 +55,11 @@ impl Default for MysqlOptions {
             port: PORT_DEFAULT,
             user: "root".into(),
             password: String::new(),
+            tls: None,
             outbox_table: "lookaside_outbox".into(),
             outbox_only: false,
+            comments_only: false,
+            needs_full_rows: false,
             server_id: None,
             connect_wait_max: Duration::from_secs(5),
             reply_wait_max: Duration::from_secs(10),
@@ -60,9 +71,10 @@ impl Default for MysqlOptions {
 }
 
 impl MysqlOptions {
-    /// Parses `mysql://user:password@host:port/schema` or the same with `mariadb://`. User and password may be
-    /// percent-encoded. The schema is optional and ignored, as the log covers all schemas, so that an application's URL
-    /// can be used unchanged. Options after a question mark are refused.
+    /// Parses `mysql://user:password@host:port/schema?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE` or the same with
+    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional and ignored, as the log
+    /// covers all schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
+    /// `ssl-cert` and `ssl-key` identify the client. Other parameters are refused.
     ///
     /// ```
     /// use lookaside_invalidator::source::mysql::MysqlOptions;
@@ -78,11 +90,12 @@ impl MysqlOptions {
             .strip_prefix("mysql://")
             .or_else(|| url.strip_prefix("mariadb://"))
             .ok_or_else(|| invalid("does not begin with mysql:// or mariadb://"))?;
-        let (rest, after) = rest.split_once('/').unwrap_or((rest, ""));
-        if after.contains(['/', '?']) {
+        let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (rest, schema) = rest.split_once('/').unwrap_or((rest, ""));
+        if schema.contains('/') {
             return Err(invalid("has more than a schema after the host"));
         }
-        let mut options = MysqlOptions::default();
+        let mut options = MysqlOptions { tls: tls_of(parameters).map_err(|why| invalid(&why))?, ..Default::default() };
         let endpoint = match rest.rsplit_once('@') {
             Some((account, endpoint)) => {
                 let (user, password) = account.split_once(':').unwrap_or((account, ""));
@@ -116,17 +129,46 @@ impl MysqlOptions {
     }
 }
 
+fn tls_of(parameters: &str) -> Result<Option<DatabaseTls>, String> {
+    let mut tls = TlsParameters::default();
+    for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let value = percent::decode_text(value).ok_or("has an invalid percent escape")?;
+        if !tls.set(name, &value)? {
+            return Err("has a parameter other than ssl-mode, ssl-ca, ssl-cert and ssl-key".into());
+        }
+    }
+    tls.into_options()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::MysqlOptions;
+    use super::{DatabaseTls, MysqlOptions};
 
     #[test]
     fn invalid_urls_are_refused_without_showing_the_password() {
-        for url in
-            ["postgres://h", "mysql://u:secret@h/app?ssl=0", "mysql://u:secret%4@h", "mysql://u:secret@h:x", "mysql://"]
-        {
+        for url in [
+            "postgres://h",
+            "mysql://u:secret@h/app?ssl=0",
+            "mysql://u:secret@h?ssl-mode=REQUIRED",
+            "mysql://u:secret@h?ssl-mode=VERIFY_IDENTITY",
+            "mysql://u:secret%4@h",
+            "mysql://u:secret@h:x",
+            "mysql://",
+        ] {
             let error = MysqlOptions::from_url(url).expect_err(url).to_string();
             assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn tls_is_parsed_with_and_without_a_schema() {
+        for url in [
+            "mysql://u@h/app?ssl-mode=VERIFY_IDENTITY&ssl-ca=%2Fca.pem",
+            "mariadb://u@h?sslmode=verify-full&sslrootcert=/ca.pem",
+        ] {
+            let options = MysqlOptions::from_url(url).expect(url);
+            assert_eq!((options.host.as_str(), options.tls), ("h", Some(DatabaseTls::verify_full("/ca.pem"))), "{url}");
         }
     }
 

@@ -8,8 +8,8 @@
 //! for longer is treated as dead. Reads are cancel-safe: bytes that have arrived stay in the buffer.
 
 use crate::SourceError;
+use crate::source::tls::{Bytestream, DatabaseTls};
 use bytes::{Buf, BytesMut};
-use lookaside_client::Stream;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -27,7 +27,7 @@ const HEAD_BYTES: usize = 4;
 
 /// A stream of packets.
 pub struct PacketStream {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn Bytestream>,
     arrived: BytesMut,
     /// The message whose last packet has not arrived yet.
     message: BytesMut,
@@ -37,8 +37,17 @@ pub struct PacketStream {
 
 impl PacketStream {
     /// Reads and writes packets on `stream`.
-    pub fn new(stream: Box<dyn Stream>) -> Self {
+    pub(super) fn new(stream: Box<dyn Bytestream>) -> Self {
         PacketStream { stream, arrived: BytesMut::new(), message: BytesMut::new(), sequence: 0 }
+    }
+
+    /// Secures the rest of the stream, to `host`.
+    pub(super) async fn secure(self, host: &str, tls: &DatabaseTls) -> Result<Self, SourceError> {
+        // Only an attacker in between sends anything before the handshake; it must not pass for the server's.
+        if !self.arrived.is_empty() || !self.message.is_empty() {
+            return Err(SourceError::Unusable { why: "the server sent bytes before the TLS handshake".into() });
+        }
+        Ok(PacketStream { stream: tls.secure(host, self.stream).await?, ..self })
     }
 
     /// Sends `payload` in reply to the last message.

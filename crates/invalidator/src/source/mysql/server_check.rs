@@ -60,27 +60,7 @@ impl Server {
         };
         let variables = variables(connection).await?;
         let value = |name: &str| variables.get(name).map_or("", String::as_str);
-        let unusable = |why: &str| Err(SourceError::Unusable { why: why.into() });
-        if value("log_bin") != "ON" {
-            return unusable("the server has no commit log: start it with log_bin (and binlog_format=ROW)");
-        }
-        // Comments are found in statements of any format, but outbox rows only in rows.
-        if !matches!(value("binlog_format"), "ROW" | "") {
-            return unusable(
-                "binlog_format is not ROW, so inserts into the outbox table would be missed: set binlog_format=ROW",
-            );
-        }
-        if kind == ServerKind::Mysql && value("gtid_mode") != "ON" {
-            return unusable("transactions have no GTIDs: set gtid_mode=ON and enforce_gtid_consistency=ON");
-        }
-        let statements_variable =
-            if kind == ServerKind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
-        if value(statements_variable) != "ON" && !options.outbox_only {
-            return unusable(&format!(
-                "statements are not in the log, so keys in comments would be missed: set {statements_variable}=ON, or \
-                 use --outbox-only"
-            ));
-        }
+        check_settings(kind, &variables, options)?;
         let identity = match kind {
             ServerKind::Mysql => format!("mysql:{}", value("server_uuid")),
             ServerKind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
@@ -200,6 +180,52 @@ pub fn dump_error(error: ServerError, position: &GtidPosition, user: &str) -> So
     }
 }
 
+/// Fails if a setting is unsafe, with the statement that corrects it.
+fn check_settings(
+    kind: ServerKind,
+    variables: &BTreeMap<String, String>,
+    options: &MysqlOptions,
+) -> Result<(), SourceError> {
+    let value = |name: &str| variables.get(name).map_or("", String::as_str);
+    let unusable = |why: String| Err(SourceError::Unusable { why });
+    if value("log_bin") != "ON" {
+        return unusable("the server has no commit log: start it with log_bin (and binlog_format=ROW)".into());
+    }
+    // Comments are found in statements of any format, but outbox rows only in rows.
+    let format = value("binlog_format");
+    if !matches!(format, "ROW" | "") && !options.comments_only {
+        return unusable(format!(
+            "binlog_format is {format}, so inserts into the outbox table would be missed: SET GLOBAL binlog_format = \
+             ROW (sessions that are open keep theirs), or name all keys in comments and use --comments-only"
+        ));
+    }
+    if kind == ServerKind::Mysql && value("gtid_mode") != "ON" {
+        return unusable(
+            "transactions have no GTIDs: SET GLOBAL enforce_gtid_consistency = ON, then SET GLOBAL gtid_mode = \
+             OFF_PERMISSIVE, = ON_PERMISSIVE and = ON, one after the other"
+                .into(),
+        );
+    }
+    let statements =
+        if kind == ServerKind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
+    if value(statements) != "ON" && !options.outbox_only {
+        return unusable(format!(
+            "statements are not in the log, so keys in comments would be missed: SET GLOBAL {statements} = ON, or use \
+             --outbox-only"
+        ));
+    }
+    if !options.needs_full_rows {
+        return Ok(());
+    }
+    if !matches!(value("binlog_row_image"), "FULL" | "FULL_NODUP" | "") {
+        return unusable(format!(
+            "binlog_row_image is {}, so rows lack columns that rules need: SET GLOBAL binlog_row_image = FULL",
+            value("binlog_row_image")
+        ));
+    }
+    Ok(())
+}
+
 /// Parts of the messages, among the many with number 1236, by which a server reports that it no longer has a position.
 const LOST_TEXTS: [&str; 8] = [
     "purged",
@@ -218,7 +244,7 @@ async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<String, 
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
              'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
-             'replicate_annotate_row_events')",
+             'replicate_annotate_row_events', 'binlog_row_image')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())

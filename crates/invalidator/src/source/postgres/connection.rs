@@ -2,7 +2,7 @@
 //!
 //! Serves the start-up checks, the gate and the log. Messages are those of `postgres-protocol`, which knows no sockets;
 //! the stream comes from [`Network`]. Every message and every result is bounded. Login is by password: SCRAM-SHA-256, or
-//! MD5 of an older server; a clear password is sent only over TLS. Not supported: GSSAPI, client certificates.
+//! MD5 of an older server; a clear password is sent only over TLS. Not supported: GSSAPI.
 
 use super::{
     lsn::{Lsn, us_of},
@@ -10,6 +10,7 @@ use super::{
     tls,
 };
 use crate::SourceError;
+use crate::source::tls::Bytestream;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lookaside_client::Network;
 use lookaside_routing::Address;
@@ -28,7 +29,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncReadExt, AsyncWriteExt},
     time::{Instant, timeout, timeout_at},
 };
 
@@ -52,11 +53,6 @@ pub(super) const OBJECT_IN_USE: &str = "55006";
 const COPY_BOTH_TAG: u8 = b'W';
 const WAL_DATA: u8 = b'w';
 const KEEPALIVE: u8 = b'k';
-
-/// A connection's bytes, plain or by TLS.
-pub(super) trait Bytestream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytestream for T {}
 
 /// One row, each column as text; `None` is NULL.
 pub type Row = Vec<Option<String>>;
@@ -157,8 +153,8 @@ impl PostgresConnection {
         options: &PostgresOptions,
         purpose: Purpose,
     ) -> Result<PostgresConnection, SourceError> {
-        if let Some(authorities) = &options.root_certificates {
-            stream = tls::secure(stream, &options.host, authorities).await?;
+        if let Some(options_of_tls) = &options.tls {
+            stream = tls::secure(stream, &options.host, options_of_tls).await?;
         }
         let mut connection = PostgresConnection { stream, received: BytesMut::new(), wait_max: options.reply_wait_max };
         let mut parameters = vec![
@@ -197,7 +193,7 @@ impl PostgresConnection {
                     let hash = md5_hash(options.user.as_bytes(), password, body.salt());
                     frontend::password_message(hash.as_bytes(), &mut reply).map_err(malformed)?;
                 }
-                Message::AuthenticationCleartextPassword if options.root_certificates.is_some() => {
+                Message::AuthenticationCleartextPassword if options.tls.is_some() => {
                     frontend::password_message(password, &mut reply).map_err(malformed)?;
                 }
                 Message::AuthenticationCleartextPassword => {

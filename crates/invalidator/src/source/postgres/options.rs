@@ -1,8 +1,9 @@
 //! The address, account and names that a source needs, and time limits.
 
 use crate::SourceError;
+use crate::source::tls::{DatabaseTls, TlsParameters};
 use lookaside_protocol::percent;
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 const PORT_DEFAULT: u16 = 5432;
 
@@ -22,9 +23,8 @@ pub struct PostgresOptions {
     pub password: String,
     /// The database whose commits are read. Default: named like the user.
     pub database: String,
-    /// The certificate authorities that the server's certificate is verified by, as a PEM file. `None` (the default) for
-    /// a connection without TLS.
-    pub root_certificates: Option<PathBuf>,
+    /// How connections are secured; `None` (the default) for connections without TLS.
+    pub tls: Option<DatabaseTls>,
     /// The name that the server shows for its sessions (`pg_stat_activity`). Default `lookaside-invalidator`.
     /// [`PostgresLog`](super::PostgresLog) adds a random number, by which it knows its own.
     pub application_name: String,
@@ -56,7 +56,7 @@ impl Default for PostgresOptions {
             user: "postgres".into(),
             password: String::new(),
             database: "postgres".into(),
-            root_certificates: None,
+            tls: None,
             application_name: "lookaside-invalidator".into(),
             slot: "lookaside".into(),
             publication: "lookaside".into(),
@@ -71,8 +71,9 @@ impl Default for PostgresOptions {
 
 impl PostgresOptions {
     /// Parses `postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE`, or the same with
-    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the default)
-    /// or `verify-full`, which needs `sslrootcert`. Other parameters are refused, except `application_name`.
+    /// `postgresql://`. User, password, database and values may be percent-encoded. `sslmode` is `disable` (the default),
+    /// `verify-full` or `verify-ca`, which need `sslrootcert`; `sslcert` and `sslkey` identify the client. Other
+    /// parameters are refused, except `application_name`.
     ///
     /// ```
     /// use lookaside_invalidator::source::postgres::PostgresOptions;
@@ -114,23 +115,16 @@ impl PostgresOptions {
     }
 
     fn set_parameters(&mut self, parameters: &str) -> Result<(), SourceError> {
-        let mut is_verified = false;
+        let mut tls = TlsParameters::default();
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            match (name, decoded(value)?) {
-                ("sslmode", mode) if mode == "disable" => is_verified = false,
-                ("sslmode", mode) if mode == "verify-full" => is_verified = true,
-                ("sslmode", _) => return Err(invalid("has an sslmode other than disable and verify-full")),
-                ("sslrootcert", file) => self.root_certificates = Some(file.into()),
-                ("application_name", _) => {}
-                _ => return Err(invalid("has a parameter other than sslmode and sslrootcert")),
+            let is_tls = tls.set(name, &decoded(value)?).map_err(|why| invalid(&why))?;
+            if !is_tls && name != "application_name" {
+                return Err(invalid("has a parameter other than sslmode, sslrootcert, sslcert and sslkey"));
             }
         }
-        match (is_verified, &self.root_certificates) {
-            (true, None) => Err(invalid("has sslmode=verify-full without sslrootcert=FILE")),
-            (false, Some(_)) => Err(invalid("has sslrootcert without sslmode=verify-full")),
-            _ => Ok(()),
-        }
+        self.tls = tls.into_options().map_err(|why| invalid(&why))?;
+        Ok(())
     }
 
     /// `host:port`, with brackets around an IPv6 address.
@@ -198,7 +192,7 @@ mod tests {
             PostgresOptions::from_url("postgresql://app:x@[::1]:4000/shop?sslmode=verify-full&sslrootcert=%2Fca.pem")
                 .expect("a valid URL");
         assert_eq!(options.address(), "[::1]:4000");
-        assert_eq!(options.root_certificates.as_deref(), Some(std::path::Path::new("/ca.pem")));
+        assert_eq!(options.tls, Some(DatabaseTls::verify_full("/ca.pem")));
         assert_eq!(PostgresOptions::from_url("postgres://app@h").expect("valid").database, "app");
     }
 

@@ -1,0 +1,354 @@
+//! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and what continues a
+//! log: a restarted server with prepared transactions, a promoted replica. Each test runs on MariaDB and on MySQL.
+
+mod mysql_server;
+
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::source::mysql::{MysqlLog, MysqlOptions};
+use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
+use mysql_server::{Client, DEADLINE, Server, fetched, keys_of, last_position, read_until};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::time::{Instant, timeout};
+
+const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)) ENGINE=InnoDB; \
+    CREATE TABLE app.lookaside_outbox (item VARBINARY(250)) ENGINE=InnoDB";
+
+const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Mariadb,
+    Mysql,
+}
+
+/// Both kinds, or MariaDB alone where MySQL has not been fetched.
+fn kinds() -> Vec<Kind> {
+    let mysql = fetched::mysqld().map(|_| Kind::Mysql);
+    [Some(Kind::Mariadb), mysql].into_iter().flatten().collect()
+}
+
+impl Kind {
+    async fn start(self, arguments: &[&str]) -> Server {
+        match self {
+            Kind::Mariadb => Server::start(arguments).await,
+            Kind::Mysql => {
+                let mysqld = fetched::mysqld().expect("it was there");
+                let plugins = fetched::plugin_dir(&mysqld);
+                let more = [&[plugins.as_str(), "--binlog-rows-query-log-events=ON"], arguments].concat();
+                Server::start_mysql(&mysqld, &more).await
+            }
+        }
+    }
+
+    fn of<'a>(self, mariadb: &'a str, mysql: &'a str) -> &'a str {
+        if self == Kind::Mariadb { mariadb } else { mysql }
+    }
+}
+
+async fn refusal(server: &Server, options: MysqlOptions) -> String {
+    match server.try_source(options, Start::Now).await.err() {
+        Some(SourceError::Unusable { why }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The keys of a round of statements with comments, in the log's order.
+async fn run_statements(client: &mut Client) -> Vec<&'static str> {
+    client.run("INSERT INTO app.user VALUES (1, 'a'), (2, 'b') /* lookaside: user:1 user:2 */").await;
+    client.run("START TRANSACTION").await;
+    client.run("UPDATE app.user SET name = 'c' WHERE id = 1 /* lookaside: first */").await;
+    client.run("UPDATE app.user SET name = '/* lookaside: fake */' WHERE id = 2 /* lookaside: second */").await;
+    client.run("COMMIT").await;
+    client.run("START TRANSACTION").await;
+    client.run("DELETE FROM app.user WHERE id = 1 /* lookaside: undone */").await;
+    client.run("ROLLBACK").await;
+    client.run_prepared("UPDATE app.user SET name = 'd' WHERE id = 1 /* lookaside: prepared */").await;
+    client.run("ALTER TABLE app.user COMMENT 'c' /* lookaside: schema */").await;
+    client.run("DELETE FROM app.user /* lookaside: all */").await;
+    vec!["user:1", "user:2", "first", "second", "prepared", "schema", "all"]
+}
+
+#[tokio::test]
+async fn comments_name_keys_in_every_format() {
+    for kind in kinds() {
+        for format in ["STATEMENT", "MIXED", "ROW"] {
+            let server = kind.start(&[&format!("--binlog-format={format}")]).await;
+            let mut client = server.client().await;
+            client.run(TABLES).await;
+            if format != "ROW" {
+                let why = refusal(&server, server.options()).await;
+                assert!(why.contains("SET GLOBAL binlog_format = ROW") && why.contains(format), "{why}");
+                let outbox = MysqlOptions { outbox_only: true, ..server.options() };
+                assert!(refusal(&server, outbox).await.contains("SET GLOBAL binlog_format = ROW"));
+            }
+            let comments = MysqlOptions { comments_only: true, ..server.options() };
+            let mut source = server.try_source(comments, Start::Now).await.expect("comments need no rows");
+            let mut expected = run_statements(&mut client).await;
+            client.run(END).await;
+            expected.push("end");
+            assert_eq!(keys_of(&read_until(&mut source, "end").await), expected, "{kind:?} {format}");
+        }
+    }
+}
+
+/// The start-up check reads the global format, but each session may have one of its own.
+#[tokio::test]
+async fn session_that_switches_the_format_is_read_and_reported() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        let mut source = server.source(Start::Now).await;
+        let mut expected = Vec::new();
+        for format in ["STATEMENT", "ROW", "MIXED"] {
+            client.run(&format!("SET SESSION binlog_format = {format}")).await;
+            expected.extend(run_statements(&mut client).await);
+        }
+        client.run("SET SESSION binlog_format = ROW").await;
+        client.run("INSERT INTO app.lookaside_outbox VALUES ('outbox:1')").await;
+        client.run(END).await;
+        expected.extend(["outbox:1", "end"]);
+        assert_eq!(keys_of(&read_until(&mut source, "end").await), expected, "{kind:?}");
+        let with_comments = source.anomalies().without_rows;
+        assert!(with_comments >= 5, "{kind:?}: {with_comments} statements");
+
+        client.run("SET SESSION binlog_format = STATEMENT").await;
+        client.run("INSERT INTO app.lookaside_outbox VALUES ('lost')").await;
+        client.run("SET SESSION binlog_format = ROW; DELETE FROM app.user").await;
+        client.run(END).await;
+        assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"], "its rows are not in the log");
+        assert_eq!(source.anomalies().without_rows, with_comments + 1, "{kind:?}: but it is counted");
+    }
+}
+
+#[tokio::test]
+async fn rows_without_all_columns_are_refused_where_rules_need_them() {
+    for kind in kinds() {
+        let server = kind.start(&["--binlog-row-image=MINIMAL"]).await;
+        let mut client = server.client().await;
+        let rules = MysqlOptions { needs_full_rows: true, ..server.options() };
+        let why = refusal(&server, rules.clone()).await;
+        assert!(why.contains("SET GLOBAL binlog_row_image = FULL") && why.contains("MINIMAL"), "{why}");
+        // Inserted rows have the columns that were given a value: enough for an outbox.
+        client.run(TABLES).await;
+        let mut source = server.source(Start::Now).await;
+        client.run("INSERT INTO app.lookaside_outbox VALUES ('outbox:1')").await;
+        client.run(END).await;
+        assert_eq!(keys_of(&read_until(&mut source, "end").await), ["outbox:1", "end"]);
+        client.run("SET GLOBAL binlog_row_image = FULL").await;
+        server.try_source(rules, Start::Now).await.expect("rows are complete");
+    }
+}
+
+/// A server that waits for a semi-synchronous replica has its commits in the log seconds before readers see them. The
+/// source is no such replica: it must not acknowledge what it does not store, and its gate must wait.
+#[tokio::test]
+async fn semi_synchronous_commits_wait_for_real_replicas_and_the_gate_for_them() {
+    const WAIT_MS: u64 = 1_500;
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        let mut source = server.source(Start::Now).await;
+        client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
+        read_until(&mut source, "first").await;
+        let (role, replicas) = (kind.of("master", "source"), kind.of("slave", "replica"));
+        if kind == Kind::Mysql {
+            client.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
+        }
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_timeout = {WAIT_MS}")).await;
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC")).await;
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_wait_no_{replicas} = ON")).await;
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = ON")).await;
+        let mut writer = server.client().await;
+        let start = Instant::now();
+        let writing = tokio::spawn(async move {
+            writer.run("INSERT INTO app.user VALUES (2, '') /* lookaside: second */").await;
+        });
+        let commits = timeout(DEADLINE, source.next(10)).await.expect("in time").expect("commits");
+        let (read, count) = (start.elapsed(), "SELECT COUNT(*) FROM app.user WHERE id = 2");
+        assert_eq!(keys_of(&commits.commits), ["second"]);
+        if read < Duration::from_millis(WAIT_MS / 2) {
+            assert_eq!(client.one(count).await, "0", "{kind:?}: in the log after {read:?}, and not visible");
+        }
+        source.wait_until_visible(&commits.position).await.expect("visible");
+        assert_eq!(client.one(count).await, "1", "{kind:?}: the gate has waited");
+        assert!(start.elapsed() >= Duration::from_millis(WAIT_MS), "{kind:?}: no replica has acknowledged it");
+        writing.await.expect("it is committed");
+        let clients = format!("SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_{role}_clients'");
+        let rows = client.run(&clients).await;
+        assert_eq!(rows[0][1].as_deref(), Some(&b"0"[..]), "{kind:?}: the source is no replica");
+    }
+}
+
+/// XA PREPARE is in the log before a crash of the server, XA COMMIT after it; the reader has restarted, too.
+#[tokio::test]
+async fn prepared_transactions_outlive_crashes_of_the_server_and_of_the_reader() {
+    for kind in kinds() {
+        let mut server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        let mut source = server.source(Start::Now).await;
+        for xid in ["kept", "undone"] {
+            client.run(&format!("XA START '{xid}'")).await;
+            client.run(&format!("INSERT INTO app.user VALUES ({}, 'a') /* lookaside: {xid} */", xid.len())).await;
+            client.run(&format!("XA END '{xid}'; XA PREPARE '{xid}'")).await;
+            client = server.client().await;
+        }
+        client.run("INSERT INTO app.user VALUES (10, 'b') /* lookaside: between */").await;
+        let before = read_until(&mut source, "between").await;
+        assert_eq!(keys_of(&before), ["between"], "{kind:?}");
+        let position = last_position(&before);
+        drop(source);
+        server.kill();
+        server.restart().await;
+        let mut client = server.client().await;
+        let mut source = server.source(Start::At(position)).await;
+        client.run("XA COMMIT 'kept'").await;
+        client.run("XA ROLLBACK 'undone'").await;
+        client.run(END).await;
+        let keys = keys_of(&read_until(&mut source, "end").await);
+        assert!(keys.contains(&"kept".into()) && !keys.contains(&"undone".into()), "{kind:?}: {keys:?}");
+        assert_eq!(source.anomalies().unknown_xids, 0, "{kind:?}");
+    }
+}
+
+/// Makes `replica` follow `primary`.
+async fn replicate(kind: Kind, primary: &Server, replica: &mut Client) {
+    let port = primary.port;
+    let follow = match kind {
+        Kind::Mariadb => format!(
+            "CHANGE MASTER TO master_host = '127.0.0.1', master_port = {port}, master_user = 'root', \
+             master_use_gtid = slave_pos; START SLAVE"
+        ),
+        Kind::Mysql => format!(
+            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = {port}, SOURCE_USER = 'root', \
+             SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1; START REPLICA"
+        ),
+    };
+    replica.run(&follow).await;
+}
+
+async fn promote(kind: Kind, replica: &mut Client) {
+    replica.run(kind.of("STOP SLAVE; RESET SLAVE ALL", "STOP REPLICA; RESET REPLICA ALL")).await;
+}
+
+async fn wait_for_row(client: &mut Client, id: u32) {
+    let until = Instant::now() + DEADLINE;
+    // Before the schema is replicated a query of the table would fail.
+    while client.one("SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'app'").await == "0"
+        || client.one(&format!("SELECT COUNT(*) FROM app.user WHERE id = {id}")).await == "0"
+    {
+        assert!(Instant::now() < until, "row {id} is not replicated");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn log_of(server: &Server) -> MysqlLog {
+    MysqlLog::new(server.options(), Arc::new(TcpNetwork), Arc::new(SystemTime::now))
+}
+
+/// Behind one address a replica takes the place of its primary. Its identity is another, and the reader stopped.
+#[tokio::test]
+async fn promoted_replica_continues_the_log() {
+    for kind in kinds() {
+        let mut primary = kind.start(&[]).await;
+        let replica = kind.start(&["--server-id=2", "--log-slave-updates=ON"]).await;
+        let stranger = kind.start(&["--server-id=3"]).await;
+        let mut client = primary.client().await;
+        let mut promoted = replica.client().await;
+        if kind == Kind::Mysql {
+            // Transactions of its own set-up, which would be errant.
+            promoted.run("RESET BINARY LOGS AND GTIDS").await;
+        }
+        replicate(kind, &primary, &mut promoted).await;
+        client.run(TABLES).await;
+        let mut source = primary.source(Start::Now).await;
+        client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
+        let read = last_position(&read_until(&mut source, "first").await);
+        client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: unread */").await;
+        wait_for_row(&mut promoted, 2).await;
+        promote(kind, &mut promoted).await;
+        client.run("INSERT INTO app.user VALUES (3, '') /* lookaside: not replicated */").await;
+        let ahead = last_position(&read_until(&mut source, "not").await);
+        let former = source.identity().to_owned();
+        primary.kill();
+
+        let log = log_of(&replica);
+        assert_ne!(log.identity().await.expect("an identity"), former);
+        assert_eq!(log.continues(&former, &read).await, Ok(true), "{kind:?}");
+        promoted.run("INSERT INTO app.user VALUES (4, '') /* lookaside: later */").await;
+        promoted.run(END).await;
+        let mut opened = replica.source(Start::At(read.clone())).await;
+        assert_eq!(keys_of(&read_until(&mut opened, "end").await), ["unread", "later", "end"], "{kind:?}");
+
+        // A replica that lacks what was read: caches may hold what its database never had.
+        assert_eq!(log.continues(&former, &ahead).await, Ok(true), "{kind:?}: the same history");
+        let options = MysqlOptions { visible_wait_max: Duration::from_secs(1), ..replica.options() };
+        let mut behind = replica.try_source(options, Start::At(ahead)).await.expect("a source");
+        let error = timeout(DEADLINE, behind.next(1)).await.expect("in time").expect_err("it is not there");
+        assert!(matches!(error, SourceError::PositionLost { .. }), "{kind:?}: {error}");
+
+        stranger.client().await.run(TABLES).await;
+        let other = log_of(&stranger);
+        assert_eq!(other.continues(&former, &read).await, Ok(false), "{kind:?}: another history");
+        assert_eq!(other.continues(&former, &Position("none".into())).await, Ok(false), "{kind:?}");
+        assert_eq!(log.continues("postgres:1", &read).await, Ok(false), "{kind:?}");
+    }
+}
+
+/// A transaction of many rows is compressed by tens of megabytes to one event. It was decompressed as a whole.
+#[tokio::test]
+async fn large_compressed_transactions_are_read_in_parts() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        let compress = kind.of(
+            "SET GLOBAL log_bin_compress = ON, GLOBAL log_bin_compress_min_len = 10",
+            "SET SESSION binlog_transaction_compression = ON",
+        );
+        client.run(compress).await;
+        let mut source = server.source(Start::Now).await;
+        client.run("START TRANSACTION").await;
+        for n in 0..25 {
+            let rows: Vec<String> = (0..1_000).map(|row| format!("('row:{n}:{row}:{}')", "x".repeat(200))).collect();
+            client.run(&format!("INSERT INTO app.lookaside_outbox VALUES {}", rows.join(","))).await;
+        }
+        client.run("COMMIT").await;
+        client.run(END).await;
+        let keys = keys_of(&read_until(&mut source, "end").await);
+        assert_eq!(keys.len(), 25_001, "{kind:?}");
+        assert!(keys[24_999].starts_with("row:24:999:"), "{kind:?}: {}", keys[24_999]);
+    }
+}
+
+/// A copied data directory, or a removed `auto.cnf`, gives a server another `server_uuid`; its log is the same.
+#[tokio::test]
+async fn server_with_a_new_uuid_continues_its_log() {
+    let Some(mysqld) = fetched::mysqld() else { return };
+    let mut server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let mut source = server.source(Start::Now).await;
+    client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: first */").await;
+    let read = last_position(&read_until(&mut source, "first").await);
+    client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: unread */").await;
+    let former = source.identity().to_owned();
+    server.kill();
+    std::fs::remove_file(server.path("data/auto.cnf")).expect("the file of the UUID");
+    server.restart().await;
+    let log = log_of(&server);
+    assert_ne!(log.identity().await.expect("an identity"), former);
+    assert_eq!(log.continues(&former, &read).await, Ok(true));
+    let mut client = server.client().await;
+    client.run(END).await;
+    let mut source = server.source(Start::At(read)).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["unread", "end"]);
+    client.run("INSERT INTO app.user VALUES (3, '') /* lookaside: more */").await;
+    let commits = read_until(&mut source, "more").await;
+    assert!(last_position(&commits).0.contains(','), "transactions of both: {commits:?}");
+}

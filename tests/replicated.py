@@ -1,0 +1,259 @@
+"""MariaDB and MySQL servers of a test's own that can be killed, replicated and promoted.
+
+MySQL is not in Debian's stable release: `tests/fetch_database` puts it into a folder.
+"""
+
+import atexit
+import getpass
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pymysql
+from mariadb import NO_NATIVE_AIO
+from processes import Process, eventually, free_port
+
+STATEMENT_BYTES_MAX = 64 << 20
+
+# Nothing is synced: a killed process loses no commit by that, and the tests are several times as fast.
+SURVIVE_KILLS_ALONE = ("--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0")
+
+
+def fetched(name: str) -> Path | None:
+    """The program that runs a fetched server; None if it has not been fetched."""
+    folder = os.environ.get("LOOKASIDE_DATABASES") or Path.home() / ".cache" / "lookaside-databases"
+    program = Path(folder) / name / "run"
+    return program if program.exists() else None
+
+
+# Each test copies a data directory.
+SMALL_MARIADB = "--innodb-log-file-size=16M"
+SMALL_MYSQL = "--innodb-redo-log-capacity=16M"
+
+
+class ReplicatedServer(Process):
+    """A server with a log in rows, and no password. Another kind of database has the same methods."""
+
+    kind = ""
+    errors: tuple[type[Exception], ...] = (pymysql.MySQLError, OSError)
+    arguments: tuple[str, ...] = ()
+
+    def __init__(self, directory: Path, server_id: int = 1) -> None:
+        self.port = free_port()
+        self.socket = f"/tmp/lookaside-{self.port}.sock"  # a socket's path may have 107 bytes
+        home = directory / f"{self.kind}-{server_id}"
+        home.mkdir()
+        shutil.copytree(self.template(), home / "data")
+        # MySQL's UUID: each copy makes its own.
+        (home / "data" / "auto.cnf").unlink(missing_ok=True)
+        command = [
+            self.program(), "--no-defaults", f"--datadir={home / 'data'}", f"--user={getpass.getuser()}",
+            f"--socket={self.socket}", f"--port={self.port}", "--bind-address=127.0.0.1", "--log-bin=binlog",
+            f"--server-id={server_id}", "--innodb-buffer-pool-size=64M", NO_NATIVE_AIO,
+            f"--max-allowed-packet={STATEMENT_BYTES_MAX}", *SURVIVE_KILLS_ALONE, *self.arguments,
+        ]  # fmt: skip
+        # A server that starts removes the temporary tables of all in its folder.
+        super().__init__(f"{self.kind}-{server_id}", command, home, env={**os.environ, "TMPDIR": str(home)})
+        self.wait_ready(self.accepts, 60)
+
+    @classmethod
+    def program(cls) -> str:
+        """What runs the server."""
+        raise NotImplementedError
+
+    @classmethod
+    def template(cls) -> Path:
+        """An initialised data directory, made once."""
+        raise NotImplementedError
+
+    def accepts(self) -> bool:
+        """Whether the server accepts connections."""
+        try:
+            self.connect(None).close()
+            return True
+        except pymysql.MySQLError:
+            return False
+
+    def connect(self, schema: str | None = "app", read_timeout: int = 60):
+        """A connection; a statement may take `read_timeout` seconds."""
+        return pymysql.connect(
+            host="127.0.0.1", port=self.port, user="root", database=schema, autocommit=True, connect_timeout=5,
+            read_timeout=read_timeout, max_allowed_packet=STATEMENT_BYTES_MAX,
+        )  # fmt: skip
+
+    def run(self, *statements: str, schema: str | None = "app") -> tuple:
+        """Runs statements, and returns the rows of the last one."""
+        with self.connect(schema) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return cursor.fetchall()
+
+    def stop(self) -> int | None:
+        """SIGKILL: an orderly end takes seconds, and nothing is read afterwards."""
+        if self.running is not None and self.running.poll() is None:
+            self.kill()
+        return super().stop()
+
+    def restart(self) -> None:
+        """Starts the server again, after a kill."""
+        self.start()
+        self.wait_ready(self.accepts, 60)
+
+    def purge(self) -> None:
+        """Rotates the log, and removes all of it but the newest file."""
+        self.rotate()
+        newest = self.run("SHOW BINARY LOGS")[-1][0]
+
+        def is_purged() -> bool:
+            # A file stays for as long as the server has not noticed that its reader is gone.
+            self.run(f"PURGE BINARY LOGS TO '{newest}'")
+            return len(self.run("SHOW BINARY LOGS")) == 1
+
+        eventually(is_purged, "the old files of the log are removed", 60)
+
+    def url(self, port: int | None = None) -> str:
+        """As `--source` takes it, by another port if given."""
+        return f"mysql://root@127.0.0.1:{port or self.port}/app"
+
+    def follow(self, primary: "ReplicatedServer") -> None:
+        """Replicates from another server."""
+        raise NotImplementedError
+
+    def promote(self) -> None:
+        """Stops replicating."""
+        raise NotImplementedError
+
+    def fill_numbers(self, table: str, rows: int) -> str:
+        """The statement that inserts the numbers from 1 to `rows` into a table."""
+        raise NotImplementedError
+
+    def create_versions(self, rows: int) -> None:
+        """Creates the schema, a table with the version of each row, and an outbox."""
+        self.run(
+            "CREATE DATABASE app",
+            "CREATE TABLE app.versions (id INT PRIMARY KEY, version INT NOT NULL) ENGINE=InnoDB",
+            "CREATE TABLE app.lookaside_outbox (`key` VARBINARY(250) NOT NULL) ENGINE=InnoDB",
+            "INSERT INTO app.versions VALUES " + ",".join(f"({row},0)" for row in range(rows)),
+            schema=None,
+        )
+
+    def change(self, row: int, *keys: str) -> str:
+        """The statement that gives a row the next version, and names its key, or other keys."""
+        named = " ".join(keys or [f"row:{row}"])
+        return f"UPDATE versions SET version = version + 1 WHERE id = {row} /* lookaside: {named} */"
+
+    def rotate(self) -> None:
+        """Begins another file of the log."""
+        self.run("FLUSH BINARY LOGS")
+
+    def commit_often(self, commits: int, rows: int) -> None:
+        """Commits that many changes of one row after another, whose keys are in the outbox."""
+        self.run(
+            f"""
+            CREATE PROCEDURE commit_often() BEGIN
+              DECLARE n INT DEFAULT 0;
+              WHILE n < {commits} DO
+                START TRANSACTION;
+                UPDATE versions SET version = version + 1 WHERE id = n % {rows};
+                INSERT INTO lookaside_outbox VALUES (CONCAT('row:', n % {rows}));
+                COMMIT;
+                SET n = n + 1;
+              END WHILE;
+            END
+            """
+        )
+        with self.connect(read_timeout=600) as connection, connection.cursor() as cursor:
+            cursor.execute("CALL commit_often()")
+
+
+@cache
+def data_directory(*command: str) -> Path:
+    """An initialised data directory, made once for this run: `{data}` in the command is its place."""
+    home = Path(tempfile.mkdtemp(prefix="lookaside-database-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    (home / "tmp").mkdir()
+    words = [word.format(data=home / "data") for word in command]
+    environment = {**os.environ, "TMPDIR": str(home / "tmp")}
+    made = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert made.returncode == 0, f"{words}: {made.stdout}{made.stderr}"
+    return home / "data"
+
+
+class MariadbServer(ReplicatedServer):
+    """The installed MariaDB."""
+
+    kind = "mariadb"
+    arguments = (
+        "--binlog-format=ROW", "--gtid-strict-mode=ON", "--skip-name-resolve", "--log-slave-updates=ON", SMALL_MARIADB,
+    )  # fmt: skip
+
+    @classmethod
+    def program(cls) -> str:
+        return "mariadbd"
+
+    @classmethod
+    def template(cls) -> Path:
+        return data_directory(
+            "mariadb-install-db", "--no-defaults", f"--user={getpass.getuser()}", "--skip-test-db",
+            "--auth-root-authentication-method=normal", NO_NATIVE_AIO, SMALL_MARIADB, "--datadir={data}",
+        )  # fmt: skip
+
+    def follow(self, primary: ReplicatedServer) -> None:
+        self.run(
+            f"CHANGE MASTER TO master_host='127.0.0.1', master_port={primary.port}, master_user='root', "
+            "master_use_gtid=slave_pos",
+            "START SLAVE",
+            schema=None,
+        )
+
+    def promote(self) -> None:
+        self.run("STOP SLAVE", "RESET SLAVE ALL", schema=None)
+
+    def fill_numbers(self, table: str, rows: int) -> str:
+        return f"INSERT INTO {table} SELECT seq FROM seq_1_to_{rows}"
+
+
+class MysqlServer(ReplicatedServer):
+    """The fetched MySQL."""
+
+    kind = "mysql"
+    arguments = (
+        "--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--binlog-rows-query-log-events=ON", "--mysqlx=OFF",
+        "--binlog-transaction-compression=ON", "--cte-max-recursion-depth=10000000", "--performance-schema=OFF",
+        "--secure-file-priv=NULL", SMALL_MYSQL,
+    )  # fmt: skip
+
+    @classmethod
+    def program(cls) -> str:
+        program = fetched("mysql")
+        assert program, "MySQL is missing: run tests/fetch_database mysql"
+        return str(program)
+
+    @classmethod
+    def template(cls) -> Path:
+        return data_directory(
+            cls.program(), "--no-defaults", "--initialize-insecure", f"--user={getpass.getuser()}", NO_NATIVE_AIO,
+            SMALL_MYSQL, "--datadir={data}",
+        )  # fmt: skip
+
+    def follow(self, primary: ReplicatedServer) -> None:
+        self.run(
+            "RESET BINARY LOGS AND GTIDS",
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={primary.port}, SOURCE_USER='root', "
+            "SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1",
+            "START REPLICA",
+            schema=None,
+        )
+
+    def promote(self) -> None:
+        self.run("STOP REPLICA", "RESET REPLICA ALL", schema=None)
+
+    def fill_numbers(self, table: str, rows: int) -> str:
+        numbers = f"WITH RECURSIVE n AS (SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {rows})"
+        return f"INSERT INTO {table} {numbers} SELECT id FROM n"
+
+
+SERVERS = {server.kind: server for server in (MariadbServer, MysqlServer)}
