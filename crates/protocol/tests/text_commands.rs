@@ -246,6 +246,13 @@ fn request_of_another_protocol_ends_the_connection_with_all_that_follows() {
         let parsed = parse_command(bytes.as_bytes(), &LIMITS);
         assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None }, "{request:?}");
     }
+    // A handshake longer than any line is one all the same, wherever its bytes are cut.
+    let long = "\x16\x03\x01".to_owned() + &"x".repeat(3_000);
+    for bytes in [long.clone(), long.repeat(4), long + "\n"] {
+        let (close, consumed) = (Some(CloseReason::ForeignProtocol), bytes.len());
+        let parsed = parse_command(bytes.as_bytes(), &LIMITS);
+        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None }, "{consumed} bytes");
+    }
     check_refused_line("get / http/1.1:\x01\r\n", Some("CLIENT_ERROR bad command line format"));
     check_refused_line("GET /\r\n", Some("ERROR"));
 }

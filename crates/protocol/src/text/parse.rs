@@ -48,7 +48,9 @@ const LEADING_SPACES_MAX: usize = 100;
 pub fn parse_command<'a>(buffer: &'a [u8], limits: &Limits) -> Parsed<'a> {
     match line::split_first_line(buffer, limits.line_bytes_max) {
         FirstLine::Whole { line, consumed } => parse_line(buffer, line, consumed, limits),
-        FirstLine::Incomplete if is_tls(buffer) => close(CloseReason::ForeignProtocol, None, buffer),
+        FirstLine::Incomplete | FirstLine::TooLong if is_tls(buffer) => {
+            close(CloseReason::ForeignProtocol, None, buffer)
+        }
         FirstLine::Incomplete if !is_too_long(buffer) => Parsed::Incomplete { needed_bytes: buffer.len() + 1 },
         FirstLine::Incomplete | FirstLine::TooLong => {
             close(CloseReason::LineTooLong, Some(refusal::LINE_TOO_LONG), buffer)
@@ -75,7 +77,7 @@ fn parse_line<'a>(buffer: &'a [u8], line: &'a [u8], consumed: usize, limits: &Li
     if let Some(keys) = line.strip_prefix(b"get ") {
         return to_parsed(parse_retrieve(Operation::Get { cas: false }, Tokens(keys)), consumed, false);
     }
-    if is_too_long(&buffer[..consumed - 1]) {
+    if is_too_long(&buffer[..consumed - 1]) && !is_tls(line) {
         return close(CloseReason::LineTooLong, Some(refusal::LINE_TOO_LONG), buffer);
     }
     let (verb, rest) = line.split_at(line::next_space(line));
