@@ -4,8 +4,8 @@
 use super::{
     change::{Column, Inexpressible, RowChange, TableChange},
     file::Rule,
-    template::{Part, Template},
-    value::Value,
+    template::{Template, TemplatePart},
+    value::RowValue,
 };
 use lookaside_protocol::KEY_BYTES_MAX;
 
@@ -83,7 +83,7 @@ impl BoundRule {
         }
     }
 
-    /// Whether a change's images need the value of column `at`. The others may be [`Value::NotInLog`].
+    /// Whether a change's images need the value of column `at`. The others may be [`RowValue::NotInLog`].
     pub fn needs_column(&self, at: usize) -> bool {
         !self.ignored.is_empty() || self.used.get(at).is_some_and(|is_used| *is_used)
     }
@@ -125,8 +125,8 @@ impl BoundRule {
 
     fn write_image(
         &self,
-        row: &[Value<'_>],
-        unchanged: Option<&[Value<'_>]>,
+        row: &[RowValue<'_>],
+        unchanged: Option<&[RowValue<'_>]>,
         scratch: &mut Vec<u8>,
         each: &mut dyn FnMut(&[u8]),
         written: &mut Written,
@@ -144,8 +144,9 @@ impl BoundRule {
         }
     }
 
-    fn changes_ignored_columns_only(&self, before: &[Value<'_>], after: &[Value<'_>]) -> bool {
-        let is_unchanged = |(before, after): (&Value<'_>, &Value<'_>)| *after == Value::NotInLog || before == after;
+    fn changes_ignored_columns_only(&self, before: &[RowValue<'_>], after: &[RowValue<'_>]) -> bool {
+        let is_unchanged =
+            |(before, after): (&RowValue<'_>, &RowValue<'_>)| *after == RowValue::NotInLog || before == after;
         !self.ignored.is_empty()
             && self
                 .ignored
@@ -156,9 +157,9 @@ impl BoundRule {
 }
 
 fn bind_template(template: &Template, mut find: impl FnMut(&str) -> Option<usize>) -> BoundTemplate {
-    let bind = |part: &Part| match part {
-        Part::Literal(text) => Some(BoundPart::Literal(text.clone())),
-        Part::Column(name) => find(name).map(BoundPart::Column),
+    let bind = |part: &TemplatePart| match part {
+        TemplatePart::Literal(text) => Some(BoundPart::Literal(text.clone())),
+        TemplatePart::Column(name) => find(name).map(BoundPart::Column),
     };
     template.parts.iter().filter_map(bind).collect()
 }
@@ -166,8 +167,8 @@ fn bind_template(template: &Template, mut find: impl FnMut(&str) -> Option<usize
 /// Writes one key; false if a column is NULL.
 fn write_key(
     template: &BoundTemplate,
-    row: &[Value<'_>],
-    unchanged: Option<&[Value<'_>]>,
+    row: &[RowValue<'_>],
+    unchanged: Option<&[RowValue<'_>]>,
     out: &mut Vec<u8>,
 ) -> Result<bool, Inexpressible> {
     for part in template {
@@ -175,17 +176,17 @@ fn write_key(
             BoundPart::Literal(text) => out.extend_from_slice(text),
             BoundPart::Column(at) => {
                 let value = match (row.get(*at), unchanged) {
-                    (None | Some(Value::NotInLog), Some(unchanged)) => unchanged.get(*at),
+                    (None | Some(RowValue::NotInLog), Some(unchanged)) => unchanged.get(*at),
                     (value, _) => value,
                 };
                 match value {
-                    None | Some(Value::NotInLog) => return Err(Inexpressible::NotInLog),
-                    Some(Value::Null) => return Ok(false),
+                    None | Some(RowValue::NotInLog) => return Err(Inexpressible::NotInLog),
+                    Some(RowValue::Null) => return Ok(false),
                     // The key is too long for a server already; a long value is not copied.
-                    Some(Value::Text(text)) if text.len() > KEY_BYTES_MAX => {
+                    Some(RowValue::Text(text)) if text.len() > KEY_BYTES_MAX => {
                         out.extend_from_slice(&text.as_bytes()[..=KEY_BYTES_MAX])
                     }
-                    Some(Value::Bytes(bytes)) if bytes.len() > KEY_BYTES_MAX => {
+                    Some(RowValue::Bytes(bytes)) if bytes.len() > KEY_BYTES_MAX => {
                         out.extend_from_slice(&bytes[..=KEY_BYTES_MAX])
                     }
                     Some(value) => {
@@ -214,9 +215,9 @@ mod tests {
         BoundRule::bind(rules.rule(b"app", b"users").expect("it is there"), columns)
     }
 
-    fn row<'a>(id: i128, email: &'a str, seen: i128) -> [Value<'a>; 3] {
-        let email = if email == "-" { Value::Null } else { Value::Text(email.into()) };
-        [Value::Integer(id), email, Value::Integer(seen)]
+    fn row<'a>(id: i128, email: &'a str, seen: i128) -> [RowValue<'a>; 3] {
+        let email = if email == "-" { RowValue::Null } else { RowValue::Text(email.into()) };
+        [RowValue::Integer(id), email, RowValue::Integer(seen)]
     }
 
     fn keys(rule: &BoundRule, change: RowChange<'_>) -> (Vec<String>, Option<Inexpressible>) {
@@ -253,7 +254,7 @@ mod tests {
     fn a_column_that_the_log_lacks_is_unchanged_or_unknown() {
         let rule = bound(BOTH);
         let whole = row(1, "a", 0);
-        let email_unknown = [Value::Integer(1), Value::NotInLog, Value::NotInLog];
+        let email_unknown = [RowValue::Integer(1), RowValue::NotInLog, RowValue::NotInLog];
         let (found, why) = keys(&rule, RowChange::Update { before: &whole, after: &email_unknown });
         assert_eq!((found, why), (["u:1", "e:a", "u:1", "e:a"].map(String::from).to_vec(), None), "unchanged");
         // The new key is written, and the old one is known to be missing.
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn values_that_cannot_be_written_are_reported() {
-        let image = [Value::Integer(1), Value::Raw(b"infinity".as_slice().into()), Value::Null];
+        let image = [RowValue::Integer(1), RowValue::Raw(b"infinity".as_slice().into()), RowValue::Null];
         let (found, why) = keys(&bound(BOTH), RowChange::Insert { after: &image });
         assert_eq!((found, why), (vec!["u:1".to_owned()], Some(Inexpressible::Unwritable)));
     }
@@ -276,8 +277,8 @@ mod tests {
         assert!(keys(&rule, RowChange::Update { before: &before, after: &after }).0.is_empty());
         let renamed = row(1, "b", 9);
         assert_eq!(keys(&rule, RowChange::Update { before: &before, after: &renamed }).0, ["u:1"]);
-        let minimal = [Value::NotInLog, Value::Text("b".into()), Value::NotInLog];
-        let only_key = [Value::Integer(1), Value::NotInLog, Value::NotInLog];
+        let minimal = [RowValue::NotInLog, RowValue::Text("b".into()), RowValue::NotInLog];
+        let only_key = [RowValue::Integer(1), RowValue::NotInLog, RowValue::NotInLog];
         assert_eq!(keys(&rule, RowChange::Update { before: &only_key, after: &minimal }).0, ["u:1"], "it may differ");
         assert_eq!(keys(&rule, RowChange::Insert { after: &after }).0, ["u:1"]);
     }
@@ -309,7 +310,7 @@ mod tests {
     #[test]
     fn long_values_are_cut_above_the_longest_key() {
         let long = "k".repeat(1_000_000);
-        let image = [Value::Integer(1), Value::Text(long.as_str().into()), Value::Null];
+        let image = [RowValue::Integer(1), RowValue::Text(long.as_str().into()), RowValue::Null];
         let mut lengths = Vec::new();
         bound(BOTH)
             .write_row_keys(RowChange::Insert { after: &image }, &mut Vec::new(), &mut |key| lengths.push(key.len()));

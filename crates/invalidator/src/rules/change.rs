@@ -1,6 +1,6 @@
 //! A change of a table, as each source reads it from its log.
 
-use super::value::Value;
+use super::value::RowValue;
 use std::fmt;
 
 /// A column of a table, as the log or the catalogue names it.
@@ -19,27 +19,27 @@ impl Column {
     }
 }
 
-/// A change of one row. An image has a value for each column of the table, in order; [`Value::NotInLog`] for those that
+/// A change of one row. An image has a value for each column of the table, in order; [`RowValue::NotInLog`] for those that
 /// the log lacks.
 #[derive(Clone, Copy, Debug)]
 pub enum RowChange<'a> {
     /// A row was inserted.
     Insert {
         /// The new row.
-        after: &'a [Value<'a>],
+        after: &'a [RowValue<'a>],
     },
     /// A row was changed.
     Update {
         /// The row as it was. If the log has no such image since its key did not change (PostgreSQL's default identity),
         /// the source gives it the key of `after`.
-        before: &'a [Value<'a>],
+        before: &'a [RowValue<'a>],
         /// The row as it is. A column that is not in the log has not changed.
-        after: &'a [Value<'a>],
+        after: &'a [RowValue<'a>],
     },
     /// A row was deleted.
     Delete {
         /// The row as it was.
-        before: &'a [Value<'a>],
+        before: &'a [RowValue<'a>],
     },
 }
 

@@ -19,7 +19,7 @@
 //! What is inexpressible is counted by table, logged, and, if the rule says so, replaced by a flush of the cluster
 //! ([`FLUSH_CLUSTER`](crate::keys::FLUSH_CLUSTER)).
 //!
-//! Nothing here knows a database: the sources convert values to [`Value`], so that equal values give equal keys. Sans-I/O.
+//! Nothing here knows a database: the sources convert values to [`RowValue`], so that equal values give equal keys. Sans-I/O.
 
 mod bound_rule;
 mod change;
@@ -36,5 +36,5 @@ pub use file::{Otherwise, Rule, RuleFileError, Rules, TableName};
 pub use row_rules::RowRules;
 pub use statistics::{RuleStatistics, TableCounters};
 pub use template::Template;
-pub use value::{Date, TimeOfDay, Value};
+pub use value::{Date, RowValue, TimeOfDay};
 pub use watched_table::WatchedTable;

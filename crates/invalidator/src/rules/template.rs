@@ -5,11 +5,11 @@ use lookaside_protocol::KEY_BYTES_MAX;
 /// A template of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<TemplatePart>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TemplatePart {
     Literal(Vec<u8>),
     /// The name of a column, as the rule file has it.
     Column(String),
@@ -39,14 +39,14 @@ impl Template {
                 return Err(format!("the key {text:?} has a '{{' without the name of a column and a '}}' after it"));
             }
             if !literal.is_empty() {
-                parts.push(Part::Literal(std::mem::take(&mut literal)));
+                parts.push(TemplatePart::Literal(std::mem::take(&mut literal)));
             }
-            parts.push(Part::Column(column.to_owned()));
+            parts.push(TemplatePart::Column(column.to_owned()));
             rest = &after[end + 1..];
         }
         literal.extend_from_slice(rest.as_bytes());
         if !literal.is_empty() {
-            parts.push(Part::Literal(literal));
+            parts.push(TemplatePart::Literal(literal));
         }
         let template = Template { parts };
         template.check(text)?;
@@ -56,8 +56,8 @@ impl Template {
     /// The names of its columns, with repetitions.
     pub fn columns(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Column(name) => Some(name.as_str()),
-            Part::Literal(_) => None,
+            TemplatePart::Column(name) => Some(name.as_str()),
+            TemplatePart::Literal(_) => None,
         })
     }
 
@@ -66,8 +66,8 @@ impl Template {
     fn check(&self, text: &str) -> Result<(), String> {
         let literals = || {
             self.parts.iter().filter_map(|part| match part {
-                Part::Literal(bytes) => Some(bytes),
-                Part::Column(_) => None,
+                TemplatePart::Literal(bytes) => Some(bytes),
+                TemplatePart::Column(_) => None,
             })
         };
         if self.parts.is_empty() {
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn templates_are_parsed() {
-        let column = |name: &str| Part::Column(name.into());
-        let literal = |text: &str| Part::Literal(text.into());
+        let column = |name: &str| TemplatePart::Column(name.into());
+        let literal = |text: &str| TemplatePart::Literal(text.into());
         let cases = [
             ("user:{id}", vec![literal("user:"), column("id")]),
             ("{a}{b}:c", vec![column("a"), column("b"), literal(":c")]),

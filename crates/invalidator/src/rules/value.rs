@@ -19,7 +19,7 @@ use std::{borrow::Cow, io::Write};
 
 /// A column's value in a row's image. Sources convert to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value<'a> {
+pub enum RowValue<'a> {
     /// NULL. A template with it gives no key.
     Null,
     /// The image lacks the column: an unchanged TOAST value, a minimal row image, a key-only identity.
@@ -76,12 +76,12 @@ pub struct TimeOfDay {
 
 const DAY_S: i64 = 86_400;
 
-impl Value<'_> {
-    /// The instant `micros` microseconds after 1970 began; [`Value::Raw`] before the year 0.
-    pub fn from_unix_micros(micros: i64) -> Value<'static> {
+impl RowValue<'_> {
+    /// The instant `micros` microseconds after 1970 began; [`RowValue::Raw`] before the year 0.
+    pub fn from_unix_micros(micros: i64) -> RowValue<'static> {
         let seconds = micros.div_euclid(1_000_000);
         let Some(date) = date_of_day(seconds.div_euclid(DAY_S)) else {
-            return Value::Raw(Cow::Owned(micros.to_be_bytes().to_vec()));
+            return RowValue::Raw(Cow::Owned(micros.to_be_bytes().to_vec()));
         };
         let second_of_day = seconds.rem_euclid(DAY_S) as u32;
         let time = TimeOfDay {
@@ -91,28 +91,28 @@ impl Value<'_> {
             seconds: (second_of_day % 60) as u8,
             micros: micros.rem_euclid(1_000_000) as u32,
         };
-        Value::Instant(date, time)
+        RowValue::Instant(date, time)
     }
 
-    /// Appends the value as it is written into a key; false for those that are not: NULL, [`Value::NotInLog`] and
-    /// [`Value::Raw`].
+    /// Appends the value as it is written into a key; false for those that are not: NULL, [`RowValue::NotInLog`] and
+    /// [`RowValue::Raw`].
     pub(super) fn write_to(&self, out: &mut Vec<u8>) -> bool {
         match self {
-            Value::Null | Value::NotInLog | Value::Raw(_) => return false,
-            Value::Integer(number) => write_text(out, format_args!("{number}")),
-            Value::Decimal(text) | Value::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Value::Bytes(bytes) => write_hex(out, bytes),
-            Value::Date(date) => date.write_to(out),
-            Value::Time(time) => time.write_to(out),
-            Value::DateTime(date, time) | Value::Instant(date, time) => {
+            RowValue::Null | RowValue::NotInLog | RowValue::Raw(_) => return false,
+            RowValue::Integer(number) => write_text(out, format_args!("{number}")),
+            RowValue::Decimal(text) | RowValue::Text(text) => out.extend_from_slice(text.as_bytes()),
+            RowValue::Bytes(bytes) => write_hex(out, bytes),
+            RowValue::Date(date) => date.write_to(out),
+            RowValue::Time(time) => time.write_to(out),
+            RowValue::DateTime(date, time) | RowValue::Instant(date, time) => {
                 date.write_to(out);
                 out.push(b'T');
                 time.write_to(out);
-                if matches!(self, Value::Instant(..)) {
+                if matches!(self, RowValue::Instant(..)) {
                     out.push(b'Z');
                 }
             }
-            Value::Uuid(bytes) => {
+            RowValue::Uuid(bytes) => {
                 for (index, part) in
                     [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].iter().enumerate()
                 {
@@ -178,7 +178,7 @@ fn date_of_day(day: i64) -> Option<Date> {
 mod tests {
     use super::*;
 
-    fn written(value: &Value<'_>) -> Option<String> {
+    fn written(value: &RowValue<'_>) -> Option<String> {
         let mut out = Vec::new();
         value.write_to(&mut out).then(|| String::from_utf8(out).expect("text"))
     }
@@ -191,29 +191,29 @@ mod tests {
     fn each_kind_of_value_has_one_form() {
         let date = Date { year: 2026, month: 1, day: 2 };
         let cases = [
-            (Value::Integer(0), "0"),
-            (Value::Integer(i128::from(i64::MIN)), "-9223372036854775808"),
-            (Value::Integer(i128::from(u64::MAX)), "18446744073709551615"),
-            (Value::Decimal("-12.50".into()), "-12.50"),
-            (Value::Text("Ada".into()), "Ada"),
-            (Value::Text("".into()), ""),
-            (Value::Text("Zoë".into()), "Zoë"),
-            (Value::Bytes([0, 0xff, 0x0a].as_slice().into()), "00ff0a"),
-            (Value::Date(date), "2026-01-02"),
-            (Value::Date(Date::default()), "0000-00-00"),
-            (Value::Time(time(9, 5, 0, 0)), "09:05:00"),
-            (Value::Time(TimeOfDay { is_negative: true, ..time(838, 59, 59, 250_000) }), "-838:59:59.25"),
-            (Value::DateTime(date, time(10, 0, 0, 1)), "2026-01-02T10:00:00.000001"),
-            (Value::Instant(date, time(10, 0, 0, 500_000)), "2026-01-02T10:00:00.5Z"),
+            (RowValue::Integer(0), "0"),
+            (RowValue::Integer(i128::from(i64::MIN)), "-9223372036854775808"),
+            (RowValue::Integer(i128::from(u64::MAX)), "18446744073709551615"),
+            (RowValue::Decimal("-12.50".into()), "-12.50"),
+            (RowValue::Text("Ada".into()), "Ada"),
+            (RowValue::Text("".into()), ""),
+            (RowValue::Text("Zoë".into()), "Zoë"),
+            (RowValue::Bytes([0, 0xff, 0x0a].as_slice().into()), "00ff0a"),
+            (RowValue::Date(date), "2026-01-02"),
+            (RowValue::Date(Date::default()), "0000-00-00"),
+            (RowValue::Time(time(9, 5, 0, 0)), "09:05:00"),
+            (RowValue::Time(TimeOfDay { is_negative: true, ..time(838, 59, 59, 250_000) }), "-838:59:59.25"),
+            (RowValue::DateTime(date, time(10, 0, 0, 1)), "2026-01-02T10:00:00.000001"),
+            (RowValue::Instant(date, time(10, 0, 0, 500_000)), "2026-01-02T10:00:00.5Z"),
             (
-                Value::Uuid(*b"\x8d\x4b\x9a\x3e\x0a\x51\x4c\x0e\x9d\x2f\x0c\x7a\x52\xb1\xf0\xaa"),
+                RowValue::Uuid(*b"\x8d\x4b\x9a\x3e\x0a\x51\x4c\x0e\x9d\x2f\x0c\x7a\x52\xb1\xf0\xaa"),
                 "8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa",
             ),
         ];
         for (value, expected) in cases {
             assert_eq!(written(&value).as_deref(), Some(expected), "{value:?}");
         }
-        for value in [Value::Null, Value::NotInLog, Value::Raw(b"NaN".as_slice().into())] {
+        for value in [RowValue::Null, RowValue::NotInLog, RowValue::Raw(b"NaN".as_slice().into())] {
             assert_eq!(written(&value), None, "{value:?}");
         }
     }
@@ -228,8 +228,8 @@ mod tests {
             (1_796_860_799_120_000, "2026-12-09T23:59:59.12Z"),
             (253_402_300_799_000_000, "9999-12-31T23:59:59Z"),
         ] {
-            assert_eq!(written(&Value::from_unix_micros(micros)).as_deref(), Some(expected));
+            assert_eq!(written(&RowValue::from_unix_micros(micros)).as_deref(), Some(expected));
         }
-        assert_eq!(written(&Value::from_unix_micros(i64::MIN)), None);
+        assert_eq!(written(&RowValue::from_unix_micros(i64::MIN)), None);
     }
 }

@@ -51,7 +51,7 @@ impl WatchedTable {
     }
 
     /// Whether [`WatchedTable::add_row`] needs the value of column `at`; the others may be
-    /// [`NotInLog`](super::Value::NotInLog).
+    /// [`NotInLog`](super::RowValue::NotInLog).
     pub fn needs_column(&self, at: usize) -> bool {
         self.bound.as_ref().is_some_and(|bound| bound.needs_column(at))
     }

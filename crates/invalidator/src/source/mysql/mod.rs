@@ -6,22 +6,29 @@
 //! ```text
 //! packet.rs -> event.rs, rows.rs -> assembler.rs -> commits
 //!
+//! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
+//! catalogue.rs, column_type.rs, charset.rs
+//! table_statement.rs                      TRUNCATE and DDL
 //! connection.rs, auth.rs, rsa.rs          login and queries
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! xa.rs                                   keys of prepared transactions
 //! ```
 //!
-//! Serves the delete path (§4.1 of the paper). Keys come from comments in statements and from rows of the outbox table.
+//! Serves the delete path (§4.1 of the paper). Keys come from comments in statements, from rows of the outbox
+//! table, and from rows of tables with a rule.
 //!
 //! No client library is used: none can request the text of statements from MariaDB (a flag of the dump command) or
 //! decode its GTIDs, and none takes its connections from [`Network`]. The part of the protocol that is needed is small.
 //! Every read here is bounded and cannot panic.
 //!
-//! Not supported: TLS; rules that map a table's columns to keys; logs without GTIDs.
+//! Not supported: TLS; logs without GTIDs.
 
 mod assembler;
 mod auth;
+mod catalogue;
+mod charset;
+mod column_type;
 mod connection;
 mod cursor;
 mod event;
@@ -31,9 +38,12 @@ mod log_coverage;
 mod open_transaction;
 mod options;
 mod packet;
+mod row_tables;
 mod rows;
 mod rsa;
 mod server_check;
+mod table_metadata;
+mod table_statement;
 mod visibility_target;
 mod xa;
 
@@ -155,7 +165,7 @@ impl MysqlSource {
         }
         Ok(MysqlSource {
             returned: Position(position.to_string()),
-            assembler: Assembler::new(&options.outbox_table, position, server.has_checksum),
+            assembler: Assembler::new(&options.outbox_table, options.row_rules.clone(), position, server.has_checksum),
             network,
             options,
             wall_clock,
@@ -199,17 +209,24 @@ impl MysqlSource {
 
     /// Waits for an event, and reads on while more have arrived already.
     async fn read_events(&mut self, keys_max: usize) -> Result<(), SourceError> {
-        let dump = match &mut self.dump {
+        let mut dump = match self.dump.take() {
             Some(dump) => dump,
-            none => {
+            None => {
                 let from = self.assembler.resume_position().clone();
-                none.insert(self.server.open_dump(&*self.network, &self.options, &from).await?)
+                self.server.open_dump(&*self.network, &self.options, &from).await?
             }
         };
+        let result = self.read_events_of(&mut dump, keys_max).await;
+        self.dump = Some(dump);
+        result
+    }
+
+    async fn read_events_of(&mut self, dump: &mut PacketStream, keys_max: usize) -> Result<(), SourceError> {
         let silence_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN);
         let mut packet = dump.read(silence_max).await?;
         let (mut keys, mut events) = (0, 0);
         loop {
+            self.read_catalogue().await?;
             let received_at = (self.wall_clock)();
             let ready_before = self.assembler.ready().len();
             match packet.first() {
@@ -231,6 +248,19 @@ impl MysqlSource {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Reads the declared columns of the tables with a rule, if the events read so far have made that necessary.
+    async fn read_catalogue(&mut self) -> Result<(), SourceError> {
+        let Some(rules) = self.assembler.row_tables().needed_catalogue() else { return Ok(()) };
+        let mut queries = match self.queries.take() {
+            Some(queries) => queries,
+            None => MysqlConnection::open(&*self.network, &self.options).await?,
+        };
+        let catalogue = catalogue::load(&mut queries, &rules).await?;
+        self.queries = Some(queries);
+        self.assembler.row_tables().set_catalogue(catalogue);
+        Ok(())
     }
 
     /// The commits to return, or an empty list with a newer position; `None` if there is neither.
@@ -265,7 +295,8 @@ impl MysqlSource {
         self.anomalies = self.anomalies();
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
-        self.assembler = Assembler::new(&self.options.outbox_table, position, self.server.has_checksum);
+        let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
+        self.assembler = Assembler::new(outbox_table, row_rules, position, self.server.has_checksum);
         self.transactions_returned = 0;
         Ok(())
     }

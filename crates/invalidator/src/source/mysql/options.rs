@@ -1,13 +1,13 @@
 //! The address and account of the server, and time limits.
 
-use crate::SourceError;
+use crate::{SourceError, rules::RowRules};
 use lookaside_protocol::percent;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const PORT_DEFAULT: u16 = 3306;
 
 /// The options of a source.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct MysqlOptions {
     /// Host name or address. Default 127.0.0.1.
     pub host: String,
@@ -20,6 +20,8 @@ pub struct MysqlOptions {
     pub password: String,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
+    /// The row rules. Default none.
+    pub row_rules: Arc<RowRules>,
     /// Take keys from the outbox table only, so that the log need not hold the text of statements. Default no.
     pub outbox_only: bool,
     /// Our server id among the replicas. The server disconnects a replica when another one with the same id connects.
@@ -48,6 +50,7 @@ impl Default for MysqlOptions {
             user: "root".into(),
             password: String::new(),
             outbox_table: "lookaside_outbox".into(),
+            row_rules: Arc::default(),
             outbox_only: false,
             server_id: None,
             connect_wait_max: Duration::from_secs(5),

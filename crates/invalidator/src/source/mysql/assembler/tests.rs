@@ -3,10 +3,10 @@
 use super::{Anomalies, Assembler};
 use crate::source::mysql::gtid::{GtidList, GtidPosition};
 use proptest::prelude::*;
-use std::time::UNIX_EPOCH;
+use std::{sync::Arc, time::UNIX_EPOCH};
 
 fn assembler(has_checksum: bool) -> Assembler {
-    Assembler::new("lookaside_outbox", GtidPosition::Mariadb(GtidList::default()), has_checksum)
+    Assembler::new("lookaside_outbox", Arc::default(), GtidPosition::Mariadb(GtidList::default()), has_checksum)
 }
 
 fn event(kind: u8, body: &[u8]) -> Vec<u8> {
