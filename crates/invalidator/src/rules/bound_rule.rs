@@ -2,7 +2,7 @@
 //! keys.
 
 use super::{
-    change::{Column, Inexpressible, RowChange, TableChange},
+    change::{Column, Inexpressible, RowChange},
     file::Rule,
     template::{Template, TemplatePart},
     value::RowValue,
@@ -108,21 +108,6 @@ impl BoundRule {
         written
     }
 
-    /// As [`Self::write_row_keys`] for a change of the whole table: the templates without columns.
-    pub fn write_table_keys(&self, change: TableChange, each: &mut dyn FnMut(&[u8])) -> Written {
-        let mut written = Written::default();
-        for template in &self.templates {
-            match template.as_slice() {
-                [BoundPart::Literal(key)] => {
-                    each(key);
-                    written.keys += 1;
-                }
-                _ => written.inexpressible = Some(Inexpressible::Table(change)),
-            }
-        }
-        written
-    }
-
     fn write_image(
         &self,
         row: &[RowValue<'_>],
@@ -154,6 +139,22 @@ impl BoundRule {
                 .zip(before.iter().zip(after))
                 .all(|(is_ignored, images)| *is_ignored || is_unchanged(images))
     }
+}
+
+/// Calls `each` with the keys of the templates without columns, which need neither rows nor the table's columns. The
+/// other ones are inexpressible, because of `why`.
+pub(super) fn write_constant_keys(rule: &Rule, why: Inexpressible, each: &mut dyn FnMut(&[u8])) -> Written {
+    let mut written = Written::default();
+    for template in &rule.templates {
+        match template.parts.as_slice() {
+            [TemplatePart::Literal(key)] => {
+                each(key);
+                written.keys += 1;
+            }
+            _ => written.inexpressible = Some(why),
+        }
+    }
+    written
 }
 
 fn bind_template(template: &Template, mut find: impl FnMut(&str) -> Option<usize>) -> BoundTemplate {
@@ -203,7 +204,7 @@ fn write_key(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::file::Rules, *};
+    use super::{super::change::TableChange, super::file::Rules, *};
 
     fn bound(rule: &str) -> BoundRule {
         let columns = ["id", "email", "seen"].map(Column::writable);
@@ -285,13 +286,16 @@ mod tests {
 
     #[test]
     fn templates_without_columns_are_keys_of_every_change() {
-        let mut found = Vec::new();
-        let written = bound("keys = ['list', 'u:{id}']")
-            .write_table_keys(TableChange::Truncate, &mut |key| found.push(key.to_vec()));
-        assert_eq!(found, [b"list"]);
-        assert_eq!(written.inexpressible, Some(Inexpressible::Table(TableChange::Truncate)));
-        let written = bound("keys = ['list']").write_table_keys(TableChange::Truncate, &mut |_| {});
-        assert_eq!((written.keys, written.inexpressible), (1, None), "all is expressed");
+        let constant = |keys: &str| {
+            let rules = Rules::parse(&format!("[[rule]]\ntable = 'app.users'\n{keys}")).expect("a valid file");
+            let rule = rules.rule(b"app", b"users").expect("it is there");
+            let mut found = Vec::new();
+            let truncated = Inexpressible::Table(TableChange::Truncate);
+            let written = write_constant_keys(rule, truncated, &mut |key| found.push(key.to_vec()));
+            (found, written.inexpressible == Some(truncated))
+        };
+        assert_eq!(constant("keys = ['list', 'u:{id}']"), (vec![b"list".to_vec()], true));
+        assert_eq!(constant("keys = ['list']"), (vec![b"list".to_vec()], false), "all is expressed");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! A source makes one when its log describes a table, and again when the description or the rules have changed.
 
 use super::{
-    bound_rule::{BoundRule, Refused, Written},
+    bound_rule::{BoundRule, Refused, Written, write_constant_keys},
     change::{Column, Inexpressible, RowChange, TableChange},
     file::{Otherwise, Rule},
     row_rules::RowRules,
@@ -63,10 +63,7 @@ impl WatchedTable {
 
     /// Appends the keys of a change of a row to `keys`, and [`FLUSH_CLUSTER`] if the rule demands it.
     pub fn add_row(&mut self, change: RowChange<'_>, keys: &mut Vec<Vec<u8>>) {
-        let Some(bound) = &self.bound else {
-            let written = Written { inexpressible: Some(Inexpressible::RuleRefused), ..Written::default() };
-            return self.record(written, 0, keys);
-        };
+        let Some(bound) = &self.bound else { return self.add_constant_keys(Inexpressible::RuleRefused, keys) };
         let (before, mut refused) = (keys.len(), 0);
         let mut push = |key: &[u8]| {
             if keys[before..].iter().all(|known| known != key) {
@@ -80,13 +77,13 @@ impl WatchedTable {
 
     /// As [`WatchedTable::add_row`] for a change of the whole table.
     pub fn add_table_change(&mut self, change: TableChange, keys: &mut Vec<Vec<u8>>) {
-        let (mut refused, before) = (0, keys.len());
-        let mut written = Written { inexpressible: Some(Inexpressible::Table(change)), ..Written::default() };
-        if let Some(bound) = &self.bound {
-            written = bound.write_table_keys(change, &mut |key| keys::push_valid_key(key, keys, &mut refused));
-        }
-        let added = (keys.len() - before) as u64;
-        self.record(Written { keys: added, ..written }, refused, keys);
+        self.add_constant_keys(Inexpressible::Table(change), keys);
+    }
+
+    fn add_constant_keys(&mut self, why: Inexpressible, keys: &mut Vec<Vec<u8>>) {
+        let mut refused = 0;
+        let written = write_constant_keys(&self.rule, why, &mut |key| keys::push_valid_key(key, keys, &mut refused));
+        self.record(written, refused, keys);
     }
 
     fn record(&mut self, written: Written, refused: u64, keys: &mut Vec<Vec<u8>>) {

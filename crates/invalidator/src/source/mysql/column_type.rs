@@ -33,25 +33,27 @@ pub enum ColumnType {
     Timestamp {
         kind: u8,
     },
-    /// Sixteen bytes, in the order of the text or as MariaDB sorts them.
+    /// MariaDB's type.
     Uuid,
     /// Values cannot be written into keys.
     Refused(String),
 }
 
 impl ColumnType {
-    /// The type of a declared column that the log has as `column`. `is_unsigned` and `labels` are the log's, if it has
-    /// them.
+    /// The type of a declared column that the log has as `column`. `is_unsigned` and `labels`, in the column's
+    /// character set, are the log's, if it has them.
     pub fn new(
         declared: &Declared,
         column: LogColumn,
         is_unsigned: Option<bool>,
-        labels: Option<Vec<String>>,
+        labels: Option<Vec<Vec<u8>>>,
     ) -> ColumnType {
         if declared.is_virtual {
             return ColumnType::Refused("a virtual column, which is not in the log; make it stored".into());
         }
-        let labels = || labels.unwrap_or_else(|| declared.labels());
+        let decode = |label: &Vec<u8>| Some(declared.charset()?.decode(label)?.into_owned());
+        let logged = || labels.and_then(|labels| labels.iter().map(decode).collect());
+        let labels = || logged().unwrap_or_else(|| declared.labels());
         let [low, high] = column.metadata;
         match declared.data_type.as_str() {
             _ if matches!(column.kind, 140 | 141) => ColumnType::Refused("a compressed column".into()),
@@ -275,11 +277,9 @@ fn old_time(bytes: &[u8]) -> TimeOfDay {
     }
 }
 
-/// MariaDB stores the parts of a UUID that has a time in the order that sorts by time: the last one first. Those whose
-/// version is 6 or more, and those of no version, stay as they are.
+/// The sixteen bytes of a UUID, in the order of its text, without the zeros at their end.
 fn uuid(bytes: &[u8]) -> Option<[u8; 16]> {
     let mut stored = [0; 16];
-    // The log leaves out zeros at the end.
     stored.get_mut(..bytes.len())?.copy_from_slice(bytes);
     Some(stored)
 }

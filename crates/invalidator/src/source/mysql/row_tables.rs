@@ -35,6 +35,7 @@ use std::{
 /// The tables with a rule.
 pub struct RowTables {
     row_rules: Arc<RowRules>,
+    is_mariadb: bool,
     /// The version of `rules`.
     version: u64,
     rules: Arc<Rules>,
@@ -59,12 +60,13 @@ struct Table {
 }
 
 impl RowTables {
-    pub fn new(row_rules: Arc<RowRules>) -> RowTables {
+    pub fn new(row_rules: Arc<RowRules>, is_mariadb: bool) -> RowTables {
         let rules = row_rules.current();
         RowTables {
             version: row_rules.version(),
             needs_catalogue: !rules.is_empty(),
             row_rules,
+            is_mariadb,
             rules,
             catalogue: Catalogue::new(),
             tables: BTreeMap::new(),
@@ -130,7 +132,7 @@ impl RowTables {
         }
         let description = map.description().to_vec();
         let (columns, fields) = map.into_columns_and_fields()?;
-        let metadata = TableMetadata::read(fields)?;
+        let metadata = TableMetadata::read(fields, self.is_mariadb)?;
         let declared = self.catalogue.get(&name);
         let types = types_of(&columns, &metadata, declared);
         let known = types.as_ref().zip(declared).map(|(types, declared)| columns_of(types, &metadata, declared));
@@ -204,11 +206,7 @@ impl RowTables {
             let watched = match self.tables.get_mut(name) {
                 Some(table) => &mut table.watched,
                 None => {
-                    // Names suffice to write the keys of templates without columns.
-                    let columns = self.catalogue.get(name).map(|declared| {
-                        declared.iter().map(|declared| Column::writable(&*declared.name)).collect::<Vec<_>>()
-                    });
-                    fresh = WatchedTable::new(self.row_rules.clone(), rule.clone(), columns.as_deref());
+                    fresh = WatchedTable::new(self.row_rules.clone(), rule.clone(), None);
                     &mut fresh
                 }
             };

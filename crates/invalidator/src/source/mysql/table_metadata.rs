@@ -14,15 +14,19 @@ use super::{
 /// The fields that are used; `None` if the log lacks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableMetadata {
+    /// MariaDB has a sign for each YEAR, too.
+    is_mariadb: bool,
     /// For each column that is a number, in order, whether it has no sign.
     unsigned: Option<Vec<bool>>,
     /// The names of all columns.
     pub names: Option<Vec<String>>,
-    /// The labels of each enum.
-    enums: Option<Vec<Vec<String>>>,
-    /// The labels of each set.
-    sets: Option<Vec<Vec<String>>>,
+    /// The labels of each enum, in its character set.
+    enums: Option<Vec<Vec<Vec<u8>>>>,
+    /// The labels of each set, in its character set.
+    sets: Option<Vec<Vec<Vec<u8>>>>,
 }
+
+const YEAR: u8 = 13;
 
 const SIGNEDNESS: u8 = 1;
 const COLUMN_NAME: u8 = 4;
@@ -31,8 +35,8 @@ const ENUM_LABELS: u8 = 6;
 
 impl TableMetadata {
     /// Parses the fields.
-    pub fn read(fields: &[u8]) -> Result<TableMetadata, Malformed> {
-        let mut metadata = TableMetadata::default();
+    pub fn read(fields: &[u8], is_mariadb: bool) -> Result<TableMetadata, Malformed> {
+        let mut metadata = TableMetadata { is_mariadb, ..TableMetadata::default() };
         let mut cursor = Cursor::new(fields, "the metadata of a table");
         while !cursor.rest().is_empty() {
             let kind = cursor.u8()?;
@@ -54,12 +58,12 @@ impl TableMetadata {
 
     /// Whether column `at` has no sign; `None` if the log does not say.
     pub fn is_unsigned(&self, columns: &[LogColumn], at: usize) -> Option<bool> {
-        let index = columns[..at].iter().filter(|column| is_number(column.kind)).count();
-        self.unsigned.as_ref()?.get(index).copied()
+        let has_sign = |column: &&LogColumn| is_number(column.kind) || (self.is_mariadb && column.kind == YEAR);
+        self.unsigned.as_ref()?.get(columns[..at].iter().filter(has_sign).count()).copied()
     }
 
     /// The labels of column `at`, an enum or a set; `None` if the log does not have them.
-    pub fn labels(&self, columns: &[LogColumn], at: usize) -> Option<Vec<String>> {
+    pub fn labels(&self, columns: &[LogColumn], at: usize) -> Option<Vec<Vec<u8>>> {
         const ENUM: u8 = 247;
         const SET: u8 = 248;
         let real = |column: &LogColumn| if column.kind == 254 { column.metadata[0] } else { column.kind };
@@ -86,13 +90,13 @@ fn read_texts(mut cursor: Cursor<'_>) -> Result<Vec<String>, Malformed> {
     Ok(texts)
 }
 
-fn read_label_lists(value: &[u8]) -> Result<Vec<Vec<String>>, Malformed> {
+fn read_label_lists(value: &[u8]) -> Result<Vec<Vec<Vec<u8>>>, Malformed> {
     let mut cursor = Cursor::new(value, "the labels of a column");
     let mut lists = Vec::new();
     while !cursor.rest().is_empty() {
         let mut labels = Vec::new();
         for _ in 0..cursor.length()? {
-            labels.push(String::from_utf8_lossy(cursor.bytes()?).into_owned());
+            labels.push(cursor.bytes()?.to_vec());
         }
         lists.push(labels);
     }
@@ -108,14 +112,14 @@ mod tests {
         let columns =
             [3, 15, 1, 254, 254].map(|kind| LogColumn { kind, metadata: if kind == 254 { [247, 1] } else { [0, 0] } });
         let fields = b"\x01\x01\x40\x04\x09\x01a\x01b\x01c\x02de\x06\x08\x02\x01x\x01y\x01\x01z\x63\x01\x00";
-        let metadata = TableMetadata::read(fields).expect("valid");
+        let metadata = TableMetadata::read(fields, false).expect("valid");
         assert_eq!(metadata.names, Some(["a", "b", "c", "de"].map(String::from).to_vec()));
         assert_eq!(metadata.is_unsigned(&columns, 0), Some(false));
         assert_eq!(metadata.is_unsigned(&columns, 2), Some(true));
-        assert_eq!(metadata.labels(&columns, 3), Some(vec!["x".into(), "y".into()]));
-        assert_eq!(metadata.labels(&columns, 4), Some(vec!["z".into()]));
+        assert_eq!(metadata.labels(&columns, 3), Some(vec![b"x".to_vec(), b"y".to_vec()]));
+        assert_eq!(metadata.labels(&columns, 4), Some(vec![b"z".to_vec()]));
         assert_eq!(metadata.labels(&columns, 0), None);
-        assert_eq!(TableMetadata::read(b""), Ok(TableMetadata::default()));
-        assert!(TableMetadata::read(b"\x04\x09\x01").is_err());
+        assert_eq!(TableMetadata::read(b"", false), Ok(TableMetadata::default()));
+        assert!(TableMetadata::read(b"\x04\x09\x01", false).is_err());
     }
 }
