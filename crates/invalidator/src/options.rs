@@ -107,6 +107,10 @@ pub struct Options {
     /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
+    /// MariaDB, MySQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. It is loaded
+    /// again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,

@@ -7,6 +7,7 @@
 //! bound_rule.rs                 a rule and the columns of its table: a change goes in, keys come out
 //! watched_table.rs              the same with counters and the log; what sources use
 //! row_rules.rs, statistics.rs   the rules in use, which a reload replaces; counters
+//! problem.rs, preview.rs        for operators: rules that the database does not fit; keys of a given row
 //! ```
 //!
 //! | change | keys |
@@ -24,6 +25,8 @@
 mod bound_rule;
 mod change;
 mod file;
+mod preview;
+mod problem;
 mod row_rules;
 mod statistics;
 mod template;
@@ -33,6 +36,8 @@ mod watched_table;
 pub use bound_rule::{BoundRule, Refused, Written};
 pub use change::{Column, Inexpressible, RowChange, TableChange};
 pub use file::{Otherwise, Rule, RuleFileError, Rules, TableName};
+pub use preview::Preview;
+pub use problem::{ProblemKind, RuleProblem};
 pub use row_rules::RowRules;
 pub use statistics::{RuleStatistics, TableCounters};
 pub use template::Template;

@@ -29,6 +29,8 @@ pub struct Declared {
     pub scale: u64,
     /// Whether it is computed when it is read, and so is not in the log.
     pub is_virtual: bool,
+    /// Whether it belongs to the primary key.
+    pub is_primary: bool,
 }
 
 /// Reads the columns of all tables of `rules`.
@@ -45,7 +47,7 @@ pub async fn load(connection: &mut MysqlConnection, rules: &Rules) -> Result<Cat
         .collect();
     let sql = format!(
         "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, \
-         CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, EXTRA FROM information_schema.COLUMNS WHERE {} \
+         CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, EXTRA, COLUMN_KEY FROM information_schema.COLUMNS WHERE {} \
          ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
         tables.join(" OR ")
     );
@@ -73,12 +75,18 @@ impl Declared {
             precision: number(7),
             scale: number(8),
             is_virtual: text(row, 9).is_some_and(|extra| extra.to_ascii_uppercase().contains("VIRTUAL")),
+            is_primary: text(row, 10).is_some_and(|key| key == "PRI"),
         }
     }
 
     /// Whether it is an integer without a sign.
     pub fn is_unsigned(&self) -> bool {
         self.column_type.to_ascii_lowercase().contains("unsigned")
+    }
+
+    /// Whether a log without blobs lacks it.
+    pub fn is_blob(&self) -> bool {
+        self.data_type.ends_with("blob") || self.data_type.ends_with("text")
     }
 
     /// The labels of an enum or set.
@@ -159,6 +167,7 @@ pub mod tests {
             precision: 0,
             scale: 0,
             is_virtual: false,
+            is_primary: false,
         }
     }
 

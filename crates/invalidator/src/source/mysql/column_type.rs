@@ -56,7 +56,7 @@ impl ColumnType {
         let labels = || logged().unwrap_or_else(|| declared.labels());
         let [low, high] = column.metadata;
         match declared.data_type.as_str() {
-            _ if matches!(column.kind, 140 | 141) => ColumnType::Refused("a compressed column".into()),
+            _ if declared.column_type.contains(" COMPRESSED") => ColumnType::Refused("a compressed column".into()),
             "tinyint" | "smallint" | "mediumint" | "int" | "bigint" => {
                 ColumnType::Integer { is_unsigned: is_unsigned.unwrap_or_else(|| declared.is_unsigned()) }
             }

@@ -9,6 +9,7 @@
 //! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
 //! catalogue.rs, column_type.rs, charset.rs
 //! table_statement.rs                      TRUNCATE and DDL
+//! rule_check.rs                           rules that the server does not fit
 //! connection.rs, auth.rs, rsa.rs          login and queries
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! gate.rs, visibility_target.rs           waits until readers see what was read
@@ -41,6 +42,7 @@ mod packet;
 mod row_tables;
 mod rows;
 mod rsa;
+mod rule_check;
 mod server_check;
 mod table_metadata;
 mod table_statement;
@@ -50,6 +52,7 @@ mod xa;
 pub use assembler::{Anomalies, KEYS_OF_COMMIT_MAX};
 pub use connection::{MysqlConnection, Row, ServerError};
 pub use options::MysqlOptions;
+pub use rule_check::check_rules;
 pub use xa::KEYS_HELD_MAX;
 
 use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
