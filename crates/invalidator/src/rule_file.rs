@@ -74,7 +74,7 @@ impl RuleFile {
                 _ = hangup.recv() => true,
                 () = sleep(POLL_INTERVAL) => false,
             };
-            let content = self.read_settled().await;
+            let content = self.read_whole().await;
             if content == self.seen && !is_requested {
                 continue;
             }
@@ -83,7 +83,7 @@ impl RuleFile {
         }
     }
 
-    async fn read_settled(&self) -> Result<String, String> {
+    async fn read_whole(&self) -> Result<String, String> {
         let read = async || {
             let path = self.path.clone();
             tokio::task::spawn_blocking(move || read_text(&path)).await.expect("reading does not panic")

@@ -9,7 +9,8 @@ use super::{
     row_rules::RowRules,
     statistics::TableCounters,
 };
-use crate::keys::{self, FLUSH_CLUSTER};
+use crate::keys::FLUSH_CLUSTER;
+use lookaside_protocol::{KeyError, check_key};
 use lookaside_telemetry::LogThrottle;
 use std::{
     sync::Arc,
@@ -28,6 +29,28 @@ pub struct WatchedTable {
     counters: Arc<TableCounters>,
     scratch: Vec<u8>,
     log: LogThrottle<Instant>,
+    refused_log: LogThrottle<Instant>,
+}
+
+/// Keys that no server accepts.
+#[derive(Default)]
+struct RefusedKeys {
+    count: u64,
+    /// The first one, and the reason.
+    first: Option<(String, KeyError)>,
+}
+
+impl RefusedKeys {
+    /// Appends a key to `keys`, or counts it here.
+    fn push_valid(&mut self, key: &[u8], keys: &mut Vec<Vec<u8>>) {
+        match check_key(key) {
+            Ok(()) => keys.push(key.to_vec()),
+            Err(why) => {
+                self.count += 1;
+                self.first.get_or_insert_with(|| (String::from_utf8_lossy(key).into_owned(), why));
+            }
+        }
+    }
 }
 
 impl WatchedTable {
@@ -46,8 +69,8 @@ impl WatchedTable {
             }
         });
         let counters = shared.statistics.table(rule.table.to_string());
-        let log = LogThrottle::new(1, LOG_INTERVAL_MIN);
-        WatchedTable { rule, bound, shared, counters, scratch: Vec::new(), log }
+        let (log, refused_log) = (LogThrottle::new(1, LOG_INTERVAL_MIN), LogThrottle::new(1, LOG_INTERVAL_MIN));
+        WatchedTable { rule, bound, shared, counters, scratch: Vec::new(), log, refused_log }
     }
 
     /// Whether [`WatchedTable::add_row`] needs the value of column `at`; the others may be
@@ -64,15 +87,15 @@ impl WatchedTable {
     /// Appends the keys of a change of a row to `keys`, and [`FLUSH_CLUSTER`] if the rule demands it.
     pub fn add_row(&mut self, change: RowChange<'_>, keys: &mut Vec<Vec<u8>>) {
         let Some(bound) = &self.bound else { return self.add_constant_keys(Inexpressible::RuleRefused, keys) };
-        let (before, mut refused) = (keys.len(), 0);
-        let mut push = |key: &[u8]| {
+        let before = keys.len();
+        let mut refused = RefusedKeys::default();
+        let written = bound.write_row_keys(change, &mut self.scratch, &mut |key| {
             if keys[before..].iter().all(|known| known != key) {
-                keys::push_valid_key(key, keys, &mut refused);
+                refused.push_valid(key, keys);
             }
-        };
-        let written = bound.write_row_keys(change, &mut self.scratch, &mut push);
+        });
         let added = (keys.len() - before) as u64;
-        self.record(Written { keys: added, ..written }, refused, keys);
+        self.record(Written { keys: added, ..written }, &refused, keys);
     }
 
     /// As [`WatchedTable::add_row`] for a change of the whole table.
@@ -81,16 +104,21 @@ impl WatchedTable {
     }
 
     fn add_constant_keys(&mut self, why: Inexpressible, keys: &mut Vec<Vec<u8>>) {
-        let mut refused = 0;
-        let written = write_constant_keys(&self.rule, why, &mut |key| keys::push_valid_key(key, keys, &mut refused));
-        self.record(written, refused, keys);
+        // The rule file has no invalid ones.
+        let written = write_constant_keys(&self.rule, why, &mut |key| keys.push(key.to_vec()));
+        self.record(written, &RefusedKeys::default(), keys);
     }
 
-    fn record(&mut self, written: Written, refused: u64, keys: &mut Vec<Vec<u8>>) {
+    fn record(&mut self, written: Written, refused: &RefusedKeys, keys: &mut Vec<Vec<u8>>) {
         let statistics = &self.shared.statistics;
         statistics.changes.add(1);
         statistics.keys.add(written.keys);
-        statistics.keys_refused.add(refused);
+        statistics.keys_refused.add(refused.count);
+        if let Some((key, why)) = &refused.first
+            && let Some(suppressed) = self.refused_log.allow(Instant::now())
+        {
+            tracing::warn!(table = %self.rule.table, key, %why, suppressed, "no server accepts a key of a rule; ignoring it");
+        }
         if written.is_ignored {
             return;
         }

@@ -86,7 +86,7 @@ impl Assembler {
     pub fn new(outbox_table: &str, row_rules: Arc<RowRules>, read_position: GtidPosition, has_checksum: bool) -> Self {
         Assembler {
             outbox_table: outbox_table.as_bytes().to_ascii_lowercase(),
-            row_tables: RowTables::new(row_rules, matches!(read_position, GtidPosition::Mariadb(_))),
+            row_tables: RowTables::new(row_rules),
             has_checksum,
             read_position,
             end: LogEnd::default(),

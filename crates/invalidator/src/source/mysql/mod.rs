@@ -212,24 +212,18 @@ impl MysqlSource {
 
     /// Waits for an event, and reads on while more have arrived already.
     async fn read_events(&mut self, keys_max: usize) -> Result<(), SourceError> {
-        let mut dump = match self.dump.take() {
+        self.read_catalogue().await?;
+        let dump = match &mut self.dump {
             Some(dump) => dump,
-            None => {
+            none => {
                 let from = self.assembler.resume_position().clone();
-                self.server.open_dump(&*self.network, &self.options, &from).await?
+                none.insert(self.server.open_dump(&*self.network, &self.options, &from).await?)
             }
         };
-        let result = self.read_events_of(&mut dump, keys_max).await;
-        self.dump = Some(dump);
-        result
-    }
-
-    async fn read_events_of(&mut self, dump: &mut PacketStream, keys_max: usize) -> Result<(), SourceError> {
         let silence_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN);
         let mut packet = dump.read(silence_max).await?;
         let (mut keys, mut events) = (0, 0);
         loop {
-            self.read_catalogue().await?;
             let received_at = (self.wall_clock)();
             let ready_before = self.assembler.ready().len();
             match packet.first() {
@@ -246,6 +240,10 @@ impl MysqlSource {
             if keys >= keys_max || events >= EVENTS_OF_NEXT_MAX {
                 return Ok(());
             }
+            // The next event may need it.
+            if self.assembler.row_tables().needed_catalogue().is_some() {
+                return Ok(());
+            }
             match dump.read_ready().await? {
                 Some(more) => packet = more,
                 None => return Ok(()),
@@ -253,7 +251,8 @@ impl MysqlSource {
         }
     }
 
-    /// Reads the declared columns of the tables with a rule, if the events read so far have made that necessary.
+    /// Reads the declared columns of the tables with a rule, if the events read so far have made that necessary. Called
+    /// between two events: dropped meanwhile, it loses none.
     async fn read_catalogue(&mut self) -> Result<(), SourceError> {
         let Some(rules) = self.assembler.row_tables().needed_catalogue() else { return Ok(()) };
         let mut queries = match self.queries.take() {

@@ -27,15 +27,11 @@ use super::{
     table_statement::TableStatement,
 };
 use crate::rules::{Column, RowChange, RowRules, RowValue, Rules, TableChange, TableName, WatchedTable};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The tables with a rule.
 pub struct RowTables {
     row_rules: Arc<RowRules>,
-    is_mariadb: bool,
     /// The version of `rules`.
     version: u64,
     rules: Arc<Rules>,
@@ -43,10 +39,10 @@ pub struct RowTables {
     /// Whether the catalogue must be read before the next event.
     needs_catalogue: bool,
     tables: BTreeMap<TableName, Table>,
+    /// Those that statements have changed; their columns do not matter.
+    by_statement: BTreeMap<TableName, WatchedTable>,
     /// The tables that rows of the open transaction refer to, by number.
     ids: BTreeMap<u64, TableName>,
-    /// Descriptions that do not fit a catalogue that was read after them: reading it again would not help.
-    unfit: BTreeSet<TableName>,
 }
 
 /// A table as the log described it last.
@@ -60,18 +56,17 @@ struct Table {
 }
 
 impl RowTables {
-    pub fn new(row_rules: Arc<RowRules>, is_mariadb: bool) -> RowTables {
+    pub fn new(row_rules: Arc<RowRules>) -> RowTables {
         let rules = row_rules.current();
         RowTables {
             version: row_rules.version(),
             needs_catalogue: !rules.is_empty(),
             row_rules,
-            is_mariadb,
             rules,
             catalogue: Catalogue::new(),
             tables: BTreeMap::new(),
+            by_statement: BTreeMap::new(),
             ids: BTreeMap::new(),
-            unfit: BTreeSet::new(),
         }
     }
 
@@ -81,7 +76,7 @@ impl RowTables {
             self.version = self.row_rules.version();
             self.rules = self.row_rules.current();
             self.tables.clear();
-            self.unfit.clear();
+            self.by_statement.clear();
             self.needs_catalogue = true;
         }
         (self.needs_catalogue && !self.rules.is_empty()).then(|| self.rules.clone())
@@ -104,9 +99,6 @@ impl RowTables {
                 let columns =
                     table.types.as_ref().map(|types| columns_of(types, &table.metadata, &self.catalogue[name]));
                 table.watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), columns.as_deref());
-                if table.types.is_none() {
-                    self.unfit.insert(name.clone());
-                }
             }
         }
     }
@@ -132,14 +124,12 @@ impl RowTables {
         }
         let description = map.description().to_vec();
         let (columns, fields) = map.into_columns_and_fields()?;
-        let metadata = TableMetadata::read(fields, self.is_mariadb)?;
+        let metadata = TableMetadata::read(fields)?;
         let declared = self.catalogue.get(&name);
         let types = types_of(&columns, &metadata, declared);
         let known = types.as_ref().zip(declared).map(|(types, declared)| columns_of(types, &metadata, declared));
-        if types.is_none() {
-            self.needs_catalogue = true;
-        }
-        self.unfit.remove(&name);
+        // Once for each description: if it does not fit then either, it is older than the catalogue.
+        self.needs_catalogue |= types.is_none();
         let watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), known.as_deref());
         self.tables.insert(name, Table { description, columns, metadata, types, watched });
         Ok(())
@@ -201,15 +191,10 @@ impl RowTables {
                 self.needs_catalogue = true;
             }
             let Some(change) = statement.change else { continue };
-            let name = &rule.table;
-            let mut fresh;
-            let watched = match self.tables.get_mut(name) {
-                Some(table) => &mut table.watched,
-                None => {
-                    fresh = WatchedTable::new(self.row_rules.clone(), rule.clone(), None);
-                    &mut fresh
-                }
-            };
+            let watched = self
+                .by_statement
+                .entry(rule.table.clone())
+                .or_insert_with(|| WatchedTable::new(self.row_rules.clone(), rule.clone(), None));
             watched.add_table_change(change, keys);
         }
     }

@@ -14,8 +14,6 @@ use super::{
 /// The fields that are used; `None` if the log lacks them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableMetadata {
-    /// MariaDB has a sign for each YEAR, too.
-    is_mariadb: bool,
     /// For each column that is a number, in order, whether it has no sign.
     unsigned: Option<Vec<bool>>,
     /// The names of all columns.
@@ -26,8 +24,6 @@ pub struct TableMetadata {
     sets: Option<Vec<Vec<Vec<u8>>>>,
 }
 
-const YEAR: u8 = 13;
-
 const SIGNEDNESS: u8 = 1;
 const COLUMN_NAME: u8 = 4;
 const SET_LABELS: u8 = 5;
@@ -35,8 +31,8 @@ const ENUM_LABELS: u8 = 6;
 
 impl TableMetadata {
     /// Parses the fields.
-    pub fn read(fields: &[u8], is_mariadb: bool) -> Result<TableMetadata, Malformed> {
-        let mut metadata = TableMetadata { is_mariadb, ..TableMetadata::default() };
+    pub fn read(fields: &[u8]) -> Result<TableMetadata, Malformed> {
+        let mut metadata = TableMetadata::default();
         let mut cursor = Cursor::new(fields, "the metadata of a table");
         while !cursor.rest().is_empty() {
             let kind = cursor.u8()?;
@@ -58,7 +54,7 @@ impl TableMetadata {
 
     /// Whether column `at` has no sign; `None` if the log does not say.
     pub fn is_unsigned(&self, columns: &[LogColumn], at: usize) -> Option<bool> {
-        let has_sign = |column: &&LogColumn| is_number(column.kind) || (self.is_mariadb && column.kind == YEAR);
+        let has_sign = |column: &&LogColumn| is_number(column.kind);
         self.unsigned.as_ref()?.get(columns[..at].iter().filter(has_sign).count()).copied()
     }
 
@@ -77,9 +73,9 @@ impl TableMetadata {
     }
 }
 
-/// The types that have a bit among the signs: integers, floats, decimals.
+/// The types that have a bit among the signs: integers, floats, YEAR, decimals.
 fn is_number(kind: u8) -> bool {
-    matches!(kind, 1..=5 | 8 | 9 | 246)
+    matches!(kind, 1..=5 | 8 | 9 | 13 | 246)
 }
 
 fn read_texts(mut cursor: Cursor<'_>) -> Result<Vec<String>, Malformed> {
@@ -112,14 +108,14 @@ mod tests {
         let columns =
             [3, 15, 1, 254, 254].map(|kind| LogColumn { kind, metadata: if kind == 254 { [247, 1] } else { [0, 0] } });
         let fields = b"\x01\x01\x40\x04\x09\x01a\x01b\x01c\x02de\x06\x08\x02\x01x\x01y\x01\x01z\x63\x01\x00";
-        let metadata = TableMetadata::read(fields, false).expect("valid");
+        let metadata = TableMetadata::read(fields).expect("valid");
         assert_eq!(metadata.names, Some(["a", "b", "c", "de"].map(String::from).to_vec()));
         assert_eq!(metadata.is_unsigned(&columns, 0), Some(false));
         assert_eq!(metadata.is_unsigned(&columns, 2), Some(true));
         assert_eq!(metadata.labels(&columns, 3), Some(vec![b"x".to_vec(), b"y".to_vec()]));
         assert_eq!(metadata.labels(&columns, 4), Some(vec![b"z".to_vec()]));
         assert_eq!(metadata.labels(&columns, 0), None);
-        assert_eq!(TableMetadata::read(b"", false), Ok(TableMetadata::default()));
-        assert!(TableMetadata::read(b"\x04\x09\x01", false).is_err());
+        assert_eq!(TableMetadata::read(b""), Ok(TableMetadata::default()));
+        assert!(TableMetadata::read(b"\x04\x09\x01").is_err());
     }
 }
