@@ -160,7 +160,6 @@ async fn serve(
     let cannot_receive = |error: io::Error| format!("cannot receive signals: {error}");
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_receive)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_receive)?;
-    let hangup = signal(SignalKind::hangup()).map_err(cannot_receive)?;
     let _lock = lock_directory(&options.state_dir)?;
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
     let listener = network
@@ -181,6 +180,7 @@ async fn serve(
             .await
             .map_err(|why| format!("--rules {}: {why}", path.display()))?;
         row_rules.statistics.loads.add(1);
+        let hangup = signal(SignalKind::hangup()).map_err(cannot_receive)?;
         background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
     }
     let (request_shutdown, shutdown) = watch::channel(false);

@@ -104,7 +104,7 @@ pub struct Options {
     /// (PostgreSQL: the one named key, if there is one)
     #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
     pub outbox_table: String,
-    /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
+    /// MariaDB, MySQL: take no keys from comments, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
     /// MariaDB, MySQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. It is loaded

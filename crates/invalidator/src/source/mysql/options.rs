@@ -22,7 +22,7 @@ pub struct MysqlOptions {
     pub outbox_table: String,
     /// The row rules. Default none.
     pub row_rules: Arc<RowRules>,
-    /// Take keys from the outbox table only, so that the log need not hold the text of statements. Default no.
+    /// Take no keys from comments, so that the log need not hold the text of statements. Default no.
     pub outbox_only: bool,
     /// Our server id among the replicas. The server disconnects a replica when another one with the same id connects.
     /// Default: 2^31 plus the connection id, which is unique on the server.

@@ -180,13 +180,12 @@ impl Columns {
         if nulls.is_empty() {
             return Err(Malformed("a row without columns"));
         }
-        let mut present_at = 0;
-        for (at, column) in self.0.iter().enumerate().filter(|(at, _)| bit(present.bits, *at)) {
+        let present_columns = self.0.iter().enumerate().filter(|(at, _)| bit(present.bits, *at));
+        for (present_at, (at, column)) in present_columns.enumerate() {
             let value = match bit(nulls, present_at) {
                 true => None,
                 false => Some(column.read_value(cursor)?),
             };
-            present_at += 1;
             each(at, value);
         }
         Ok(())
