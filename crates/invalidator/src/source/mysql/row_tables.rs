@@ -186,7 +186,8 @@ impl RowTables {
             return;
         }
         let Some(statement) = TableStatement::parse(schema, sql) else { return };
-        for rule in self.rules.clone().iter().filter(|rule| statement.names(&rule.table)) {
+        let rules = self.rules.clone();
+        for rule in statement.named_rules(&rules) {
             if !matches!(statement.change, Some(TableChange::Truncate | TableChange::Statement)) {
                 self.needs_catalogue = true;
             }

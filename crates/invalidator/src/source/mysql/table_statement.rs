@@ -11,126 +11,146 @@
 //! | INSERT, UPDATE, DELETE, REPLACE, LOAD, WITH, CALL, SELECT, DO | statement |
 //! | others, and those of temporary tables | none |
 
-use crate::rules::{TableChange, TableName};
+use crate::rules::{Rule, Rules, TableChange};
 use memchr::{memchr, memmem};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// What a statement does to the tables that it names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableStatement {
+#[derive(Clone, Copy, Debug)]
+pub struct TableStatement<'a> {
     /// `None` if rows stay as they are: CREATE TABLE.
     pub change: Option<TableChange>,
     /// The schema of unqualified names.
-    schema: String,
-    tokens: Vec<Token>,
+    schema: &'a [u8],
+    sql: &'a [u8],
     /// Whether it drops a whole schema.
     drops_schema: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Name(String),
+impl<'a> TableStatement<'a> {
+    /// Parses a statement that was executed in `schema`; `None` if it changes no table.
+    pub fn parse(schema: &'a [u8], sql: &'a [u8]) -> Option<TableStatement<'a>> {
+        let words: Vec<Cow<'_, [u8]>> = Tokens { sql }.filter_map(Token::into_name).take(6).collect();
+        let is = |at: usize, expected: &[&str]| {
+            words.get(at).is_some_and(|word| expected.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
+        };
+        let statement = |change| Some(TableStatement { change, schema, sql, drops_schema: false });
+        if is(0, &["truncate"]) {
+            return statement(Some(TableChange::Truncate));
+        }
+        if is(0, &["insert", "update", "delete", "replace", "load", "with", "call", "select", "do"]) {
+            return statement(Some(TableChange::Statement));
+        }
+        if is(0, &["alter", "drop", "rename"]) && (1..4).any(|at| is(at, &["table", "tables"])) {
+            return statement(Some(TableChange::SchemaChange)).filter(|_| !is(1, &["temporary"]));
+        }
+        if is(0, &["drop"]) && is(1, &["database", "schema"]) {
+            let change = Some(TableChange::SchemaChange);
+            return Some(TableStatement { change, schema, sql, drops_schema: true });
+        }
+        if is(0, &["create"]) && is(1, &["or"]) && is(3, &["table"]) {
+            return statement(Some(TableChange::SchemaChange));
+        }
+        if is(0, &["create"]) && is(1, &["table"]) {
+            return statement(None);
+        }
+        None
+    }
+
+    /// The rules whose tables it names. Names are compared without regard to the case of ASCII letters, as some servers
+    /// do. One pass over the statement, whatever the number of rules.
+    pub fn named_rules<'r>(&self, rules: &'r Rules) -> Vec<&'r Arc<Rule>> {
+        let mut by_name: BTreeMap<Vec<u8>, Vec<&Arc<Rule>>> = BTreeMap::new();
+        for rule in rules.iter() {
+            let name = if self.drops_schema { &rule.table.schema } else { &rule.table.name };
+            by_name.entry(name.to_ascii_lowercase().into_bytes()).or_default().push(rule);
+        }
+        let mut named: Vec<&Arc<Rule>> = Vec::new();
+        // The name before a dot, once the dot has been read.
+        let (mut qualifier, mut last): (Option<Cow<'_, [u8]>>, Option<Cow<'_, [u8]>>) = (None, None);
+        for token in (Tokens { sql: self.sql }) {
+            match token {
+                Token::Dot => qualifier = last.take(),
+                Token::Other => (qualifier, last) = (None, None),
+                Token::Name(name) => {
+                    let schema = qualifier.take();
+                    let schema = schema.as_deref().unwrap_or(self.schema);
+                    for rule in by_name.get(&name.to_ascii_lowercase()).into_iter().flatten() {
+                        let is_of_schema =
+                            self.drops_schema || schema.eq_ignore_ascii_case(rule.table.schema.as_bytes());
+                        if is_of_schema && !named.contains(rule) {
+                            named.push(rule);
+                        }
+                    }
+                    last = Some(name);
+                }
+            }
+        }
+        named
+    }
+}
+
+enum Token<'a> {
+    Name(Cow<'a, [u8]>),
     Dot,
+    /// A string, or another character.
     Other,
 }
 
-impl TableStatement {
-    /// Parses a statement that was executed in `schema`; `None` if it changes no table.
-    pub fn parse(schema: &[u8], sql: &[u8]) -> Option<TableStatement> {
-        let tokens = tokens(sql);
-        let words: Vec<&str> = tokens
-            .iter()
-            .filter_map(|token| match token {
-                Token::Name(name) => Some(name.as_str()),
-                _ => None,
-            })
-            .take(6)
-            .collect();
-        let is = |at: usize, expected: &[&str]| {
-            words.get(at).is_some_and(|word| expected.iter().any(|other| word.eq_ignore_ascii_case(other)))
-        };
-        let mut drops_schema = false;
-        let change = if is(0, &["truncate"]) {
-            Some(TableChange::Truncate)
-        } else if is(0, &["insert", "update", "delete", "replace", "load", "with", "call", "select", "do"]) {
-            Some(TableChange::Statement)
-        } else if is(0, &["alter", "drop", "rename"]) && (1..4).any(|at| is(at, &["table", "tables"])) {
-            if is(1, &["temporary"]) {
-                return None;
-            }
-            Some(TableChange::SchemaChange)
-        } else if is(0, &["drop"]) && is(1, &["database", "schema"]) {
-            drops_schema = true;
-            Some(TableChange::SchemaChange)
-        } else if is(0, &["create"]) && is(1, &["or"]) && is(3, &["table"]) {
-            Some(TableChange::SchemaChange)
-        } else if is(0, &["create"]) && is(1, &["table"]) {
-            None
-        } else {
-            return None;
-        };
-        Some(TableStatement { change, schema: String::from_utf8_lossy(schema).into_owned(), tokens, drops_schema })
-    }
-
-    /// Whether it names `table`. Names are compared without regard to the case of ASCII letters, as some servers do.
-    pub fn names(&self, table: &TableName) -> bool {
-        let is_at = |at: usize, expected: &str| match self.tokens.get(at) {
-            Some(Token::Name(name)) => name.eq_ignore_ascii_case(expected),
-            _ => false,
-        };
-        if self.drops_schema {
-            return (2..self.tokens.len()).any(|at| is_at(at, &table.schema));
+impl<'a> Token<'a> {
+    fn into_name(self) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Token::Name(name) => Some(name),
+            Token::Dot | Token::Other => None,
         }
-        (0..self.tokens.len()).filter(|&at| is_at(at, &table.name)).any(|at| match at.checked_sub(1) {
-            Some(dot) if self.tokens[dot] == Token::Dot => {
-                dot.checked_sub(1).is_some_and(|at| is_at(at, &table.schema))
-            }
-            _ => self.schema.eq_ignore_ascii_case(&table.schema),
-        })
     }
 }
 
-fn tokens(sql: &[u8]) -> Vec<Token> {
-    let mut tokens = Vec::new();
-    let mut at = 0;
-    while let Some(&byte) = sql.get(at) {
-        let rest = &sql[at..];
-        at += match byte {
-            b'`' | b'"' => {
-                let (name, length) = quoted(rest);
-                tokens.push(Token::Name(name));
-                length
-            }
-            b'\'' => {
-                tokens.push(Token::Other);
-                string_bytes(rest)
-            }
-            b'#' => memchr(b'\n', rest).map_or(rest.len(), |end| end + 1),
-            b'-' if rest.starts_with(b"-- ") => memchr(b'\n', rest).map_or(rest.len(), |end| end + 1),
-            // Executable comments hold code.
-            b'/' if rest.starts_with(b"/*!") || rest.starts_with(b"/*M!") => {
-                let head = if rest[2] == b'!' { 3 } else { 4 };
-                head + rest[head..].iter().take_while(|byte| byte.is_ascii_digit()).count()
-            }
-            b'/' if rest.starts_with(b"/*") => memmem::find(&rest[2..], b"*/").map_or(rest.len(), |end| end + 4),
-            b'.' => {
-                tokens.push(Token::Dot);
-                1
-            }
-            _ if is_word(byte) => {
-                let length = rest.iter().take_while(|byte| is_word(**byte)).count();
-                tokens.push(Token::Name(String::from_utf8_lossy(&rest[..length]).into_owned()));
-                length
-            }
-            _ if byte.is_ascii_whitespace() => 1,
-            _ => {
-                if tokens.last() != Some(&Token::Other) {
-                    tokens.push(Token::Other);
+/// The rest of a statement.
+struct Tokens<'a> {
+    sql: &'a [u8],
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        loop {
+            let rest = self.sql;
+            let (token, length) = match *rest.first()? {
+                b'`' | b'"' => {
+                    let (name, length) = quoted(rest);
+                    (Some(Token::Name(name.into())), length)
                 }
-                1
+                b'\'' => (Some(Token::Other), string_bytes(rest)),
+                b'#' => (None, line_bytes(rest)),
+                b'-' if rest.starts_with(b"-- ") => (None, line_bytes(rest)),
+                // Executable comments hold code.
+                b'/' if rest.starts_with(b"/*!") || rest.starts_with(b"/*M!") => {
+                    let head = if rest[2] == b'!' { 3 } else { 4 };
+                    (None, head + rest[head..].iter().take_while(|byte| byte.is_ascii_digit()).count())
+                }
+                b'/' if rest.starts_with(b"/*") => {
+                    (None, memmem::find(&rest[2..], b"*/").map_or(rest.len(), |end| end + 4))
+                }
+                b'.' => (Some(Token::Dot), 1),
+                byte if is_word(byte) => {
+                    let length = rest.iter().take_while(|byte| is_word(**byte)).count();
+                    (Some(Token::Name(rest[..length].into())), length)
+                }
+                byte if byte.is_ascii_whitespace() => (None, 1),
+                _ => (Some(Token::Other), 1),
+            };
+            self.sql = &rest[length..];
+            if token.is_some() {
+                return token;
             }
-        };
+        }
     }
-    tokens
+}
+
+fn line_bytes(text: &[u8]) -> usize {
+    memchr(b'\n', text).map_or(text.len(), |end| end + 1)
 }
 
 fn is_word(byte: u8) -> bool {
@@ -138,7 +158,7 @@ fn is_word(byte: u8) -> bool {
 }
 
 /// The identifier at the start of `text`, and its length with the quotes.
-fn quoted(text: &[u8]) -> (String, usize) {
+fn quoted(text: &[u8]) -> (Vec<u8>, usize) {
     let quote = text[0];
     let (mut name, mut at) = (Vec::new(), 1);
     while let Some(&byte) = text.get(at) {
@@ -151,7 +171,7 @@ fn quoted(text: &[u8]) -> (String, usize) {
         }
         name.push(byte);
     }
-    (String::from_utf8_lossy(&name).into_owned(), at)
+    (name, at)
 }
 
 /// The length of the string at the start of `text`. A backslash is taken for an escape, as in the default SQL mode.
@@ -172,8 +192,8 @@ mod tests {
 
     /// The change of app.users by a statement in the schema `app`; `None` if it is not named or does not change.
     fn change_of(sql: &str) -> Option<TableChange> {
-        let users = TableName { schema: "app".into(), name: "users".into() };
-        TableStatement::parse(b"app", sql.as_bytes()).filter(|statement| statement.names(&users))?.change
+        let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['a']").expect("valid");
+        TableStatement::parse(b"app", sql.as_bytes()).filter(|found| !found.named_rules(&rules).is_empty())?.change
     }
 
     #[test]
@@ -208,11 +228,10 @@ mod tests {
 
     #[test]
     fn the_creation_of_a_table_is_reported_without_a_change() {
+        let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['a']").expect("valid");
         let statement =
-            TableStatement::parse(b"", b"CREATE TABLE IF NOT EXISTS app.users (id INT)").expect("it names one");
-        assert!(
-            statement.change.is_none() && statement.names(&TableName { schema: "app".into(), name: "users".into() })
-        );
+            TableStatement::parse(b"", b"CREATE TABLE IF NOT EXISTS App.Users (id INT)").expect("it names one");
+        assert_eq!((statement.change, statement.named_rules(&rules).len()), (None, 1));
     }
 
     #[test]
