@@ -14,6 +14,10 @@
 //! | UUID | lower case, with hyphens | `8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa` |
 //!
 //! NULL names no key.
+//!
+//! So that the same row gives the same key in PostgreSQL, whose log has text: `char(n)` loses the spaces at its end,
+//! `timestamptz` becomes an instant ([`RowValue::from_unix_micros`]), `bytea` becomes bytes and `bit(n)` a number.
+//! NaN, infinity and dates before Christ are [`RowValue::Raw`].
 
 use std::{borrow::Cow, io::Write};
 
