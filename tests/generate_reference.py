@@ -39,6 +39,8 @@ COMMANDS = (
     ("lookaside", "simulate"),
     ("lookaside", "check-config"),
     ("lookaside", "route"),
+    ("lookaside", "invalidator", "check-rules"),
+    ("lookaside", "invalidator", "try"),
 )
 
 # memcached's settings that `stats settings` prints and that have no effect here.
@@ -330,6 +332,15 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster:NAME:routers_suspect": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
+        "rules": "Row rules in use (`--rules`).",
+        "rules_loaded": "How often the rule file was loaded.",
+        "rules_refused": "How often a changed rule file was refused; the rules before it stay.",
+        "row_changes": "Changes of rows and tables with a rule. This and the following count once for each cluster.",
+        "row_keys": "Keys that rules named.",
+        "row_keys_refused": "Keys by rules that no server accepts: over 250 bytes, spaces, control characters.",
+        "row_changes_inexpressible": "Changes of which not all keys can be written.",
+        "row_changes_without_key": "Changes that named no key.",
+        "row_flushes": "Flushes of the cluster that rules requested (`otherwise`).",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",
         "commits_untracked": "Commits not followed any more because too many were.",
         "latency_us_(p50|p99|max)": "Microseconds from a commit's logged time to the last cluster's acknowledgement.",

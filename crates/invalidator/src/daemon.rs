@@ -15,8 +15,10 @@ use crate::{
         delivery::{RouterConnections, RouterDelivery},
         positions::PositionFile,
     },
+    rule_file::{RuleChecker, RuleFile},
+    rules::{RowRules, Rules},
     source::{
-        mysql::{MysqlLog, MysqlOptions},
+        mysql::{MysqlLog, MysqlOptions, check_rules},
         postgres::{PostgresLog, PostgresOptions, slot_of_cluster},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
@@ -56,14 +58,22 @@ const CONNECT_TIMEOUT_MS: u64 = 500;
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
-    let source = match options.check().and_then(|()| DatabaseUrl::from_options(&options)) {
-        Ok(source) => source,
+    let loaded = options.check().and_then(|()| {
+        let (text, rules) = match &options.rules {
+            Some(path) => RuleFile::read(path).map_err(|why| format!("--rules: {why}"))?,
+            None => (String::new(), Rules::default()),
+        };
+        let row_rules = RowRules::new(rules);
+        Ok((DatabaseUrl::from_options(&options, &row_rules)?, text, row_rules))
+    });
+    let (source, rules_text, row_rules) = match loaded {
+        Ok(loaded) => loaded,
         Err(why) => return fail(&why, EXIT_USAGE),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
         .map_err(|error| format!("cannot create the tokio runtime: {error}"))
-        .and_then(|runtime| runtime.block_on(serve(&options, source)));
+        .and_then(|runtime| runtime.block_on(serve(&options, source, rules_text, row_rules)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(&why, 1),
@@ -83,8 +93,14 @@ enum DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    fn from_options(options: &Options) -> Result<DatabaseUrl, String> {
+    fn from_options(options: &Options, row_rules: &Arc<RowRules>) -> Result<DatabaseUrl, String> {
         let url = &options.source;
+        let has_row_rules = url.starts_with("mysql://") || url.starts_with("mariadb://");
+        if options.rules.is_some() && !has_row_rules {
+            return Err("--rules is for MariaDB and MySQL: the journal of SQLite has no rows of other tables, where \
+                        triggers name keys; PostgreSQL's rows are not read yet"
+                .into());
+        }
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
             return Ok(DatabaseUrl::Sqlite(SqliteLog::new(path)));
         }
@@ -94,6 +110,7 @@ impl DatabaseUrl {
                 outbox_table: options.outbox_table.clone(),
                 outbox_only: options.outbox_only,
                 comments_only: options.comments_only,
+                row_rules: row_rules.clone(),
                 ..server
             }));
         }
@@ -114,6 +131,16 @@ impl DatabaseUrl {
             .into())
     }
 
+    /// Compares rules with the database; `None` if it has no row rules.
+    fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
+        let DatabaseUrl::Mysql(server) = self else { return None };
+        let (server, network) = (server.clone(), network.clone());
+        Some(Arc::new(move |rules| {
+            let (server, network) = (server.clone(), network.clone());
+            Box::pin(async move { check_rules(&*network, &server, &rules).await })
+        }))
+    }
+
     /// The log as the pipeline of `cluster` reads it.
     fn log(&self, cluster: &str, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
         match self {
@@ -129,7 +156,12 @@ impl DatabaseUrl {
     }
 }
 
-async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
+async fn serve(
+    options: &Options,
+    database: DatabaseUrl,
+    rules_text: String,
+    row_rules: Arc<RowRules>,
+) -> Result<(), String> {
     let cannot_receive = |error: io::Error| format!("cannot receive signals: {error}");
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_receive)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_receive)?;
@@ -145,7 +177,17 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
         }
         None => network.clone(),
     };
-    let statistics = Statistics::new(options.clusters.iter().map(|cluster| cluster.name.as_str()));
+    let names = options.clusters.iter().map(|cluster| cluster.name.as_str());
+    let statistics = Statistics::with_row_rules(names, row_rules.clone());
+    let mut background = JoinSet::new();
+    if let (Some(path), Some(check)) = (&options.rules, database.rule_checker(&network)) {
+        RuleFile::check(&check, &row_rules.current())
+            .await
+            .map_err(|why| format!("--rules {}: {why}", path.display()))?;
+        row_rules.statistics.loads.add(1);
+        let hangup = signal(SignalKind::hangup()).map_err(cannot_receive)?;
+        background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
+    }
     let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
     for index in 0..options.clusters.len() {
@@ -158,7 +200,6 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
         );
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
-    let mut background = JoinSet::new();
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     // The other databases prune their logs themselves.
     if let DatabaseUrl::Sqlite(log) = &database {

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
+//! | [`rules`] | keys of changed rows, by a rule file; [`rule_file`] loads it |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`observe`] | statistics and their endpoint |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
@@ -29,6 +30,8 @@ pub mod keys;
 pub mod observe;
 pub mod options;
 pub mod pipeline;
+pub mod rule_file;
+pub mod rules;
 pub mod source;
 
 pub use source::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};

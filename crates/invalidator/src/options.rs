@@ -104,12 +104,16 @@ pub struct Options {
     /// (PostgreSQL: the one named key, if there is one)
     #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
     pub outbox_table: String,
-    /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
+    /// MariaDB, MySQL: take no keys from comments, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
     /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or MIXED)
-    #[arg(long, conflicts_with = "outbox_only")]
+    #[arg(long, conflicts_with_all = ["outbox_only", "rules"])]
     pub comments_only: bool,
+    /// MariaDB, MySQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. It is loaded
+    /// again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,

@@ -45,7 +45,7 @@ enum Command {
     CheckConfig(configuration::check::Options),
     /// Show how a router's configuration routes a request
     Route(configuration::route::Options),
-    /// Prepare a database for the invalidator
+    /// Prepare a database for the invalidator, and check the rules that name keys
     #[command(subcommand)]
     Invalidator(invalidator::Invalidator),
 }

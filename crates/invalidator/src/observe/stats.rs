@@ -4,7 +4,7 @@
 //! Latency is wall-clock time from the commit, as the source reports it, to the acknowledgement of its last delete. If
 //! our clock is behind the database's, the latency is 0.
 
-use crate::Position;
+use crate::{Position, rules::RowRules};
 use hdrhistogram::Histogram;
 use lookaside_sync::Mutex;
 use lookaside_sync::SharedCounter;
@@ -21,6 +21,8 @@ use std::{
 /// The most commits tracked until all clusters have applied them. Beyond it the oldest is dropped and counted: a
 /// cluster that is down must not use up memory.
 const TRACKED_COMMITS_MAX: usize = 1 << 16;
+/// The most tables that are shown with counters of their own.
+const TABLES_SHOWN_MAX: usize = 100;
 /// Latencies above an hour are recorded as an hour.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 /// Two digits: an error of 1 %, and 30 kB per histogram.
@@ -199,6 +201,7 @@ impl ClusterStatistics {
 #[derive(Debug)]
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
+    row_rules: Arc<RowRules>,
     all_clusters: Mutex<AllClustersLatency>,
 }
 
@@ -216,6 +219,14 @@ struct AllClustersLatency {
 impl Statistics {
     /// Zeroes, for clusters of these names.
     pub fn new<'a>(clusters: impl IntoIterator<Item = &'a str>) -> Arc<Statistics> {
+        Statistics::with_row_rules(clusters, Arc::default())
+    }
+
+    /// As [`Statistics::new`]; the counters of `row_rules` are shown besides.
+    pub fn with_row_rules<'a>(
+        clusters: impl IntoIterator<Item = &'a str>,
+        row_rules: Arc<RowRules>,
+    ) -> Arc<Statistics> {
         let clusters = clusters.into_iter().map(|name| Arc::new(ClusterStatistics::new(name))).collect();
         let all_clusters = AllClustersLatency {
             latency_us: histogram(),
@@ -223,7 +234,7 @@ impl Statistics {
             order: VecDeque::new(),
             untracked: 0,
         };
-        Arc::new(Statistics { clusters, all_clusters: Mutex::new(all_clusters) })
+        Arc::new(Statistics { clusters, row_rules, all_clusters: Mutex::new(all_clusters) })
     }
 
     /// The statistics of each cluster, in the order given to [`Statistics::new`].
@@ -269,6 +280,7 @@ impl Statistics {
         lines.add("commits_untracked", all_clusters.untracked);
         lines.add_latency("", &all_clusters.latency_us);
         drop(all_clusters);
+        lines.add_row_rules(&self.row_rules);
         for cluster in &self.clusters {
             lines.add_cluster(cluster);
         }
@@ -319,6 +331,24 @@ impl StatLines {
         self.add(format!("{prefix}latency_us_p50"), latency_us.value_at_quantile(0.50));
         self.add(format!("{prefix}latency_us_p99"), latency_us.value_at_quantile(0.99));
         self.add(format!("{prefix}latency_us_max"), latency_us.max());
+    }
+
+    fn add_row_rules(&mut self, row_rules: &RowRules) {
+        let statistics = &row_rules.statistics;
+        self.add("rules", row_rules.current().iter().count());
+        self.add("rules_loaded", statistics.loads.value());
+        self.add("rules_refused", statistics.load_failures.value());
+        self.add("row_changes", statistics.changes.value());
+        self.add("row_keys", statistics.keys.value());
+        self.add("row_keys_refused", statistics.keys_refused.value());
+        self.add("row_changes_inexpressible", statistics.inexpressible.value());
+        self.add("row_changes_without_key", statistics.without_key.value());
+        self.add("row_flushes", statistics.flushes.value());
+        for (table, inexpressible, without_key) in statistics.tables_at_fault().into_iter().take(TABLES_SHOWN_MAX) {
+            let table = table.replace(|c: char| c.is_whitespace() || c.is_control(), "_");
+            self.add(format!("table:{table}:inexpressible"), inexpressible);
+            self.add(format!("table:{table}:without_key"), without_key);
+        }
     }
 
     fn add_cluster(&mut self, cluster: &ClusterStatistics) {

@@ -52,7 +52,8 @@ pub struct WaitingRouter {
 
 /// Delivers deletes to one cluster.
 pub trait Delivery: Send + Sync {
-    /// Deletes `keys`. Returns one result per key, in order.
+    /// Deletes `keys`. Returns one result per key, in order. [`FLUSH_CLUSTER`](crate::keys::FLUSH_CLUSTER) among them
+    /// means a flush of the cluster.
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>>;
 
     /// Flushes the whole cluster after deletes were lost. Its routers need `--enable-flush-cmd`.

@@ -9,7 +9,7 @@ use super::{
     batch::RoutedBatch,
     router::{Router, RouterConnections},
 };
-use crate::observe::stats::ClusterStatistics;
+use crate::{keys::FLUSH_CLUSTER, observe::stats::ClusterStatistics};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use lookaside_client::{CommandConnection, CommandError, Network};
@@ -134,6 +134,26 @@ impl RouterDelivery {
         self.statistics.set_routers_suspect(self.routers.iter().filter(|router| router.is_suspect()).count());
     }
 
+    /// Deletes `keys`, and flushes the cluster for [`FLUSH_CLUSTER`] among them, however often it is there.
+    async fn delete_and_flush(&self, keys: Vec<Bytes>) -> Vec<DeleteResult> {
+        let is_flush: Vec<bool> = keys.iter().map(|key| key == FLUSH_CLUSTER).collect();
+        let plain_keys: Vec<Bytes> = keys.into_iter().filter(|key| key != FLUSH_CLUSTER).collect();
+        let mut plain_results = match plain_keys.is_empty() {
+            true => Vec::new(),
+            false => RoutedBatch::new(self, plain_keys).run().await,
+        }
+        .into_iter();
+        let flushed = match self.flush().await {
+            Ok(()) => DeleteResult::Applied,
+            Err(why) => DeleteResult::Refused(why),
+        };
+        let result_of = |is_flush: bool| match is_flush {
+            true => flushed.clone(),
+            false => plain_results.next().expect("a batch has one result for each key"),
+        };
+        is_flush.into_iter().map(result_of).collect()
+    }
+
     async fn flush_through(&self, router: &Address) -> Result<(), CommandError> {
         let mut connection = CommandConnection::connect(&*self.network, router, FLUSH_LIMITS, FLUSH_TIMEOUT).await?;
         connection.flush_all(None).await
@@ -142,7 +162,10 @@ impl RouterDelivery {
 
 impl Delivery for RouterDelivery {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
-        Box::pin(RoutedBatch::new(self, keys).run())
+        match keys.iter().any(|key| key == FLUSH_CLUSTER) {
+            true => Box::pin(self.delete_and_flush(keys)),
+            false => Box::pin(RoutedBatch::new(self, keys).run()),
+        }
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
