@@ -176,3 +176,41 @@ async fn deletes_are_sent_while_earlier_ones_are_unanswered() {
     assert!(latest <= ms(15), "{latest:?}");
     assert_eq!(fixture.clusters[0].1.position(), Some(0), "nothing is acknowledged");
 }
+
+/// Retries at a server that hung took all places of retries for as long as its router waited for it. A key of a healthy
+/// server that had been refused once waited behind them.
+#[tokio::test(start_paused = true)]
+async fn retries_at_a_hung_server_delay_no_retry_of_another() {
+    let mut fixture = Fixture::new(1);
+    fixture.options.limits.batch_keys_max = 1;
+    let cluster = &fixture.clusters[0].0;
+    cluster.state().hung_prefix = Some("hung".into());
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    for number in 0..10 {
+        fixture.database.commit(&[&format!("hung{number}")], ms(0));
+    }
+    until("all are retried", || cluster.state().batches.len() > 13).await;
+    cluster.state().refused.push("healthy".into());
+    fixture.database.commit(&["healthy"], ms(0));
+    until("it is refused", || fixture.stat("cluster:a:retry_queue_keys") == "11").await;
+    cluster.state().refused.clear();
+    let start = Instant::now();
+    until("it is deleted", || cluster.deletes_of("healthy") == 1).await;
+    assert!(start.elapsed() <= ms(100), "{:?}", start.elapsed());
+}
+
+/// While probes were answered and deletes failed, every probe sent the whole retry queue again, whatever its delays.
+#[tokio::test(start_paused = true)]
+async fn answered_probes_do_not_send_deletes_that_fail_again_and_again() {
+    let router = FakeRouter::new("router:1", LosesDeletes);
+    let (fixture, _run) = fixture_through(&[&router]);
+    fixture.database.commit(&["key"], ms(0));
+    sleep(Duration::from_secs(60)).await;
+    let (sent, recoveries) = (router.received().len(), fixture.stat("cluster:a:recoveries"));
+    assert!((60..600).contains(&sent), "{sent} deletes in a minute");
+    assert!(recoveries.parse::<u32>().expect("a number") <= 61, "{recoveries} recoveries in a minute");
+    let back = Instant::now();
+    router.set(Answers);
+    until("it is deleted", || fixture.stat("cluster:a:pending_keys") == "0").await;
+    assert!(back.elapsed() <= Duration::from_secs(1), "{:?}", back.elapsed());
+}

@@ -95,6 +95,7 @@ struct FailureLog {
     health: HealthLogger,
     /// Why the last refused delete was refused.
     last_refusal: String,
+    recovery: LogThrottle<Instant>,
     unroutable: LogThrottle<Instant>,
     save_failure: LogThrottle<Instant>,
 }
@@ -104,6 +105,7 @@ impl Default for FailureLog {
         FailureLog {
             health: HealthLogger::default(),
             last_refusal: String::new(),
+            recovery: log_throttle(),
             unroutable: log_throttle(),
             save_failure: log_throttle(),
         }
@@ -216,7 +218,7 @@ impl PipelineTask {
         let Some((_, pending)) = &mut self.pending else { return };
         let (now, window) = (Instant::now(), &mut self.in_flight.window);
         while window.may_send(now) {
-            let Some(batch) = pending.next_batch(now, window.may_retry()) else { return };
+            let Some(batch) = pending.next_batch(now, window.may_retry(now)) else { return };
             let keys = batch.keys();
             let number = window.add(now, batch.is_retry());
             self.statistics.batches.add(1);
@@ -232,10 +234,13 @@ impl PipelineTask {
     /// Sends refused deletes again at once.
     fn release_retries(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
-        let (keys, _) = pending.retry_queue_size();
-        pending.release_retries();
+        let now = Instant::now();
+        let keys = pending.release_retries(now);
+        if keys == 0 {
+            return;
+        }
         self.statistics.recoveries.add(1);
-        if keys > 0 {
+        if self.failure_log.recovery.allow(now).is_some() {
             tracing::info!(cluster = self.statistics.name, keys, "a router answers again; sending its deletes at once");
         }
     }
@@ -412,7 +417,8 @@ impl PipelineTask {
     fn next_wakeup(&self) -> Option<Instant> {
         let (now, window) = (Instant::now(), &self.in_flight.window);
         let pending = self.pending.as_ref().map(|(_, pending)| pending);
-        let retry = pending.filter(|_| window.may_retry()).and_then(|pending| pending.next_retry_at(now));
+        let retry = pending.and_then(|pending| pending.next_retry_at(now)).zip(window.next_retry_at(now));
+        let retry = retry.map(|(keys, window)| keys.max(window));
         let send = if pending.is_some_and(PendingDeletes::has_unsent) { Some(now) } else { retry };
         // A batch waits for its keys, and for a place in the window.
         let send = send.zip(window.next_send_at(now)).map(|(keys, window)| keys.max(window));

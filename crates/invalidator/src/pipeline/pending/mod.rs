@@ -199,9 +199,10 @@ impl PendingDeletes {
         self.retries.next_due(now)
     }
 
-    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest.
-    pub fn release_retries(&mut self) {
-        self.retries.release_all();
+    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest. Returns
+    /// how many; none if that was done a moment ago.
+    pub fn release_retries(&mut self, now: Instant) -> usize {
+        self.retries.release_all(now)
     }
 
     /// Applies the results of a batch: `is_final` says for each key whether its delete needs no retry. Returns the
@@ -358,7 +359,7 @@ mod tests {
         }
         let failed_at = now - LIMITS.retry_delay_max;
         admit(&mut pending, 2, &["fresh"]);
-        pending.release_retries();
+        assert_eq!(pending.release_retries(failed_at), 2);
         assert_eq!(pending.next_retry_at(failed_at), Some(failed_at));
         let batch = pending.next_batch(failed_at, true).expect("the released keys");
         assert_eq!(batch.keys(), ["a", "b"]);
