@@ -322,7 +322,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "(cluster:NAME:)?rerouted": "Deletes that one router refused and that were sent to another one at once.",
         "(cluster:NAME:)?router_refusals": "Deletes that one router refused and another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
-        "cluster:NAME:routers_suspect": "Routers that do not answer; batches go to the others first.",
+        "cluster:NAME:routers_tko": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",

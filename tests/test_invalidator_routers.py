@@ -78,9 +78,9 @@ def test_a_hung_router_delays_no_delete_by_its_timeout(region, journal):
         cluster.routers[hung].running.send_signal(signal.SIGSTOP)
         taken = [delete_seconds(journal, cluster.ports[healthy], f"key:{hung}:{number}") for number in range(10)]
         assert max(taken) < 2.5, taken
-        eventually(lambda: stats(invalidator.port)["cluster:one:routers_suspect"] == "1", "the hung one is suspect")
+        eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "1", "the hung one is TKO")
         cluster.routers[hung].running.send_signal(signal.SIGCONT)
-        eventually(lambda: stats(invalidator.port)["cluster:one:routers_suspect"] == "0", "it answers again")
+        eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "0", "it answers again")
 
 
 def add_cut_router(cluster: Cluster, *arguments: str) -> None:

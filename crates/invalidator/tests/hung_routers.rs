@@ -45,14 +45,14 @@ async fn hung_router_is_used_again_when_a_probe_is_answered() {
     let _watch = watch(&delivery);
     first.set(Hangs);
     // A probe finds it before a delete has to wait for it.
-    until("it is suspect", || statistics.routers_suspect() == 1).await;
+    until("it is TKO", || statistics.routers_tko() == 1).await;
     let start = Instant::now();
     assert_eq!(delete(&delivery, &["a"]).await, [true]);
     assert_eq!(start.elapsed(), Duration::ZERO);
     first.set(Answers);
     second.set(Hangs);
     until("the first answers a probe, the second does not", || statistics.router_failures.value() == 2).await;
-    until("one is suspect", || statistics.routers_suspect() == 1).await;
+    until("one is TKO", || statistics.routers_tko() == 1).await;
     let start = Instant::now();
     assert_eq!(delete(&delivery, &["b"]).await, [true]);
     assert_eq!((start.elapsed(), first.received()), (Duration::ZERO, vec!["b".to_string()]));

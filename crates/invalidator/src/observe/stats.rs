@@ -79,7 +79,7 @@ pub struct ClusterStatistics {
     pub recoveries: SharedCounter,
     /// How often a router was notified that it may serve gets (`--wait-for-invalidator`).
     pub start_gates_opened: SharedCounter,
-    routers_suspect: AtomicU64,
+    routers_tko: AtomicU64,
     pending_keys: AtomicU64,
     retry_queue_keys: AtomicU64,
     retry_queue_bytes: AtomicU64,
@@ -139,7 +139,7 @@ impl ClusterStatistics {
             router_failures: SharedCounter::default(),
             recoveries: SharedCounter::default(),
             start_gates_opened: SharedCounter::default(),
-            routers_suspect: AtomicU64::new(0),
+            routers_tko: AtomicU64::new(0),
             pending_keys: AtomicU64::new(0),
             retry_queue_keys: AtomicU64::new(0),
             retry_queue_bytes: AtomicU64::new(0),
@@ -173,12 +173,12 @@ impl ClusterStatistics {
     }
 
     /// How many of the cluster's routers do not answer.
-    pub fn routers_suspect(&self) -> u64 {
-        self.routers_suspect.load(Ordering::Relaxed)
+    pub fn routers_tko(&self) -> u64 {
+        self.routers_tko.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_routers_suspect(&self, routers: usize) {
-        self.routers_suspect.store(routers as u64, Ordering::Relaxed);
+    pub(crate) fn set_routers_tko(&self, routers: usize) {
+        self.routers_tko.store(routers as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn set_pending_keys(&self, keys: usize) {
@@ -349,7 +349,7 @@ impl StatLines {
         self.add(format!("{prefix}hedged_batches"), cluster.hedged_batches.value());
         self.add(format!("{prefix}rerouted"), cluster.rerouted.value());
         self.add(format!("{prefix}router_refusals"), cluster.router_refusals.value());
-        self.add(format!("{prefix}routers_suspect"), cluster.routers_suspect());
+        self.add(format!("{prefix}routers_tko"), cluster.routers_tko());
         self.add(format!("{prefix}router_failures"), cluster.router_failures.value());
         self.add(format!("{prefix}recoveries"), cluster.recoveries.value());
         self.add(format!("{prefix}start_gates_opened"), cluster.start_gates_opened.value());
