@@ -4,35 +4,14 @@ refuses deletes because it does not reach a server."""
 
 import json
 import signal
-import sqlite3
 import time
 
 import pytest
+from journal import Journal
 from processes import Cluster, Invalidator, answers, connect, eventually, free_port, stats
 from routers import ask
 
-JOURNAL = """
-CREATE TABLE lookaside_journal (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT,
-  key BLOB NOT NULL,
-  at_ms INTEGER NOT NULL DEFAULT (CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER))
-)
-"""
 KEYS = 50
-
-
-class Journal:
-    """A SQLite database whose commits name keys."""
-
-    def __init__(self, path) -> None:
-        self.url = f"sqlite://{path}"
-        self.connection = sqlite3.connect(path, isolation_level=None)
-        self.connection.execute("PRAGMA journal_mode=WAL")
-        self.connection.execute(JOURNAL)
-
-    def commit(self, key: str) -> None:
-        """Commits a change that makes this key stale."""
-        self.connection.execute("INSERT INTO lookaside_journal (key) VALUES (?)", (key,))
 
 
 @pytest.fixture

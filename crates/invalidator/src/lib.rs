@@ -11,7 +11,7 @@
 //! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
-//! | [`observe`] | statistics and their endpoint |
+//! | [`observe`] | statistics and their endpoints |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
 //!
 //! Each cluster has its own pipeline and its own durable position, so a cluster that is down delays no other.
@@ -31,4 +31,6 @@ pub mod options;
 pub mod pipeline;
 pub mod source;
 
-pub use source::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+pub use source::{
+    Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock,
+};

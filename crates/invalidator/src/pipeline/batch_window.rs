@@ -58,6 +58,12 @@ impl BatchWindow {
         next_at(&self.batches, self.prompt_max, BATCHES_MAX, now)
     }
 
+    /// Whether a batch of fresh keys is unanswered and not slow.
+    pub fn has_prompt_fresh(&self, now: Instant) -> bool {
+        let mut prompt = self.batches.iter().rev().take_while(|(_, sent_at)| now < **sent_at + BATCH_SLOW_AFTER);
+        prompt.any(|(number, _)| !self.retries.contains_key(number))
+    }
+
     /// Whether a batch of the retry queue may be sent, if any may.
     pub fn may_retry(&self, now: Instant) -> bool {
         self.next_retry_at(now).is_some_and(|at| at <= now)

@@ -4,6 +4,7 @@ use super::{
     Pipeline,
     batch_window::{BatchNumber, BatchWindow},
     delivery::{DeleteResult, WaitingRouter},
+    linger::Linger,
     log_reader::{LogReader, PipelineError, ReaderMessage},
     pending::{InFlightBatch, PendingDeletes},
     positions::{PositionError, SavedPosition},
@@ -47,7 +48,7 @@ impl Pipeline {
             }
             .run(),
         );
-        let batches_in_flight_max = self.options.batches_in_flight_max;
+        let (batches_in_flight_max, linger_max) = (self.options.batches_in_flight_max, self.options.linger_max);
         let mut watch_routers = JoinSet::new();
         let delivery = self.delivery.clone();
         watch_routers.spawn({
@@ -61,6 +62,7 @@ impl Pipeline {
             has_saved_position: false,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
+            linger: Linger::new(linger_max),
             waiting_routers: WaitingRouters::new(delivery),
             failure_log: FailureLog::default(),
         };
@@ -121,6 +123,7 @@ struct PipelineTask {
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
+    linger: Linger,
     waiting_routers: WaitingRouters,
     failure_log: FailureLog,
 }
@@ -217,12 +220,18 @@ impl PipelineTask {
     fn send_batches(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
         let (now, window) = (Instant::now(), &mut self.in_flight.window);
+        self.linger.update(pending.has_unsent(), now);
         while window.may_send(now) {
+            if self.linger.holds(window.has_prompt_fresh(now) && !pending.has_full_batch(), now) {
+                return;
+            }
             let Some(batch) = pending.next_batch(now, window.may_retry(now)) else { return };
             let keys = batch.keys();
             let number = window.add(now, batch.is_retry());
-            self.statistics.batches.add(1);
-            self.statistics.batch_keys.add(keys.len() as u64);
+            if !batch.is_retry() && self.linger.restart(pending.has_unsent(), now) {
+                self.statistics.lingered_batches.add(1);
+            }
+            self.statistics.record_batch(keys.len());
             let delivery = self.pipeline.delivery.clone();
             self.in_flight.tasks.spawn(async move {
                 let results = delivery.delete(keys).await;
@@ -367,6 +376,8 @@ impl PipelineTask {
         if let Some((_, pending)) = &self.pending {
             self.statistics.set_retry_queue_size(pending.retry_queue_size());
             self.statistics.set_commits_merged(pending.commits_merged());
+            self.statistics.set_duplicates_removed(pending.duplicates_removed());
+            self.statistics.set_oldest_pending(pending.oldest_committed_at());
         }
     }
 
@@ -419,7 +430,13 @@ impl PipelineTask {
         let pending = self.pending.as_ref().map(|(_, pending)| pending);
         let retry = pending.and_then(|pending| pending.next_retry_at(now)).zip(window.next_retry_at(now));
         let retry = retry.map(|(keys, window)| keys.max(window));
-        let send = if pending.is_some_and(PendingDeletes::has_unsent) { Some(now) } else { retry };
+        let send = match pending.filter(|pending| pending.has_unsent()) {
+            Some(pending) => {
+                let may_linger = window.has_prompt_fresh(now) && !pending.has_full_batch();
+                Some(self.linger.send_at(may_linger, now))
+            }
+            None => retry,
+        };
         // A batch waits for its keys, and for a place in the window.
         let send = send.zip(window.next_send_at(now)).map(|(keys, window)| keys.max(window));
         let save = self.in_flight.save_at.filter(|_| !self.in_flight.is_saving);

@@ -184,7 +184,7 @@ impl FakeSource {
             commits.push(Commit {
                 position: Position(self.read.to_string()),
                 keys: commit.keys.iter().map(|key| key.clone().into_bytes()).collect(),
-                committed_at: SystemTime::UNIX_EPOCH,
+                committed_at: SystemTime::UNIX_EPOCH + Duration::from_secs(self.read as u64),
             });
         }
         state.events.push(format!("next {}", self.read));
@@ -437,7 +437,12 @@ impl Fixture {
     }
 
     pub fn stat(&self, name: &str) -> String {
-        self.statistics.report().into_iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no statistic {name}")).1
+        self.statistics
+            .report(SystemTime::now())
+            .into_iter()
+            .find(|(n, _)| n == name)
+            .unwrap_or_else(|| panic!("no statistic {name}"))
+            .1
     }
 }
 

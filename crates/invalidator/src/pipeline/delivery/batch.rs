@@ -44,6 +44,9 @@ use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes};
 use tokio::time::sleep;
 
+/// The bytes of a delete besides its key: `delete ` and the end of the line.
+const DELETE_BYTES: usize = 9;
+
 /// A batch on its way through one router, or several.
 pub(super) struct RoutedBatch<'a> {
     delivery: &'a RouterDelivery,
@@ -130,6 +133,8 @@ impl<'a> RoutedBatch<'a> {
         let router = self.routers.remove(position);
         let indices: Vec<usize> = (0..self.keys.len()).filter(|&index| !self.results[index].is_final()).collect();
         let batch: Batch = indices.iter().map(|&index| delete_request(self.keys[index].clone())).collect();
+        let bytes = batch.iter().map(|delete| delete.key.len() + DELETE_BYTES).sum();
+        self.delivery.statistics.record_sent(batch.len(), bytes);
         let sending = self.delivery.router(router).delete(batch);
         self.waiting_for.push(router);
         self.sent.push(Box::pin(async move {
