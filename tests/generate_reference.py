@@ -39,6 +39,8 @@ COMMANDS = (
     ("lookaside", "simulate"),
     ("lookaside", "check-config"),
     ("lookaside", "route"),
+    ("lookaside", "invalidator", "setup"),
+    ("lookaside", "invalidator", "replay"),
 )
 
 # memcached's settings that `stats settings` prints and that have no effect here.

@@ -11,6 +11,7 @@
 //! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
+//! | [`replay`] | sends the deletes of a part of the log again |
 //! | [`observe`] | statistics and their endpoints |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
 //!
@@ -29,6 +30,7 @@ pub mod keys;
 pub mod observe;
 pub mod options;
 pub mod pipeline;
+pub mod replay;
 pub mod source;
 
 pub use source::{

@@ -66,7 +66,7 @@ pub struct Options {
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub metrics_address: Option<String>,
     /// Where a cluster without a saved position starts: earliest, now, or a position in the database's own notation.
-    /// To replay, stop, move the cluster's position file away, and start from an older position
+    /// `lookaside invalidator replay` sends older deletes again
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that

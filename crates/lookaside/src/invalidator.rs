@@ -1,4 +1,7 @@
-//! `lookaside invalidator setup`: prepares a PostgreSQL database for the invalidator.
+//! `lookaside invalidator`: commands about the invalidator. `setup` prepares a PostgreSQL database for it.
+
+mod replay;
+mod time;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
@@ -21,6 +24,8 @@ The invalidator itself needs an account with LOGIN and REPLICATION, and wal_leve
 pub enum Invalidator {
     /// Create what the invalidator needs in a PostgreSQL database: outbox table, function, publication
     Setup(SetupOptions),
+    /// Read a part of a database's log again, and send its deletes to a cluster beside the running invalidator
+    Replay(replay::ReplayOptions),
 }
 
 /// The options of `setup`.
@@ -51,6 +56,7 @@ pub struct SetupOptions {
 pub fn run(command: &Invalidator) -> Result<()> {
     match command {
         Invalidator::Setup(options) => setup(options),
+        Invalidator::Replay(options) => replay::run(options),
     }
 }
 
