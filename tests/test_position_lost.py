@@ -1,6 +1,7 @@
 """The log was purged before the invalidator had read it: it stops and says what to do, or empties the cluster."""
 
 import contextlib
+import subprocess
 
 import pymysql
 import pytest
@@ -48,12 +49,39 @@ class PurgedJournal(Journal):
         self.connection.execute("DELETE FROM lookaside_journal")
 
 
-@pytest.fixture(params=["mariadb", "sqlite"])
+class PurgedPostgres:
+    """PostgreSQL, whose replication slots can be dropped."""
+
+    def __init__(self, postgres) -> None:
+        self.url, self.connection = postgres.url, postgres.connect()
+        setup = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", postgres.url]
+        subprocess.run(setup, check=True, capture_output=True)
+
+    def commit(self, *keys: str) -> None:
+        """Commits a change that makes these keys stale."""
+        with self.connection.transaction():
+            for key in keys:
+                self.connection.execute("INSERT INTO lookaside_outbox (key) VALUES (%s)", (key,))
+
+    def purge(self) -> None:
+        """Removes the slots, and with them the log up to now."""
+
+        def is_dropped() -> bool:
+            slots = "FROM pg_replication_slots"
+            self.connection.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots} WHERE NOT active")
+            return self.connection.execute(f"SELECT count(*) {slots}").fetchone() == (0,)
+
+        # The server may notice late that the reader is gone.
+        eventually(is_dropped, "the slots are dropped")
+
+
+@pytest.fixture(params=["mariadb", "postgres", "sqlite"])
 def database(request, tmp_path):
     """A database."""
+    kinds = {"mariadb": PurgedMariaDb, "postgres": PurgedPostgres}
     if request.param == "sqlite":
         return PurgedJournal(tmp_path / "app.db")
-    return PurgedMariaDb(request.getfixturevalue("mariadb"))
+    return kinds[request.param](request.getfixturevalue(request.param))
 
 
 @pytest.fixture
