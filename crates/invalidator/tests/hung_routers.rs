@@ -5,7 +5,10 @@ mod routers;
 
 use bytes::Bytes;
 use fakes::{Fixture, ms, until};
-use lookaside_invalidator::pipeline::delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery};
+use lookaside_invalidator::pipeline::{
+    Options,
+    delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery},
+};
 use routers::{Behavior::*, FakeRouter, ROUTER_TIMEOUT, build_delivery, delivery_through};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -83,7 +86,16 @@ async fn two_hung_routers_cost_one_timeout_and_a_hedge_delay() {
 
 /// A pipeline that delivers through these routers.
 fn fixture_through(routers: &[&Arc<FakeRouter>]) -> (Fixture, tokio::task::JoinHandle<()>) {
-    let fixture = Fixture::new(1);
+    fixture_with(routers, |_| {})
+}
+
+/// The same with other options.
+fn fixture_with(
+    routers: &[&Arc<FakeRouter>],
+    set_options: impl FnOnce(&mut Options),
+) -> (Fixture, tokio::task::JoinHandle<()>) {
+    let mut fixture = Fixture::new(1);
+    set_options(&mut fixture.options);
     let delivery = build_delivery(routers, &fixture.statistics.clusters()[0]);
     let pipeline = lookaside_invalidator::pipeline::Pipeline {
         delivery: Arc::new(delivery),
@@ -113,6 +125,28 @@ async fn pending_deletes_go_at_once_when_a_router_answers_again() {
     until("all are deleted", || fixture.stat("cluster:a:pending_keys") == "0").await;
     assert!(back.elapsed() <= ms(100), "{:?}", back.elapsed());
     assert_eq!(fixture.stat("cluster:a:recoveries"), "1");
+}
+
+/// While all routers of a cluster were down its keys filled the retry queue, some 500 MB of memory for a million keys,
+/// although nothing could be delivered.
+#[tokio::test(start_paused = true)]
+async fn reading_waits_while_no_router_answers() {
+    let router = FakeRouter::new("router:1", IsDown);
+    let (fixture, _run) = fixture_with(&[&router], |options| {
+        (options.limits.keys_max, options.read_keys_max) = (50, 10);
+    });
+    for number in 0..1_000 {
+        fixture.database.commit(&[&format!("k{number}")], ms(0));
+    }
+    until("reading waits", || fixture.stat("cluster:a:state") == "blocked").await;
+    sleep(Duration::from_secs(60)).await;
+    let queued: usize = fixture.stat("cluster:a:retry_queue_keys").parse().expect("a number");
+    assert!(queued <= 100, "{queued} keys are held");
+    let back = Instant::now();
+    router.set(Answers);
+    until("all are deleted", || router.received().contains(&"k999".into())).await;
+    assert!(back.elapsed() <= Duration::from_secs(1), "{:?}", back.elapsed());
+    until("reading goes on", || fixture.stat("cluster:a:state") == "running").await;
 }
 
 const GATE: &str = "__mcrouter__.start_gate";

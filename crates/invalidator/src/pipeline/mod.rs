@@ -11,6 +11,7 @@
 //!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.
 //! * [`PendingDeletes`](pending::PendingDeletes) is bounded. When it is full the reader waits, and the database's log
 //!   keeps the rest.
+//! * While no router of the cluster answers, no more than [`Limits::keys_max`] keys are held in all.
 //! * No commit is accepted before the first position is on disk: after a crash the next start would begin at a later
 //!   present.
 //! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least

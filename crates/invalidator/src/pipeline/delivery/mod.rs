@@ -66,6 +66,11 @@ pub trait Delivery: Send + Sync {
         Box::pin(pending())
     }
 
+    /// Whether any router of the cluster answers. While none does, nothing can be delivered.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
     /// Resolves when a router answers again after no router had answered a batch: refused deletes need wait no longer.
     /// May be dropped and called again; has one caller.
     fn recovered(&self) -> BoxFuture<'_, ()> {

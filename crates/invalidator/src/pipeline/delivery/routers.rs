@@ -175,6 +175,10 @@ impl Delivery for RouterDelivery {
         })
     }
 
+    fn is_reachable(&self) -> bool {
+        self.routers.iter().any(|router| !router.is_tko())
+    }
+
     fn recovered(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.recovered.notified())
     }

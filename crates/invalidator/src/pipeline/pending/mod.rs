@@ -17,6 +17,8 @@
 //!   single commit names more. Nothing is admitted while the retry queue holds `retry_queue_keys_max` keys or
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
+//! * While the cluster is not reachable, nothing is admitted once `keys_max` keys are pending in and outside the retry
+//!   queue: the database's log keeps the rest, at no cost in memory.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
@@ -78,6 +80,7 @@ pub struct PendingDeletes {
     unsent_bytes: usize,
     duplicates_removed: u64,
     retries: RetryQueue,
+    is_reachable: bool,
     batches: u64,
 }
 
@@ -110,6 +113,7 @@ impl PendingDeletes {
             unsent_bytes: 0,
             duplicates_removed: 0,
             retries: RetryQueue::new(Backoff { min: limits.retry_delay_min, max: limits.retry_delay_max }),
+            is_reachable: true,
             batches: 0,
         }
     }
@@ -120,10 +124,16 @@ impl PendingDeletes {
         keys == 0 || (fits && !self.is_blocked())
     }
 
-    /// Whether the retry queue is so full that nothing more is admitted.
+    /// Whether so many deletes have failed that nothing more is admitted.
     pub fn is_blocked(&self) -> bool {
         self.retries.len() >= self.limits.retry_queue_keys_max
             || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
+            || (!self.is_reachable && self.keys() >= self.limits.keys_max)
+    }
+
+    /// Records whether any delete can be delivered.
+    pub fn set_reachable(&mut self, is_reachable: bool) {
+        self.is_reachable = is_reachable;
     }
 
     /// Adds a commit that is newer than all others. The caller has waited until readers see it.
