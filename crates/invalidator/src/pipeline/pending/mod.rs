@@ -124,7 +124,7 @@ impl PendingDeletes {
         keys == 0 || (fits && !self.is_blocked())
     }
 
-    /// Whether so many deletes have failed that nothing more is admitted.
+    /// Whether nothing more is admitted because too many deletes have failed.
     pub fn is_blocked(&self) -> bool {
         self.retries.len() >= self.limits.retry_queue_keys_max
             || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
