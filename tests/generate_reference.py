@@ -41,6 +41,8 @@ COMMANDS = (
     ("lookaside", "route"),
     ("lookaside", "invalidator", "check-rules"),
     ("lookaside", "invalidator", "try"),
+    ("lookaside", "invalidator", "setup"),
+    ("lookaside", "invalidator", "replay"),
 )
 
 # memcached's settings that `stats settings` prints and that have no effect here.
@@ -321,15 +323,32 @@ MEANINGS: dict[str, dict[str, str]] = {
         "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
         "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
         "batches|cluster:NAME:batches": "Batches sent.",
+        "(cluster:NAME:)?keys_rejected": "Keys of commits that no server accepts (too long, with white space);"
+        " ignored.",
+        "(cluster:NAME:)?lingered_batches": "Batches that waited for more keys while another one was unanswered"
+        " (`--linger-ms-max`).",
+        "(cluster:NAME:)?duplicates_removed": "Keys of commits that needed no delete of their own, as a pending one"
+        " covers them.",
+        "(cluster:NAME:)?deletes_sent": "Deletes sent to routers: also copies for a second router, and retries.",
+        "(cluster:NAME:)?delete_bytes": "The bytes of these.",
+        "(cluster:NAME:)?packets": "The packets that these need, each of 1,448 bytes of data at most.",
+        "(cluster:NAME:)?packets_unbatched": "The packets if each delete of each commit were sent by itself.",
         "keys_per_batch": "Mean number of keys in a batch.",
+        "keys_per_packet": "`deletes_sent` divided by `packets`.",
+        "bytes_per_packet": "`delete_bytes` divided by `packets`.",
+        "cluster:NAME:oldest_pending_ms": "Age of the oldest commit with a pending delete.",
+        "cluster:NAME:source_lag_ms": "For how long the saved position has been behind the end of the log; `-` while"
+        " that is unknown.",
+        "cluster:NAME:source_lag_transactions": "Transactions between the two (SQLite: rows); `-` for PostgreSQL.",
+        "cluster:NAME:source_lag_bytes": "Bytes of the log between the two; `-` but for PostgreSQL.",
         "source_failures|cluster:NAME:source_failures": "Failures to read the commit log.",
         "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
-        "save_failures": "Failures to save a position.",
+        "(cluster:NAME:)?save_failures": "Failures to save a position.",
         "(cluster:NAME:)?hedged_batches": "Batches that a second router got too (`--hedge-delay-ms`).",
         "(cluster:NAME:)?rerouted": "Deletes that one router refused and that were sent to another one at once.",
         "(cluster:NAME:)?router_refusals": "Deletes that one router refused and another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
-        "cluster:NAME:routers_suspect": "Routers that do not answer; batches go to the others first.",
+        "cluster:NAME:routers_tko": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
         "rules": "Row rules in use (`--rules`).",
@@ -594,7 +613,7 @@ def observe_router(stack: ExitStack, folder: Path, authority: Authority, server:
 
 def observe_invalidator(stack: ExitStack, folder: Path, router: int, seen: Observed) -> None:
     """An invalidator, one of whose two clusters does not answer."""
-    port, database = free_port(), folder / "app.db"
+    port, metrics_port, database = free_port(), free_port(), folder / "app.db"
     with sqlite3.connect(database) as journal:
         journal.execute("PRAGMA journal_mode=WAL")
         journal.execute(
@@ -604,14 +623,17 @@ def observe_invalidator(stack: ExitStack, folder: Path, router: int, seen: Obser
     start(
         stack, folder, "invalidator", "lookaside-invalidator", "--source", f"sqlite://{database}", "--state-dir",
         folder / "positions", "--listen", f"127.0.0.1:{port}", "--cluster", f"one=127.0.0.1:{router}",
-        "--cluster", f"two=127.0.0.1:{free_port()}", port=port,
+        "--cluster", f"two=127.0.0.1:{free_port()}", "--metrics-address", metrics_port, port=port,
     )  # fmt: skip
     state = "cluster:two:state running"
     eventually(lambda: any(state in line for line in ask(port, "stats")), "the journal is read")
     with sqlite3.connect(database) as journal:
         journal.execute("INSERT INTO lookaside_journal (key) VALUES ('a:key')")
     eventually(lambda: "cluster:NAME:why" in stats_of(port), "a delete fails")
+    lag = "cluster:one:source_lag_ms -"
+    eventually(lambda: not any(lag in line for line in ask(port, "stats")), "the lag is known")
     seen.add("lookaside-invalidator: stats", stats_of(port))
+    seen.metrics["lookaside-invalidator"] = metrics_in(exposition(metrics_port))
 
 
 def observe(folder: Path) -> Observed:

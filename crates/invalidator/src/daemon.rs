@@ -5,16 +5,9 @@
 
 use crate::{
     CommitLog, WallClock,
-    observe::{
-        stats::{ClusterStatistics, Statistics},
-        stats_endpoint,
-    },
-    options::{Cluster, Options},
-    pipeline::{
-        Pipeline,
-        delivery::{RouterConnections, RouterDelivery},
-        positions::PositionFile,
-    },
+    observe::{metrics_endpoint::MetricsThread, source_lag, stats::Statistics, stats_endpoint},
+    options::Options,
+    pipeline::{Pipeline, delivery::connect_routers, positions::PositionFile},
     rule_file::{RuleChecker, RuleFile},
     rules::{RowRules, Rules},
     source::{
@@ -23,10 +16,8 @@ use crate::{
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
 };
-use lookaside_client::{
-    DestinationOptions, DestinationRole, LoginNetwork, Network, TcpDestination, TcpNetwork, TkoTrackers,
-};
-use lookaside_routing::{Address, Destination, HealthSettings};
+use lookaside_client::{LoginNetwork, Network, TcpNetwork};
+use lookaside_routing::Address;
 use std::{
     fs::{self, File, TryLockError},
     io,
@@ -44,17 +35,6 @@ use tokio::{
 
 /// The exit code for an invalid command line.
 const EXIT_USAGE: u8 = 2;
-/// The first and the longest delay before the next attempt to connect to a failed router, before jitter. Both are short,
-/// as deletes wait for it; an attempt costs one packet each way.
-const PROBE_MS_MIN: u64 = 20;
-const PROBE_MS_MAX: u64 = 100;
-/// How long a router may take to answer a probe. Three that time out in a row end its connections: one that a partition
-/// has cut off may stay silent for long after it, while a new one is answered at once.
-const PROBE_TIMEOUT_MS: u64 = 1_000;
-/// How long connecting to a router may take. The system sends a lost first packet again only after a second; a new
-/// attempt is sooner.
-const CONNECT_TIMEOUT_MS: u64 = 500;
-
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
@@ -179,6 +159,8 @@ async fn serve(
     };
     let names = options.clusters.iter().map(|cluster| cluster.name.as_str());
     let statistics = Statistics::with_row_rules(names, row_rules.clone());
+    let metrics = options.metrics_address.as_deref();
+    let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
     let mut background = JoinSet::new();
     if let (Some(path), Some(check)) = (&options.rules, database.rule_checker(&network)) {
         RuleFile::check(&check, &row_rules.current())
@@ -200,6 +182,7 @@ async fn serve(
         );
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
+    background.spawn(source_lag::watch(database.log(&options.clusters[0].name, &network), statistics.clone()));
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     // The other databases prune their logs themselves.
     if let DatabaseUrl::Sqlite(log) = &database {
@@ -238,49 +221,16 @@ fn build_pipeline(
     let wall_clock: WallClock = Arc::new(SystemTime::now);
     Pipeline {
         log,
-        delivery: Arc::new(build_delivery(cluster, options, network, statistics.clusters()[index].clone())),
+        delivery: Arc::new(
+            connect_routers(&cluster.routers, options.router_timeout_ms, network, &statistics.clusters()[index])
+                .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
+        ),
         positions: Arc::new(PositionFile::new(&options.state_dir, &cluster.name)),
         statistics: statistics.clone(),
         cluster: index,
         wall_clock,
         options: options.pipeline(),
     }
-}
-
-fn build_delivery(
-    cluster: &Cluster,
-    options: &Options,
-    network: &Arc<dyn Network>,
-    statistics: Arc<ClusterStatistics>,
-) -> RouterDelivery {
-    let connect = |router: &String, timeout_ms: u64, tko_trackers: &Arc<TkoTrackers>| {
-        let settings = DestinationOptions {
-            server_timeout_ms: timeout_ms,
-            connect_timeout_ms: Some(timeout_ms.min(CONNECT_TIMEOUT_MS)),
-            tko_trackers: Some(tko_trackers.clone()),
-            health: HealthSettings {
-                probe_initial_ms: PROBE_MS_MIN,
-                probe_max_ms: PROBE_MS_MAX,
-                ..HealthSettings::default()
-            },
-            seed: fastrand::u64(..),
-            role: DestinationRole::Router,
-            ..DestinationOptions::default()
-        };
-        Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))
-            as Arc<dyn Destination>
-    };
-    let connections = |router: &String| {
-        // Shared by both, so that a router that answers a probe is used at once.
-        let tko_trackers = TkoTrackers::new();
-        RouterConnections {
-            deletes: connect(router, options.router_timeout_ms, &tko_trackers),
-            probes: connect(router, options.router_timeout_ms.min(PROBE_TIMEOUT_MS), &tko_trackers),
-        }
-    };
-    let routers = cluster.routers.iter().map(connections).collect();
-    RouterDelivery::new(routers, network.clone(), statistics)
-        .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
 }
 
 /// Locks the directory: two invalidators in it would overwrite each other's positions.

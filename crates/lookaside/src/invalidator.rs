@@ -1,8 +1,10 @@
-//! `lookaside invalidator`: `setup` prepares a PostgreSQL database for the invalidator, `check-rules` and `try` show
-//! what a rule file does.
+//! `lookaside invalidator`: commands about the invalidator. `setup` prepares a PostgreSQL database for it, `check-rules`
+//! and `try` show what a rule file does, `replay` sends deletes again.
 
 mod check_rules;
 mod preview;
+mod replay;
+mod time;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
@@ -29,6 +31,8 @@ pub enum Invalidator {
     CheckRules(check_rules::CheckRulesOptions),
     /// Show which keys a statement or a changed row would delete
     Try(preview::TryOptions),
+    /// Read a part of a database's log again, and send its deletes to a cluster beside the running invalidator
+    Replay(replay::ReplayOptions),
 }
 
 /// The options of `setup`.
@@ -61,6 +65,7 @@ pub fn run(command: &Invalidator) -> Result<()> {
         Invalidator::Setup(options) => setup(options),
         Invalidator::CheckRules(options) => check_rules::run(options),
         Invalidator::Try(options) => preview::run(options),
+        Invalidator::Replay(options) => replay::run(options),
     }
 }
 

@@ -187,9 +187,12 @@ impl LogReader {
         self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
+        let mut rejected = 0;
         loop {
             let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
+            let rejected_before = std::mem::replace(&mut rejected, opened.source.keys_rejected());
+            self.statistics.keys_rejected.add(rejected - rejected_before);
             self.send(ReaderMessage::Commits(commits)).await?;
             *from = Some(position);
         }
@@ -224,7 +227,7 @@ impl LogReader {
 }
 
 /// The next commits, once every reader that begins now sees them.
-async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
+pub(crate) async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
     let commits = source.next(keys_max).await?;
     if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
         source.wait_until_visible(&commits.position).await?;

@@ -81,6 +81,11 @@ pub trait Source: Send {
     /// The gate: waits until every reader that begins now sees all up to `position`. The log runs ahead of visibility,
     /// and a delete that is sent too early is undone by a reader that still saw the old row.
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
+
+    /// How many keys of commits were ignored so far because no server accepts them.
+    fn keys_rejected(&self) -> u64 {
+        0
+    }
 }
 
 /// The result of [`Source::next`].
@@ -116,11 +121,26 @@ pub trait CommitLog: Send + Sync {
         Box::pin(async { Ok(false) })
     }
 
+    /// How much of the log lies between `from` and the later position `to`. Unknown by default.
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let _ = (from, to);
+        LogDistance::default()
+    }
+
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
     /// may end there. Does nothing by default.
     fn release(&self, position: &Position) {
         let _ = position;
     }
+}
+
+/// How much of a log lies between two positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogDistance {
+    /// Transactions; `None` if positions do not show that.
+    pub transactions: Option<u64>,
+    /// Bytes; `None` if positions do not show that.
+    pub bytes: Option<u64>,
 }
 
 /// Where to start reading.

@@ -61,7 +61,7 @@ pub use options::MysqlOptions;
 pub use rule_check::check_rules;
 pub use xa::KEYS_HELD_MAX;
 
-use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
@@ -133,6 +133,10 @@ impl CommitLog for MysqlLog {
 
     fn covers(&self, position: &Position, other: &Position) -> bool {
         gtid::covers(&position.0, &other.0)
+    }
+
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        LogDistance { transactions: gtid::transactions_between(&from.0, &to.0), bytes: None }
     }
 }
 
@@ -323,6 +327,10 @@ impl MysqlSource {
 }
 
 impl Source for MysqlSource {
+    fn keys_rejected(&self) -> u64 {
+        self.keys_rejected()
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);

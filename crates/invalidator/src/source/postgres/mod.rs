@@ -37,7 +37,7 @@ use options::HEARTBEATS_MISSED_MAX;
 pub use options::{PostgresOptions, slot_of_cluster};
 pub use setup::setup_sql;
 
-use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
 use connection::{LogMessage, OBJECT_IN_USE, ReplicationStream, protocol_error};
 use lookaside_client::Network;
@@ -100,6 +100,11 @@ impl CommitLog for PostgresLog {
 
     fn covers(&self, position: &Position, other: &Position) -> bool {
         matches!((Lsn::parse(&position.0), Lsn::parse(&other.0)), (Some(position), Some(other)) if position >= other)
+    }
+
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let ends = Lsn::parse(&from.0).zip(Lsn::parse(&to.0));
+        LogDistance { transactions: None, bytes: ends.map(|(from, to)| to.0.saturating_sub(from.0)) }
     }
 
     fn release(&self, position: &Position) {
@@ -341,6 +346,10 @@ impl LogStream {
 }
 
 impl Source for PostgresSource {
+    fn keys_rejected(&self) -> u64 {
+        self.keys_rejected()
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);
