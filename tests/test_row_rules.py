@@ -70,7 +70,7 @@ def router():
 
 
 def keys_until(router: RecordingRouter, client: MariaDbClient, mark: str, flushes: int = 0) -> tuple[set[str], int]:
-    """Everything that was deleted before an outbox row that is committed now, and at least so many flushes, which may
+    """Everything that was deleted before an outbox row that is committed now, and at least `flushes` flushes, which may
     come after it."""
     client.mark(mark)
     eventually(lambda: router.has(mark) and router.flushes >= flushes, f"{mark} is deleted after {flushes} flushes", 60)
