@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
+//! | [`spool`] | commits on disk, for clusters to read, if the log cannot be read again (PostgreSQL) |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`observe`] | statistics and their endpoint |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
@@ -30,5 +31,6 @@ pub mod observe;
 pub mod options;
 pub mod pipeline;
 pub mod source;
+pub mod spool;
 
 pub use source::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};

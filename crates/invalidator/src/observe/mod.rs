@@ -1,6 +1,7 @@
 //! Statistics, the endpoint that serves them, and the log of failing deletes.
 
 mod delivery_health;
+pub mod spool_stats;
 pub mod stats;
 pub mod stats_endpoint;
 

@@ -4,6 +4,7 @@
 //! Latency is wall-clock time from the commit, as the source reports it, to the acknowledgement of its last delete. If
 //! our clock is behind the database's, the latency is 0.
 
+use super::spool_stats::SpoolStatistics;
 use crate::Position;
 use hdrhistogram::Histogram;
 use lookaside_sync::Mutex;
@@ -199,6 +200,8 @@ impl ClusterStatistics {
 #[derive(Debug)]
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
+    /// The statistics of the spool.
+    pub spool: Arc<SpoolStatistics>,
     all_clusters: Mutex<AllClustersLatency>,
 }
 
@@ -223,7 +226,7 @@ impl Statistics {
             order: VecDeque::new(),
             untracked: 0,
         };
-        Arc::new(Statistics { clusters, all_clusters: Mutex::new(all_clusters) })
+        Arc::new(Statistics { clusters, spool: Arc::default(), all_clusters: Mutex::new(all_clusters) })
     }
 
     /// The statistics of each cluster, in the order given to [`Statistics::new`].
@@ -264,6 +267,9 @@ impl Statistics {
         lines.add("source_failures", sum(|c| &c.source_failures));
         lines.add("positions_lost", sum(|c| &c.positions_lost));
         lines.add("save_failures", sum(|c| &c.save_failures));
+        for (name, value) in self.spool.report() {
+            lines.add(name, value);
+        }
         let all_clusters = self.all_clusters.lock();
         lines.add("commits_in_all_clusters", all_clusters.latency_us.len());
         lines.add("commits_untracked", all_clusters.untracked);
