@@ -375,6 +375,28 @@ async fn the_newest_position_covers_visible_commits_that_are_not_flushed() {
     timeout(DEADLINE, read).await.expect("the newest position is reached");
 }
 
+/// The buffer grew by 64 bytes at a time, so each read had one commit, and each commit cost a call of the gate.
+#[tokio::test]
+async fn commits_that_have_arrived_are_read_together() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    let mut source = server.source(Start::Now).await;
+    client.run("SELECT lookaside_invalidate('first')").await;
+    read_until(&mut source, "first").await;
+    let many = "FOR i IN 1..1000 LOOP PERFORM lookaside_invalidate('k' || i); COMMIT; END LOOP";
+    client.run(&format!("DO $$ BEGIN {many}; END $$")).await;
+    let end = client.one("SELECT pg_current_wal_flush_lsn()::text").await;
+    let sent = format!("SELECT coalesce(bool_and(sent_lsn >= '{end}'), false)::text FROM pg_stat_replication");
+    eventually("all are sent", async || (client.one(&sent).await == "true").then_some(())).await;
+    let (mut reads, mut commits) = (0, 0);
+    while commits < 1_000 {
+        commits +=
+            timeout(DEADLINE, source.next(10_000)).await.expect("in time").expect("the log is read").commits.len();
+        reads += 1;
+    }
+    assert!(reads < 100, "{reads} reads");
+}
+
 /// The server ends the stream of a silent reader, and the gate is a pause in reading.
 #[tokio::test]
 async fn the_stream_outlives_a_long_wait_at_the_gate() {

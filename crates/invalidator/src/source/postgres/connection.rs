@@ -35,6 +35,8 @@ use fallible_iterator::FallibleIterator;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A longer message of the log is skipped: a message of an application, or a row, that cannot be a key.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How much is received at once.
+const RECEIVE_BYTES: usize = 64 << 10;
 /// The most rows of one result.
 const ROWS_MAX: usize = 10_000;
 
@@ -345,6 +347,8 @@ impl PostgresConnection {
     }
 
     pub(super) async fn receive(&mut self) -> Result<(), SourceError> {
+        // A full buffer would grow by 64 bytes only: one message of the log, and one call of the gate for each commit.
+        self.received.reserve(RECEIVE_BYTES);
         match self.stream.read_buf(&mut self.received).await.map_err(broken)? {
             0 => Err(protocol_error("the server closed the connection")),
             _ => Ok(()),
