@@ -208,7 +208,7 @@ def test_a_failover_to_a_promoted_standby_flushes_the_clusters(clusters, invalid
         with standby.connect() as connection:
             connection.execute("SELECT lookaside_invalidate('user:3')")
         gone(clusters, ["user:3"])
-        assert stats(invalidator.port)["cluster:one:position"].startswith("1:")
+        eventually(lambda: stats(invalidator.port)["cluster:one:position"].startswith("1:"), "the position is saved")
     finally:
         standby.stop()
         standby.remove()
