@@ -12,9 +12,10 @@ use crate::{
     rules::{RowRules, Rules},
     source::{
         mysql::{MysqlLog, MysqlOptions, check_rules},
-        postgres::{PostgresLog, PostgresOptions, slot_of_cluster},
+        postgres::{PostgresLog, PostgresOptions},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
+    spool::{SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
 };
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_routing::Address;
@@ -103,8 +104,12 @@ impl DatabaseUrl {
                 );
             }
             let server = PostgresOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
-            let (outbox_table, publication) = (options.outbox_table.clone(), options.publication.clone());
-            return Ok(DatabaseUrl::Postgres(PostgresOptions { outbox_table, publication, ..server }));
+            return Ok(DatabaseUrl::Postgres(PostgresOptions {
+                outbox_table: options.outbox_table.clone(),
+                publication: options.publication.clone(),
+                slot: options.slot.clone(),
+                ..server
+            }));
         }
         // Not the URL itself: it may hold a password.
         Err("--source must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
@@ -121,19 +126,41 @@ impl DatabaseUrl {
         }))
     }
 
-    /// The log as the pipeline of `cluster` reads it.
-    fn log(&self, cluster: &str, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
+    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
+        let wall_clock: WallClock = Arc::new(SystemTime::now);
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
-            DatabaseUrl::Mysql(server) => {
-                Arc::new(MysqlLog::new(server.clone(), network.clone(), Arc::new(SystemTime::now)))
-            }
-            DatabaseUrl::Postgres(server) => {
-                let server = PostgresOptions { slot: slot_of_cluster(cluster), ..server.clone() };
-                Arc::new(PostgresLog::new(server, network.clone(), Arc::new(SystemTime::now)))
-            }
+            DatabaseUrl::Mysql(server) => Arc::new(MysqlLog::new(server.clone(), network.clone(), wall_clock)),
+            DatabaseUrl::Postgres(server) => Arc::new(PostgresLog::new(server.clone(), network.clone(), wall_clock)),
         }
     }
+
+    /// Whether its log cannot be read again, so that commits must be kept until every cluster has them.
+    fn needs_spool(&self) -> bool {
+        matches!(self, DatabaseUrl::Postgres(_))
+    }
+}
+
+/// Opens the spool in the folder `spool` of --state-dir.
+fn open_spool(
+    options: &Options,
+    log: Arc<dyn CommitLog>,
+    statistics: &Arc<Statistics>,
+) -> Result<(Arc<Spool>, SpoolWriter), String> {
+    let path = options.state_dir.join("spool");
+    let shown = path.display();
+    let files = SegmentFolder::open(&path).map_err(|why| format!("{shown} cannot be used: {why}"))?;
+    let clusters = options.clusters.iter().map(|cluster| cluster.name.as_str());
+    let spool =
+        Spool::recover(Arc::new(files), log, options.spool_bytes_max, clusters.clone(), statistics.spool.clone())
+            .map_err(|why| format!("{shown}: {why}"))?;
+    // A file that cannot be read stops its own pipeline, which reports it.
+    let saved = clusters.filter_map(|cluster| PositionFile::new(&options.state_dir, cluster).read().ok().flatten());
+    let saved = saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
+    let pipeline = options.pipeline();
+    let writer =
+        SpoolWriter { spool: spool.clone(), start: pipeline.start, saved, read_keys_max: pipeline.read_keys_max };
+    Ok((spool, writer))
 }
 
 async fn serve(
@@ -170,19 +197,25 @@ async fn serve(
         let hangup = signal(SignalKind::hangup()).map_err(cannot_receive)?;
         background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
     }
+    let spool = match database.needs_spool() {
+        true => {
+            let (spool, writer) = open_spool(options, database.log(&network), &statistics)?;
+            background.spawn(async move { match writer.run().await {} });
+            Some(spool)
+        }
+        false => None,
+    };
     let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
-    for index in 0..options.clusters.len() {
-        let pipeline = build_pipeline(
-            options,
-            index,
-            database.log(&options.clusters[index].name, &network),
-            &routers,
-            &statistics,
-        );
+    for (index, cluster) in options.clusters.iter().enumerate() {
+        let log = match &spool {
+            Some(spool) => Arc::new(SpooledLog::new(spool.clone(), &cluster.name)),
+            None => database.log(&network),
+        };
+        let pipeline = build_pipeline(options, index, log, &routers, &statistics);
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
-    background.spawn(source_lag::watch(database.log(&options.clusters[0].name, &network), statistics.clone()));
+    background.spawn(source_lag::watch(database.log(&network), statistics.clone()));
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     // The other databases prune their logs themselves.
     if let DatabaseUrl::Sqlite(log) = &database {
@@ -195,6 +228,10 @@ async fn serve(
         _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         () = join_all(&mut pipelines) => return Err("all pipelines have stopped; see the errors above".into()),
+        // Without the writer of the spool the clusters would wait for ever.
+        Some(Err(why)) = background.join_next() => {
+            return Err(format!("a background task panicked: {why}; please report this bug"));
+        }
     }
     request_shutdown.send_replace(true);
     join_all(&mut pipelines).await;

@@ -11,6 +11,7 @@
 //! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
 //! | [`rules`] | keys of changed rows, by a rule file; [`rule_file`] loads it |
+//! | [`spool`] | commits on disk, for clusters to read, if the log cannot be read again (PostgreSQL) |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`replay`] | sends the deletes of a part of the log again |
 //! | [`observe`] | statistics and their endpoints |
@@ -35,6 +36,7 @@ pub mod replay;
 pub mod rule_file;
 pub mod rules;
 pub mod source;
+pub mod spool;
 
 pub use source::{
     Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock,

@@ -3,12 +3,13 @@
 use crate::{
     Position, Start,
     pipeline::{self, LINGER_MAX, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
+    spool::SPOOL_BYTES_MIN,
 };
 use clap::{Parser, value_parser};
 use lookaside_telemetry::LogFormat;
 use std::{path::PathBuf, time::Duration};
 
-/// The most clusters. Each has its own connection to the database.
+/// The most clusters. Each has its own connection to the database, but for PostgreSQL.
 const CLUSTERS_MAX: usize = 256;
 /// The longest name of a cluster, which is part of a file name.
 const NAME_BYTES_MAX: usize = 64;
@@ -55,8 +56,8 @@ pub struct Options {
     /// for each connection
     #[arg(long, value_name = "FILE")]
     pub router_login: Option<PathBuf>,
-    /// Directory for the position of each cluster; created if missing. Without its files a restart does not know which
-    /// deletes are pending
+    /// Directory for the position of each cluster and, with PostgreSQL, the spool; created if missing. Without its files
+    /// a restart does not know which deletes are pending
     #[arg(long, value_name = "PATH")]
     pub state_dir: PathBuf,
     /// Address that serves `stats` and `version` in memcached's text protocol
@@ -126,6 +127,18 @@ pub struct Options {
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,
+    /// PostgreSQL: the replication slot, created at the first start. Two invalidators of one database need two
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    pub slot: String,
+    /// PostgreSQL: maximum bytes of commits on disk, in --state-dir, that some cluster has not acknowledged. Beyond it
+    /// the oldest are removed, and the clusters that need them have lost their position (--on-position-lost)
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 1 << 30,
+        value_parser = value_parser!(u64).range(SPOOL_BYTES_MIN..=1 << 40)
+    )]
+    pub spool_bytes_max: u64,
     /// Seconds of acknowledged history to keep in a SQLite journal, for replay
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub journal_history_s: u32,

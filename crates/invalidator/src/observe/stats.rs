@@ -10,6 +10,7 @@ use super::{
     all_clusters::AllClustersLatency,
     distribution::Distribution,
     figures::{COUNTERS, GAUGES},
+    spool_stats::SpoolStatistics,
 };
 use crate::{Position, rules::RowRules};
 use lookaside_sync::Mutex;
@@ -27,6 +28,8 @@ const TABLES_SHOWN_MAX: usize = 100;
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
     pub(super) row_rules: Arc<RowRules>,
+    /// The statistics of the spool.
+    pub spool: Arc<SpoolStatistics>,
     pub(super) all_clusters: Mutex<AllClustersLatency>,
 }
 
@@ -42,7 +45,12 @@ impl Statistics {
         row_rules: Arc<RowRules>,
     ) -> Arc<Statistics> {
         let clusters = clusters.into_iter().map(|name| Arc::new(ClusterStatistics::new(name))).collect();
-        Arc::new(Statistics { clusters, row_rules, all_clusters: Mutex::new(AllClustersLatency::new()) })
+        Arc::new(Statistics {
+            clusters,
+            row_rules,
+            spool: Arc::default(),
+            all_clusters: Mutex::new(AllClustersLatency::new()),
+        })
     }
 
     /// The statistics of each cluster, in the order given to [`Statistics::new`].
@@ -78,6 +86,9 @@ impl Statistics {
         lines.add_ratio("keys_per_batch", sum(|c| c.batch_keys.value()), sum(|c| c.batches.value()));
         lines.add_ratio("keys_per_packet", deletes, packets);
         lines.add_ratio("bytes_per_packet", sum(|c| c.delete_bytes.value()), packets);
+        for (name, value) in self.spool.report() {
+            lines.add(name, value);
+        }
         let all_clusters = self.all_clusters.lock();
         lines.add("commits_in_all_clusters", all_clusters.latency_us.count());
         lines.add("commits_untracked", all_clusters.untracked);

@@ -6,7 +6,22 @@ pub mod sqlite;
 pub mod tls;
 
 use lookaside_routing::BoxFuture;
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// The delay after the first failure of a source. It doubles with every failure, up to
+/// [`SourceError::retry_delay_max`].
+pub(crate) const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+/// The longest delay while no connection can be made. An attempt is one packet, and the daemon may notice this late that
+/// the database is back.
+const CONNECT_DELAY_MAX: Duration = Duration::from_millis(200);
+/// The longest delay while the database can be connected to and fails then.
+pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The longest delay while the database needs an operator. Each attempt is a login.
+const UNUSABLE_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// Returns the time of day. A simulation passes its own.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -54,6 +69,25 @@ pub enum SourceError {
         /// The problem, and the setting that corrects it.
         why: String,
     },
+    /// What was read cannot be kept on disk, so nothing more is read.
+    SpoolFailed {
+        /// The cause.
+        why: String,
+    },
+}
+
+impl SourceError {
+    /// The longest delay before the next attempt.
+    pub(crate) fn retry_delay_max(&self) -> Duration {
+        match self {
+            SourceError::NotConnected { .. } => CONNECT_DELAY_MAX,
+            SourceError::Unreachable { .. } | SourceError::PositionLost { .. } | SourceError::SpoolFailed { .. } => {
+                RETRY_DELAY_MAX
+            }
+            // An operator may be setting up the database right now.
+            SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
+        }
+    }
 }
 
 impl std::error::Error for SourceError {}
@@ -68,6 +102,7 @@ impl fmt::Display for SourceError {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
             SourceError::Unusable { why } => write!(f, "the database cannot be used as a source: {why}"),
+            SourceError::SpoolFailed { why } => write!(f, "nothing is read, because the spool cannot be used: {why}"),
         }
     }
 }
@@ -86,6 +121,15 @@ pub trait Source: Send {
     fn keys_rejected(&self) -> u64 {
         0
     }
+}
+
+/// The next commits, once every reader that begins now sees them.
+pub(crate) async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
+    let commits = source.next(keys_max).await?;
+    if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
+        source.wait_until_visible(&commits.position).await?;
+    }
+    Ok(commits)
 }
 
 /// The result of [`Source::next`].
@@ -125,6 +169,11 @@ pub trait CommitLog: Send + Sync {
     fn distance(&self, from: &Position, to: &Position) -> LogDistance {
         let _ = (from, to);
         LogDistance::default()
+    }
+
+    /// Where an earlier reader of this log left off, if the log remembers that. `None` by default.
+    fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
