@@ -141,12 +141,13 @@ impl DatabaseUrl {
     }
 }
 
-/// Opens the spool in the folder `spool` of --state-dir.
+/// Opens the spool in the folder `spool` of --state-dir, and spawns its writer.
 fn open_spool(
     options: &Options,
     log: Arc<dyn CommitLog>,
     statistics: &Arc<Statistics>,
-) -> Result<(Arc<Spool>, SpoolWriter), String> {
+    background: &mut JoinSet<()>,
+) -> Result<Arc<Spool>, String> {
     let path = options.state_dir.join("spool");
     let shown = path.display();
     let files = SegmentFolder::open(&path).map_err(|why| format!("{shown} cannot be used: {why}"))?;
@@ -160,7 +161,26 @@ fn open_spool(
     let pipeline = options.pipeline();
     let writer =
         SpoolWriter { spool: spool.clone(), start: pipeline.start, saved, read_keys_max: pipeline.read_keys_max };
-    Ok((spool, writer))
+    background.spawn(async move { match writer.run().await {} });
+    Ok(spool)
+}
+
+/// Compares the rules with the database, and spawns the task that loads them again.
+async fn watch_rules(
+    options: &Options,
+    database: &DatabaseUrl,
+    network: &Arc<dyn Network>,
+    rules_text: String,
+    row_rules: Arc<RowRules>,
+    background: &mut JoinSet<()>,
+) -> Result<(), String> {
+    let (Some(path), Some(check)) = (&options.rules, database.rule_checker(network)) else { return Ok(()) };
+    let bad = |why| format!("--rules {}: {why}", path.display());
+    RuleFile::check(&check, &row_rules.current()).await.map_err(bad)?;
+    row_rules.statistics.loads.add(1);
+    let hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
+    background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
+    Ok(())
 }
 
 async fn serve(
@@ -189,33 +209,24 @@ async fn serve(
     let metrics = options.metrics_address.as_deref();
     let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
     let mut background = JoinSet::new();
-    if let (Some(path), Some(check)) = (&options.rules, database.rule_checker(&network)) {
-        RuleFile::check(&check, &row_rules.current())
-            .await
-            .map_err(|why| format!("--rules {}: {why}", path.display()))?;
-        row_rules.statistics.loads.add(1);
-        let hangup = signal(SignalKind::hangup()).map_err(cannot_receive)?;
-        background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
-    }
+    watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
     let spool = match database.needs_spool() {
-        true => {
-            let (spool, writer) = open_spool(options, database.log(&network), &statistics)?;
-            background.spawn(async move { match writer.run().await {} });
-            Some(spool)
-        }
+        true => Some(open_spool(options, database.log(&network), &statistics, &mut background)?),
         false => None,
+    };
+    let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
+        match &spool {
+            Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
+            None => database.log(&network),
+        }
     };
     let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
     for (index, cluster) in options.clusters.iter().enumerate() {
-        let log = match &spool {
-            Some(spool) => Arc::new(SpooledLog::new(spool.clone(), &cluster.name)),
-            None => database.log(&network),
-        };
-        let pipeline = build_pipeline(options, index, log, &routers, &statistics);
+        let pipeline = build_pipeline(options, index, log_of(&cluster.name), &routers, &statistics);
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
-    background.spawn(source_lag::watch(database.log(&network), statistics.clone()));
+    background.spawn(source_lag::watch(log_of(&options.clusters[0].name), statistics.clone()));
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     // The other databases prune their logs themselves.
     if let DatabaseUrl::Sqlite(log) = &database {

@@ -15,10 +15,8 @@
 
 use crate::{
     CommitLog, Position, SourceError, Start,
-    pipeline::{
-        delivery::{DeleteResult, Delivery},
-        next_visible,
-    },
+    pipeline::delivery::{DeleteResult, Delivery},
+    source::next_visible,
 };
 use bytes::Bytes;
 use std::{

@@ -30,7 +30,6 @@ mod retry_queue;
 mod task;
 mod waiting_routers;
 
-pub(crate) use log_reader::next_visible;
 pub use log_reader::{OnPositionLost, PipelineError};
 
 use crate::{CommitLog, Start, WallClock, observe::stats::Statistics};

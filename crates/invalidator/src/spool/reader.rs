@@ -6,7 +6,7 @@ use super::{
     record::{Decoded, HEADER, Record, decode},
     segments::Place,
 };
-use crate::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
+use crate::{Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start};
 use bytes::{Buf, BytesMut};
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -109,6 +109,15 @@ impl CommitLog for SpooledLog {
 
     fn covers(&self, position: &Position, other: &Position) -> bool {
         SpoolPosition::parse(position).covers(&SpoolPosition::parse(other), &*self.spool.log)
+    }
+
+    /// Of positions of one epoch; unknown between two.
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let (from, to) = (SpoolPosition::parse(from), SpoolPosition::parse(to));
+        match from.epoch == to.epoch {
+            true => self.spool.log.distance(&from.position, &to.position),
+            false => LogDistance::default(),
+        }
     }
 
     fn release(&self, position: &Position) {

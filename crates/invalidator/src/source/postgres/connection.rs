@@ -8,9 +8,7 @@ use super::{
     options::{HEARTBEATS_MISSED_MAX, PostgresOptions},
     tls,
 };
-use crate::SourceError;
-use crate::SourceError;
-use crate::source::tls::Bytestream;
+use crate::{SourceError, source::tls::Bytestream};
 use bytes::{Buf, BytesMut};
 use lookaside_client::Network;
 use lookaside_routing::Address;
