@@ -10,10 +10,10 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast warmup connections reference
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast warmup packets bench-invalidator connections reference
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: ## a whole region on this machine, with a demo application; Ctrl-C stops it (UP="..." replaces the options)
 	$(CARGO) build --release --package lookaside-server --package lookaside-router --package lookaside-invalidator
@@ -107,6 +107,14 @@ incast: install ## time of a page by size of the window over a congested link, d
 warmup: install ## a cold cluster with MariaDB behind, with and without warm-up, drawn; counts stale reads (five minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.warmup
+
+packets: install ## packets of deletes beside those of each delete by itself, at several rates (as root; two minutes)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.delete_packets --report
+
+bench-invalidator: install ## the invalidator's rate against mariadb-binlog's, its memory while a cluster is down, commit to empty (two minutes)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report
 
 connections: ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers
 	TOOLS="$(TOOLS)" experiments/run connections $(CONNECTIONS)

@@ -39,6 +39,10 @@ COMMANDS = (
     ("lookaside", "simulate"),
     ("lookaside", "check-config"),
     ("lookaside", "route"),
+    ("lookaside", "invalidator", "check-rules"),
+    ("lookaside", "invalidator", "try"),
+    ("lookaside", "invalidator", "setup"),
+    ("lookaside", "invalidator", "replay"),
 )
 
 # memcached's settings that `stats settings` prints and that have no effect here.
@@ -319,17 +323,51 @@ MEANINGS: dict[str, dict[str, str]] = {
         "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
         "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
         "batches|cluster:NAME:batches": "Batches sent.",
+        "(cluster:NAME:)?keys_rejected": "Keys of commits that no server accepts (too long, with white space);"
+        " ignored.",
+        "(cluster:NAME:)?lingered_batches": "Batches that waited for more keys while another one was unanswered"
+        " (`--linger-ms-max`).",
+        "(cluster:NAME:)?duplicates_removed": "Keys of commits that needed no delete of their own, as a pending one"
+        " covers them.",
+        "(cluster:NAME:)?deletes_sent": "Deletes sent to routers: also copies for a second router, and retries.",
+        "(cluster:NAME:)?delete_bytes": "The bytes of these.",
+        "(cluster:NAME:)?packets": "The packets that these need, each of 1,448 bytes of data at most.",
+        "(cluster:NAME:)?packets_unbatched": "The packets if each delete of each commit were sent by itself.",
         "keys_per_batch": "Mean number of keys in a batch.",
+        "keys_per_packet": "`deletes_sent` divided by `packets`.",
+        "bytes_per_packet": "`delete_bytes` divided by `packets`.",
+        "cluster:NAME:oldest_pending_ms": "Age of the oldest commit with a pending delete.",
+        "cluster:NAME:source_lag_ms": "For how long the saved position has been behind the end of the log; `-` while"
+        " that is unknown.",
+        "cluster:NAME:source_lag_transactions": "Transactions between the two (SQLite: rows); `-` for PostgreSQL.",
+        "cluster:NAME:source_lag_bytes": "Bytes of the log between the two; `-` but for PostgreSQL.",
         "source_failures|cluster:NAME:source_failures": "Failures to read the commit log.",
         "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
-        "save_failures": "Failures to save a position.",
+        "(cluster:NAME:)?save_failures": "Failures to save a position.",
+        "spool_segments": "PostgreSQL: files of the spool. This and the others of the spool are 0 or `-` without one.",
+        "spool_bytes": "Their bytes (`--spool-bytes-max`).",
+        "spool_commits": "Commits written to the spool.",
+        "spool_failures": "Failures to write or sync the spool; nothing is read meanwhile.",
+        "spool_gaps": "How often the log no longer reached back to the end of the spool.",
+        "spool_discarded_segments": "Segments that were removed because the spool was full, and that clusters needed.",
+        "spool_position": "The position up to which the log was read.",
+        "spool_synced_position": "The position up to which the spool survives a crash; the log is released up to here.",
         "(cluster:NAME:)?hedged_batches": "Batches that a second router got too (`--hedge-delay-ms`).",
         "(cluster:NAME:)?rerouted": "Deletes that one router refused and that were sent to another one at once.",
         "(cluster:NAME:)?router_refusals": "Deletes that one router refused and another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
-        "cluster:NAME:routers_suspect": "Routers that do not answer; batches go to the others first.",
+        "cluster:NAME:routers_tko": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
+        "rules": "Row rules in use (`--rules`).",
+        "rules_loaded": "How often the rule file was loaded.",
+        "rules_refused": "How often a changed rule file was refused; the rules before it stay.",
+        "row_changes": "Changes of rows and tables with a rule. This and the following count once for each cluster.",
+        "row_keys": "Keys that rules named.",
+        "row_keys_refused": "Keys by rules that no server accepts: over 250 bytes, spaces, control characters.",
+        "row_changes_inexpressible": "Changes of which not all keys can be written.",
+        "row_changes_without_key": "Changes that named no key.",
+        "row_flushes": "Flushes of the cluster that rules requested (`otherwise`).",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",
         "commits_untracked": "Commits not followed any more because too many were.",
         "latency_us_(p50|p99|max)": "Microseconds from a commit's logged time to the last cluster's acknowledgement.",
@@ -583,7 +621,7 @@ def observe_router(stack: ExitStack, folder: Path, authority: Authority, server:
 
 def observe_invalidator(stack: ExitStack, folder: Path, router: int, seen: Observed) -> None:
     """An invalidator, one of whose two clusters does not answer."""
-    port, database = free_port(), folder / "app.db"
+    port, metrics_port, database = free_port(), free_port(), folder / "app.db"
     with sqlite3.connect(database) as journal:
         journal.execute("PRAGMA journal_mode=WAL")
         journal.execute(
@@ -593,14 +631,17 @@ def observe_invalidator(stack: ExitStack, folder: Path, router: int, seen: Obser
     start(
         stack, folder, "invalidator", "lookaside-invalidator", "--source", f"sqlite://{database}", "--state-dir",
         folder / "positions", "--listen", f"127.0.0.1:{port}", "--cluster", f"one=127.0.0.1:{router}",
-        "--cluster", f"two=127.0.0.1:{free_port()}", port=port,
+        "--cluster", f"two=127.0.0.1:{free_port()}", "--metrics-address", metrics_port, port=port,
     )  # fmt: skip
     state = "cluster:two:state running"
     eventually(lambda: any(state in line for line in ask(port, "stats")), "the journal is read")
     with sqlite3.connect(database) as journal:
         journal.execute("INSERT INTO lookaside_journal (key) VALUES ('a:key')")
     eventually(lambda: "cluster:NAME:why" in stats_of(port), "a delete fails")
+    lag = "cluster:one:source_lag_ms -"
+    eventually(lambda: not any(lag in line for line in ask(port, "stats")), "the lag is known")
     seen.add("lookaside-invalidator: stats", stats_of(port))
+    seen.metrics["lookaside-invalidator"] = metrics_in(exposition(metrics_port))
 
 
 def observe(folder: Path) -> Observed:

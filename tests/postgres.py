@@ -23,7 +23,8 @@ def program(name: str) -> str:
 class Postgres(Process):
     """A server with `wal_level=logical` and a database `app`. It does not run as root, so root becomes `postgres`."""
 
-    def __init__(self, directory: Path, *settings: str) -> None:
+    def __init__(self, directory: Path, *settings: str, primary: "Postgres | None" = None) -> None:
+        """With `primary`: a standby of that server."""
         self.port = free_port()
         self.settings = settings
         # Another user must be able to reach the folder, and pytest's folders are private.
@@ -35,12 +36,17 @@ class Postgres(Process):
             shutil.chown(self.home, "postgres", "postgres")
             shutil.chown(password, "postgres", "postgres")
         user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
-        installed = subprocess.run(
-            [program("initdb"), f"--username={USER}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8",
-             "--locale=C", f"--pwfile={password}", str(self.home / "data")],
-            capture_output=True, text=True, cwd="/tmp", **user,
-        )  # fmt: skip
-        assert installed.returncode == 0, f"initdb: {installed.stdout}{installed.stderr}"
+        data = str(self.home / "data")
+        if primary is None:
+            install = [
+                program("initdb"), f"--username={USER}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8",
+                "--locale=C", f"--pwfile={password}", data,
+            ]  # fmt: skip
+        else:
+            source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD}"
+            install = [program("pg_basebackup"), "-d", source, "-D", data, "-R", "--checkpoint=fast", "--no-sync"]
+        installed = subprocess.run(install, capture_output=True, text=True, cwd="/tmp", **user)
+        assert installed.returncode == 0, f"{install[0]}: {installed.stdout}{installed.stderr}"
         command = [
             program("postgres"), "-D", str(self.home / "data"), "-p", str(self.port), "-h", "127.0.0.1", "-k", "", "-F",
             "-c", "wal_level=logical", "-c", "shared_buffers=16MB",
@@ -48,8 +54,9 @@ class Postgres(Process):
         ]  # fmt: skip
         super().__init__("postgres", command, directory, cwd="/tmp", **user)
         self.wait_ready(self.accepts, 60)
-        with self.connect("postgres") as connection:
-            connection.execute("CREATE DATABASE app")
+        if primary is None:
+            with self.connect("postgres") as connection:
+                connection.execute("CREATE DATABASE app")
 
     def accepts(self) -> bool:
         """Whether the server accepts connections."""
@@ -64,6 +71,11 @@ class Postgres(Process):
         return psycopg.connect(
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
+
+    def promote(self) -> None:
+        """Makes a standby a primary."""
+        with self.connect() as connection:
+            assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
 
     def stop(self) -> int | None:
         """A fast shutdown: SIGTERM would wait for the clients."""

@@ -1,14 +1,26 @@
 """A commit in PostgreSQL empties the caches; what is not committed deletes nothing; a crash loses nothing."""
 
+import shutil
 import subprocess
+import threading
 
 import pytest
-from processes import PROGRAMS, Invalidator, answers, eventually
+from postgres import Postgres
+from processes import PROGRAMS, Cluster, Invalidator, answers, eventually, stats
 
 
 def set_up(database, *more):
     command = [str(PROGRAMS / "lookaside"), "invalidator", "setup", "--database", database.url, *more]
     return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    """Two clusters that may be flushed."""
+    clusters = [Cluster(name, tmp_path, ("--enable-flush-cmd",)) for name in ("one", "two")]
+    yield clusters
+    for cluster in clusters:
+        cluster.stop()
 
 
 @pytest.fixture
@@ -89,17 +101,149 @@ def test_commits_around_a_restart_of_the_database_are_not_lost(clusters, invalid
     gone(clusters, ["user:1", "user:2"])
 
 
-def test_a_cluster_that_is_down_keeps_the_log_and_catches_up(clusters, invalidator, users):
+def confirmed(users):
+    """What of the log the server need not keep, by slot."""
+    rows = users.execute("SELECT slot_name, (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots")
+    return dict(rows.fetchall())
+
+
+def test_a_cluster_that_is_down_does_not_keep_the_log_and_catches_up(clusters, invalidator, users):
+    """Each cluster had a slot, so a cluster that was down for a day filled the disk of the database."""
     one, two = clusters
     fill(clusters, ["user:1"])
     two.router.kill()
     users.execute("SELECT lookaside_invalidate('user:1')")
     gone([one], ["user:1"])
-    slots = dict(users.execute("SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots").fetchall())
-    assert set(slots) == {"lookaside_one", "lookaside_two"}
+    (end,) = users.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint").fetchone()
+    eventually(lambda: confirmed(users)["lookaside"] >= end, "the server need not keep the log", 30)
+    assert set(confirmed(users)) == {"lookaside"}
+    invalidator.kill()
+    invalidator.start()
     two.router.start()
     two.router.wait_ready(lambda: answers(two.port))
     gone(clusters, ["user:1"])
+
+
+def test_nothing_is_lost_wherever_the_invalidator_is_killed(clusters, invalidator, postgres, users):
+    keys = [f"key:{number}" for number in range(400)]
+    fill(clusters, keys)
+    done = threading.Event()
+
+    def write():
+        with postgres.connect() as connection:
+            for key in keys:
+                connection.execute("SELECT lookaside_invalidate(%s)", (key,))
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    kills = 0
+    while not done.is_set() or kills < 5:
+        invalidator.kill()
+        invalidator.start()
+        kills += 1
+    writer.join()
+    gone(clusters, keys)
+
+
+def test_a_transaction_of_many_keys_and_a_large_statement(clusters, invalidator, users):
+    keys = [f"key:{number}" for number in range(10_000)]
+    fill(clusters, keys[:50] + keys[-50:])
+    users.execute("CREATE TABLE large (text text)")
+    with users.transaction():
+        users.execute("INSERT INTO large VALUES (%s)", ("x" * (20 << 20),))
+        users.execute("SELECT lookaside_invalidate(VARIADIC %s)", (keys,))
+    gone(clusters, keys[:50] + keys[-50:])
+
+
+def test_the_loss_of_the_slot_stops_loudly_and_is_remembered(clusters, invalidator, users, tmp_path):
+    """The slot is dropped while the invalidator is down: what was committed meanwhile cannot be read."""
+    invalidator.kill()
+    fill(clusters, ["user:1", "user:2"])
+    users.execute("SELECT lookaside_invalidate('user:1')")
+    users.execute("SELECT pg_drop_replication_slot('lookaside')")
+    for _ in range(2):
+        invalidator.start()
+        assert invalidator.running.wait(30) == 1
+    log = invalidator.log()
+    assert "deletes are lost" in log and "does not exist" in log and "--on-position-lost flush" in log
+    assert len(cached(clusters, ["user:1", "user:2"])) == 4
+    invalidator.command += ["--on-position-lost", "flush"]
+    invalidator.start()
+    invalidator.wait_running(len(clusters))
+    gone(clusters, ["user:1", "user:2"])
+
+
+def test_a_state_directory_that_is_gone_is_a_loss(clusters, invalidator, users, tmp_path):
+    """The slot shows that there was an invalidator, whose pending deletes are unknown now."""
+    invalidator.kill()
+    fill(clusters, ["user:1"])
+    shutil.rmtree(tmp_path / "state")
+    invalidator.start()
+    assert invalidator.running.wait(30) == 1
+    assert "--state-dir" in invalidator.log()
+    invalidator.command += ["--on-position-lost", "flush"]
+    invalidator.start()
+    invalidator.wait_running(len(clusters))
+    gone(clusters, ["user:1"])
+
+
+def test_a_failover_to_a_promoted_standby_flushes_the_clusters(clusters, invalidator, postgres, users, tmp_path):
+    """Its slots are missing there, and its log may end before what was read."""
+    standby = Postgres(tmp_path, "hot_standby=on", primary=postgres)
+    try:
+        fill(clusters, ["user:1", "user:2"])
+        users.execute("SELECT lookaside_invalidate('user:1')")
+        gone(clusters, ["user:1"])
+        postgres.kill()
+        standby.promote()
+        invalidator.kill()
+        invalidator.command[invalidator.command.index(postgres.url)] = standby.url
+        invalidator.command += ["--on-position-lost", "flush"]
+        invalidator.start()
+        invalidator.wait_running(len(clusters))
+        gone(clusters, ["user:2"])
+        assert int(stats(invalidator.port)["spool_gaps"]) == 1
+        fill(clusters, ["user:3"])
+        with standby.connect() as connection:
+            connection.execute("SELECT lookaside_invalidate('user:3')")
+        gone(clusters, ["user:3"])
+        eventually(lambda: stats(invalidator.port)["cluster:one:position"].startswith("1:"), "the position is saved")
+    finally:
+        standby.stop()
+        standby.remove()
+        postgres.restart()
+
+
+def test_positions_of_an_earlier_version_are_resumed_and_its_slots_named(clusters, postgres, users, tmp_path):
+    """Earlier versions had a slot for each cluster and no spool."""
+    daemon = Invalidator(postgres.url, clusters, tmp_path / "state", tmp_path)
+    try:
+        daemon.kill()
+        shutil.rmtree(tmp_path / "state" / "spool")
+        for cluster in ("one", "two"):
+            users.execute("SELECT pg_copy_logical_replication_slot('lookaside', %s)", (f"lookaside_{cluster}",))
+        users.execute("SELECT pg_drop_replication_slot('lookaside')")
+        fill(clusters, ["user:1"])
+        users.execute("SELECT lookaside_invalidate('user:1')")
+        daemon.start()
+        gone(clusters, ["user:1"])
+        log = daemon.log()
+        assert "SELECT pg_drop_replication_slot('lookaside_one');" in log and "nothing is lost" in log
+    finally:
+        daemon.stop()
+
+
+def test_a_start_that_waits_for_an_open_transaction_names_it(clusters, invalidator, postgres, users, tmp_path):
+    invalidator.kill()
+    users.execute("SELECT pg_drop_replication_slot('lookaside')")
+    shutil.rmtree(tmp_path / "state")
+    with postgres.connect() as other, other.transaction():
+        other.execute("UPDATE users SET name = 'Ada' WHERE id = 1")
+        invalidator.start()
+        named = f"SELECT pg_terminate_backend({other.info.backend_pid})"
+        eventually(lambda: named in invalidator.log(), "the transaction is named", 30)
+    invalidator.wait_running(len(clusters))
 
 
 def test_setup_can_be_repeated_and_printed(postgres, users):

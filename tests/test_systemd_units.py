@@ -1,5 +1,5 @@
-"""The sample units of docs/operating/install.md: systemd accepts them, and the router's command line survives a broken
-configuration."""
+"""The sample units of docs/operating/install.md: systemd accepts them, the router's command line survives a broken
+configuration, and the invalidator's works."""
 
 import json
 import re
@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from processes import PROGRAMS, ROOT, Process, Server, answers, connect, eventually, free_port, stats
+from processes import PROGRAMS, ROOT, Process, Server, accepts, answers, connect, eventually, free_port, stats
 
 UNITS = re.findall(
     r"`/etc/systemd/system/(\S+)`:\n\n```\n(.*?)```", (ROOT / "docs/operating/install.md").read_text(), re.DOTALL
@@ -22,7 +22,7 @@ def setting(unit: str, name: str) -> str:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
 def test_systemd_accepts_the_units(tmp_path):
-    assert [name for name, _ in UNITS] == ["lookaside-server.service", "lookaside-router.service"]
+    assert [name for name, _ in UNITS] == [f"lookaside-{name}.service" for name in ("server", "router", "invalidator")]
     for name, unit in UNITS:
         path = tmp_path / name
         # The installed program need not exist on this machine.
@@ -30,6 +30,23 @@ def test_systemd_accepts_the_units(tmp_path):
         command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", path]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0 and name not in done.stderr, done.stderr
+
+
+def test_the_invalidators_command_line_works_with_its_environment_file(tmp_path):
+    unit = dict(UNITS)["lookaside-invalidator.service"]
+    assert setting(unit, "StateDirectory") == "lookaside-invalidator"
+    command = setting(unit, "ExecStart").replace("/usr/local/bin", str(PROGRAMS))
+    command = command.replace("/var/lib/lookaside-invalidator", str(tmp_path / "state"))
+    (variable,) = re.findall(r"^# (LOOKASIDE_SOURCE)=mysql://", unit, re.MULTILINE)
+    port, metrics_port = free_port(), free_port()
+    command = command.replace("9152", str(metrics_port)) + f" --listen 127.0.0.1:{port}"
+    environment = {variable: f"sqlite://{tmp_path}/app.db"}
+    invalidator = Process("invalidator", command.split(), tmp_path, env=environment)
+    try:
+        invalidator.wait_ready(lambda: answers(port) and accepts(metrics_port))
+        assert "secret" not in command and stats(port)["cluster:front-1:position"] == "-"
+    finally:
+        assert invalidator.stop() == 0
 
 
 @pytest.fixture

@@ -5,26 +5,20 @@
 
 use crate::{
     CommitLog, WallClock,
-    observe::{
-        stats::{ClusterStatistics, Statistics},
-        stats_endpoint,
-    },
-    options::{Cluster, Options},
-    pipeline::{
-        Pipeline,
-        delivery::{RouterConnections, RouterDelivery},
-        positions::PositionFile,
-    },
+    observe::{metrics_endpoint::MetricsThread, source_lag, stats::Statistics, stats_endpoint},
+    options::Options,
+    pipeline::{Pipeline, delivery::connect_routers, positions::PositionFile},
+    rule_file::{RuleChecker, RuleFile},
+    rules::{RowRules, Rules},
     source::{
-        mysql::{MysqlLog, MysqlOptions},
-        postgres::{PostgresLog, PostgresOptions, slot_of_cluster},
+        mysql::{MysqlLog, MysqlOptions, check_rules},
+        postgres::{PostgresLog, PostgresOptions},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
+    spool::{SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
 };
-use lookaside_client::{
-    DestinationOptions, DestinationRole, LoginNetwork, Network, TcpDestination, TcpNetwork, TkoTrackers,
-};
-use lookaside_routing::{Address, Destination, HealthSettings};
+use lookaside_client::{LoginNetwork, Network, TcpNetwork};
+use lookaside_routing::Address;
 use std::{
     fs::{self, File, TryLockError},
     io,
@@ -42,28 +36,25 @@ use tokio::{
 
 /// The exit code for an invalid command line.
 const EXIT_USAGE: u8 = 2;
-/// The first and the longest delay before the next attempt to connect to a failed router, before jitter. Both are short,
-/// as deletes wait for it; an attempt costs one packet each way.
-const PROBE_MS_MIN: u64 = 20;
-const PROBE_MS_MAX: u64 = 100;
-/// How long a router may take to answer a probe. Three that time out in a row end its connections: one that a partition
-/// has cut off may stay silent for long after it, while a new one is answered at once.
-const PROBE_TIMEOUT_MS: u64 = 1_000;
-/// How long connecting to a router may take. The system sends a lost first packet again only after a second; a new
-/// attempt is sooner.
-const CONNECT_TIMEOUT_MS: u64 = 500;
-
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
-    let source = match options.check().and_then(|()| DatabaseUrl::from_options(&options)) {
-        Ok(source) => source,
+    let loaded = options.check().and_then(|()| {
+        let (text, rules) = match &options.rules {
+            Some(path) => RuleFile::read(path).map_err(|why| format!("--rules: {why}"))?,
+            None => (String::new(), Rules::default()),
+        };
+        let row_rules = RowRules::new(rules);
+        Ok((DatabaseUrl::from_options(&options, &row_rules)?, text, row_rules))
+    });
+    let (source, rules_text, row_rules) = match loaded {
+        Ok(loaded) => loaded,
         Err(why) => return fail(&why, EXIT_USAGE),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
         .map_err(|error| format!("cannot create the tokio runtime: {error}"))
-        .and_then(|runtime| runtime.block_on(serve(&options, source)));
+        .and_then(|runtime| runtime.block_on(serve(&options, source, rules_text, row_rules)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(&why, 1),
@@ -83,8 +74,14 @@ enum DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    fn from_options(options: &Options) -> Result<DatabaseUrl, String> {
+    fn from_options(options: &Options, row_rules: &Arc<RowRules>) -> Result<DatabaseUrl, String> {
         let url = &options.source;
+        let has_row_rules = url.starts_with("mysql://") || url.starts_with("mariadb://");
+        if options.rules.is_some() && !has_row_rules {
+            return Err("--rules is for MariaDB and MySQL: the journal of SQLite has no rows of other tables, where \
+                        triggers name keys; PostgreSQL's rows are not read yet"
+                .into());
+        }
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
             return Ok(DatabaseUrl::Sqlite(SqliteLog::new(path)));
         }
@@ -94,6 +91,7 @@ impl DatabaseUrl {
                 outbox_table: options.outbox_table.clone(),
                 outbox_only: options.outbox_only,
                 comments_only: options.comments_only,
+                row_rules: row_rules.clone(),
                 ..server
             }));
         }
@@ -106,30 +104,91 @@ impl DatabaseUrl {
                 );
             }
             let server = PostgresOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
-            let (outbox_table, publication) = (options.outbox_table.clone(), options.publication.clone());
-            return Ok(DatabaseUrl::Postgres(PostgresOptions { outbox_table, publication, ..server }));
+            return Ok(DatabaseUrl::Postgres(PostgresOptions {
+                outbox_table: options.outbox_table.clone(),
+                publication: options.publication.clone(),
+                slot: options.slot.clone(),
+                ..server
+            }));
         }
         // Not the URL itself: it may hold a password.
         Err("--source must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
             .into())
     }
 
-    /// The log as the pipeline of `cluster` reads it.
-    fn log(&self, cluster: &str, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
+    /// Compares rules with the database; `None` if it has no row rules.
+    fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
+        let DatabaseUrl::Mysql(server) = self else { return None };
+        let (server, network) = (server.clone(), network.clone());
+        Some(Arc::new(move |rules| {
+            let (server, network) = (server.clone(), network.clone());
+            Box::pin(async move { check_rules(&*network, &server, &rules).await })
+        }))
+    }
+
+    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
+        let wall_clock: WallClock = Arc::new(SystemTime::now);
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
-            DatabaseUrl::Mysql(server) => {
-                Arc::new(MysqlLog::new(server.clone(), network.clone(), Arc::new(SystemTime::now)))
-            }
-            DatabaseUrl::Postgres(server) => {
-                let server = PostgresOptions { slot: slot_of_cluster(cluster), ..server.clone() };
-                Arc::new(PostgresLog::new(server, network.clone(), Arc::new(SystemTime::now)))
-            }
+            DatabaseUrl::Mysql(server) => Arc::new(MysqlLog::new(server.clone(), network.clone(), wall_clock)),
+            DatabaseUrl::Postgres(server) => Arc::new(PostgresLog::new(server.clone(), network.clone(), wall_clock)),
         }
+    }
+
+    /// Whether its log cannot be read again, so that commits must be kept until every cluster has them.
+    fn needs_spool(&self) -> bool {
+        matches!(self, DatabaseUrl::Postgres(_))
     }
 }
 
-async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
+/// Opens the spool in the folder `spool` of --state-dir, and spawns its writer.
+fn open_spool(
+    options: &Options,
+    log: Arc<dyn CommitLog>,
+    statistics: &Arc<Statistics>,
+    background: &mut JoinSet<()>,
+) -> Result<Arc<Spool>, String> {
+    let path = options.state_dir.join("spool");
+    let shown = path.display();
+    let files = SegmentFolder::open(&path).map_err(|why| format!("{shown} cannot be used: {why}"))?;
+    let clusters = options.clusters.iter().map(|cluster| cluster.name.as_str());
+    let spool =
+        Spool::recover(Arc::new(files), log, options.spool_bytes_max, clusters.clone(), statistics.spool.clone())
+            .map_err(|why| format!("{shown}: {why}"))?;
+    // A file that cannot be read stops its own pipeline, which reports it.
+    let saved = clusters.filter_map(|cluster| PositionFile::new(&options.state_dir, cluster).read().ok().flatten());
+    let saved = saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
+    let pipeline = options.pipeline();
+    let writer =
+        SpoolWriter { spool: spool.clone(), start: pipeline.start, saved, read_keys_max: pipeline.read_keys_max };
+    background.spawn(async move { match writer.run().await {} });
+    Ok(spool)
+}
+
+/// Compares the rules with the database, and spawns the task that loads them again.
+async fn watch_rules(
+    options: &Options,
+    database: &DatabaseUrl,
+    network: &Arc<dyn Network>,
+    rules_text: String,
+    row_rules: Arc<RowRules>,
+    background: &mut JoinSet<()>,
+) -> Result<(), String> {
+    let (Some(path), Some(check)) = (&options.rules, database.rule_checker(network)) else { return Ok(()) };
+    let bad = |why| format!("--rules {}: {why}", path.display());
+    RuleFile::check(&check, &row_rules.current()).await.map_err(bad)?;
+    row_rules.statistics.loads.add(1);
+    let hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
+    background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
+    Ok(())
+}
+
+async fn serve(
+    options: &Options,
+    database: DatabaseUrl,
+    rules_text: String,
+    row_rules: Arc<RowRules>,
+) -> Result<(), String> {
     let cannot_receive = |error: io::Error| format!("cannot receive signals: {error}");
     let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_receive)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(cannot_receive)?;
@@ -145,20 +204,29 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
         }
         None => network.clone(),
     };
-    let statistics = Statistics::new(options.clusters.iter().map(|cluster| cluster.name.as_str()));
+    let names = options.clusters.iter().map(|cluster| cluster.name.as_str());
+    let statistics = Statistics::with_row_rules(names, row_rules.clone());
+    let metrics = options.metrics_address.as_deref();
+    let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
+    let mut background = JoinSet::new();
+    watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
+    let spool = match database.needs_spool() {
+        true => Some(open_spool(options, database.log(&network), &statistics, &mut background)?),
+        false => None,
+    };
+    let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
+        match &spool {
+            Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
+            None => database.log(&network),
+        }
+    };
     let (request_shutdown, shutdown) = watch::channel(false);
     let mut pipelines = JoinSet::new();
-    for index in 0..options.clusters.len() {
-        let pipeline = build_pipeline(
-            options,
-            index,
-            database.log(&options.clusters[index].name, &network),
-            &routers,
-            &statistics,
-        );
+    for (index, cluster) in options.clusters.iter().enumerate() {
+        let pipeline = build_pipeline(options, index, log_of(&cluster.name), &routers, &statistics);
         pipelines.spawn(pipeline.run(shutdown.clone()));
     }
-    let mut background = JoinSet::new();
+    background.spawn(source_lag::watch(log_of(&options.clusters[0].name), statistics.clone()));
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     // The other databases prune their logs themselves.
     if let DatabaseUrl::Sqlite(log) = &database {
@@ -171,6 +239,10 @@ async fn serve(options: &Options, database: DatabaseUrl) -> Result<(), String> {
         _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
         _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
         () = join_all(&mut pipelines) => return Err("all pipelines have stopped; see the errors above".into()),
+        // Without the writer of the spool the clusters would wait for ever.
+        Some(Err(why)) = background.join_next() => {
+            return Err(format!("a background task panicked: {why}; please report this bug"));
+        }
     }
     request_shutdown.send_replace(true);
     join_all(&mut pipelines).await;
@@ -197,49 +269,16 @@ fn build_pipeline(
     let wall_clock: WallClock = Arc::new(SystemTime::now);
     Pipeline {
         log,
-        delivery: Arc::new(build_delivery(cluster, options, network, statistics.clusters()[index].clone())),
+        delivery: Arc::new(
+            connect_routers(&cluster.routers, options.router_timeout_ms, network, &statistics.clusters()[index])
+                .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
+        ),
         positions: Arc::new(PositionFile::new(&options.state_dir, &cluster.name)),
         statistics: statistics.clone(),
         cluster: index,
         wall_clock,
         options: options.pipeline(),
     }
-}
-
-fn build_delivery(
-    cluster: &Cluster,
-    options: &Options,
-    network: &Arc<dyn Network>,
-    statistics: Arc<ClusterStatistics>,
-) -> RouterDelivery {
-    let connect = |router: &String, timeout_ms: u64, tko_trackers: &Arc<TkoTrackers>| {
-        let settings = DestinationOptions {
-            server_timeout_ms: timeout_ms,
-            connect_timeout_ms: Some(timeout_ms.min(CONNECT_TIMEOUT_MS)),
-            tko_trackers: Some(tko_trackers.clone()),
-            health: HealthSettings {
-                probe_initial_ms: PROBE_MS_MIN,
-                probe_max_ms: PROBE_MS_MAX,
-                ..HealthSettings::default()
-            },
-            seed: fastrand::u64(..),
-            role: DestinationRole::Router,
-            ..DestinationOptions::default()
-        };
-        Arc::new(TcpDestination::new(Address(router.as_str().into()), network.clone(), settings))
-            as Arc<dyn Destination>
-    };
-    let connections = |router: &String| {
-        // Shared by both, so that a router that answers a probe is used at once.
-        let tko_trackers = TkoTrackers::new();
-        RouterConnections {
-            deletes: connect(router, options.router_timeout_ms, &tko_trackers),
-            probes: connect(router, options.router_timeout_ms.min(PROBE_TIMEOUT_MS), &tko_trackers),
-        }
-    };
-    let routers = cluster.routers.iter().map(connections).collect();
-    RouterDelivery::new(routers, network.clone(), statistics)
-        .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
 }
 
 /// Locks the directory: two invalidators in it would overwrite each other's positions.

@@ -10,8 +10,11 @@
 //! |---|---|
 //! | [`source`] | databases and their logs ([`source::sqlite`], [`source::mysql`]), and the visibility gate |
 //! | [`keys`] | how SQL and rows name keys |
+//! | [`rules`] | keys of changed rows, by a rule file; [`rule_file`] loads it |
+//! | [`spool`] | commits on disk, for clusters to read, if the log cannot be read again (PostgreSQL) |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
-//! | [`observe`] | statistics and their endpoint |
+//! | [`replay`] | sends the deletes of a part of the log again |
+//! | [`observe`] | statistics and their endpoints |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
 //!
 //! Each cluster has its own pipeline and its own durable position, so a cluster that is down delays no other.
@@ -29,6 +32,12 @@ pub mod keys;
 pub mod observe;
 pub mod options;
 pub mod pipeline;
+pub mod replay;
+pub mod rule_file;
+pub mod rules;
 pub mod source;
+pub mod spool;
 
-pub use source::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+pub use source::{
+    Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock,
+};

@@ -2,13 +2,14 @@
 
 use crate::{
     Position, Start,
-    pipeline::{self, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
+    pipeline::{self, LINGER_MAX, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
+    spool::SPOOL_BYTES_MIN,
 };
 use clap::{Parser, value_parser};
 use lookaside_telemetry::LogFormat;
 use std::{path::PathBuf, time::Duration};
 
-/// The most clusters. Each has its own connection to the database.
+/// The most clusters. Each has its own connection to the database, but for PostgreSQL.
 const CLUSTERS_MAX: usize = 256;
 /// The longest name of a cluster, which is part of a file name.
 const NAME_BYTES_MAX: usize = 64;
@@ -55,15 +56,18 @@ pub struct Options {
     /// for each connection
     #[arg(long, value_name = "FILE")]
     pub router_login: Option<PathBuf>,
-    /// Directory for the position of each cluster; created if missing. Without its files a restart does not know which
-    /// deletes are pending
+    /// Directory for the position of each cluster and, with PostgreSQL, the spool; created if missing. Without its files
+    /// a restart does not know which deletes are pending
     #[arg(long, value_name = "PATH")]
     pub state_dir: PathBuf,
     /// Address that serves `stats` and `version` in memcached's text protocol
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11250")]
     pub listen: String,
+    /// Address for Prometheus metrics (GET /metrics): host:port, or a port of 127.0.0.1
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
+    pub metrics_address: Option<String>,
     /// Where a cluster without a saved position starts: earliest, now, or a position in the database's own notation.
-    /// To replay, stop, move the cluster's position file away, and start from an older position
+    /// `lookaside invalidator replay` sends older deletes again
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that
@@ -83,8 +87,14 @@ pub struct Options {
     /// batches wait
     #[arg(long, value_name = "BATCHES", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1_000))]
     pub batches_in_flight_max: u32,
+    /// Maximum milliseconds that keys wait for others to share a batch with, 0 to 5. They wait only while an earlier
+    /// batch is unanswered, so that deletes arrive faster than they leave. A longer time means fewer packets, and deletes
+    /// that are later by as much; 0 switches it off
+    #[arg(long, value_name = "MS", default_value_t = LINGER_MAX.as_millis() as u64, value_parser = value_parser!(u64).range(0..=5))]
+    pub linger_ms_max: u64,
     /// Maximum pending keys of one cluster in memory (some 300 bytes each); beyond it they wait in the database's log.
-    /// Keys whose deletes were refused do not count; up to 1,000,000 of them, or 64 MiB, are held besides
+    /// Keys whose deletes were refused do not count while a router answers; up to 1,000,000 of them, or 64 MiB, are held
+    /// besides
     #[arg(long, value_name = "KEYS", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=90_000))]
     pub pending_keys_max: u32,
     /// Milliseconds from a change of the position to its save. A longer time means fewer disk writes, and more deletes
@@ -104,15 +114,31 @@ pub struct Options {
     /// (PostgreSQL: the one named key, if there is one)
     #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
     pub outbox_table: String,
-    /// MariaDB, MySQL: take keys from the outbox table only, so that the log need not hold the text of statements
+    /// MariaDB, MySQL: take no keys from comments, so that the log need not hold the text of statements
     #[arg(long)]
     pub outbox_only: bool,
     /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or MIXED)
-    #[arg(long, conflicts_with = "outbox_only")]
+    #[arg(long, conflicts_with_all = ["outbox_only", "rules"])]
     pub comments_only: bool,
+    /// MariaDB, MySQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. It is loaded
+    /// again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
+    #[arg(long, value_name = "FILE")]
+    pub rules: Option<PathBuf>,
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,
+    /// PostgreSQL: the replication slot, created at the first start. Two invalidators of one database need two
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    pub slot: String,
+    /// PostgreSQL: maximum bytes of commits on disk, in --state-dir, that some cluster has not acknowledged. Beyond it
+    /// the oldest are removed, and the clusters that need them have lost their position (--on-position-lost)
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = 1 << 30,
+        value_parser = value_parser!(u64).range(SPOOL_BYTES_MIN..=1 << 40)
+    )]
+    pub spool_bytes_max: u64,
     /// Seconds of acknowledged history to keep in a SQLite journal, for replay
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub journal_history_s: u32,
@@ -122,6 +148,10 @@ pub struct Options {
     /// Log format: text, or json with one object per event
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
+}
+
+fn metrics_address(text: &str) -> Result<String, String> {
+    lookaside_telemetry::check_address(text).map(|()| lookaside_telemetry::full_address(text))
 }
 
 /// A cluster on the command line.
@@ -181,6 +211,7 @@ impl Options {
                 ..defaults.limits
             },
             batches_in_flight_max: self.batches_in_flight_max as usize,
+            linger_max: Duration::from_millis(self.linger_ms_max),
             save_every: Duration::from_millis(self.save_every_ms),
             start: match self.from.as_str() {
                 "earliest" => Start::Earliest,

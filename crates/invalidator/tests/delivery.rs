@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_invalidator::{
+    keys::FLUSH_CLUSTER,
     observe::stats::Statistics,
     pipeline::delivery::{DeleteResult, Delivery, RouterConnections, RouterDelivery},
 };
@@ -171,6 +172,20 @@ async fn flush_uses_a_router_that_accepts_it() {
     assert_eq!(why, "router refuses: flush_all: disabled");
     let why = delivery_through(&[&router("silent")]).flush().await.expect_err("it never replies");
     assert!(why.contains("no reply within"), "{why}");
+}
+
+/// A change that no key can express stands among the keys as a mark, which no server would accept as a key.
+#[tokio::test(start_paused = true)]
+async fn a_mark_among_the_keys_flushes_the_cluster() {
+    let mark = std::str::from_utf8(FLUSH_CLUSTER).expect("text");
+    let accepts = Router::new("accepts", Ok(Reply::Deleted));
+    let results = delete(&delivery_through(&[&accepts]), &["a", mark, "refused", mark]).await;
+    assert_eq!(results, [true, true, false, true]);
+    assert_eq!(accepts.take_received(), ["a", "refused"], "the mark is not sent as a key");
+    let refuses = Router::new("refuses", Ok(Reply::Deleted));
+    assert_eq!(delete(&delivery_through(&[&refuses]), &[mark, "a"]).await, [false, true], "the flush is retried");
+    assert_eq!(delete(&delivery_through(&[&accepts]), &[mark]).await, [true]);
+    assert!(accepts.take_received().is_empty());
 }
 
 /// A network of routers that are named after their reaction to `flush_all`.

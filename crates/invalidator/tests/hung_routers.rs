@@ -5,7 +5,10 @@ mod routers;
 
 use bytes::Bytes;
 use fakes::{Fixture, ms, until};
-use lookaside_invalidator::pipeline::delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery};
+use lookaside_invalidator::pipeline::{
+    Options,
+    delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery},
+};
 use routers::{Behavior::*, FakeRouter, ROUTER_TIMEOUT, build_delivery, delivery_through};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -45,14 +48,14 @@ async fn hung_router_is_used_again_when_a_probe_is_answered() {
     let _watch = watch(&delivery);
     first.set(Hangs);
     // A probe finds it before a delete has to wait for it.
-    until("it is suspect", || statistics.routers_suspect() == 1).await;
+    until("it is TKO", || statistics.routers_tko() == 1).await;
     let start = Instant::now();
     assert_eq!(delete(&delivery, &["a"]).await, [true]);
     assert_eq!(start.elapsed(), Duration::ZERO);
     first.set(Answers);
     second.set(Hangs);
     until("the first answers a probe, the second does not", || statistics.router_failures.value() == 2).await;
-    until("one is suspect", || statistics.routers_suspect() == 1).await;
+    until("one is TKO", || statistics.routers_tko() == 1).await;
     let start = Instant::now();
     assert_eq!(delete(&delivery, &["b"]).await, [true]);
     assert_eq!((start.elapsed(), first.received()), (Duration::ZERO, vec!["b".to_string()]));
@@ -83,7 +86,16 @@ async fn two_hung_routers_cost_one_timeout_and_a_hedge_delay() {
 
 /// A pipeline that delivers through these routers.
 fn fixture_through(routers: &[&Arc<FakeRouter>]) -> (Fixture, tokio::task::JoinHandle<()>) {
-    let fixture = Fixture::new(1);
+    fixture_with(routers, |_| {})
+}
+
+/// The same with other options.
+fn fixture_with(
+    routers: &[&Arc<FakeRouter>],
+    set_options: impl FnOnce(&mut Options),
+) -> (Fixture, tokio::task::JoinHandle<()>) {
+    let mut fixture = Fixture::new(1);
+    set_options(&mut fixture.options);
     let delivery = build_delivery(routers, &fixture.statistics.clusters()[0]);
     let pipeline = lookaside_invalidator::pipeline::Pipeline {
         delivery: Arc::new(delivery),
@@ -113,6 +125,28 @@ async fn pending_deletes_go_at_once_when_a_router_answers_again() {
     until("all are deleted", || fixture.stat("cluster:a:pending_keys") == "0").await;
     assert!(back.elapsed() <= ms(100), "{:?}", back.elapsed());
     assert_eq!(fixture.stat("cluster:a:recoveries"), "1");
+}
+
+/// While all routers of a cluster were down its keys filled the retry queue, some 500 MB of memory for a million keys,
+/// although nothing could be delivered.
+#[tokio::test(start_paused = true)]
+async fn reading_waits_while_no_router_answers() {
+    let router = FakeRouter::new("router:1", IsDown);
+    let (fixture, _run) = fixture_with(&[&router], |options| {
+        (options.limits.keys_max, options.read_keys_max) = (50, 10);
+    });
+    for number in 0..1_000 {
+        fixture.database.commit(&[&format!("k{number}")], ms(0));
+    }
+    until("reading waits", || fixture.stat("cluster:a:state") == "blocked").await;
+    sleep(Duration::from_secs(60)).await;
+    let queued: usize = fixture.stat("cluster:a:retry_queue_keys").parse().expect("a number");
+    assert!(queued <= 100, "{queued} keys are held");
+    let back = Instant::now();
+    router.set(Answers);
+    until("all are deleted", || router.received().contains(&"k999".into())).await;
+    assert!(back.elapsed() <= Duration::from_secs(1), "{:?}", back.elapsed());
+    until("reading goes on", || fixture.stat("cluster:a:state") == "running").await;
 }
 
 const GATE: &str = "__mcrouter__.start_gate";
@@ -175,4 +209,42 @@ async fn deletes_are_sent_while_earlier_ones_are_unanswered() {
     }
     assert!(latest <= ms(15), "{latest:?}");
     assert_eq!(fixture.clusters[0].1.position(), Some(0), "nothing is acknowledged");
+}
+
+/// Retries at a server that hung took all places of retries for as long as its router waited for it. A key of a healthy
+/// server that had been refused once waited behind them.
+#[tokio::test(start_paused = true)]
+async fn retries_at_a_hung_server_delay_no_retry_of_another() {
+    let mut fixture = Fixture::new(1);
+    fixture.options.limits.batch_keys_max = 1;
+    let cluster = &fixture.clusters[0].0;
+    cluster.state().hung_prefix = Some("hung".into());
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    for number in 0..10 {
+        fixture.database.commit(&[&format!("hung{number}")], ms(0));
+    }
+    until("all are retried", || cluster.state().batches.len() > 13).await;
+    cluster.state().refused.push("healthy".into());
+    fixture.database.commit(&["healthy"], ms(0));
+    until("it is refused", || fixture.stat("cluster:a:retry_queue_keys") == "11").await;
+    cluster.state().refused.clear();
+    let start = Instant::now();
+    until("it is deleted", || cluster.deletes_of("healthy") == 1).await;
+    assert!(start.elapsed() <= ms(100), "{:?}", start.elapsed());
+}
+
+/// While probes were answered and deletes failed, every probe sent the whole retry queue again, whatever its delays.
+#[tokio::test(start_paused = true)]
+async fn answered_probes_do_not_send_deletes_that_fail_again_and_again() {
+    let router = FakeRouter::new("router:1", LosesDeletes);
+    let (fixture, _run) = fixture_through(&[&router]);
+    fixture.database.commit(&["key"], ms(0));
+    sleep(Duration::from_secs(60)).await;
+    let (sent, recoveries) = (router.received().len(), fixture.stat("cluster:a:recoveries"));
+    assert!((60..600).contains(&sent), "{sent} deletes in a minute");
+    assert!(recoveries.parse::<u32>().expect("a number") <= 61, "{recoveries} recoveries in a minute");
+    let back = Instant::now();
+    router.set(Answers);
+    until("it is deleted", || fixture.stat("cluster:a:pending_keys") == "0").await;
+    assert!(back.elapsed() <= Duration::from_secs(1), "{:?}", back.elapsed());
 }

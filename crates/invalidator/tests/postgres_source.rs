@@ -1,4 +1,4 @@
-//! The source against a real PostgreSQL: the keys, positions, the slot, and the gate.
+//! The source against a real PostgreSQL: the keys, positions, and the gate.
 
 mod postgres_server;
 
@@ -6,26 +6,12 @@ use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresLog, PostgresOptions, Purpose};
 use lookaside_invalidator::source::tls::DatabaseTls;
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
-use postgres_server::{Client, DEADLINE, Server, keys_of, last_position, read_until};
+use postgres_server::{Client, DEADLINE, END, Server, eventually, keys_of, last_position, read_until};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tokio::time::{sleep, timeout};
-
-const END: &str = "SELECT lookaside_invalidate('end')";
-
-async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = async {
-        loop {
-            if let Some(found) = check().await {
-                return found;
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("{what} does not happen"))
-}
+use tokio::time::timeout;
 
 #[tokio::test]
 async fn messages_and_outbox_rows_of_committed_transactions_name_keys() {
@@ -80,31 +66,6 @@ async fn reading_resumes_after_a_position_and_repeats_nothing_before_it() {
 }
 
 #[tokio::test]
-async fn the_slot_is_confirmed_up_to_what_was_released_and_no_further() {
-    let server = Server::start(&[]).await;
-    let mut client = server.set_up().await;
-    let log = server.commit_log();
-    let mut opened = log.open(&Start::Now).await.expect("a source");
-    client.run("SELECT lookaside_invalidate('first')").await;
-    let first = last_position(&read_until(&mut *opened.source, "first").await);
-    client.run("SELECT lookaside_invalidate('second')").await;
-    read_until(&mut *opened.source, "second").await;
-    log.release(&first);
-    let reader = tokio::spawn(async move { while opened.source.next(10).await.is_ok() {} });
-    let confirmed = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots";
-    let mut watcher = server.client().await;
-    let wanted = first.0.clone();
-    eventually("the slot is confirmed", async || (watcher.one(confirmed).await == wanted).then_some(())).await;
-    let end = client.one("SELECT pg_switch_wal()::text").await;
-    let reported = format!("SELECT coalesce(bool_and(write_lsn >= '{end}'), false)::text FROM pg_stat_replication");
-    eventually("the reader reports", async || (watcher.one(&reported).await == "true").then_some(())).await;
-    assert_eq!(client.one(confirmed).await, first.0, "the second commit was read but is not safe");
-    reader.abort();
-    let mut resumed = server.source(Start::At(first)).await;
-    assert_eq!(keys_of(&read_until(&mut resumed, "second").await), ["second"]);
-}
-
-#[tokio::test]
 async fn a_position_moves_on_without_keys_so_that_the_log_can_be_removed() {
     let server = Server::start(&[]).await;
     let mut client = server.set_up().await;
@@ -114,51 +75,6 @@ async fn a_position_moves_on_without_keys_so_that_the_log_can_be_removed() {
     client.run("INSERT INTO app SELECT generate_series(1, 1000)").await;
     let commits = timeout(DEADLINE, source.next(10)).await.expect("in time").expect("the log is read");
     assert!(commits.commits.is_empty() && commits.position != before);
-}
-
-#[tokio::test]
-async fn a_slot_that_is_missing_or_confirmed_by_another_loses_the_position() {
-    let server = Server::start(&[]).await;
-    let mut client = server.set_up().await;
-    let source = server.source(Start::Now).await;
-    let before = source.position();
-    drop(source);
-    client.run("SELECT lookaside_invalidate('skipped')").await;
-    let end = client.one("SELECT pg_current_wal_flush_lsn()::text").await;
-    client.run(&format!("SELECT pg_replication_slot_advance('lookaside', '{end}')")).await;
-    let lost = |error: Option<SourceError>| match error {
-        Some(SourceError::PositionLost { why, .. }) => why,
-        other => panic!("{other:?}"),
-    };
-    let error = server.try_source(server.options(), Start::At(before.clone())).await.err();
-    assert!(lost(error).contains("another reader"));
-    client.run("SELECT pg_drop_replication_slot('lookaside')").await;
-    let error = server.try_source(server.options(), Start::At(before)).await.err();
-    assert!(lost(error).contains("does not exist"));
-    let mut source = server.source(Start::Now).await;
-    client.run(END).await;
-    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"], "a new slot reads on");
-}
-
-#[tokio::test]
-async fn a_slot_whose_log_was_removed_loses_the_position_and_is_replaced() {
-    let server = Server::start(&["max_slot_wal_keep_size=1MB", "min_wal_size=32MB", "max_wal_size=32MB"]).await;
-    let mut client = server.set_up().await;
-    client.run("CREATE TABLE app (text text)").await;
-    let source = server.source(Start::Now).await;
-    let before = source.position();
-    drop(source);
-    for _ in 0..4 {
-        client.run("INSERT INTO app SELECT repeat(md5(i::text), 100) FROM generate_series(1, 5000) i").await;
-        client.run("SELECT pg_switch_wal()").await;
-        client.run("CHECKPOINT").await;
-    }
-    assert_eq!(client.one("SELECT wal_status FROM pg_replication_slots").await, "lost");
-    let error = server.try_source(server.options(), Start::At(before)).await.err();
-    assert!(matches!(error, Some(SourceError::PositionLost { .. })), "{error:?}");
-    let mut source = server.source(Start::Now).await;
-    client.run(END).await;
-    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
 }
 
 #[tokio::test]
@@ -261,6 +177,79 @@ async fn the_gate_waits_for_commits_before_the_position_where_reading_began() {
     writer.await.expect("the commit is done");
 }
 
+/// The reader would have been a standby that every commit waits for, and it waited for the commits.
+#[tokio::test]
+async fn a_server_that_would_wait_for_the_reader_is_refused() {
+    let server = Server::start(&[]).await;
+    server.set_up().await;
+    let mut source = server.source(Start::Now).await;
+    let mut client = server.client().await;
+    for names in ["*", "ANY 1 (standby, \"lookaside-invalidator 1\")"] {
+        client.run(&format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'")).await;
+        client.run("SELECT pg_reload_conf()").await;
+        eventually("the start is refused", async || match server.try_source(server.options(), Start::Now).await {
+            Err(SourceError::Unusable { why }) => why.contains("synchronous_standby_names").then_some(()),
+            _ => None,
+        })
+        .await;
+    }
+    let mut writer = server.client().await;
+    let commit = tokio::spawn(async move { writer.run("SELECT lookaside_invalidate('user:1')").await });
+    let commits = read_until(&mut source, "user:1").await;
+    let error = timeout(DEADLINE / 2, source.wait_until_visible(&last_position(&commits))).await.expect("in time");
+    assert!(matches!(error, Err(SourceError::Unusable { .. })), "a stream that had begun before ends: {error:?}");
+    client.run("ALTER SYSTEM RESET synchronous_standby_names").await;
+    client.run("SELECT pg_reload_conf()").await;
+    commit.await.expect("the commit is done");
+}
+
+/// Transactions are not streamed while they are in progress (protocol version 1): the server writes what exceeds its
+/// memory to its disk, and sends it after the commit.
+#[tokio::test]
+async fn a_transaction_beyond_the_servers_memory_arrives_whole_and_only_when_it_is_committed() {
+    let server = Server::start(&["logical_decoding_work_mem=64kB"]).await;
+    let (mut writer, mut client) = (server.set_up().await, server.client().await);
+    let mut source = server.source(Start::Now).await;
+    let many = |prefix: &str| {
+        format!("SELECT lookaside_invalidate(VARIADIC array_agg('{prefix}' || i)) FROM generate_series(1, 10000) i")
+    };
+    writer.run(&format!("BEGIN; {}", many("committed:"))).await;
+    client.run(&format!("BEGIN; {}; ROLLBACK", many("undone:"))).await;
+    client.run("SELECT lookaside_invalidate('between')").await;
+    let spilled = "SELECT (spill_txns + stream_txns > 0)::text FROM pg_stat_replication_slots";
+    assert_eq!(keys_of(&read_until(&mut source, "between").await), ["between"]);
+    writer.run("COMMIT").await;
+    client.run(END).await;
+    let keys = keys_of(&read_until(&mut source, "end").await);
+    assert_eq!(keys.len(), 10_001);
+    assert!(keys[..10_000].iter().all(|key| key.starts_with("committed:")));
+    eventually("the server reports it", async || (client.one(spilled).await == "true").then_some(())).await;
+    let streamed = client.one("SELECT stream_txns::text FROM pg_stat_replication_slots").await;
+    assert_eq!(streamed, "0");
+}
+
+#[tokio::test]
+async fn rows_of_a_partitioned_outbox_name_keys_and_truncate_names_none() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client
+        .run(
+            "CREATE TABLE lookaside_outbox (day int NOT NULL, key text NOT NULL) PARTITION BY RANGE (day); \
+             CREATE TABLE outbox_1 PARTITION OF lookaside_outbox FOR VALUES FROM (1) TO (2); \
+             CREATE TABLE outbox_2 PARTITION OF lookaside_outbox FOR VALUES FROM (2) TO (3)",
+        )
+        .await;
+    server.set_up().await;
+    let mut source = server.source(Start::Now).await;
+    client.run("INSERT INTO lookaside_outbox VALUES (1, 'user:1'), (2, 'user:2')").await;
+    client.run("INSERT INTO outbox_1 VALUES (1, 'user:3')").await;
+    client.run("TRUNCATE outbox_1").await;
+    client.run("ALTER TABLE lookaside_outbox DETACH PARTITION outbox_2").await;
+    client.run("TRUNCATE lookaside_outbox").await;
+    client.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["user:1", "user:2", "user:3", "end"]);
+}
+
 #[tokio::test]
 async fn a_commit_of_many_keys_and_large_messages_do_not_stop_the_reader() {
     let server = Server::start(&[]).await;
@@ -268,11 +257,14 @@ async fn a_commit_of_many_keys_and_large_messages_do_not_stop_the_reader() {
     let mut source = server.source(Start::Now).await;
     client.run("SELECT lookaside_invalidate(VARIADIC array_agg('k' || i)) FROM generate_series(1, 25000) i").await;
     client.run("SELECT pg_logical_emit_message(true, 'other', repeat('x', 20 * 1024 * 1024))").await;
+    client.run("CREATE TABLE app (text text)").await;
+    client.run("ALTER PUBLICATION lookaside ADD TABLE app").await;
+    client.run(&format!("INSERT INTO app VALUES ('{}')", "x".repeat(20 << 20))).await;
     client.run(END).await;
     let commits = read_until(&mut source, "end").await;
     assert_eq!(keys_of(&commits).len(), 25_001);
     assert!(commits.iter().all(|commit| commit.keys.len() <= 10_000));
-    assert_eq!(source.anomalies().oversized, 1);
+    assert_eq!(source.anomalies().oversized, 2);
 }
 
 #[tokio::test]
@@ -314,29 +306,6 @@ async fn tls_is_verified() {
     assert_eq!(encrypted.query_one(is_used).await, Ok(Some("t".into())));
     let error = PostgresConnection::open(&TcpNetwork, &options("127.0.0.1"), Purpose::Queries).await.err();
     assert!(matches!(&error, Some(SourceError::Unusable { why }) if why.contains("TLS")), "another name: {error:?}");
-}
-
-/// After a partition the server holds the slot for the lost connection: for a minute no reader could begin.
-#[tokio::test]
-async fn a_lost_session_of_the_same_process_is_ended_and_one_of_another_is_not() {
-    let server = Server::start(&[]).await;
-    let mut client = server.set_up().await;
-    let options = PostgresOptions { heartbeat: Duration::from_secs(60), ..server.options() };
-    let log = PostgresLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now));
-    let mut lost = log.open(&Start::Now).await.expect("a source");
-    client.run("SELECT lookaside_invalidate('first')").await;
-    let first = last_position(&read_until(&mut *lost.source, "first").await);
-    client.run(END).await;
-
-    let mut other = server.source(Start::At(first.clone())).await;
-    let error = other.next(10).await.expect_err("the slot is in use");
-    assert!(matches!(&error, SourceError::Unreachable { why } if why.contains("55006")), "{error:?}");
-    assert_eq!(keys_of(&read_until(&mut *lost.source, "end").await), ["end"], "it was not ended");
-
-    let mut resumed = log.open(&Start::At(first)).await.expect("a source");
-    let next = eventually("the slot is free", async || resumed.source.next(10).await.ok());
-    let read = timeout(DEADLINE / 2, next).await.expect("before the server's own timeout of a minute");
-    assert_eq!(keys_of(&read.commits), ["end"]);
 }
 
 #[tokio::test]
@@ -405,6 +374,28 @@ async fn the_newest_position_covers_visible_commits_that_are_not_flushed() {
     let read =
         async { while !log.covers(&opened.source.next(10).await.expect("the log is read").position, &newest) {} };
     timeout(DEADLINE, read).await.expect("the newest position is reached");
+}
+
+/// The buffer grew by 64 bytes at a time, so each read had one commit, and each commit cost a call of the gate.
+#[tokio::test]
+async fn commits_that_have_arrived_are_read_together() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    let mut source = server.source(Start::Now).await;
+    client.run("SELECT lookaside_invalidate('first')").await;
+    read_until(&mut source, "first").await;
+    let many = "FOR i IN 1..1000 LOOP PERFORM lookaside_invalidate('k' || i); COMMIT; END LOOP";
+    client.run(&format!("DO $$ BEGIN {many}; END $$")).await;
+    let end = client.one("SELECT pg_current_wal_flush_lsn()::text").await;
+    let sent = format!("SELECT coalesce(bool_and(sent_lsn >= '{end}'), false)::text FROM pg_stat_replication");
+    eventually("all are sent", async || (client.one(&sent).await == "true").then_some(())).await;
+    let (mut reads, mut commits) = (0, 0);
+    while commits < 1_000 {
+        commits +=
+            timeout(DEADLINE, source.next(10_000)).await.expect("in time").expect("the log is read").commits.len();
+        reads += 1;
+    }
+    assert!(reads < 100, "{reads} reads");
 }
 
 /// The server ends the stream of a silent reader, and the gate is a pause in reading.

@@ -1,4 +1,10 @@
-//! `lookaside invalidator setup`: prepares a PostgreSQL database for the invalidator.
+//! `lookaside invalidator`: commands about the invalidator. `setup` prepares a PostgreSQL database for it, `check-rules`
+//! and `try` show what a rule file does, `replay` sends deletes again.
+
+mod check_rules;
+mod preview;
+mod replay;
+mod time;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
@@ -21,6 +27,12 @@ The invalidator itself needs an account with LOGIN and REPLICATION, and wal_leve
 pub enum Invalidator {
     /// Create what the invalidator needs in a PostgreSQL database: outbox table, function, publication
     Setup(SetupOptions),
+    /// Check a rule file against the tables and the log of a database
+    CheckRules(check_rules::CheckRulesOptions),
+    /// Show which keys a statement or a changed row would delete
+    Try(preview::TryOptions),
+    /// Read a part of a database's log again, and send its deletes to a cluster beside the running invalidator
+    Replay(replay::ReplayOptions),
 }
 
 /// The options of `setup`.
@@ -51,6 +63,9 @@ pub struct SetupOptions {
 pub fn run(command: &Invalidator) -> Result<()> {
     match command {
         Invalidator::Setup(options) => setup(options),
+        Invalidator::CheckRules(options) => check_rules::run(options),
+        Invalidator::Try(options) => preview::run(options),
+        Invalidator::Replay(options) => replay::run(options),
     }
 }
 

@@ -22,6 +22,7 @@ const EXAMPLES: &str = "Examples:
   lookaside check-config router.json                      is the configuration valid?
   lookaside route get user:42 -f router.json              the route of a key
   lookaside invalidator setup --database postgres://postgres:pw@127.0.0.1/app
+  lookaside invalidator replay --database sqlite:///srv/app.db --since 15m --cluster one=127.0.0.1:5000
 
 Exit status: 0 success; 1 failure, with the reason on standard error; 2 usage error.";
 
@@ -45,7 +46,7 @@ enum Command {
     CheckConfig(configuration::check::Options),
     /// Show how a router's configuration routes a request
     Route(configuration::route::Options),
-    /// Prepare a database for the invalidator
+    /// Prepare a database for the invalidator, check the rules that name keys, replay deletes
     #[command(subcommand)]
     Invalidator(invalidator::Invalidator),
 }

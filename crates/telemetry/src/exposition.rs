@@ -69,13 +69,24 @@ impl Exposition {
     /// Adds the samples of a histogram of durations, in seconds.
     pub fn histogram(&mut self, labels: &[(&str, &str)], sum: &HistogramSum) {
         let mut below = 0;
-        for (bucket, count) in sum.buckets.iter().enumerate().take(BUCKETS - 1) {
-            below += count;
-            let bound_s = ((1u64 << bucket) as f64 / 1e6).to_string();
-            self.line("_bucket", &[labels, &[("le", &bound_s)]].concat(), below);
+        let below: Vec<(f64, u64)> = (sum.buckets.iter().enumerate().take(BUCKETS - 1))
+            .map(|(bucket, count)| {
+                below += count;
+                ((1u64 << bucket) as f64 / 1e6, below)
+            })
+            .collect();
+        self.buckets(labels, &below, sum.count(), sum.sum_us as f64 / 1e6);
+    }
+
+    /// Adds the samples of a histogram of any unit: each bound with the number of values up to it, then the number and
+    /// the sum of all values.
+    pub fn buckets(&mut self, labels: &[(&str, &str)], below: &[(f64, u64)], count: u64, sum: f64) {
+        for (bound, below) in below {
+            self.line("_bucket", &[labels, &[("le", &bound.to_string())]].concat(), below);
         }
-        self.line("_bucket", &[labels, &[("le", "+Inf")]].concat(), sum.count());
-        self.summary(labels, sum);
+        self.line("_bucket", &[labels, &[("le", "+Inf")]].concat(), count);
+        self.line("_sum", labels, sum);
+        self.line("_count", labels, count);
     }
 
     /// Adds the samples of a summary of durations: their number, and their sum in seconds.

@@ -9,6 +9,9 @@ pub use sql_comment::extract_keys;
 
 use lookaside_protocol::check_key;
 
+/// Stands for a key among the keys of a commit, and means all keys: the cluster is flushed. No server accepts such a key.
+pub const FLUSH_CLUSTER: &[u8] = b"\0flush-cluster";
+
 /// The most bytes of a rejected key in the log.
 const LOGGED_BYTES_MAX: usize = 80;
 

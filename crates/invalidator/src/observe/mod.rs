@@ -1,6 +1,14 @@
-//! Statistics, the endpoint that serves them, and the log of failing deletes.
+//! Statistics, the endpoints that serve them, and the log of failing deletes.
 
+mod all_clusters;
+mod cluster_statistics;
 mod delivery_health;
+mod distribution;
+mod figures;
+pub mod metrics_endpoint;
+pub mod prometheus;
+pub mod source_lag;
+pub mod spool_stats;
 pub mod stats;
 pub mod stats_endpoint;
 

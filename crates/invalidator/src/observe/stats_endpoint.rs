@@ -13,7 +13,11 @@
 use super::stats::Statistics;
 use lookaside_client::{Listener, Stream};
 use lookaside_protocol::text::is_foreign;
-use std::{fmt::Write, sync::Arc, time::Duration};
+use std::{
+    fmt::Write,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     sync::Semaphore,
@@ -81,7 +85,7 @@ fn reply_to(line: &[u8], statistics: &Statistics) -> Option<String> {
     match line {
         b"stats" => {
             let mut reply = format!("STAT version {}\r\n", env!("CARGO_PKG_VERSION"));
-            for (name, value) in statistics.report() {
+            for (name, value) in statistics.report(SystemTime::now()) {
                 write!(reply, "STAT {name} {value}\r\n").expect("writing to a string cannot fail");
             }
             reply.push_str("END\r\n");

@@ -10,8 +10,10 @@
 //! Invariants:
 //! * At most `prompt_max` batches are in flight that were sent within [`BATCH_SLOW_AFTER`]. So without slow batches keys
 //!   that arrive meanwhile share the next batch, and with them the next batch leaves within that time.
-//! * At most [`BATCHES_MAX`] are in flight. Their keys are pending keys, which bounds their bytes.
-//! * If several batches may be in flight, one place is left to fresh keys: retries are likely to be slow.
+//! * Of several prompt batches one is left to fresh keys: retries are likely to be slow. For the same reason slow retries
+//!   do not keep other retries from being sent.
+//! * At most [`BATCHES_MAX`] are in flight, and [`RETRY_BATCHES_MAX`] of the retry queue. Their keys are pending keys,
+//!   which bounds their bytes.
 
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
@@ -21,22 +23,20 @@ pub(super) const BATCH_SLOW_AFTER: Duration = Duration::from_millis(10);
 /// The most batches without an answer: with the default of four prompt batches, those of 2.5 s.
 pub(super) const BATCHES_MAX: usize = 1_024;
 
+/// The most batches of the retry queue without an answer: the others are left to fresh keys.
+pub(super) const RETRY_BATCHES_MAX: usize = BATCHES_MAX / 2;
+
 /// Identifies a batch in flight.
 pub(super) type BatchNumber = u64;
 
-/// The batches in flight.
+/// The batches in flight, and when each was sent.
 #[derive(Debug, Default)]
 pub(super) struct BatchWindow {
     prompt_max: usize,
-    batches: BTreeMap<BatchNumber, SentBatch>,
+    batches: BTreeMap<BatchNumber, Instant>,
+    /// Those of `batches` that are of the retry queue.
+    retries: BTreeMap<BatchNumber, Instant>,
     next_number: BatchNumber,
-    retries: usize,
-}
-
-#[derive(Debug)]
-struct SentBatch {
-    sent_at: Instant,
-    is_retry: bool,
 }
 
 impl BatchWindow {
@@ -55,31 +55,49 @@ impl BatchWindow {
 
     /// When a batch may be sent if none is answered before; `None` if none may.
     pub fn next_send_at(&self, now: Instant) -> Option<Instant> {
-        if self.batches.len() >= BATCHES_MAX {
-            return None;
-        }
-        let oldest_prompt = self.batches.values().nth_back(self.prompt_max - 1);
-        Some(oldest_prompt.map_or(now, |batch| batch.sent_at + BATCH_SLOW_AFTER))
+        next_at(&self.batches, self.prompt_max, BATCHES_MAX, now)
+    }
+
+    /// Whether a batch of fresh keys is unanswered and not slow.
+    pub fn has_prompt_fresh(&self, now: Instant) -> bool {
+        let mut prompt = self.batches.iter().rev().take_while(|(_, sent_at)| now < **sent_at + BATCH_SLOW_AFTER);
+        prompt.any(|(number, _)| !self.retries.contains_key(number))
     }
 
     /// Whether a batch of the retry queue may be sent, if any may.
-    pub fn may_retry(&self) -> bool {
-        self.retries < (self.prompt_max - 1).max(1)
+    pub fn may_retry(&self, now: Instant) -> bool {
+        self.next_retry_at(now).is_some_and(|at| at <= now)
+    }
+
+    /// As [`BatchWindow::next_send_at`], for a batch of the retry queue if any may be sent.
+    pub fn next_retry_at(&self, now: Instant) -> Option<Instant> {
+        next_at(&self.retries, (self.prompt_max - 1).max(1), RETRY_BATCHES_MAX, now)
     }
 
     /// Adds a batch that is sent at `now`.
     pub fn add(&mut self, now: Instant, is_retry: bool) -> BatchNumber {
         self.next_number += 1;
-        self.retries += usize::from(is_retry);
-        self.batches.insert(self.next_number, SentBatch { sent_at: now, is_retry });
+        self.batches.insert(self.next_number, now);
+        if is_retry {
+            self.retries.insert(self.next_number, now);
+        }
         self.next_number
     }
 
     /// Removes a batch that has been answered.
     pub fn remove(&mut self, number: BatchNumber) {
-        let batch = self.batches.remove(&number).expect("a batch is answered once");
-        self.retries -= usize::from(batch.is_retry);
+        self.batches.remove(&number).expect("a batch is answered once");
+        self.retries.remove(&number);
     }
+}
+
+/// When one more batch may be sent: at most `prompt_max` are prompt, and at most `all_max` in flight.
+fn next_at(sent: &BTreeMap<BatchNumber, Instant>, prompt_max: usize, all_max: usize, now: Instant) -> Option<Instant> {
+    if sent.len() >= all_max {
+        return None;
+    }
+    let oldest_prompt = sent.values().nth_back(prompt_max - 1);
+    Some(oldest_prompt.map_or(now, |&sent_at| sent_at + BATCH_SLOW_AFTER))
 }
 
 #[cfg(test)]
@@ -112,12 +130,24 @@ mod tests {
         let (mut window, now) = (BatchWindow::new(3), Instant::now());
         let retry = window.add(now, true);
         window.add(now, true);
-        assert!(!window.may_retry() && window.may_send(now));
+        assert!(!window.may_retry(now) && window.may_send(now));
         window.remove(retry);
-        assert!(window.may_retry());
+        assert!(window.may_retry(now));
         let mut single = BatchWindow::new(1);
-        assert!(single.may_retry());
+        assert!(single.may_retry(now));
         single.add(now, true);
-        assert!(!single.may_retry() && !single.may_send(now));
+        assert!(!single.may_retry(now) && !single.may_send(now));
+    }
+
+    #[test]
+    fn slow_retries_leave_places_to_other_retries_and_to_fresh_keys() {
+        let (mut window, mut now) = (BatchWindow::new(2), Instant::now());
+        while window.may_retry(now) {
+            window.add(now, true);
+            assert!(!window.may_retry(now) && window.may_send(now));
+            now += BATCH_SLOW_AFTER;
+        }
+        assert_eq!((window.retries.len(), window.next_retry_at(now)), (RETRY_BATCHES_MAX, None));
+        assert!(window.may_send(now));
     }
 }

@@ -18,11 +18,12 @@ use super::{
     positions::{PositionError, PositionStore},
 };
 use crate::{
-    CommitLog, Commits, Position, Source, SourceError, Start,
+    CommitLog, Commits, Position, SourceError, Start,
     observe::{
         log_throttle,
         stats::{ClusterStatistics, PipelineState},
     },
+    source::{RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
 };
 use lookaside_telemetry::LogThrottle;
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -30,16 +31,6 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep},
 };
-
-/// The delay after the first failure of a source. It doubles with every failure.
-const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
-/// The longest delay while no connection can be made. An attempt is one packet, and the daemon may notice this late that
-/// the database is back.
-const CONNECT_DELAY_MAX: Duration = Duration::from_millis(200);
-/// The longest delay while the database can be connected to and fails then.
-const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
-/// The longest delay while the database needs an operator. Each attempt is a login.
-const UNUSABLE_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// The reaction to a log that no longer reaches back to the saved position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -104,14 +95,10 @@ enum ReadStop {
 
 impl From<SourceError> for ReadStop {
     fn from(error: SourceError) -> ReadStop {
-        let delay_max = match error {
-            SourceError::PositionLost { .. } => return ReadStop::PositionLost(error),
-            SourceError::NotConnected { .. } => CONNECT_DELAY_MAX,
-            SourceError::Unreachable { .. } => RETRY_DELAY_MAX,
-            // An operator may be setting up the database right now.
-            SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
-        };
-        ReadStop::Retry(error.to_string(), delay_max)
+        match error {
+            SourceError::PositionLost { .. } => ReadStop::PositionLost(error),
+            _ => ReadStop::Retry(error.to_string(), error.retry_delay_max()),
+        }
     }
 }
 
@@ -187,9 +174,12 @@ impl LogReader {
         self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
+        let mut rejected = 0;
         loop {
             let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
+            let rejected_before = std::mem::replace(&mut rejected, opened.source.keys_rejected());
+            self.statistics.keys_rejected.add(rejected - rejected_before);
             self.send(ReaderMessage::Commits(commits)).await?;
             *from = Some(position);
         }
@@ -221,13 +211,4 @@ impl LogReader {
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {
         self.sender.send(commits).await.map_err(|_| ReadStop::ReceiverDropped)
     }
-}
-
-/// The next commits, once every reader that begins now sees them.
-async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
-    let commits = source.next(keys_max).await?;
-    if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
-        source.wait_until_visible(&commits.position).await?;
-    }
-    Ok(commits)
 }

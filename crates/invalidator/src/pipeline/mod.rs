@@ -11,15 +11,18 @@
 //!   in the retry queue use no capacity of [`Limits::keys_max`], and never all batches in flight.
 //! * [`PendingDeletes`](pending::PendingDeletes) is bounded. When it is full the reader waits, and the database's log
 //!   keeps the rest.
+//! * While no router of the cluster answers, no more than [`Limits::keys_max`] keys are held in all.
 //! * No commit is accepted before the first position is on disk: after a crash the next start would begin at a later
 //!   present.
 //! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least
 //!   once.
 //! * Batches adapt to the load: up to [`Options::batches_in_flight_max`] are in flight, and keys that arrive meanwhile
-//!   share the next batch. Batches that a hung server holds up do not count ([`batch_window`]).
+//!   share the next batch. Batches that a hung server holds up do not count ([`batch_window`]). A batch that is not full
+//!   waits up to [`Options::linger_max`] while another one is unanswered ([`linger`]).
 
 mod batch_window;
 pub mod delivery;
+mod linger;
 mod log_reader;
 pub mod pending;
 pub mod positions;
@@ -40,6 +43,9 @@ pub const RETRY_QUEUE_KEYS_MAX: usize = 1_000_000;
 /// Reading waits while the keys in the retry queue of a cluster have this many bytes.
 pub const RETRY_QUEUE_BYTES_MAX: usize = 64 << 20;
 
+/// How long keys wait for others to share a batch with, unless an option says otherwise.
+pub const LINGER_MAX: Duration = Duration::from_millis(1);
+
 /// Options of a pipeline.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -47,6 +53,8 @@ pub struct Options {
     pub limits: Limits,
     /// The most batches in flight.
     pub batches_in_flight_max: usize,
+    /// The longest that keys wait for others to share a batch with, while another batch is unanswered.
+    pub linger_max: Duration,
     /// About the most keys of one read; each read costs one call of the gate.
     pub read_keys_max: usize,
     /// The position is saved this long after it moved, so that a busy log costs a few writes a second.
@@ -70,6 +78,7 @@ impl Default for Options {
                 retry_delay_max: Duration::from_secs(1),
             },
             batches_in_flight_max: 4,
+            linger_max: LINGER_MAX,
             read_keys_max: 4_096,
             save_every: Duration::from_millis(100),
             start: Start::Now,

@@ -18,7 +18,8 @@
 //! * The delay of a key grows with its failures, and all keys together are sent at most [`RETRIES_PER_S_MAX`] times per
 //!   second: a server that is down must not flood the router with retries.
 //! * Released keys are due at once, in the order of their failures, and go before all others. If they fail again, their
-//!   delays begin from the shortest.
+//!   delays begin from the shortest. Releases are as far apart as the longest delay of the present keys: between them
+//!   the delays hold, also if a router answers probes and no delete.
 //!
 //! Not here: the bounds of the queue, which belong to [`PendingDeletes`](super::pending). A commit is a number here.
 
@@ -60,6 +61,8 @@ pub(crate) struct RetryQueue {
     waiting: BTreeMap<Due, Bytes>,
     /// Waiting keys that are due, whatever their `Due` says.
     released: BTreeMap<Due, Bytes>,
+    /// When keys were released last; `None` if never.
+    released_at: Option<Instant>,
     scheduled: u64,
 }
 
@@ -85,6 +88,7 @@ impl RetryQueue {
             key_bytes: 0,
             waiting: BTreeMap::new(),
             released: BTreeMap::new(),
+            released_at: None,
             scheduled: 0,
         }
     }
@@ -99,9 +103,16 @@ impl RetryQueue {
         self.key_bytes
     }
 
-    /// Makes all waiting keys due at once.
-    pub fn release_all(&mut self) {
+    /// Makes all waiting keys due at once, unless that was done less than the longest delay ago. Returns how many.
+    pub fn release_all(&mut self, now: Instant) -> usize {
+        let interval = self.backoff.max.max(self.rate_delay());
+        if self.waiting.is_empty() || self.released_at.is_some_and(|at| now < at + interval) {
+            return 0;
+        }
+        self.released_at = Some(now);
+        let keys = self.waiting.len();
         self.released.append(&mut self.waiting);
+        keys
     }
 
     /// Whether released keys wait.
@@ -188,8 +199,13 @@ impl RetryQueue {
         Some(self.acknowledge(key).0)
     }
 
+    /// The delay with which all keys together are sent [`RETRIES_PER_S_MAX`] times per second.
+    fn rate_delay(&self) -> Duration {
+        Duration::from_secs(self.keys.len() as u64) / RETRIES_PER_S_MAX
+    }
+
     fn schedule(&mut self, key: &Bytes, now: Instant) {
-        let rate_delay = Duration::from_secs(self.keys.len() as u64) / RETRIES_PER_S_MAX;
+        let rate_delay = self.rate_delay();
         let entry = self.keys.get_mut(key).expect("a waiting key has an entry");
         let doubled = self.backoff.min.saturating_mul(1 << (entry.failures.max(1) - 1).min(16));
         self.scheduled += 1;

@@ -4,6 +4,7 @@ use super::{
     Pipeline,
     batch_window::{BatchNumber, BatchWindow},
     delivery::{DeleteResult, WaitingRouter},
+    linger::Linger,
     log_reader::{LogReader, PipelineError, ReaderMessage},
     pending::{InFlightBatch, PendingDeletes},
     positions::{PositionError, SavedPosition},
@@ -49,7 +50,7 @@ impl Pipeline {
             }
             .run(),
         );
-        let batches_in_flight_max = self.options.batches_in_flight_max;
+        let (batches_in_flight_max, linger_max) = (self.options.batches_in_flight_max, self.options.linger_max);
         let mut watch_routers = JoinSet::new();
         let delivery = self.delivery.clone();
         spawn_in(&mut watch_routers, {
@@ -63,6 +64,7 @@ impl Pipeline {
             has_saved_position: false,
             buffered: None,
             in_flight: InFlight { window: BatchWindow::new(batches_in_flight_max), ..InFlight::default() },
+            linger: Linger::new(linger_max),
             waiting_routers: WaitingRouters::new(delivery),
             failure_log: FailureLog::default(),
         };
@@ -97,6 +99,7 @@ struct FailureLog {
     health: HealthLogger,
     /// Why the last refused delete was refused.
     last_refusal: String,
+    recovery: LogThrottle<Instant>,
     unroutable: LogThrottle<Instant>,
     save_failure: LogThrottle<Instant>,
 }
@@ -106,6 +109,7 @@ impl Default for FailureLog {
         FailureLog {
             health: HealthLogger::default(),
             last_refusal: String::new(),
+            recovery: log_throttle(),
             unroutable: log_throttle(),
             save_failure: log_throttle(),
         }
@@ -121,6 +125,7 @@ struct PipelineTask {
     /// Commits that wait for capacity in `pending`.
     buffered: Option<Commits>,
     in_flight: InFlight,
+    linger: Linger,
     waiting_routers: WaitingRouters,
     failure_log: FailureLog,
 }
@@ -200,6 +205,7 @@ impl PipelineTask {
     /// Admits the buffered commits once there is capacity for all of them.
     fn admit_buffered(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
+        pending.set_reachable(self.pipeline.delivery.is_reachable());
         let count = |buffered: &Commits| buffered.commits.iter().map(|commit| commit.keys.len()).sum();
         let keys = self.buffered.as_ref().map_or(0, count);
         if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {
@@ -217,12 +223,18 @@ impl PipelineTask {
     fn send_batches(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
         let (now, window) = (Instant::now(), &mut self.in_flight.window);
+        self.linger.update(pending.has_unsent(), now);
         while window.may_send(now) {
-            let Some(batch) = pending.next_batch(now, window.may_retry()) else { return };
+            if self.linger.holds(window.has_prompt_fresh(now) && !pending.has_full_batch(), now) {
+                return;
+            }
+            let Some(batch) = pending.next_batch(now, window.may_retry(now)) else { return };
             let keys = batch.keys();
             let number = window.add(now, batch.is_retry());
-            self.statistics.batches.add(1);
-            self.statistics.batch_keys.add(keys.len() as u64);
+            if !batch.is_retry() && self.linger.restart(pending.has_unsent(), now) {
+                self.statistics.lingered_batches.add(1);
+            }
+            self.statistics.record_batch(keys.len());
             let delivery = self.pipeline.delivery.clone();
             spawn_in(&mut self.in_flight.tasks, async move {
                 let results = delivery.delete(keys).await;
@@ -234,10 +246,13 @@ impl PipelineTask {
     /// Sends refused deletes again at once.
     fn release_retries(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
-        let (keys, _) = pending.retry_queue_size();
-        pending.release_retries();
+        let now = Instant::now();
+        let keys = pending.release_retries(now);
+        if keys == 0 {
+            return;
+        }
         self.statistics.recoveries.add(1);
-        if keys > 0 {
+        if self.failure_log.recovery.allow(now).is_some() {
             tracing::info!(cluster = self.statistics.name, keys, "a router answers again; sending its deletes at once");
         }
     }
@@ -364,6 +379,8 @@ impl PipelineTask {
         if let Some((_, pending)) = &self.pending {
             self.statistics.set_retry_queue_size(pending.retry_queue_size());
             self.statistics.set_commits_merged(pending.commits_merged());
+            self.statistics.set_duplicates_removed(pending.duplicates_removed());
+            self.statistics.set_oldest_pending(pending.oldest_committed_at());
         }
     }
 
@@ -414,8 +431,15 @@ impl PipelineTask {
     fn next_wakeup(&self) -> Option<Instant> {
         let (now, window) = (Instant::now(), &self.in_flight.window);
         let pending = self.pending.as_ref().map(|(_, pending)| pending);
-        let retry = pending.filter(|_| window.may_retry()).and_then(|pending| pending.next_retry_at(now));
-        let send = if pending.is_some_and(PendingDeletes::has_unsent) { Some(now) } else { retry };
+        let retry = pending.and_then(|pending| pending.next_retry_at(now)).zip(window.next_retry_at(now));
+        let retry = retry.map(|(keys, window)| keys.max(window));
+        let send = match pending.filter(|pending| pending.has_unsent()) {
+            Some(pending) => {
+                let may_linger = window.has_prompt_fresh(now) && !pending.has_full_batch();
+                Some(self.linger.send_at(may_linger, now))
+            }
+            None => retry,
+        };
         // A batch waits for its keys, and for a place in the window.
         let send = send.zip(window.next_send_at(now)).map(|(keys, window)| keys.max(window));
         let save = self.in_flight.save_at.filter(|_| !self.in_flight.is_saving);

@@ -6,7 +6,22 @@ pub mod sqlite;
 pub mod tls;
 
 use lookaside_routing::BoxFuture;
-use std::{fmt, sync::Arc, time::SystemTime};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// The delay after the first failure of a source. It doubles with every failure, up to
+/// [`SourceError::retry_delay_max`].
+pub(crate) const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+/// The longest delay while no connection can be made. An attempt is one packet, and the daemon may notice this late that
+/// the database is back.
+const CONNECT_DELAY_MAX: Duration = Duration::from_millis(200);
+/// The longest delay while the database can be connected to and fails then.
+pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// The longest delay while the database needs an operator. Each attempt is a login.
+const UNUSABLE_DELAY_MAX: Duration = Duration::from_secs(5);
 
 /// Returns the time of day. A simulation passes its own.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -21,7 +36,8 @@ pub struct Position(pub String);
 pub struct Commit {
     /// Covers this transaction and all before it.
     pub position: Position,
-    /// The keys that it makes stale, each once, valid by [`lookaside_protocol::check_key`].
+    /// The keys that it makes stale, each once, valid by [`lookaside_protocol::check_key`]; and
+    /// [`FLUSH_CLUSTER`](crate::keys::FLUSH_CLUSTER) if the cluster must be flushed.
     pub keys: Vec<Vec<u8>>,
     /// When it was committed, as precisely as the source knows.
     pub committed_at: SystemTime,
@@ -53,6 +69,25 @@ pub enum SourceError {
         /// The problem, and the setting that corrects it.
         why: String,
     },
+    /// What was read cannot be kept on disk, so nothing more is read.
+    SpoolFailed {
+        /// The cause.
+        why: String,
+    },
+}
+
+impl SourceError {
+    /// The longest delay before the next attempt.
+    pub(crate) fn retry_delay_max(&self) -> Duration {
+        match self {
+            SourceError::NotConnected { .. } => CONNECT_DELAY_MAX,
+            SourceError::Unreachable { .. } | SourceError::PositionLost { .. } | SourceError::SpoolFailed { .. } => {
+                RETRY_DELAY_MAX
+            }
+            // An operator may be setting up the database right now.
+            SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
+        }
+    }
 }
 
 impl std::error::Error for SourceError {}
@@ -67,6 +102,7 @@ impl fmt::Display for SourceError {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
             SourceError::Unusable { why } => write!(f, "the database cannot be used as a source: {why}"),
+            SourceError::SpoolFailed { why } => write!(f, "nothing is read, because the spool cannot be used: {why}"),
         }
     }
 }
@@ -80,6 +116,20 @@ pub trait Source: Send {
     /// The gate: waits until every reader that begins now sees all up to `position`. The log runs ahead of visibility,
     /// and a delete that is sent too early is undone by a reader that still saw the old row.
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
+
+    /// How many keys of commits were ignored so far because no server accepts them.
+    fn keys_rejected(&self) -> u64 {
+        0
+    }
+}
+
+/// The next commits, once every reader that begins now sees them.
+pub(crate) async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
+    let commits = source.next(keys_max).await?;
+    if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
+        source.wait_until_visible(&commits.position).await?;
+    }
+    Ok(commits)
 }
 
 /// The result of [`Source::next`].
@@ -115,11 +165,31 @@ pub trait CommitLog: Send + Sync {
         Box::pin(async { Ok(false) })
     }
 
+    /// How much of the log lies between `from` and the later position `to`. Unknown by default.
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let _ = (from, to);
+        LogDistance::default()
+    }
+
+    /// Where an earlier reader of this log left off, if the log remembers that. `None` by default.
+    fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader
     /// may end there. Does nothing by default.
     fn release(&self, position: &Position) {
         let _ = position;
     }
+}
+
+/// How much of a log lies between two positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogDistance {
+    /// Transactions; `None` if positions do not show that.
+    pub transactions: Option<u64>,
+    /// Bytes; `None` if positions do not show that.
+    pub bytes: Option<u64>,
 }
 
 /// Where to start reading.

@@ -184,13 +184,16 @@ impl FakeSource {
             commits.push(Commit {
                 position: Position(self.read.to_string()),
                 keys: commit.keys.iter().map(|key| key.clone().into_bytes()).collect(),
-                committed_at: SystemTime::UNIX_EPOCH,
+                committed_at: SystemTime::UNIX_EPOCH + Duration::from_secs(self.read as u64),
             });
         }
         state.events.push(format!("next {}", self.read));
         (!commits.is_empty()).then(|| Commits { commits, position: Position(self.read.to_string()) })
     }
 }
+
+/// How long a router waits for a server that hangs.
+pub const HUNG_FOR: Duration = Duration::from_secs(2);
 
 /// A cluster that records its deletes.
 pub struct Cluster {
@@ -210,6 +213,9 @@ pub struct ClusterState {
     pub refused: Vec<String>,
     /// Deletes of keys with this prefix are refused, as if their server were dead.
     pub dead_prefix: Option<String>,
+    /// A batch that has a key with this prefix gets no reply for [`HUNG_FOR`], and then the key is refused: its server
+    /// hangs.
+    pub hung_prefix: Option<String>,
     /// Keys that no router has a route for.
     pub unroutable: Vec<String>,
     /// Whether batches get no reply.
@@ -230,6 +236,7 @@ impl Cluster {
             flushes: 0,
             refused: Vec::new(),
             dead_prefix: None,
+            hung_prefix: None,
             unroutable: Vec::new(),
             hangs: false,
             delay: ms(1),
@@ -255,10 +262,11 @@ impl Delivery for Cluster {
             self.database.state().events.push(format!("delete {}", keys.join(" ")));
             let (hangs, delay) = {
                 let mut state = self.state();
+                let is_hung = keys.iter().any(|key| has_prefix(key, &state.hung_prefix));
                 state.batches.push(keys.clone());
                 state.in_flight += keys.len();
                 state.in_flight_max = state.in_flight_max.max(state.in_flight);
-                let delay = state.delay;
+                let delay = if is_hung { HUNG_FOR } else { state.delay };
                 let jitter = state.rng.f64();
                 (state.hangs, if state.failing_percent > 0 { delay.mul_f64(jitter * 4.0) } else { delay })
             };
@@ -281,13 +289,17 @@ impl Delivery for Cluster {
     }
 }
 
+fn has_prefix(key: &str, prefix: &Option<String>) -> bool {
+    prefix.as_ref().is_some_and(|prefix| key.starts_with(prefix))
+}
+
 impl ClusterState {
     fn apply(&mut self, key: String) -> DeleteResult {
         let fails = self.failing_percent > 0 && self.rng.u32(0..100) < self.failing_percent;
         if self.unroutable.contains(&key) {
             return DeleteResult::Unroutable("no route: scripted failure".into());
         }
-        let dead = self.dead_prefix.as_ref().is_some_and(|prefix| key.starts_with(prefix));
+        let dead = has_prefix(&key, &self.dead_prefix) || has_prefix(&key, &self.hung_prefix);
         if dead || self.refused.contains(&key) || (fails && self.rng.bool()) {
             return DeleteResult::Refused("SERVER_ERROR scripted failure".into());
         }
@@ -425,7 +437,12 @@ impl Fixture {
     }
 
     pub fn stat(&self, name: &str) -> String {
-        self.statistics.report().into_iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no statistic {name}")).1
+        self.statistics
+            .report(SystemTime::now())
+            .into_iter()
+            .find(|(n, _)| n == name)
+            .unwrap_or_else(|| panic!("no statistic {name}"))
+            .1
     }
 }
 

@@ -165,6 +165,22 @@ impl Client {
     }
 }
 
+/// A statement that commits the key `end`.
+pub const END: &str = "SELECT lookaside_invalidate('end')";
+
+/// Waits until `check` returns something.
+pub async fn eventually<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("{what} does not happen"))
+}
+
 /// The keys of `commits`, in order.
 pub fn keys_of(commits: &[Commit]) -> Vec<String> {
     let keys = commits.iter().flat_map(|commit| &commit.keys);

@@ -30,6 +30,8 @@ pub enum Behavior {
     Hangs,
     /// As a router that is TKO.
     IsDown,
+    /// Probes are answered; each connection for deletes is lost.
+    LosesDeletes,
 }
 
 /// A router.
@@ -128,6 +130,11 @@ impl FakeRouter {
         Box::pin(async move {
             if *self.behavior.borrow() == Behavior::IsDown {
                 return vec![Err(Failure::Tko); batch.len()];
+            }
+            let is_delete = |request: &Request<Bytes>| matches!(request.operation, Operation::Delete { .. });
+            if *self.behavior.borrow() == Behavior::LosesDeletes && batch.iter().any(is_delete) {
+                batch.iter().for_each(|request| drop(self.execute(request)));
+                return vec![Err(Failure::ConnectionLost); batch.len()];
             }
             let mut behavior = self.behavior.subscribe();
             let mut resumed = std::pin::pin!(behavior.wait_for(|behavior| *behavior != Behavior::Hangs));

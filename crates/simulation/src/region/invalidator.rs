@@ -89,6 +89,10 @@ impl Delivery for CheckedDelivery {
         self.routers.flush()
     }
 
+    fn is_reachable(&self) -> bool {
+        self.routers.is_reachable()
+    }
+
     fn watch_routers(&self) -> BoxFuture<'_, ()> {
         self.routers.watch_routers()
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 0 ms     batch --> router 1                                    hung
-//! 200 ms   batch ---------------> router 2 --> acknowledged      router 1 is suspect: later batches begin with router 2
+//! 200 ms   batch ---------------> router 2 --> acknowledged      router 1 is TKO: later batches begin with router 2
 //!
 //! 0 ms     batch --> router 1 --> 2 refused, the rest acknowledged     it does not reach a server
 //! 1 ms     those 2 -------------> router 2 --> acknowledged            or refused: they are retried after a delay
@@ -28,9 +28,9 @@
 //! Invariants:
 //! * A batch goes to each router at most once, and is rerouted at most once. Batches that are hedged and deletes that
 //!   are rerouted are counted.
-//! * Nothing is rerouted to a suspect router. After an answer, further ones are waited for no longer than the hedge delay.
+//! * Nothing is rerouted to a TKO router. After an answer, further ones are waited for no longer than the hedge delay.
 //! * When a batch ends, nothing of it is waited for. A destination still holds the copy for a hung router until its
-//!   timeout; it refuses requests beyond its own bound, and a suspect router gets no further batches while another one
+//!   timeout; it refuses requests beyond its own bound, and a TKO router gets no further batches while another one
 //!   answers.
 
 use super::{
@@ -43,6 +43,9 @@ use futures_util::future::select_all;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes};
 use tokio::time::sleep;
+
+/// The bytes of a delete besides its key: `delete ` and the end of the line.
+const DELETE_BYTES: usize = 9;
 
 /// A batch on its way through one router, or several.
 pub(super) struct RoutedBatch<'a> {
@@ -130,6 +133,8 @@ impl<'a> RoutedBatch<'a> {
         let router = self.routers.remove(position);
         let indices: Vec<usize> = (0..self.keys.len()).filter(|&index| !self.results[index].is_final()).collect();
         let batch: Batch = indices.iter().map(|&index| delete_request(self.keys[index].clone())).collect();
+        let bytes = batch.iter().map(|delete| delete.key.len() + DELETE_BYTES).sum();
+        self.delivery.statistics.record_sent(batch.len(), bytes);
         let sending = self.delivery.router(router).delete(batch);
         self.waiting_for.push(router);
         self.sent.push(Box::pin(async move {

@@ -5,14 +5,17 @@
 //! batch.rs     one batch: sent to a router, and to another one if that does not answer or refuses
 //! routers.rs   the routers of a cluster: which one is asked first, and which one next
 //! router.rs    one router: whether it answers, its probes, and how much it refuses
+//! connect.rs   the connections to the routers
 //! ```
 //!
 //! Not here: delays and retries. Keys that no router has acknowledged go back to the pipeline.
 
 mod batch;
+mod connect;
 mod router;
 mod routers;
 
+pub use connect::connect_routers;
 pub use router::RouterConnections;
 pub use routers::{HEDGE_DELAY, RouterDelivery};
 
@@ -52,7 +55,8 @@ pub struct WaitingRouter {
 
 /// Delivers deletes to one cluster.
 pub trait Delivery: Send + Sync {
-    /// Deletes `keys`. Returns one result per key, in order.
+    /// Deletes `keys`. Returns one result per key, in order. [`FLUSH_CLUSTER`](crate::keys::FLUSH_CLUSTER) among them
+    /// means a flush of the cluster.
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>>;
 
     /// Flushes the whole cluster after deletes were lost. Its routers need `--enable-flush-cmd`.
@@ -61,6 +65,11 @@ pub trait Delivery: Send + Sync {
     /// Watches the cluster's routers for as long as it is polled. Never resolves.
     fn watch_routers(&self) -> BoxFuture<'_, ()> {
         Box::pin(pending())
+    }
+
+    /// Whether any router of the cluster answers. While none does, nothing can be delivered.
+    fn is_reachable(&self) -> bool {
+        true
     }
 
     /// Resolves when a router answers again after no router had answered a batch: refused deletes need wait no longer.

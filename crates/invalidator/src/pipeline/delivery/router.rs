@@ -1,11 +1,15 @@
-//! One router of a cluster: whether it answers. A router that does not is *suspect*: batches go to the others first.
+//! One router of a cluster: whether it answers. A router that does not is TKO: batches go to the others first.
 //!
 //! ```text
 //!            a batch or a probe fails, or has no answer within the hedge delay
-//! answering ------------------------------------------------------------------> suspect
-//!     ^      a reply to a probe, or to a batch                                     |  probed at once, then after
-//!     '----------------------------------------------------------------------------'  PROBE_DELAY_MIN .. _MAX
+//! answering ------------------------------------------------------------------> TKO
+//!     ^      a reply to a probe, or to a batch                                    |  probed at once, then after
+//!     '---------------------------------------------------------------------------'  PROBE_DELAY_MIN .. _MAX
 //! ```
+//!
+//! This state and that of the router's connections (`lookaside_client::tko`) differ in what they are for. A destination
+//! whose connections failed refuses requests at once. A router that is merely late is TKO here, one late answer is enough,
+//! and it still gets batches while all routers of its cluster are TKO.
 //!
 //! A probe is a get of the state of the router's start gate, which the router answers itself. A router that answers is
 //! probed every [`PROBE_INTERVAL`], so that one that hangs is known before a delete waits for it.
@@ -34,7 +38,7 @@ use tokio::{
 
 /// How often a router that answers is probed.
 pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// The first and the longest delay between two probes of a suspect router; the longest is also the shortest between two
+/// The first and the longest delay between two probes of a TKO router; the longest is also the shortest between two
 /// that are answered. A probe of a router that is known to be down costs no packet: the destination makes connections at
 /// its own pace.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
@@ -64,10 +68,10 @@ pub struct RouterConnections {
 /// A router, and whether it answers.
 pub(super) struct Router {
     connections: RouterConnections,
-    is_suspect: AtomicBool,
-    /// Notified when the router becomes suspect.
-    suspected: Notify,
-    log: Mutex<SuspicionLog>,
+    is_tko: AtomicBool,
+    /// Notified when the router becomes TKO.
+    became_tko: Notify,
+    log: Mutex<TkoLog>,
     refusals: Mutex<RefusalWindow>,
     /// The run of the router that waits at its start gate; `None` if it serves.
     waiting: Mutex<Option<WaitingRun>>,
@@ -79,9 +83,9 @@ struct WaitingRun {
     is_announced: bool,
 }
 
-struct SuspicionLog {
+struct TkoLog {
     throttle: LogThrottle<Instant>,
-    /// Whether the present suspicion was logged.
+    /// Whether the present TKO was logged.
     is_logged: bool,
 }
 
@@ -94,12 +98,12 @@ struct RefusalWindow {
 
 impl Router {
     pub fn new(connections: RouterConnections) -> Router {
-        let log = Mutex::new(SuspicionLog { throttle: log_throttle(), is_logged: false });
+        let log = Mutex::new(TkoLog { throttle: log_throttle(), is_logged: false });
         let refusals = RefusalWindow { began_at: Instant::now(), deletes: 0, throttle: log_throttle() };
         Router {
             connections,
-            is_suspect: AtomicBool::new(false),
-            suspected: Notify::new(),
+            is_tko: AtomicBool::new(false),
+            became_tko: Notify::new(),
             log,
             refusals: Mutex::new(refusals),
             waiting: Mutex::new(None),
@@ -115,17 +119,17 @@ impl Router {
         self.connections.deletes.send(batch)
     }
 
-    pub fn is_suspect(&self) -> bool {
-        self.is_suspect.load(Ordering::Relaxed)
+    pub fn is_tko(&self) -> bool {
+        self.is_tko.load(Ordering::Relaxed)
     }
 
     /// Records that the router did not answer, for this reason.
     pub fn record_failure(&self, why: &str, statistics: &ClusterStatistics) {
-        if self.is_suspect.swap(true, Ordering::Relaxed) {
+        if self.is_tko.swap(true, Ordering::Relaxed) {
             return;
         }
         statistics.router_failures.add(1);
-        self.suspected.notify_one();
+        self.became_tko.notify_one();
         let mut log = self.log.lock();
         log.is_logged = log.throttle.allow(Instant::now()).is_some();
         if log.is_logged {
@@ -139,7 +143,7 @@ impl Router {
 
     /// Records that the router answered.
     pub fn record_answer(&self, statistics: &ClusterStatistics) {
-        if self.is_suspect.swap(false, Ordering::Relaxed) && std::mem::take(&mut self.log.lock().is_logged) {
+        if self.is_tko.swap(false, Ordering::Relaxed) && std::mem::take(&mut self.log.lock().is_logged) {
             let (cluster, router) = (&statistics.name, self.address());
             tracing::info!(cluster, %router, "router answers again");
         }
@@ -216,7 +220,7 @@ impl Router {
                     sleep(PROBE_DELAY_MAX).await;
                     tokio::select! {
                         biased;
-                        () = self.suspected.notified() => {}
+                        () = self.became_tko.notified() => {}
                         () = sleep(PROBE_INTERVAL - PROBE_DELAY_MAX) => {}
                     }
                 }
@@ -254,7 +258,7 @@ fn waiting_token(reply: &Reply<Bytes>) -> Option<&str> {
     Some(token).filter(|token| is_token(token))
 }
 
-/// Why a router that is slow is suspect.
+/// Why a router that is slow is TKO.
 pub(super) fn no_answer(hedge_delay: Duration) -> String {
     format!("no answer within {} ms", hedge_delay.as_millis())
 }

@@ -9,7 +9,7 @@ use super::{
     batch::RoutedBatch,
     router::{Router, RouterConnections},
 };
-use crate::observe::stats::ClusterStatistics;
+use crate::{keys::FLUSH_CLUSTER, observe::stats::ClusterStatistics};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use lookaside_client::{CommandConnection, CommandError, Network};
@@ -75,11 +75,11 @@ impl RouterDelivery {
         RouterDelivery { hedge_delay, ..self }
     }
 
-    /// Every router once: those that answer before suspect ones, the preferred one first.
+    /// Every router once: those that answer before TKO ones, the preferred one first.
     pub(super) fn in_order(&self) -> Vec<usize> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut order: Vec<usize> = (0..self.routers.len()).map(|step| (first + step) % self.routers.len()).collect();
-        order.sort_by_key(|&at| self.routers[at].is_suspect());
+        order.sort_by_key(|&at| self.routers[at].is_tko());
         order
     }
 
@@ -95,7 +95,7 @@ impl RouterDelivery {
     /// The position in `routers` of the one that gets what another one has refused: each of those that answer in turn,
     /// so that a cluster of many routers tries all of them in the end. `None` if none answers.
     pub(super) fn next_for_reroute(&self, routers: &[usize]) -> Option<usize> {
-        let is_answering = |&position: &usize| !self.routers[routers[position]].is_suspect();
+        let is_answering = |&position: &usize| !self.routers[routers[position]].is_tko();
         let answering: Vec<usize> = (0..routers.len()).filter(is_answering).collect();
         let turn = self.reroutes.fetch_add(1, Ordering::Relaxed).checked_rem(answering.len())?;
         Some(answering[turn])
@@ -118,20 +118,40 @@ impl RouterDelivery {
     /// Records that a router does not answer.
     pub(super) fn record_failure(&self, at: usize, why: &str) {
         self.routers[at].record_failure(why, &self.statistics);
-        self.count_suspects();
+        self.count_tko();
     }
 
     /// Records that a router has answered.
     pub(super) fn record_answer(&self, at: usize) {
         self.routers[at].record_answer(&self.statistics);
-        self.count_suspects();
+        self.count_tko();
         if self.is_unanswered.swap(false, Ordering::Relaxed) {
             self.recovered.notify_one();
         }
     }
 
-    fn count_suspects(&self) {
-        self.statistics.set_routers_suspect(self.routers.iter().filter(|router| router.is_suspect()).count());
+    fn count_tko(&self) {
+        self.statistics.set_routers_tko(self.routers.iter().filter(|router| router.is_tko()).count());
+    }
+
+    /// Deletes `keys`, and flushes the cluster for [`FLUSH_CLUSTER`] among them, however often it is there.
+    async fn delete_and_flush(&self, keys: Vec<Bytes>) -> Vec<DeleteResult> {
+        let is_flush: Vec<bool> = keys.iter().map(|key| key == FLUSH_CLUSTER).collect();
+        let plain_keys: Vec<Bytes> = keys.into_iter().filter(|key| key != FLUSH_CLUSTER).collect();
+        let mut plain_results = match plain_keys.is_empty() {
+            true => Vec::new(),
+            false => RoutedBatch::new(self, plain_keys).run().await,
+        }
+        .into_iter();
+        let flushed = match self.flush().await {
+            Ok(()) => DeleteResult::Applied,
+            Err(why) => DeleteResult::Refused(why),
+        };
+        let result_of = |is_flush: bool| match is_flush {
+            true => flushed.clone(),
+            false => plain_results.next().expect("a batch has one result for each key"),
+        };
+        is_flush.into_iter().map(result_of).collect()
     }
 
     async fn flush_through(&self, router: &Address) -> Result<(), CommandError> {
@@ -142,7 +162,10 @@ impl RouterDelivery {
 
 impl Delivery for RouterDelivery {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
-        Box::pin(RoutedBatch::new(self, keys).run())
+        match keys.iter().any(|key| key == FLUSH_CLUSTER) {
+            true => Box::pin(self.delete_and_flush(keys)),
+            false => Box::pin(RoutedBatch::new(self, keys).run()),
+        }
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
@@ -173,6 +196,10 @@ impl Delivery for RouterDelivery {
         Box::pin(async move {
             probes.await;
         })
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.routers.iter().any(|router| !router.is_tko())
     }
 
     fn recovered(&self) -> BoxFuture<'_, ()> {

@@ -107,6 +107,11 @@ impl PendingCommits {
         }
     }
 
+    /// When the oldest pending commit was committed; `None` if there is none.
+    pub fn oldest_committed_at(&self) -> Option<SystemTime> {
+        self.commits.first_key_value().map(|(_, oldest)| oldest.committed_at)
+    }
+
     /// All deletes up to here have been acknowledged: the position before the oldest pending commit.
     pub fn safe_position(&self) -> &Position {
         self.commits.first_key_value().map_or(&self.admitted, |(_, oldest)| &oldest.position_before)

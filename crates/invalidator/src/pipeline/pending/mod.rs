@@ -17,6 +17,8 @@
 //!   single commit names more. Nothing is admitted while the retry queue holds `retry_queue_keys_max` keys or
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
+//! * While the cluster is not reachable, nothing is admitted once `keys_max` keys are pending in and outside the retry
+//!   queue: the database's log keeps the rest, at no cost in memory.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
@@ -38,7 +40,7 @@ use bytes::Bytes;
 use commits::PendingCommits;
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 use tokio::time::Instant;
 
@@ -74,7 +76,11 @@ pub struct PendingDeletes {
     unsent: BTreeMap<Bytes, PendingKey>,
     /// The keys of `unsent` in the order of sending.
     send_queue: VecDeque<Bytes>,
+    /// The bytes of the keys of `unsent`.
+    unsent_bytes: usize,
+    duplicates_removed: u64,
     retries: RetryQueue,
+    is_reachable: bool,
     batches: u64,
 }
 
@@ -104,7 +110,10 @@ impl PendingDeletes {
             fresh_keys: 0,
             unsent: BTreeMap::new(),
             send_queue: VecDeque::new(),
+            unsent_bytes: 0,
+            duplicates_removed: 0,
             retries: RetryQueue::new(Backoff { min: limits.retry_delay_min, max: limits.retry_delay_max }),
+            is_reachable: true,
             batches: 0,
         }
     }
@@ -115,10 +124,16 @@ impl PendingDeletes {
         keys == 0 || (fits && !self.is_blocked())
     }
 
-    /// Whether the retry queue is so full that nothing more is admitted.
+    /// Whether nothing more is admitted because too many deletes have failed.
     pub fn is_blocked(&self) -> bool {
         self.retries.len() >= self.limits.retry_queue_keys_max
             || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
+            || (!self.is_reachable && self.keys() >= self.limits.keys_max)
+    }
+
+    /// Records whether any delete can be delivered.
+    pub fn set_reachable(&mut self, is_reachable: bool) {
+        self.is_reachable = is_reachable;
     }
 
     /// Adds a commit that is newer than all others. The caller has waited until readers see it.
@@ -135,7 +150,7 @@ impl PendingDeletes {
                     tracked_keys += 1;
                 }
                 RetryState::PendingAgain => tracked_keys += 1,
-                RetryState::Covered => {}
+                RetryState::Covered => self.duplicates_removed += 1,
             }
         }
         self.commits.insert(number, commit.position, commit.committed_at, tracked_keys, named_keys);
@@ -144,8 +159,12 @@ impl PendingDeletes {
     fn add_unsent(&mut self, key: Bytes, number: u64) {
         self.fresh_keys += 1;
         match self.unsent.entry(key) {
-            Entry::Occupied(mut pending) => pending.get_mut().commits.push(number),
+            Entry::Occupied(mut pending) => {
+                pending.get_mut().commits.push(number);
+                self.duplicates_removed += 1;
+            }
             Entry::Vacant(vacant) => {
+                self.unsent_bytes += vacant.key().len();
                 self.send_queue.push_back(vacant.key().clone());
                 vacant.insert(PendingKey { commits: vec![number], failures: 0 });
             }
@@ -178,6 +197,7 @@ impl PendingDeletes {
         while self.send_queue.front().is_some_and(|key| budget.reserve(key)) {
             let key = self.send_queue.pop_front().expect("it has a front");
             let pending = self.unsent.remove(&key).expect("a queued key is unsent");
+            self.unsent_bytes -= key.len();
             keys.push((key, pending));
         }
         (!keys.is_empty()).then_some(BatchKeys::Fresh(keys))
@@ -194,14 +214,20 @@ impl PendingDeletes {
         !self.send_queue.is_empty()
     }
 
+    /// Whether the fresh keys that wait fill a batch.
+    pub fn has_full_batch(&self) -> bool {
+        self.send_queue.len() >= self.limits.batch_keys_max || self.unsent_bytes >= self.limits.batch_bytes_max
+    }
+
     /// When the next key of the retry queue is due; `None` if none waits.
     pub fn next_retry_at(&self, now: Instant) -> Option<Instant> {
         self.retries.next_due(now)
     }
 
-    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest.
-    pub fn release_retries(&mut self) {
-        self.retries.release_all();
+    /// Sends the keys of the retry queue again at once, and before all others: they have been stale the longest. Returns
+    /// how many; none if that was done a moment ago.
+    pub fn release_retries(&mut self, now: Instant) -> usize {
+        self.retries.release_all(now)
     }
 
     /// Applies the results of a batch: `is_final` says for each key whether its delete needs no retry. Returns the
@@ -274,6 +300,11 @@ impl PendingDeletes {
         self.commits.safe_position()
     }
 
+    /// When the oldest commit with a pending delete was committed; `None` if nothing is pending.
+    pub fn oldest_committed_at(&self) -> Option<SystemTime> {
+        self.commits.oldest_committed_at()
+    }
+
     /// How many keys are pending. Keys outside the retry queue count once per commit that names them.
     pub fn keys(&self) -> usize {
         self.fresh_keys + self.retries.len()
@@ -284,6 +315,11 @@ impl PendingDeletes {
         (self.retries.len(), self.retries.key_bytes())
     }
 
+    /// How many keys of commits needed no delete of their own, because one that an older commit waits for covers them.
+    pub fn duplicates_removed(&self) -> u64 {
+        self.duplicates_removed
+    }
+
     /// How many commits were not tracked until their last acknowledgement, because a retry covers their key together
     /// with an older commit's.
     pub fn commits_merged(&self) -> u64 {
@@ -292,199 +328,4 @@ impl PendingDeletes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::SystemTime;
-
-    const LIMITS: Limits = Limits {
-        keys_max: 8,
-        retry_queue_keys_max: 1_000,
-        retry_queue_bytes_max: 10_000,
-        batch_keys_max: 4,
-        batch_bytes_max: 10,
-        retry_delay_min: Duration::from_millis(10),
-        retry_delay_max: Duration::from_millis(70),
-    };
-
-    fn pending() -> PendingDeletes {
-        PendingDeletes::new(LIMITS, Position("0".into()))
-    }
-
-    fn admit(pending: &mut PendingDeletes, position: u32, keys: &[&str]) {
-        pending.admit(Commit {
-            position: Position(position.to_string()),
-            keys: keys.iter().map(|key| key.as_bytes().to_vec()).collect(),
-            committed_at: SystemTime::UNIX_EPOCH,
-        });
-    }
-
-    #[test]
-    fn batches_are_bounded_by_keys_and_by_bytes() {
-        let mut pending = pending();
-        admit(&mut pending, 1, &["a", "b", "c", "d", "e", "four", "four4", "f", "more than ten bytes", "g"]);
-        let mut batches = Vec::new();
-        while let Some(batch) = pending.next_batch(Instant::now(), true) {
-            batches.push(batch.keys());
-        }
-        let expected: [&[&str]; 4] = [&["a", "b", "c", "d"], &["e", "four", "four4"], &["f"], &["more than ten bytes"]];
-        assert_eq!(batches[..4], expected);
-        assert_eq!(batches[4..], [["g"]]);
-    }
-
-    #[test]
-    fn retry_delay_doubles_up_to_its_maximum() {
-        let mut pending = pending();
-        admit(&mut pending, 1, &["a"]);
-        let mut now = Instant::now();
-        for delay_ms in [10, 20, 40, 70, 70] {
-            let batch = pending.next_batch(now, true).expect("the key is due");
-            assert_eq!(pending.complete(batch, &[false], now), []);
-            let due = now + Duration::from_millis(delay_ms);
-            assert_eq!(pending.next_retry_at(now), Some(due));
-            assert!(pending.next_batch(due - Duration::from_millis(1), true).is_none(), "the key is not due");
-            now = due;
-        }
-        assert_eq!(pending.safe_position(), &Position("0".into()));
-    }
-
-    #[test]
-    fn released_keys_are_due_at_once_before_fresh_ones_and_fail_with_the_shortest_delay() {
-        let (mut pending, mut now) = (pending(), Instant::now());
-        admit(&mut pending, 1, &["a", "b"]);
-        for _ in 0..5 {
-            let batch = pending.next_batch(now, true).expect("both are due");
-            pending.complete(batch, &[false, false], now);
-            now = pending.next_retry_at(now).expect("both wait");
-        }
-        let failed_at = now - LIMITS.retry_delay_max;
-        admit(&mut pending, 2, &["fresh"]);
-        pending.release_retries();
-        assert_eq!(pending.next_retry_at(failed_at), Some(failed_at));
-        let batch = pending.next_batch(failed_at, true).expect("the released keys");
-        assert_eq!(batch.keys(), ["a", "b"]);
-        assert_eq!(pending.next_batch(failed_at, true).expect("then fresh ones").keys(), ["fresh"]);
-        pending.complete(batch, &[true, false], failed_at);
-        assert_eq!(pending.next_retry_at(failed_at), Some(failed_at + LIMITS.retry_delay_min));
-    }
-
-    #[test]
-    fn delete_covers_only_commits_admitted_before_it_was_sent() {
-        let (mut pending, now) = (pending(), Instant::now());
-        admit(&mut pending, 1, &["a"]);
-        admit(&mut pending, 2, &["a", "b"]);
-        let first = pending.next_batch(now, true).expect("two keys");
-        admit(&mut pending, 3, &["a"]);
-        let second = pending.next_batch(now, true).expect("a was named again while it was in flight");
-        assert_eq!(pending.complete(second, &[true], now).len(), 1, "commit 3 is acknowledged");
-        assert_eq!(pending.safe_position(), &Position("0".into()), "two older commits are pending");
-        assert_eq!(pending.complete(first, &[true, false], now).len(), 1, "commit 1 is acknowledged");
-        assert_eq!((pending.safe_position(), pending.keys()), (&Position("1".into()), 1));
-        let retry = pending.next_batch(pending.next_retry_at(now).expect("b is retried"), true).expect("b");
-        pending.advance(Position("9".into()));
-        pending.complete(retry, &[true], now);
-        assert_eq!((pending.safe_position(), pending.keys()), (&Position("9".into()), 0));
-    }
-
-    #[test]
-    fn failed_key_that_was_named_again_is_sent_once() {
-        let (mut pending, now) = (pending(), Instant::now());
-        admit(&mut pending, 1, &["a"]);
-        let first = pending.next_batch(now, true).expect("a");
-        admit(&mut pending, 2, &["a"]);
-        pending.complete(first, &[false], now);
-        let second = pending.next_batch(now, true).expect("a again, without a delay");
-        assert_eq!(pending.complete(second, &[true], now).len(), 2, "both commits are acknowledged");
-        assert_eq!((pending.next_batch(now, true).is_none(), pending.next_retry_at(now)), (true, None));
-    }
-
-    /// Acknowledged commits behind a single stuck key used 250 bytes each.
-    #[test]
-    fn stuck_key_uses_constant_memory() {
-        let (mut pending, now) = (pending(), Instant::now());
-        admit(&mut pending, 1, &["stuck"]);
-        let batch = pending.next_batch(now, true).expect("stuck");
-        pending.complete(batch, &[false], now);
-        for number in 2..1_000_000 {
-            let keys: &[&str] = if number % 3 == 0 { &["a", "stuck"] } else { &["a"] };
-            admit(&mut pending, number, keys);
-            let batch = pending.next_batch(now, true).expect("a");
-            pending.complete(batch, &[true], now);
-            let sizes = (pending.commits.len(), pending.unsent.len(), pending.send_queue.len(), pending.retries.len());
-            assert_eq!(sizes, (1, 0, 0, 1));
-        }
-        assert!(pending.send_queue.capacity() < 100);
-        assert_eq!(
-            (pending.safe_position(), pending.keys(), pending.commits_merged()),
-            (&Position("0".into()), 1, 333_333)
-        );
-        let batch = pending.next_batch(pending.next_retry_at(now).expect("stuck"), true).expect("stuck");
-        pending.complete(batch, &[true], now);
-        assert_eq!((pending.safe_position(), pending.keys()), (&Position("999999".into()), 0));
-    }
-
-    #[test]
-    fn retried_key_that_is_named_in_flight_is_pending_again() {
-        let (mut pending, now) = (pending(), Instant::now());
-        admit(&mut pending, 1, &["a"]);
-        let batch = pending.next_batch(now, true).expect("a");
-        pending.complete(batch, &[false], now);
-        admit(&mut pending, 2, &["a"]);
-        let batch = pending.next_batch(pending.next_retry_at(now).expect("a"), true).expect("a");
-        admit(&mut pending, 3, &["a"]);
-        admit(&mut pending, 4, &["a"]);
-        assert!(pending.next_batch(now + Duration::from_secs(60), true).is_none(), "one delete at a time");
-        assert_eq!(pending.complete(batch, &[true], now).len(), 1, "commit 1; commit 2 was merged with it");
-        assert_eq!(
-            (pending.safe_position(), pending.keys()),
-            (&Position("2".into()), 1),
-            "the delete was sent before 3 was admitted"
-        );
-        let batch = pending.next_batch(now, true).expect("a is sent without a delay");
-        assert_eq!(pending.complete(batch, &[true], now).len(), 1);
-        assert_eq!((pending.safe_position(), pending.keys()), (&Position("4".into()), 0));
-    }
-
-    #[test]
-    fn retry_queue_has_its_own_bound() {
-        let (now, mut number) = (Instant::now(), 0);
-        let cases = [(3, 10_000), (1_000, 9)];
-        for (retry_queue_keys_max, retry_queue_bytes_max) in cases {
-            let mut pending = PendingDeletes::new(
-                Limits { retry_queue_keys_max, retry_queue_bytes_max, ..LIMITS },
-                Position("0".into()),
-            );
-            for _ in 0..3 {
-                assert!(pending.has_capacity(8) && !pending.is_blocked());
-                number += 1;
-                admit(&mut pending, number, &[&format!("k{number:02}")]);
-                let batch = pending.next_batch(now, false).expect("a fresh key");
-                pending.complete(batch, &[false], now);
-            }
-            assert!(!pending.has_capacity(1) && pending.is_blocked() && pending.has_capacity(0));
-            assert_eq!((pending.retry_queue_size(), pending.keys()), ((3, 9), 3));
-            let batch = pending.next_batch(now + LIMITS.retry_delay_max, true).expect("all three");
-            pending.complete(batch, &[true, false, false], now);
-            assert!(pending.has_capacity(8) && !pending.is_blocked());
-        }
-    }
-
-    #[test]
-    fn fresh_keys_go_first_but_for_every_eighth_batch() {
-        let (mut pending, now) = (pending(), Instant::now());
-        admit(&mut pending, 1, &["stuck"]);
-        let batch = pending.next_batch(now, true).expect("stuck");
-        pending.complete(batch, &[false], now);
-        let now = now + LIMITS.retry_delay_max;
-        let mut retries = Vec::new();
-        for number in 2..32 {
-            admit(&mut pending, number, &["a", "b", "c", "d"]);
-            let batch = pending.next_batch(now, true).expect("a fresh key is unsent");
-            if batch.is_retry() {
-                retries.push(number);
-            }
-            let is_final = vec![!batch.is_retry(); batch.keys().len()];
-            pending.complete(batch, &is_final, now - LIMITS.retry_delay_max);
-        }
-        assert_eq!(retries, [8, 16, 24]);
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! | event | keys |
 //! |---|---|
-//! | statements, inserted outbox rows | collected, each once per transaction |
+//! | statements, inserted outbox rows, rows of tables with a rule | collected, each once per transaction |
 //! | end of the transaction | emitted as a commit, at its position |
 //! | XA PREPARE | held under the transaction's name |
 //! | XA COMMIT | the held keys are emitted |
@@ -21,17 +21,18 @@
 //!   it, so a restart in between reads all of it again.
 
 use super::{
-    event::{self, BinlogEvent, EventData},
+    event::{self, BinlogEvent, EventData, RowsKind},
     gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
     payload::TransactionPayload,
+    row_tables::RowTables,
     rows::{self, PresentColumns, TableMap},
     statement,
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{PreparedTransactions, UnknownXid},
 };
-use crate::{Commit, Position, SourceError, keys};
-use std::{collections::VecDeque, time::SystemTime};
+use crate::{Commit, Position, SourceError, keys, rules::RowRules};
+use std::{collections::VecDeque, sync::Arc, time::SystemTime};
 
 /// The most keys of one [`Commit`]; a larger transaction is split.
 pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
@@ -42,6 +43,7 @@ const TABLES_MAX: usize = 1_000;
 /// Assembles events to commits.
 pub struct Assembler {
     outbox_table: Vec<u8>,
+    row_tables: RowTables,
     has_checksum: bool,
     /// All complete transactions up to here have been read.
     read_position: GtidPosition,
@@ -87,9 +89,10 @@ impl std::ops::Add for Anomalies {
 
 impl Assembler {
     /// Starts after `read_position`. `has_checksum` applies to the first event; format events change it.
-    pub fn new(outbox_table: &str, read_position: GtidPosition, has_checksum: bool) -> Self {
+    pub fn new(outbox_table: &str, row_rules: Arc<RowRules>, read_position: GtidPosition, has_checksum: bool) -> Self {
         Assembler {
             outbox_table: outbox_table.as_bytes().to_ascii_lowercase(),
+            row_tables: RowTables::new(row_rules),
             has_checksum,
             read_position,
             end: LogEnd::default(),
@@ -116,6 +119,11 @@ impl Assembler {
     /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
     pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
         &mut self.visibility_target
+    }
+
+    /// The tables with a rule. The caller gives them the catalogue that they need before it feeds the next event.
+    pub fn row_tables(&mut self) -> &mut RowTables {
+        &mut self.row_tables
     }
 
     /// The number of invalid keys.
@@ -164,10 +172,14 @@ impl Assembler {
                 });
             }
             EventData::Statement(sql) => self.process_statement(sql, time_s, received_at)?,
-            EventData::Query(sql) => self.process_query(&sql, time_s, received_at)?,
+            EventData::Query { schema, sql } => self.process_query(schema, &sql, time_s, received_at)?,
             EventData::TableMap(body) => self.process_table_map(body)?,
-            EventData::WriteRows { body, has_extra, is_compressed } => {
-                self.process_rows(body, has_extra, is_compressed, time_s, received_at)?;
+            EventData::Rows { kind, body, has_extra, is_compressed } => {
+                let ends_transaction =
+                    self.process_rows(kind, body, has_extra, is_compressed, (time_s, received_at))?;
+                if ends_transaction {
+                    self.commit_open(time_s, received_at);
+                }
             }
             EventData::Xid => self.commit_open(time_s, received_at),
             EventData::XaPrepare { is_committed: true, .. } => self.commit_open(time_s, received_at),
@@ -223,6 +235,7 @@ impl Assembler {
             open.gtid.add_to_target(&mut self.visibility_target.gtids);
             self.emit_unfinished(unfinished, time_s, received_at);
         }
+        self.row_tables.begin_transaction();
         self.open = Some(open);
     }
 
@@ -274,7 +287,13 @@ impl Assembler {
         Ok(())
     }
 
-    fn process_query(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+    fn process_query(
+        &mut self,
+        schema: &[u8],
+        sql: &[u8],
+        time_s: u32,
+        received_at: SystemTime,
+    ) -> Result<(), SourceError> {
         let text = sql.trim_ascii();
         let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
         let after = |words: &[u8]| {
@@ -297,6 +316,11 @@ impl Assembler {
         } else {
             self.anomalies.without_rows += u64::from(statement::changes_rows(sql));
             self.process_statement(sql, time_s, received_at)?;
+            let mut found = Vec::new();
+            self.row_tables.add_statement(schema, sql, &mut found);
+            for key in found {
+                self.add_key(key, time_s, received_at)?;
+            }
             if self.open.as_ref().is_some_and(|open| open.is_standalone || !open.has_begin) {
                 self.commit_open(time_s, received_at);
             }
@@ -310,7 +334,7 @@ impl Assembler {
             if let Some(open) = &mut self.open {
                 open.outbox.remove(&table.table_id);
             }
-            return Ok(());
+            return Ok(self.row_tables.describe(table)?);
         }
         let (table_id, columns) = (table.table_id, table.into_columns()?);
         if !columns.is_first_bytes() {
@@ -330,33 +354,40 @@ impl Assembler {
         Err(SourceError::Unusable { why: format!("one transaction inserts into over {TABLES_MAX} outbox tables") })
     }
 
+    /// Collects the keys of rows. Returns whether the event ends its transaction.
     fn process_rows(
         &mut self,
+        kind: RowsKind,
         body: &[u8],
         has_extra: bool,
         is_compressed: bool,
-        time_s: u32,
-        received_at: SystemTime,
-    ) -> Result<(), SourceError> {
-        let Some(open) = &self.open else { return Ok(()) };
+        (time_s, received_at): (u32, SystemTime),
+    ) -> Result<bool, SourceError> {
         let (header, mut cursor) = rows::read_rows_header(body)?;
+        let outbox = self.open.as_ref().and_then(|open| open.outbox.get(&header.table_id));
+        let outbox = outbox.filter(|_| kind == RowsKind::Insert);
         let mut found = Vec::new();
-        if let Some(columns) = open.outbox.get(&header.table_id) {
+        if outbox.is_some() || self.row_tables.has(header.table_id) {
             let present = PresentColumns::read(&mut cursor, has_extra)?;
+            let new_present = match kind {
+                RowsKind::Update | RowsKind::PartialUpdate => present.read_new(&mut cursor)?,
+                RowsKind::Insert | RowsKind::Delete => present,
+            };
             let inflated = if is_compressed { event::inflate(cursor.rest())? } else { Vec::new() };
             let rows = if is_compressed { &inflated } else { cursor.rest() };
-            columns.for_each_first(&present, rows, |key| {
-                keys::push_valid_key(key.unwrap_or_default(), &mut found, &mut self.rejected);
-            })?;
+            if let Some(columns) = outbox {
+                columns.for_each_first(&present, rows, |key| {
+                    keys::push_valid_key(key.unwrap_or_default(), &mut found, &mut self.rejected);
+                })?;
+            } else {
+                self.row_tables.add_rows(header.table_id, kind, (&present, &new_present), rows, &mut found)?;
+            }
         }
-        let ends_transaction = open.is_standalone && header.flags & rows::STATEMENT_END != 0;
+        let is_standalone = self.open.as_ref().is_some_and(|open| open.is_standalone);
         for key in found {
             self.add_key(key, time_s, received_at)?;
         }
-        if ends_transaction {
-            self.commit_open(time_s, received_at);
-        }
-        Ok(())
+        Ok(is_standalone && header.flags & rows::STATEMENT_END != 0)
     }
 
     fn add_key(&mut self, key: Vec<u8>, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {

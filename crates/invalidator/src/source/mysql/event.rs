@@ -70,11 +70,18 @@ pub enum EventData<'a> {
     /// The text of a statement whose rows follow.
     Statement(&'a [u8]),
     /// A statement without row events, including `BEGIN` and `COMMIT`.
-    Query(std::borrow::Cow<'a, [u8]>),
+    Query {
+        /// The schema of unqualified names.
+        schema: &'a [u8],
+        /// Its text.
+        sql: std::borrow::Cow<'a, [u8]>,
+    },
     /// A table's description.
     TableMap(&'a [u8]),
-    /// Rows were inserted.
-    WriteRows {
+    /// Rows were changed.
+    Rows {
+        /// How.
+        kind: RowsKind,
         /// The event's body.
         body: &'a [u8],
         /// Whether the event has version 2.
@@ -109,6 +116,19 @@ pub enum EventData<'a> {
     Incident,
     /// Another event, which is not needed here.
     Other,
+}
+
+/// How an event changes rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowsKind {
+    /// They are inserted.
+    Insert,
+    /// They are changed: each row has an old and a new image.
+    Update,
+    /// As an update; JSON columns of the new image may be differences from the old one (MySQL).
+    PartialUpdate,
+    /// They are deleted.
+    Delete,
 }
 
 /// MariaDB: the transaction is one event, without an end event.
@@ -149,19 +169,28 @@ mod kind {
     pub const EXECUTE_LOAD_QUERY: u8 = 18;
     pub const TABLE_MAP: u8 = 19;
     pub const WRITE_ROWS_V1: u8 = 23;
+    pub const UPDATE_ROWS_V1: u8 = 24;
+    pub const DELETE_ROWS_V1: u8 = 25;
     pub const INCIDENT: u8 = 26;
     pub const ROWS_QUERY: u8 = 29;
     pub const WRITE_ROWS_V2: u8 = 30;
+    pub const UPDATE_ROWS_V2: u8 = 31;
+    pub const DELETE_ROWS_V2: u8 = 32;
     pub const MYSQL_GTID: u8 = 33;
     pub const MYSQL_ANONYMOUS_GTID: u8 = 34;
     pub const XA_PREPARE: u8 = 38;
+    pub const PARTIAL_UPDATE_ROWS: u8 = 39;
     pub const TRANSACTION_PAYLOAD: u8 = 40;
     pub const MYSQL_TAGGED_GTID: u8 = 42;
     pub const MARIADB_ANNOTATE_ROWS: u8 = 160;
     pub const MARIADB_GTID: u8 = 162;
     pub const MARIADB_QUERY_COMPRESSED: u8 = 165;
     pub const MARIADB_WRITE_ROWS_COMPRESSED_V1: u8 = 166;
+    pub const MARIADB_UPDATE_ROWS_COMPRESSED_V1: u8 = 167;
+    pub const MARIADB_DELETE_ROWS_COMPRESSED_V1: u8 = 168;
     pub const MARIADB_WRITE_ROWS_COMPRESSED_V2: u8 = 169;
+    pub const MARIADB_UPDATE_ROWS_COMPRESSED_V2: u8 = 170;
+    pub const MARIADB_DELETE_ROWS_COMPRESSED_V2: u8 = 171;
 }
 
 impl<'a> EventData<'a> {
@@ -180,18 +209,26 @@ impl<'a> EventData<'a> {
             kind::MARIADB_ANNOTATE_ROWS => EventData::Statement(body),
             // The first byte is the low byte of the length, which is meaningless for long texts.
             kind::ROWS_QUERY => EventData::Statement(body.split_first().ok_or(Malformed("a statement"))?.1),
-            kind::QUERY => EventData::Query(query(body, 0)?.into()),
-            kind::MARIADB_QUERY_COMPRESSED => EventData::Query(inflate(query(body, 0)?)?.into()),
-            kind::EXECUTE_LOAD_QUERY => EventData::Query(query(body, LOAD_BYTES)?.into()),
+            kind::QUERY => query(body, 0)?,
+            kind::MARIADB_QUERY_COMPRESSED => match query(body, 0)? {
+                EventData::Query { schema, sql } => EventData::Query { schema, sql: inflate(&sql)?.into() },
+                other => other,
+            },
+            kind::EXECUTE_LOAD_QUERY => query(body, LOAD_BYTES)?,
             kind::TABLE_MAP => EventData::TableMap(body),
-            kind::WRITE_ROWS_V1 => EventData::WriteRows { body, has_extra: false, is_compressed: false },
-            kind::WRITE_ROWS_V2 => EventData::WriteRows { body, has_extra: true, is_compressed: false },
-            kind::MARIADB_WRITE_ROWS_COMPRESSED_V1 => {
-                EventData::WriteRows { body, has_extra: false, is_compressed: true }
-            }
-            kind::MARIADB_WRITE_ROWS_COMPRESSED_V2 => {
-                EventData::WriteRows { body, has_extra: true, is_compressed: true }
-            }
+            kind::WRITE_ROWS_V1 => rows(RowsKind::Insert, body, false, false),
+            kind::UPDATE_ROWS_V1 => rows(RowsKind::Update, body, false, false),
+            kind::DELETE_ROWS_V1 => rows(RowsKind::Delete, body, false, false),
+            kind::WRITE_ROWS_V2 => rows(RowsKind::Insert, body, true, false),
+            kind::UPDATE_ROWS_V2 => rows(RowsKind::Update, body, true, false),
+            kind::DELETE_ROWS_V2 => rows(RowsKind::Delete, body, true, false),
+            kind::PARTIAL_UPDATE_ROWS => rows(RowsKind::PartialUpdate, body, true, false),
+            kind::MARIADB_WRITE_ROWS_COMPRESSED_V1 => rows(RowsKind::Insert, body, false, true),
+            kind::MARIADB_UPDATE_ROWS_COMPRESSED_V1 => rows(RowsKind::Update, body, false, true),
+            kind::MARIADB_DELETE_ROWS_COMPRESSED_V1 => rows(RowsKind::Delete, body, false, true),
+            kind::MARIADB_WRITE_ROWS_COMPRESSED_V2 => rows(RowsKind::Insert, body, true, true),
+            kind::MARIADB_UPDATE_ROWS_COMPRESSED_V2 => rows(RowsKind::Update, body, true, true),
+            kind::MARIADB_DELETE_ROWS_COMPRESSED_V2 => rows(RowsKind::Delete, body, true, true),
             kind::XID => EventData::Xid,
             kind::XA_PREPARE => xa_prepare(body)?,
             kind::ROTATE => {
@@ -219,15 +256,21 @@ fn verify_checksum<'a>(bytes: &[u8], body: &'a [u8]) -> Result<&'a [u8], Malform
     }
 }
 
-/// The text of a query. A query that loads a file has `extra_bytes` more after its header.
-fn query(body: &[u8], extra_bytes: usize) -> Result<&[u8], Malformed> {
+fn rows(kind: RowsKind, body: &[u8], has_extra: bool, is_compressed: bool) -> EventData<'_> {
+    EventData::Rows { kind, body, has_extra, is_compressed }
+}
+
+/// A query. One that loads a file has `extra_bytes` more after its header.
+fn query(body: &[u8], extra_bytes: usize) -> Result<EventData<'_>, Malformed> {
     let mut cursor = Cursor::new(body, "a query");
     cursor.read_slice(8)?;
     let schema_bytes = usize::from(cursor.u8()?);
     cursor.read_slice(2)?;
     let variables_bytes = usize::from(cursor.u16()?);
-    cursor.read_slice(extra_bytes + variables_bytes + schema_bytes + 1)?;
-    Ok(cursor.rest())
+    cursor.read_slice(extra_bytes + variables_bytes)?;
+    let schema = cursor.read_slice(schema_bytes)?;
+    cursor.read_slice(1)?;
+    Ok(EventData::Query { schema, sql: cursor.rest().into() })
 }
 
 fn mysql_gtid(body: &[u8]) -> Result<EventData<'_>, Malformed> {

@@ -46,6 +46,19 @@ pub fn covers(position: &str, other: &str) -> bool {
     }
 }
 
+/// How many transactions of `to` are not in `from`. `None` unless both have the same notation.
+pub fn transactions_between(from: &str, to: &str) -> Option<u64> {
+    if let (Some(from), Some(to)) = (GtidList::parse(from), GtidList::parse(to)) {
+        let reached = |domain| from.domains.get(domain).map_or(0, |(_, sequence)| *sequence);
+        let between = to.domains.iter().map(|(domain, (_, sequence))| sequence.saturating_sub(reached(domain)));
+        return Some(between.fold(0, u64::saturating_add));
+    }
+    let (from, to) = (GtidSet::parse(from)?, GtidSet::parse(to)?);
+    let mut all = from.clone();
+    all.add_all(&to);
+    Some(all.count().saturating_sub(from.count()))
+}
+
 /// MariaDB: the last transaction of each domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GtidList {
@@ -166,6 +179,10 @@ impl GtidSet {
             .iter()
             .fold((first, last), |(first, last), &(start, end)| (first.min(start), last.max(end)));
         intervals.splice(from..until, [joined]);
+    }
+
+    fn count(&self) -> u64 {
+        self.intervals.values().flatten().fold(0, |sum: u64, (first, last)| sum.saturating_add(last - first + 1))
     }
 
     /// Whether this set has all transactions of `other`.
@@ -302,7 +319,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GtidList, GtidPosition, GtidSet, covers};
+    use super::{GtidList, GtidPosition, GtidSet, covers, transactions_between};
 
     const UUID: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
 
@@ -313,6 +330,23 @@ mod tests {
         }
         for text in ["none", &format!("{UUID}:1-5:8"), &format!("{UUID}:1,{UUID}:blue:2-3")] {
             assert_eq!(GtidPosition::Mysql(GtidSet::parse(text).expect(text)).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn transactions_between_positions_are_counted() {
+        let other = "3e11fa47-71ca-11e1-9e33-c80aa9429563";
+        let (set, newer) = (format!("{UUID}:1-5:8"), format!("{UUID}:1-10,{other}:1-3"));
+        for (from, to, count) in [
+            ("none", "none", Some(0)),
+            ("0-1-5,1-1-7", "0-2-8,7-2-90", Some(93)),
+            ("0-1-5", "0-1-3", Some(0)),
+            (&set, &newer, Some(7)),
+            (&newer, &set, Some(0)),
+            ("none", &format!("{UUID}:1-18446744073709551615,{other}:1-9"), Some(u64::MAX)),
+            ("0-1-5", &set, None),
+        ] {
+            assert_eq!(transactions_between(from, to), count, "{from} {to}");
         }
     }
 

@@ -8,22 +8,30 @@
 //!
 //! login.rs, auth.rs, rsa.rs               login, with or without TLS
 //! connection.rs                           queries
+//! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
+//! catalogue.rs, column_type.rs, charset.rs
+//! table_statement.rs                      TRUNCATE and DDL
+//! rule_check.rs                           rules that the server does not fit
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! succession.rs                           another server with the same log, after a failover
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! xa.rs                                   keys of prepared transactions
 //! ```
 //!
-//! Serves the delete path (§4.1 of the paper). Keys come from comments in statements and from rows of the outbox table.
+//! Serves the delete path (§4.1 of the paper). Keys come from comments in statements, from rows of the outbox
+//! table, and from rows of tables with a rule.
 //!
 //! No client library is used: none can request the text of statements from MariaDB (a flag of the dump command) or
 //! decode its GTIDs, and none takes its connections from [`Network`]. The part of the protocol that is needed is small.
 //! Every read here is bounded and cannot panic.
 //!
-//! Not supported: rules that map a table's columns to keys; logs without GTIDs.
+//! Not supported: logs without GTIDs.
 
 mod assembler;
 mod auth;
+mod catalogue;
+mod charset;
+mod column_type;
 mod connection;
 mod cursor;
 mod event;
@@ -35,20 +43,25 @@ mod open_transaction;
 mod options;
 mod packet;
 mod payload;
+mod row_tables;
 mod rows;
 mod rsa;
+mod rule_check;
 mod server_check;
 mod statement;
 mod succession;
+mod table_metadata;
+mod table_statement;
 mod visibility_target;
 mod xa;
 
 pub use assembler::{Anomalies, KEYS_OF_COMMIT_MAX};
 pub use connection::{MysqlConnection, Row, ServerError};
 pub use options::MysqlOptions;
+pub use rule_check::check_rules;
 pub use xa::KEYS_HELD_MAX;
 
-use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
@@ -121,6 +134,10 @@ impl CommitLog for MysqlLog {
     fn covers(&self, position: &Position, other: &Position) -> bool {
         gtid::covers(&position.0, &other.0)
     }
+
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        LogDistance { transactions: gtid::transactions_between(&from.0, &to.0), bytes: None }
+    }
 }
 
 /// Reads the commits of one server, from a position on.
@@ -169,7 +186,7 @@ impl MysqlSource {
         }
         Ok(MysqlSource {
             returned: Position(position.to_string()),
-            assembler: Assembler::new(&options.outbox_table, position, server.has_checksum),
+            assembler: Assembler::new(&options.outbox_table, options.row_rules.clone(), position, server.has_checksum),
             network,
             options,
             wall_clock,
@@ -213,6 +230,7 @@ impl MysqlSource {
 
     /// Waits for an event, and reads on while more have arrived already.
     async fn read_events(&mut self, keys_max: usize) -> Result<(), SourceError> {
+        self.read_catalogue().await?;
         let dump = match &mut self.dump {
             Some(dump) => dump,
             none => {
@@ -244,11 +262,29 @@ impl MysqlSource {
             if keys >= keys_max || events >= EVENTS_OF_NEXT_MAX {
                 return Ok(());
             }
+            // The next event may need it.
+            if self.assembler.row_tables().needed_catalogue().is_some() {
+                return Ok(());
+            }
             match dump.read_ready().await? {
                 Some(more) => packet = more,
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Reads the declared columns of the tables with a rule, if the events read so far have made that necessary. Called
+    /// between two events: dropped meanwhile, it loses none.
+    async fn read_catalogue(&mut self) -> Result<(), SourceError> {
+        let Some(rules) = self.assembler.row_tables().needed_catalogue() else { return Ok(()) };
+        let mut queries = match self.queries.take() {
+            Some(queries) => queries,
+            None => MysqlConnection::open(&*self.network, &self.options).await?,
+        };
+        let catalogue = catalogue::load(&mut queries, &rules).await?;
+        self.queries = Some(queries);
+        self.assembler.row_tables().set_catalogue(catalogue);
+        Ok(())
     }
 
     /// The commits to return, or an empty list with a newer position; `None` if there is neither.
@@ -283,13 +319,18 @@ impl MysqlSource {
         self.anomalies = self.anomalies();
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
-        self.assembler = Assembler::new(&self.options.outbox_table, position, self.server.has_checksum);
+        let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
+        self.assembler = Assembler::new(outbox_table, row_rules, position, self.server.has_checksum);
         self.transactions_returned = 0;
         Ok(())
     }
 }
 
 impl Source for MysqlSource {
+    fn keys_rejected(&self) -> u64 {
+        self.keys_rejected()
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);

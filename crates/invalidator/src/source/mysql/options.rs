@@ -1,14 +1,17 @@
 //! The address and account of the server, and time limits.
 
-use crate::SourceError;
-use crate::source::tls::{DatabaseTls, TlsParameters};
+use crate::{
+    SourceError,
+    rules::RowRules,
+    source::tls::{DatabaseTls, TlsParameters},
+};
 use lookaside_protocol::percent;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const PORT_DEFAULT: u16 = 3306;
 
 /// The options of a source.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct MysqlOptions {
     /// Host name or address. Default 127.0.0.1.
     pub host: String,
@@ -23,13 +26,13 @@ pub struct MysqlOptions {
     pub tls: Option<DatabaseTls>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
-    /// Take keys from the outbox table only, so that the log need not hold the text of statements. Default no.
+    /// The row rules. Default none.
+    pub row_rules: Arc<RowRules>,
+    /// Take no keys from comments, so that the log need not hold the text of statements. Default no.
     pub outbox_only: bool,
     /// Take keys from comments only, so that the log may have statements instead of rows (`binlog_format` STATEMENT or
     /// MIXED). Default no.
     pub comments_only: bool,
-    /// Rows must be complete in the log (`binlog_row_image`), as rules for tables need. Default no.
-    pub needs_full_rows: bool,
     /// Our server id among the replicas. The server disconnects a replica when another one with the same id connects.
     /// Default: 2^31 plus the connection id, which is unique on the server.
     pub server_id: Option<u32>,
@@ -57,9 +60,9 @@ impl Default for MysqlOptions {
             password: String::new(),
             tls: None,
             outbox_table: "lookaside_outbox".into(),
+            row_rules: Arc::default(),
             outbox_only: false,
             comments_only: false,
-            needs_full_rows: false,
             server_id: None,
             connect_wait_max: Duration::from_secs(5),
             reply_wait_max: Duration::from_secs(10),

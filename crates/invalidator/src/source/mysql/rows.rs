@@ -1,18 +1,27 @@
-//! Rows inserted into the outbox table: parses table maps, and the first column of each row.
+//! Table maps and rows: splits a rows event into the bytes of each column of each row.
 //!
-//! Serves the delete path: the first column is a key. The widths of all other columns are needed to find the next row.
-//! Not parsed: their values, and rows that were updated or deleted.
+//! Serves the delete path, for the outbox table and for tables with a rule. The widths of all columns are needed to find
+//! the next row. Not here: the meaning of the bytes (`column_type.rs`).
 //!
 //! ```text
-//! table map  | table: 6 | flags: 2 | length, schema, 0 | length, name, 0 | columns | types | length, metadata | ...
-//! rows       | table: 6 | flags: 2 | (version 2: length: 2, extra) | columns | present: bits | rows ...
-//! row        | null: bits, one for each present column | values of the present columns that are not null |
+//! table map  | table: 6 | flags: 2 | length, schema, 0 | length, name, 0 | columns | types | length, metadata |
+//!            | nullable: bits | optional fields (`table_metadata.rs`) ...
+//! rows       | table: 6 | flags: 2 | (version 2: length: 2, extra) | columns | present: bits |
+//!            | (update: present in the new image: bits) | rows ...
+//! row        | an image, or for an update the old and the new image |
+//! image      | null: bits, one for each present column | values of the present columns that are not null |
 //! ```
+//!
+//! Before the new image, a partial update (MySQL's PARTIAL_JSON) has options and, if they say so, one bit for each JSON
+//! column. A JSON column then holds a difference instead of a document, with its length in front as well.
 
 use super::cursor::{Cursor, Malformed};
 
 /// The most columns of a table, for either kind of server.
 const COLUMNS_MAX: usize = 4096;
+
+/// MySQL's JSON.
+const JSON: u8 = 245;
 
 /// Flag: this is the last rows event of a statement.
 pub const STATEMENT_END: u16 = 1;
@@ -22,46 +31,64 @@ pub const STATEMENT_END: u16 = 1;
 pub struct TableMap<'a> {
     /// The id by which rows refer to it.
     pub table_id: u64,
+    /// Its schema.
+    pub schema: &'a [u8],
     /// Its name, without the schema's.
     pub name: &'a [u8],
     rest: Cursor<'a>,
 }
 
 impl<'a> TableMap<'a> {
-    /// Parses the body of a table map up to the name. Most tables are not outbox tables.
+    /// Parses the body of a table map up to the name. Most tables are not watched.
     pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(body, "a table map");
         let table_id = cursor.uint(6)?;
         cursor.read_slice(2)?;
         let schema_bytes = usize::from(cursor.u8()?);
-        cursor.read_slice(schema_bytes + 1)?;
+        let schema = cursor.read_slice(schema_bytes)?;
+        cursor.read_slice(1)?;
         let name_bytes = usize::from(cursor.u8()?);
         let name = cursor.read_slice(name_bytes)?;
         cursor.read_slice(1)?;
-        Ok(TableMap { table_id, name, rest: cursor })
+        Ok(TableMap { table_id, schema, name, rest: cursor })
     }
 
-    /// Parses the rest.
-    pub fn into_columns(mut self) -> Result<Columns, Malformed> {
+    /// What follows the name: equal bytes describe equal columns.
+    pub fn description(&self) -> &'a [u8] {
+        self.rest.rest()
+    }
+
+    /// Parses the columns.
+    pub fn into_columns(self) -> Result<Columns, Malformed> {
+        Ok(self.into_columns_and_fields()?.0)
+    }
+
+    /// Parses the columns; the result has the optional fields, too.
+    pub fn into_columns_and_fields(mut self) -> Result<(Columns, &'a [u8]), Malformed> {
         let count = self.rest.length()?;
         if count > COLUMNS_MAX {
             return Err(Malformed("a count of columns"));
         }
         let kinds = self.rest.read_slice(count)?;
         let mut metadata = Cursor::new(self.rest.bytes()?, "the metadata of columns");
-        let columns = kinds.iter().map(|&kind| Column::read(kind, &mut metadata));
-        Ok(Columns(columns.collect::<Result<_, _>>()?))
+        let columns = kinds.iter().map(|&kind| LogColumn::read(kind, &mut metadata));
+        let columns = Columns(columns.collect::<Result<_, _>>()?);
+        self.rest.read_slice(count.div_ceil(8))?;
+        Ok((columns, self.rest.rest()))
     }
 }
 
 /// The columns of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Columns(Vec<Column>);
+pub struct Columns(pub Vec<LogColumn>);
 
+/// A column's type in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Column {
-    kind: u8,
-    metadata: [u8; 2],
+pub struct LogColumn {
+    /// The type's number.
+    pub kind: u8,
+    /// Lengths, precision, or the real type, depending on `kind`.
+    pub metadata: [u8; 2],
 }
 
 /// The header of a rows event.
@@ -82,6 +109,7 @@ pub fn read_rows_header(body: &[u8]) -> Result<(RowsHeader, Cursor<'_>), Malform
 }
 
 /// Which columns the rows of an event have.
+#[derive(Clone, Copy, Debug)]
 pub struct PresentColumns<'a> {
     bits: &'a [u8],
     count: usize,
@@ -99,6 +127,11 @@ impl<'a> PresentColumns<'a> {
             return Err(Malformed("a count of columns"));
         }
         Ok(PresentColumns { bits: cursor.read_slice(count.div_ceil(8))?, count })
+    }
+
+    /// Parses which columns the new image of an update has. The old one's were parsed before.
+    pub fn read_new(&self, cursor: &mut Cursor<'a>) -> Result<Self, Malformed> {
+        Ok(PresentColumns { bits: cursor.read_slice(self.count.div_ceil(8))?, count: self.count })
     }
 }
 
@@ -118,31 +151,58 @@ impl Columns {
         if present.count != self.0.len() {
             return Err(Malformed("rows that do not match their table map"));
         }
-        let columns: Vec<(usize, Column)> =
-            self.0.iter().copied().enumerate().filter(|&(at, _)| bit(present.bits, at)).collect();
         let mut cursor = Cursor::new(rows, "a row");
         while !cursor.rest().is_empty() {
-            let nulls = cursor.read_slice(columns.len().div_ceil(8))?;
-            if nulls.is_empty() {
-                return Err(Malformed("a row without columns"));
-            }
             let mut first = None;
-            for (bit_at, &(at, column)) in columns.iter().enumerate() {
-                if bit(nulls, bit_at) {
-                    continue;
-                }
-                let value = column.read_value(&mut cursor)?;
+            self.read_image(present, &mut cursor, |at, value| {
                 if at == 0 {
-                    first = Some(value);
+                    first = value;
                 }
-            }
+            })?;
             each(first);
+        }
+        Ok(())
+    }
+
+    /// Reads one image of a row and calls `each` with the index and the bytes of each present column; `None` if it is
+    /// NULL.
+    pub fn read_image<'a>(
+        &self,
+        present: &PresentColumns<'_>,
+        cursor: &mut Cursor<'a>,
+        mut each: impl FnMut(usize, Option<&'a [u8]>),
+    ) -> Result<(), Malformed> {
+        if present.count != self.0.len() {
+            return Err(Malformed("rows that do not match their table map"));
+        }
+        let present_count = (0..present.count).filter(|&at| bit(present.bits, at)).count();
+        let nulls = cursor.read_slice(present_count.div_ceil(8))?;
+        if nulls.is_empty() {
+            return Err(Malformed("a row without columns"));
+        }
+        let present_columns = self.0.iter().enumerate().filter(|(at, _)| bit(present.bits, *at));
+        for (present_at, (at, column)) in present_columns.enumerate() {
+            let value = match bit(nulls, present_at) {
+                true => None,
+                false => Some(column.read_value(cursor)?),
+            };
+            each(at, value);
+        }
+        Ok(())
+    }
+
+    /// Skips the options of a partial update, which precede the new image.
+    pub fn skip_partial_options(&self, cursor: &mut Cursor<'_>) -> Result<(), Malformed> {
+        const PARTIAL_JSON: usize = 1;
+        if cursor.length()? & PARTIAL_JSON != 0 {
+            let json_columns = self.0.iter().filter(|column| column.kind == JSON).count();
+            cursor.read_slice(json_columns.div_ceil(8))?;
         }
         Ok(())
     }
 }
 
-impl Column {
+impl LogColumn {
     fn read(kind: u8, metadata: &mut Cursor<'_>) -> Result<Self, Malformed> {
         let metadata = match kind {
             // float, double, timestamp2, datetime2, time2, vector, json, blobs, geometry
@@ -151,7 +211,7 @@ impl Column {
             15 | 16 | 141 | 246 | 247 | 248 | 253 | 254 => metadata.array()?,
             _ => [0, 0],
         };
-        Ok(Column { kind, metadata })
+        Ok(LogColumn { kind, metadata })
     }
 
     /// The width of the length of a value; `None` unless the column holds text or bytes.
@@ -208,10 +268,14 @@ fn string_kind(low: u8) -> u8 {
     low | 0x30
 }
 
+/// The width of a group of up to nine digits of a decimal.
+pub fn bytes_of_digits(digits: usize) -> usize {
+    [0, 1, 1, 2, 2, 3, 3, 4, 4, 4][digits.min(9)]
+}
+
 fn decimal_bytes(precision: usize, scale: usize) -> Option<usize> {
-    const BYTES_OF_DIGITS: [usize; 10] = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     let whole = precision.checked_sub(scale)?;
-    Some(whole / 9 * 4 + BYTES_OF_DIGITS[whole % 9] + scale / 9 * 4 + BYTES_OF_DIGITS[scale % 9])
+    Some(whole / 9 * 4 + bytes_of_digits(whole % 9) + scale / 9 * 4 + bytes_of_digits(scale % 9))
 }
 
 fn bit(bits: &[u8], at: usize) -> bool {

@@ -214,15 +214,6 @@ fn check_settings(
              --outbox-only"
         ));
     }
-    if !options.needs_full_rows {
-        return Ok(());
-    }
-    if !matches!(value("binlog_row_image"), "FULL" | "FULL_NODUP" | "") {
-        return unusable(format!(
-            "binlog_row_image is {}, so rows lack columns that rules need: SET GLOBAL binlog_row_image = FULL",
-            value("binlog_row_image")
-        ));
-    }
     Ok(())
 }
 
@@ -238,13 +229,14 @@ const LOST_TEXTS: [&str; 8] = [
     "has more GTIDs than",
 ];
 
-async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<String, String>, SourceError> {
+/// The global settings that are checked.
+pub async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<String, String>, SourceError> {
     let rows = connection
         .query(
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
              'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
-             'replicate_annotate_row_events', 'binlog_row_image')",
+             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())

@@ -5,13 +5,11 @@
 //! MD5 of an older server; a clear password is sent only over TLS. Not supported: GSSAPI.
 
 use super::{
-    lsn::{Lsn, us_of},
     options::{HEARTBEATS_MISSED_MAX, PostgresOptions},
     tls,
 };
-use crate::SourceError;
-use crate::source::tls::Bytestream;
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use crate::{SourceError, source::tls::Bytestream};
+use bytes::{Buf, BytesMut};
 use lookaside_client::Network;
 use lookaside_routing::Address;
 use postgres_protocol::{
@@ -24,10 +22,7 @@ use postgres_protocol::{
         frontend,
     },
 };
-use std::{
-    fmt, io,
-    time::{Duration, SystemTime},
-};
+use std::{fmt, io, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::{Instant, timeout, timeout_at},
@@ -39,10 +34,11 @@ use fallible_iterator::FallibleIterator;
 /// second, and then ever later; a new attempt is sooner.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// A longer message of the log is skipped: a message of an application, or a row, that cannot be a key.
-const MESSAGE_BYTES_MAX: usize = 16 << 20;
+pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How much is received at once.
+const RECEIVE_BYTES: usize = 64 << 10;
 /// The most rows of one result.
 const ROWS_MAX: usize = 10_000;
-const HEADER_BYTES: usize = 5;
 
 /// The SQLSTATE of a server that starts, or stops.
 const CANNOT_CONNECT_NOW: &str = "57P03";
@@ -51,8 +47,6 @@ const CANNOT_CONNECT_NOW: &str = "57P03";
 pub(super) const OBJECT_IN_USE: &str = "55006";
 
 const COPY_BOTH_TAG: u8 = b'W';
-const WAL_DATA: u8 = b'w';
-const KEEPALIVE: u8 = b'k';
 
 /// One row, each column as text; `None` is NULL.
 pub type Row = Vec<Option<String>>;
@@ -120,9 +114,9 @@ pub enum Purpose {
 
 /// A connection that is logged in.
 pub struct PostgresConnection {
-    stream: Box<dyn Bytestream>,
-    received: BytesMut,
-    wait_max: Duration,
+    pub(super) stream: Box<dyn Bytestream>,
+    pub(super) received: BytesMut,
+    pub(super) wait_max: Duration,
 }
 
 impl PostgresConnection {
@@ -287,8 +281,8 @@ impl PostgresConnection {
         }
     }
 
-    /// Sends a `START_REPLICATION` command and returns its stream.
-    pub(super) async fn start_replication(mut self, command: &str) -> Result<ReplicationStream, QueryError> {
+    /// Sends a `START_REPLICATION` command, and returns when its stream begins.
+    pub(super) async fn start_replication(&mut self, command: &str) -> Result<(), QueryError> {
         let mut message = BytesMut::new();
         frontend::query(command, &mut message).map_err(malformed)?;
         self.send(&message).await?;
@@ -296,7 +290,7 @@ impl PostgresConnection {
         loop {
             if let Some(COPY_BOTH_TAG) = self.peek_tag()? {
                 self.skip_message()?;
-                return Ok(ReplicationStream { connection: self, skipping: None });
+                return Ok(());
             }
             match self.parse_message()? {
                 Some(Message::ErrorResponse(body)) => return Err(QueryError::Server(server_error(&body)?)),
@@ -308,7 +302,7 @@ impl PostgresConnection {
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
         self.stream.write_all(bytes).await.map_err(broken)?;
         self.stream.flush().await.map_err(broken)
     }
@@ -323,7 +317,7 @@ impl PostgresConnection {
     }
 
     /// The next message, if all of it has arrived.
-    fn parse_message(&mut self) -> Result<Option<Message>, SourceError> {
+    pub(super) fn parse_message(&mut self) -> Result<Option<Message>, SourceError> {
         if self.message_bytes()?.is_some_and(|bytes| bytes > MESSAGE_BYTES_MAX) {
             return Err(protocol_error("a message is too long"));
         }
@@ -336,7 +330,7 @@ impl PostgresConnection {
     }
 
     /// The length of the next message with its header, once that has arrived.
-    fn message_bytes(&self) -> Result<Option<usize>, SourceError> {
+    pub(super) fn message_bytes(&self) -> Result<Option<usize>, SourceError> {
         let header = Header::parse(&self.received).map_err(malformed)?;
         Ok(header.map(|header| usize::try_from(header.len()).unwrap_or(usize::MAX).saturating_add(1)))
     }
@@ -347,7 +341,9 @@ impl PostgresConnection {
         Ok(())
     }
 
-    async fn receive(&mut self) -> Result<(), SourceError> {
+    pub(super) async fn receive(&mut self) -> Result<(), SourceError> {
+        // A full buffer would grow by 64 bytes only: one message of the log, and one call of the gate for each commit.
+        self.received.reserve(RECEIVE_BYTES);
         match self.stream.read_buf(&mut self.received).await.map_err(broken)? {
             0 => Err(protocol_error("the server closed the connection")),
             _ => Ok(()),
@@ -355,111 +351,7 @@ impl PostgresConnection {
     }
 }
 
-/// A message of the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum LogMessage {
-    /// A message of the output plugin.
-    Data(Bytes),
-    /// Everything that was committed before `end` has been sent.
-    Keepalive { end: Lsn, is_reply_requested: bool },
-    /// A message that was too long to be read.
-    Skipped { bytes: usize },
-}
-
-/// The stream of a replication slot.
-pub(super) struct ReplicationStream {
-    connection: PostgresConnection,
-    skipping: Option<Skipping>,
-}
-
-/// A message that is too long and is being discarded.
-#[derive(Clone, Copy)]
-struct Skipping {
-    bytes: usize,
-    remaining: usize,
-}
-
-impl ReplicationStream {
-    /// Waits for the next message. May be dropped while it waits: nothing is lost.
-    pub async fn read(&mut self) -> Result<LogMessage, SourceError> {
-        loop {
-            if let Some(message) = self.read_ready()? {
-                return Ok(message);
-            }
-            self.connection.receive().await?;
-        }
-    }
-
-    /// The next message, if it has arrived.
-    pub fn read_ready(&mut self) -> Result<Option<LogMessage>, SourceError> {
-        loop {
-            if let Some(skipping) = &mut self.skipping {
-                let discarded = skipping.remaining.min(self.connection.received.len());
-                self.connection.received.advance(discarded);
-                skipping.remaining -= discarded;
-                let Skipping { bytes, remaining } = *skipping;
-                if remaining > 0 {
-                    return Ok(None);
-                }
-                self.skipping = None;
-                return Ok(Some(LogMessage::Skipped { bytes }));
-            }
-            if let Some(bytes) = self.connection.message_bytes()?.filter(|&bytes| bytes > MESSAGE_BYTES_MAX) {
-                self.skipping = Some(Skipping { bytes, remaining: bytes });
-                continue;
-            }
-            match self.connection.parse_message()? {
-                None => return Ok(None),
-                Some(Message::CopyData(body)) => return parse_log_message(body.into_bytes()).map(Some),
-                Some(Message::ErrorResponse(body)) => return Err(server_error(&body)?.into()),
-                Some(Message::CopyDone) => return Err(protocol_error("the server ended the stream of its log")),
-                Some(_) => {}
-            }
-        }
-    }
-
-    /// Reports that everything before `received` has been read, and that the server need not keep what is before
-    /// `flushed`. With `is_reply_requested` the server answers by a keepalive.
-    pub async fn send_status(
-        &mut self,
-        received: Lsn,
-        flushed: Lsn,
-        now: SystemTime,
-        is_reply_requested: bool,
-    ) -> Result<(), SourceError> {
-        let mut status = BytesMut::with_capacity(HEADER_BYTES + 34);
-        status.put_u8(b'r');
-        status.put_u64(received.0);
-        status.put_u64(flushed.0);
-        status.put_u64(flushed.0);
-        status.put_i64(us_of(now));
-        status.put_u8(u8::from(is_reply_requested));
-        let mut message = BytesMut::with_capacity(HEADER_BYTES + status.len());
-        frontend::CopyData::new(status).map_err(malformed)?.write(&mut message);
-        self.connection.send(&message).await
-    }
-}
-
-fn parse_log_message(mut bytes: Bytes) -> Result<LogMessage, SourceError> {
-    let short = |_| protocol_error("a message of the log is too short");
-    match bytes.try_get_u8().map_err(short)? {
-        WAL_DATA => {
-            // Its position, the end of the log, the server's clock.
-            for _ in 0..3 {
-                bytes.try_get_u64().map_err(short)?;
-            }
-            Ok(LogMessage::Data(bytes))
-        }
-        KEEPALIVE => {
-            let end = Lsn(bytes.try_get_u64().map_err(short)?);
-            bytes.try_get_i64().map_err(short)?;
-            Ok(LogMessage::Keepalive { end, is_reply_requested: bytes.try_get_u8().map_err(short)? != 0 })
-        }
-        _ => Err(protocol_error("a message of the log is of an unknown kind")),
-    }
-}
-
-fn server_error(body: &ErrorResponseBody) -> Result<ServerError, SourceError> {
+pub(super) fn server_error(body: &ErrorResponseBody) -> Result<ServerError, SourceError> {
     let mut error = ServerError { code: String::new(), message: String::new() };
     let mut fields = body.fields();
     while let Some(field) = fields.next().map_err(malformed)? {
@@ -477,7 +369,7 @@ fn broken(error: io::Error) -> SourceError {
     SourceError::Unreachable { why: format!("the connection broke: {error}") }
 }
 
-fn malformed(error: io::Error) -> SourceError {
+pub(super) fn malformed(error: io::Error) -> SourceError {
     protocol_error(&error.to_string())
 }
 

@@ -11,7 +11,11 @@
 //! The log has the lower 32 bits of a transaction's number; the upper ones are the snapshot's, or one less if the
 //! number would lie far behind its end.
 
-use super::connection::{PostgresConnection, QueryError, protocol_error};
+use super::{
+    connection::{PostgresConnection, QueryError, protocol_error},
+    standby,
+    transactions::{self, LOG_EVERY},
+};
 use crate::SourceError;
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
@@ -19,6 +23,8 @@ use tokio::time::Instant;
 /// The first and the longest pause between two snapshots; pauses double. Most commits are visible in the first.
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// After this wait it is checked whether commits wait for this reader.
+const STANDBY_CHECK_AFTER: Duration = Duration::from_secs(1);
 
 /// Waits until a new snapshot sees all of `xids`.
 pub(super) async fn wait_until_visible(
@@ -28,15 +34,43 @@ pub(super) async fn wait_until_visible(
 ) -> Result<(), SourceError> {
     let deadline = Instant::now() + wait_max;
     let mut pause = PAUSE_MIN;
+    let mut check_at = Instant::now() + STANDBY_CHECK_AFTER;
     loop {
         let snapshot = Snapshot::take(connection).await?;
         let Some(invisible) = xids.iter().find(|&&xid| !snapshot.sees(xid)) else { return Ok(()) };
+        if Instant::now() >= check_at {
+            standby::check_application_name(connection).await?;
+            check_at = deadline;
+        }
         if Instant::now() + pause > deadline {
             let why = format!(
-                "readers do not see transaction {invisible} after {wait_max:?}: \
-                 it waits for a synchronous standby, or was open when reading began"
+                "readers do not see transaction {invisible} after {wait_max:?}: it waits for a synchronous standby"
             );
             return Err(SourceError::Unreachable { why });
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// Waits until the transactions that were unfinished when reading began have ended, and logs the oldest. Without a
+/// limit: the next attempt would wait for others that are open then, and so never end while transactions overlap.
+pub(super) async fn wait_until_ended(
+    connection: &mut PostgresConnection,
+    unfinished: &mut BTreeSet<u32>,
+) -> Result<(), SourceError> {
+    let mut log_at = Instant::now() + LOG_EVERY;
+    let mut pause = PAUSE_MIN;
+    loop {
+        let snapshot = Snapshot::take(connection).await?;
+        unfinished.retain(|&xid| !snapshot.sees(xid));
+        if unfinished.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= log_at {
+            standby::check_application_name(connection).await?;
+            transactions::log_oldest(connection, "a start after lost deletes").await?;
+            log_at = Instant::now() + LOG_EVERY;
         }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);

@@ -3,19 +3,22 @@
 //! The source uses two connections: the log arrives message by message on one, the gate queries the other.
 //!
 //! ```text
-//! connection.rs -> pgoutput.rs -> assembler.rs -> commits
+//! connection.rs -> replication_stream.rs -> pgoutput.rs -> assembler.rs -> commits
 //!
 //! tls.rs, setup.rs     login, the SQL that prepares a database
 //! slot.rs              settings of the server, the replication slot
 //! gate.rs              waits until readers see what was read
+//! transactions.rs      logs which transactions a start waits for
+//! standby.rs           refuses to be a synchronous standby
+//! legacy_slots.rs      slots of versions that had one for each cluster
 //! ```
 //!
 //! Serves the delete path (§4.1 of the paper). Keys come from messages (`SELECT lookaside_invalidate('user:42')`, in the
 //! transaction) and from rows of the outbox table.
 //!
-//! Each cluster has a slot of its own, confirmed up to the position that is saved on disk: the server keeps its log for
-//! a cluster that is down, as far as `max_slot_wal_keep_size` allows. If the slot is lost, so is the position, and the
-//! operator decides.
+//! There is one slot, for all clusters. It is confirmed up to what [`crate::spool`] has on disk: the server keeps its log
+//! while the invalidator is stopped, as far as `max_slot_wal_keep_size` allows, but not for a cluster that is down. If the
+//! slot is lost, so is the position, and the operator decides.
 //!
 //! Not supported: keys in comments of statements, which this log does not contain; rules that map a table's columns to
 //! keys. Transactions arrive when they are committed, a prepared one when it is committed: no streaming in progress.
@@ -23,25 +26,30 @@
 mod assembler;
 mod connection;
 mod gate;
+mod legacy_slots;
 mod lsn;
 mod options;
 mod pgoutput;
+mod replication_stream;
 mod setup;
 mod slot;
+mod standby;
 mod tls;
+mod transactions;
 
 pub use assembler::{Anomalies, MESSAGE_PREFIX};
 pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
 use options::HEARTBEATS_MISSED_MAX;
-pub use options::{PostgresOptions, slot_of_cluster};
+pub use options::PostgresOptions;
 pub use setup::setup_sql;
 
-use crate::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
-use connection::{LogMessage, OBJECT_IN_USE, ReplicationStream, protocol_error};
+use connection::{OBJECT_IN_USE, protocol_error};
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
+use replication_stream::{LogMessage, ReplicationStream};
 use slot::Server;
 use std::{
     collections::BTreeSet,
@@ -102,6 +110,18 @@ impl CommitLog for PostgresLog {
         matches!((Lsn::parse(&position.0), Lsn::parse(&other.0)), (Some(position), Some(other)) if position >= other)
     }
 
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let ends = Lsn::parse(&from.0).zip(Lsn::parse(&to.0));
+        LogDistance { transactions: None, bytes: ends.map(|(from, to)| to.0.saturating_sub(from.0)) }
+    }
+
+    fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
+        Box::pin(async move {
+            let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
+            Ok(slot::remembered_position(&mut connection, &self.options).await?.map(Lsn::position))
+        })
+    }
+
     fn release(&self, position: &Position) {
         if let Some(position) = Lsn::parse(&position.0) {
             self.released.fetch_max(position.0, Relaxed);
@@ -153,7 +173,8 @@ impl PostgresSource {
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
-        let from = server.start_position(&mut connection, options, start).await?;
+        let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
+        let from = server.start_position(&mut connection, &mut queries, options, start).await?;
         let unfinished = match start {
             Start::At(_) => {
                 released.fetch_max(from.0, Relaxed);
@@ -168,7 +189,7 @@ impl PostgresSource {
             wall_clock: wall_clock.clone(),
             server,
             released: released.clone(),
-            queries: None,
+            queries: Some(queries),
             stream: None,
             returned: (from, Instant::now()),
             opening: (from, unfinished),
@@ -198,7 +219,7 @@ impl PostgresSource {
         if self.stream.is_none() {
             let connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
             let command = self.server.start_command(&self.options, self.assembler.read());
-            let stream = match connection.start_replication(&command).await {
+            let stream = match ReplicationStream::start(connection, &command).await {
                 Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
                     let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
                     if slot::end_earlier_session(&mut queries, &self.options).await? {
@@ -209,10 +230,23 @@ impl PostgresSource {
                 }
                 started => started?,
             };
+            self.check_confirmed().await?;
             let now = Instant::now();
             self.stream = Some(LogStream { stream, received_at: now, asked_at: now, status_at: now });
         }
         Ok(())
+    }
+
+    /// Whether another reader had the slot after it was looked at and before it became ours. The server would begin where
+    /// that one left off.
+    async fn check_confirmed(&mut self) -> Result<(), SourceError> {
+        let mut queries = match self.queries.take() {
+            Some(queries) => queries,
+            None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
+        };
+        let confirmed = slot::confirmed_position(&mut queries, &self.options).await?;
+        self.queries = Some(queries);
+        slot::check_not_confirmed_beyond(confirmed, self.assembler.read(), &self.options.slot)
     }
 
     /// Waits for a message, or until a position is due that was withheld, and reads on while more have arrived already.
@@ -341,6 +375,10 @@ impl LogStream {
 }
 
 impl Source for PostgresSource {
+    fn keys_rejected(&self) -> u64 {
+        self.keys_rejected()
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);
@@ -371,11 +409,14 @@ impl Source for PostgresSource {
             };
             self.invisible.append(&mut self.assembler.take_xids());
             // The position where reading began covers commits that are not read. Later ones stand for those that are.
-            let (from, unfinished) = &self.opening;
-            if *from == Lsn::of_position(position)? {
-                self.invisible.extend(unfinished);
-            }
-            let gate = gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max);
+            let (from, unfinished) = &mut self.opening;
+            let is_opening = *from == Lsn::of_position(position)?;
+            let gate = async {
+                if is_opening {
+                    gate::wait_until_ended(&mut queries, unfinished).await?;
+                }
+                gate::wait_until_visible(&mut queries, &self.invisible, self.options.visible_wait_max).await
+            };
             let read = self.assembler.read();
             let confirmed = Lsn(self.released.load(Relaxed)).min(read);
             match &mut self.stream {

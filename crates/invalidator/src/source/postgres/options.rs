@@ -7,6 +7,9 @@ use std::time::Duration;
 
 const PORT_DEFAULT: u16 = 5432;
 
+/// The beginning of the name that the server shows for our sessions.
+pub(super) const APPLICATION_NAME: &str = "lookaside-invalidator";
+
 /// After this many heartbeats in silence the source gives up the server, and the server the source.
 pub(super) const HEARTBEATS_MISSED_MAX: u32 = 3;
 
@@ -28,7 +31,7 @@ pub struct PostgresOptions {
     /// The name that the server shows for its sessions (`pg_stat_activity`). Default `lookaside-invalidator`.
     /// [`PostgresLog`](super::PostgresLog) adds a random number, by which it knows its own.
     pub application_name: String,
-    /// The replication slot. Each cluster needs one of its own. Created at the first start.
+    /// The replication slot. Created at the first start. Default `lookaside`.
     pub slot: String,
     /// The publication, which names the outbox table. Default `lookaside`.
     pub publication: String,
@@ -37,8 +40,8 @@ pub struct PostgresOptions {
     pub outbox_table: String,
     /// How long connecting and login may take. Default 5 s; connecting alone takes 1 s at most.
     pub connect_wait_max: Duration,
-    /// How long a reply to a query may take. Default 10 s. Creating a slot waits for all open transactions, so that one
-    /// has no such limit.
+    /// How long a reply to a query, or sending a report of the position, may take. Default 10 s. Creating a slot waits for
+    /// all open transactions, so that one has no such limit.
     pub reply_wait_max: Duration,
     /// The server is asked for a sign of life this often. Default 5 s. After three times this in silence the connection
     /// is closed, by the server too (`wal_sender_timeout`), which frees the slot.
@@ -57,7 +60,7 @@ impl Default for PostgresOptions {
             password: String::new(),
             database: "postgres".into(),
             tls: None,
-            application_name: "lookaside-invalidator".into(),
+            application_name: APPLICATION_NAME.into(),
             slot: "lookaside".into(),
             publication: "lookaside".into(),
             outbox_table: "lookaside_outbox".into(),
@@ -136,22 +139,6 @@ impl PostgresOptions {
     }
 }
 
-/// The longest name of a slot, in bytes.
-const SLOT_BYTES_MAX: usize = 63;
-
-/// The slot of a cluster: `lookaside_` and the cluster's name, as far as a slot's name may have its characters. Two names
-/// that differ only in others have different slots, by a number at the end.
-pub fn slot_of_cluster(cluster: &str) -> String {
-    let is_allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let name: String = cluster.chars().map(|c| if is_allowed(c) { c } else { '_' }).collect();
-    let slot = format!("lookaside_{name}");
-    if name == cluster && slot.len() <= SLOT_BYTES_MAX {
-        return slot;
-    }
-    let checksum = crc32fast::hash(cluster.as_bytes());
-    format!("{}_{checksum:08x}", &slot[..slot.len().min(SLOT_BYTES_MAX - 9)])
-}
-
 fn decoded(text: &str) -> Result<String, SourceError> {
     percent::decode_text(text)
         .filter(|text| !text.contains('\0'))
@@ -194,14 +181,5 @@ mod tests {
         assert_eq!(options.address(), "[::1]:4000");
         assert_eq!(options.tls, Some(DatabaseTls::verify_full("/ca.pem")));
         assert_eq!(PostgresOptions::from_url("postgres://app@h").expect("valid").database, "app");
-    }
-
-    #[test]
-    fn every_cluster_has_a_slot_of_its_own() {
-        assert_eq!(slot_of_cluster("front_1"), "lookaside_front_1");
-        assert_ne!(slot_of_cluster("front-1"), slot_of_cluster("front.1"));
-        let long = slot_of_cluster(&"a".repeat(64));
-        assert!(long.len() <= SLOT_BYTES_MAX && long.starts_with("lookaside_aaa"), "{long}");
-        assert!(slot_of_cluster("Front").chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
     }
 }

@@ -19,7 +19,10 @@ CREATE OR REPLACE FUNCTION lookaside_invalidate(VARIADIC keys text[]) RETURNS vo
   LANGUAGE sql AS $$ SELECT pg_logical_emit_message(true, 'lookaside', key) FROM unnest(keys) AS key $$;
 DO $$ BEGIN
   IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {literal}) THEN
-    CREATE PUBLICATION {publication_name} FOR TABLE {table} WITH (publish = 'insert');
+    CREATE PUBLICATION {publication_name} FOR TABLE {table}
+      WITH (publish = 'insert', publish_via_partition_root = true);
+  ELSIF NOT (SELECT pubviaroot FROM pg_publication WHERE pubname = {literal}) THEN
+    ALTER PUBLICATION {publication_name} SET (publish_via_partition_root = true);
   END IF;
 END $$;
 "

@@ -6,17 +6,21 @@
 //! | slot | a saved position | start at the present | start at the earliest |
 //! |---|---|---|---|
 //! | as we left it | resume | the end of the log | the confirmed position |
-//! | missing | the position is lost | created | created |
+//! | missing | the position is lost, unless an earlier version left a slot ([`legacy_slots`]) | created | created |
 //! | invalidated: the log it needs was removed | the position is lost | replaced | replaced |
 //! | confirmed beyond the saved position | the position is lost | the end of the log | the confirmed position |
+//! | of a log that ends before the saved position: a promoted standby | the position is lost | | |
 
 use super::{
     connection::{PostgresConnection, QueryError, Row, protocol_error},
+    legacy_slots,
     lsn::Lsn,
     options::PostgresOptions,
-    setup,
+    setup, standby,
+    transactions::{self, LOG_EVERY},
 };
 use crate::{SourceError, Start};
+use tokio::time::timeout;
 
 /// The first version that this is tested with.
 const VERSION_MIN: u32 = 130_000;
@@ -53,6 +57,7 @@ impl Server {
                 "the log has no rows: ALTER SYSTEM SET wal_level = logical, and restart the server".into(),
             );
         }
+        standby::check_application_name(connection).await?;
         let publication = setup::quote_literal(&options.publication);
         let sql = format!("SELECT 1 FROM pg_publication WHERE pubname = {publication}");
         if connection.query_one(&sql).await?.is_none() {
@@ -71,24 +76,29 @@ impl Server {
     pub async fn start_position(
         &self,
         connection: &mut PostgresConnection,
+        queries: &mut PostgresConnection,
         options: &PostgresOptions,
         start: &Start,
     ) -> Result<Lsn, SourceError> {
-        let slot = Slot::find(connection, options).await?;
+        let mut slot = Slot::find(connection, options).await?;
         if let Start::At(position) = start {
             let from = Lsn::of_position(position)?;
+            if slot.is_none() && legacy_slots::copy(queries, options, from).await? {
+                slot = Slot::find(connection, options).await?;
+            }
+            legacy_slots::log_unused(queries, options).await?;
             let lost = |why: String| Err(SourceError::PositionLost { position: position.clone(), why });
             let name = &options.slot;
+            let end = end_of_log(connection).await?;
+            if end < from {
+                return lost(format!("the server's log ends at {end}: it is a standby that had received less"));
+            }
             return match slot {
                 None => lost(format!("the replication slot {name} does not exist")),
                 Some(Slot { is_lost: true, .. }) => {
                     lost(format!("the server has removed the log that the replication slot {name} needs"))
                 }
-                Some(slot) if slot.confirmed > from => {
-                    let confirmed = slot.confirmed;
-                    lost(format!("another reader has confirmed the replication slot {name} up to {confirmed}"))
-                }
-                Some(_) => Ok(from),
+                Some(slot) => check_not_confirmed_beyond(Some(slot.confirmed), from, name).map(|()| from),
             };
         }
         match slot {
@@ -96,9 +106,9 @@ impl Server {
             Some(Slot { is_lost: false, confirmed }) => Ok(end_of_log(connection).await?.max(confirmed)),
             Some(_) => {
                 connection.query(&format!("DROP_REPLICATION_SLOT {}", setup::quote_name(&options.slot))).await?;
-                create_slot(connection, options).await
+                create_slot(connection, queries, options).await
             }
-            None => create_slot(connection, options).await,
+            None => create_slot(connection, queries, options).await,
         }
     }
 
@@ -138,6 +148,34 @@ impl Slot {
     }
 }
 
+/// Where the last reader of the slot left off, at 0/0 if the slot is lost; `None` if there is no slot.
+pub(super) async fn remembered_position(
+    connection: &mut PostgresConnection,
+    options: &PostgresOptions,
+) -> Result<Option<Lsn>, SourceError> {
+    Ok(Slot::find(connection, options).await?.map(|slot| slot.confirmed))
+}
+
+/// The position up to which the slot is confirmed; `None` if there is no slot, or if it is lost.
+pub(super) async fn confirmed_position(
+    connection: &mut PostgresConnection,
+    options: &PostgresOptions,
+) -> Result<Option<Lsn>, SourceError> {
+    let slot = Slot::find(connection, options).await?;
+    Ok(slot.filter(|slot| !slot.is_lost).map(|slot| slot.confirmed))
+}
+
+/// Fails if the slot is confirmed beyond `from`: the server would skip what is between.
+pub(super) fn check_not_confirmed_beyond(confirmed: Option<Lsn>, from: Lsn, slot: &str) -> Result<(), SourceError> {
+    match confirmed.filter(|&confirmed| confirmed > from) {
+        None => Ok(()),
+        Some(confirmed) => {
+            let why = format!("another reader has confirmed the replication slot {slot} up to {confirmed}");
+            Err(SourceError::PositionLost { position: from.position(), why })
+        }
+    }
+}
+
 /// Ends the session that reads the slot if it is an earlier one of this process, whose connection was lost before the
 /// server noticed. Sessions of others are left alone: two invalidators with one slot are for an operator to sort out.
 /// Returns whether there was one.
@@ -170,12 +208,25 @@ async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceEr
     end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
 
-/// Waits until all transactions that are open now have ended.
-async fn create_slot(connection: &mut PostgresConnection, options: &PostgresOptions) -> Result<Lsn, SourceError> {
+/// Waits until all transactions that are open now have ended, and logs the oldest, by `queries`.
+async fn create_slot(
+    connection: &mut PostgresConnection,
+    queries: &mut PostgresConnection,
+    options: &PostgresOptions,
+) -> Result<Lsn, SourceError> {
     let slot = &options.slot;
     tracing::info!(slot, "creating the replication slot; this waits for all open transactions to end");
     let sql = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", setup::quote_name(slot));
-    let rows = connection.query_unlimited(&sql).await.map_err(|error| match error {
+    let creating = connection.query_unlimited(&sql);
+    tokio::pin!(creating);
+    let created = loop {
+        match timeout(LOG_EVERY, &mut creating).await {
+            Ok(created) => break created,
+            // Fails when the server is gone, which `creating` might not notice.
+            Err(_) => transactions::log_oldest(queries, "creating the replication slot").await?,
+        }
+    };
+    let rows = created.map_err(|error| match error {
         QueryError::Server(error) => {
             SourceError::Unusable { why: format!("cannot create the replication slot {slot}: {error}") }
         }

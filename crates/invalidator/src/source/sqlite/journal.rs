@@ -121,6 +121,11 @@ impl Journal {
         Err(SourceError::Unreachable { why: format!("{}: the file has been replaced", self.path.display()) })
     }
 
+    /// How many invalid keys were ignored.
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
     /// Reads up to `rows_max` rows after the last one read.
     pub fn read(&mut self, rows_max: usize) -> Result<ReadResult, SourceError> {
         let version = self

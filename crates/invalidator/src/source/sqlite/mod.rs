@@ -21,7 +21,7 @@ mod prune;
 pub use journal::{JOURNAL_SQL, create_journal, triggers_sql};
 pub use prune::{PRUNE_EVERY, prune};
 
-use super::{CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
+use super::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start};
 use journal::{Journal, ReadResult};
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -80,6 +80,12 @@ impl CommitLog for SqliteLog {
     fn covers(&self, position: &Position, other: &Position) -> bool {
         matches!((journal::seq_of(position), journal::seq_of(other)), (Ok(position), Ok(other)) if position >= other)
     }
+
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let rows = |from: i64, to: i64| to.saturating_sub(from).max(0).unsigned_abs();
+        let ends = journal::seq_of(from).ok().zip(journal::seq_of(to).ok());
+        LogDistance { transactions: ends.map(|(from, to)| rows(from, to)), bytes: None }
+    }
 }
 
 struct SqliteSource {
@@ -100,6 +106,10 @@ impl Source for SqliteSource {
 
     fn wait_until_visible<'a>(&'a mut self, _: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn keys_rejected(&self) -> u64 {
+        self.journal.lock().rejected()
     }
 }
 

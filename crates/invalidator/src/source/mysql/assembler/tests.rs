@@ -1,12 +1,18 @@
 //! Events as a server sends them, valid and damaged, and the commits that result.
 
 use super::{Anomalies, Assembler};
-use crate::source::mysql::gtid::{GtidList, GtidPosition};
+use crate::{
+    rules::{RowRules, Rules, TableName},
+    source::mysql::{
+        catalogue::{Declared, tests::declared},
+        gtid::{GtidList, GtidPosition},
+    },
+};
 use proptest::prelude::*;
-use std::time::UNIX_EPOCH;
+use std::{sync::Arc, time::UNIX_EPOCH};
 
 fn assembler(has_checksum: bool) -> Assembler {
-    Assembler::new("lookaside_outbox", GtidPosition::Mariadb(GtidList::default()), has_checksum)
+    Assembler::new("lookaside_outbox", Arc::default(), GtidPosition::Mariadb(GtidList::default()), has_checksum)
 }
 
 fn event(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -29,6 +35,38 @@ fn outbox_transaction() -> Vec<Vec<u8>> {
         event(23, b"\x07\0\0\0\0\0\x01\0\x02\x03\0\x03out\x01\0\0\0"),
         event(16, &[0; 8]),
     ]
+}
+
+/// A transaction that updates a row of app.users.
+fn row_transaction() -> Vec<Vec<u8>> {
+    let map = b"\x07\0\0\0\0\0\0\0\x03app\0\x05users\0\x02\x03\x0f\x02\x90\x01\x03\x04\x08\x02id\x04name";
+    let rows = b"\x07\0\0\0\0\0\x01\0\x02\0\x02\x03\x03\0\x2a\0\0\0\x03\0Ada\0\x2b\0\0\0\x05\0Grace";
+    vec![
+        event(162, &[9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0]),
+        event(19, map),
+        event(31, rows),
+        event(16, &[0; 8]),
+    ]
+}
+
+/// An assembler with a rule for app.users, and its columns.
+fn assembler_with_rule() -> Assembler {
+    let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}', 'n:{name}']").expect("valid");
+    let row_rules = RowRules::new(rules);
+    let mut assembler = Assembler::new("outbox", row_rules, GtidPosition::Mariadb(GtidList::default()), false);
+    let name = Declared { octets: 400, ..declared("name", "varchar", "varchar(100)") };
+    let table = TableName { schema: "app".into(), name: "users".into() };
+    assembler.row_tables().needed_catalogue().expect("the columns are not known yet");
+    assembler.row_tables().set_catalogue([(table, vec![declared("id", "int", "int"), name])].into());
+    assembler
+}
+
+#[test]
+fn rows_of_a_table_with_a_rule_give_keys() {
+    let mut assembler = assembler_with_rule();
+    feed_all(&mut assembler, &row_transaction());
+    assert_eq!(ready(&mut assembler), pairs(&[("u:42 n:Ada u:43 n:Grace", "0-1-9")]));
+    assert!(assembler.row_tables().needed_catalogue().is_none(), "the columns fit");
 }
 
 #[test]
@@ -149,6 +187,27 @@ proptest! {
         let length = cut.1.index(events[cut.0].len()) + 1;
         events[cut.0].truncate(length);
         let mut assembler = assembler(false);
+        for bytes in events {
+            let _ = assembler.feed(&bytes, UNIX_EPOCH);
+        }
+    }
+
+    /// The same for rows of a table with a rule.
+    #[test]
+    fn damaged_rows_never_panic(
+        changes in prop::collection::vec((0_usize..4, any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in (0_usize..4, any::<prop::sample::Index>()),
+        kind in 0_usize..8,
+    ) {
+        let mut events = row_transaction();
+        for (which, at, byte) in changes {
+            let at = at.index(events[which].len());
+            events[which][at] = byte;
+        }
+        events[2][4] = [23, 24, 25, 30, 31, 32, 39, 170][kind];
+        let length = cut.1.index(events[cut.0].len()) + 1;
+        events[cut.0].truncate(length);
+        let mut assembler = assembler_with_rule();
         for bytes in events {
             let _ = assembler.feed(&bytes, UNIX_EPOCH);
         }

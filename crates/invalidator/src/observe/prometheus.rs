@@ -1,0 +1,157 @@
+//! The metrics in Prometheus's text format. Every family is present from the start. Clusters are few and fixed, and no
+//! label holds a key.
+
+use super::{
+    cluster_statistics::{ClusterStatistics, PipelineState},
+    distribution::Distribution,
+    figures::{COUNTERS, Figure, GAUGES},
+    source_lag::SourceLag,
+    stats::Statistics,
+};
+use lookaside_telemetry::{
+    Exposition,
+    MetricKind::{self, Counter, Gauge, Histogram},
+};
+use std::time::SystemTime;
+
+/// The bounds of the buckets of latencies, in microseconds.
+const LATENCY_BOUNDS_US: &[u64] = &[
+    500,
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    60_000_000,
+    600_000_000,
+];
+/// The bounds of the buckets of keys per batch.
+const BATCH_BOUNDS: &[u64] = &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000];
+
+/// The text at `now`.
+pub fn render(statistics: &Statistics, now: SystemTime) -> String {
+    let mut out = Exposition::new("lookaside_invalidator_");
+    out.family("info", Gauge, "The version that runs.");
+    out.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    write_states(statistics, &mut out);
+    COUNTERS.iter().for_each(|counter| write_figure(statistics, counter, Counter, &mut out));
+    GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
+    write_ages(statistics, now, &mut out);
+    write_histograms(statistics, &mut out);
+    out.into_text()
+}
+
+fn write_states(statistics: &Statistics, out: &mut Exposition) {
+    out.family("state", Gauge, "1 for the state of the cluster's pipeline.");
+    for cluster in statistics.clusters() {
+        let current = cluster.state();
+        for state in PipelineState::NAMES {
+            out.sample(&[("cluster", &cluster.name), ("state", state)], u8::from(state == current.name()));
+        }
+    }
+}
+
+fn write_figure(statistics: &Statistics, figure: &Figure, kind: MetricKind, out: &mut Exposition) {
+    out.family(figure.metric, kind, figure.help);
+    for cluster in statistics.clusters() {
+        out.sample(&[("cluster", &cluster.name)], (figure.value)(cluster));
+    }
+}
+
+fn write_ages(statistics: &Statistics, now: SystemTime, out: &mut Exposition) {
+    let help = "Age of the oldest commit with a pending delete; 0 if nothing is pending.";
+    out.family("oldest_pending_commit_seconds", Gauge, help);
+    for cluster in statistics.clusters() {
+        let committed_at = cluster.locked.lock().oldest_pending_at;
+        let age = committed_at.map(|at| now.duration_since(at).unwrap_or_default());
+        out.sample(&[("cluster", &cluster.name)], age.unwrap_or_default().as_secs_f64());
+    }
+    let seconds = |lag: &SourceLag| Some(lag.behind_for.as_secs_f64());
+    let help = "For how long the saved position has been behind the end of the log. No sample while that is unknown.";
+    write_lag(statistics, "source_lag_seconds", help, seconds, out);
+    let help = "Transactions (SQLite: rows of the journal) between the saved position and the end of the log.";
+    write_lag(statistics, "source_lag_transactions", help, |lag| lag.distance.transactions.map(|n| n as f64), out);
+    let help = "Bytes of the log between the saved position and the end. PostgreSQL only.";
+    write_lag(statistics, "source_lag_bytes", help, |lag| lag.distance.bytes.map(|bytes| bytes as f64), out);
+}
+
+fn write_lag(
+    statistics: &Statistics,
+    name: &str,
+    help: &str,
+    value: impl Fn(&SourceLag) -> Option<f64>,
+    out: &mut Exposition,
+) {
+    out.family(name, Gauge, help);
+    for cluster in statistics.clusters() {
+        if let Some(value) = cluster.locked.lock().source_lag.as_ref().and_then(&value) {
+            out.sample(&[("cluster", &cluster.name)], value);
+        }
+    }
+}
+
+fn write_histograms(statistics: &Statistics, out: &mut Exposition) {
+    let help = "From a commit's logged time to the cluster's last acknowledgement of its deletes.";
+    out.family("commit_seconds", Histogram, help);
+    for cluster in statistics.clusters() {
+        let latency_us = &cluster.locked.lock().latency_us;
+        write_buckets(&[("cluster", &cluster.name)], latency_us, LATENCY_BOUNDS_US, 1e6, out);
+    }
+    let help = "From a commit's logged time to the last cluster's acknowledgement, as far as commits were followed.";
+    out.family("commit_in_all_clusters_seconds", Histogram, help);
+    write_buckets(&[], &statistics.all_clusters.lock().latency_us, LATENCY_BOUNDS_US, 1e6, out);
+    out.family("batch_keys", Histogram, "Keys of a batch.");
+    for cluster in statistics.clusters() {
+        write_batch_keys(cluster, out);
+    }
+}
+
+fn write_batch_keys(cluster: &ClusterStatistics, out: &mut Exposition) {
+    write_buckets(&[("cluster", &cluster.name)], &cluster.locked.lock().batch_sizes, BATCH_BOUNDS, 1.0, out);
+}
+
+/// Writes a histogram of values that are recorded in parts of a unit, `parts` of which are one.
+fn write_buckets(labels: &[(&str, &str)], values: &Distribution, bounds: &[u64], parts: f64, out: &mut Exposition) {
+    let below: Vec<_> = bounds.iter().map(|&bound| (bound as f64 / parts, values.count_up_to(bound))).collect();
+    out.buckets(labels, &below, values.count(), values.sum() as f64 / parts);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Position;
+    use std::time::Duration;
+
+    #[test]
+    fn every_figure_of_a_cluster_is_shown() {
+        let statistics = Statistics::new(["one"]);
+        let at = |ms| SystemTime::UNIX_EPOCH + Duration::from_millis(ms);
+        let cluster = &statistics.clusters()[0];
+        cluster.set_oldest_pending(Some(at(500)));
+        cluster.record_batch(7);
+        statistics.record_applied(0, &Position("1".into()), at(1_000), at(1_004));
+        let text = render(&statistics, at(2_000));
+        for line in [
+            "state{cluster=\"one\",state=\"starting\"} 1",
+            "batches_total{cluster=\"one\"} 1",
+            "oldest_pending_commit_seconds{cluster=\"one\"} 1.5",
+            "commit_seconds_bucket{cluster=\"one\",le=\"0.002\"} 0",
+            "commit_seconds_bucket{cluster=\"one\",le=\"0.005\"} 1",
+            "commit_seconds_sum{cluster=\"one\"} 0.004",
+            "batch_keys_bucket{cluster=\"one\",le=\"5\"} 0",
+            "batch_keys_bucket{cluster=\"one\",le=\"10\"} 1",
+            "batch_keys_count{cluster=\"one\"} 1",
+        ] {
+            assert!(text.contains(&format!("lookaside_invalidator_{line}\n")), "{line}: {text}");
+        }
+        assert!(!text.contains("source_lag_seconds{"), "unknown until it is looked up");
+    }
+}

@@ -1,0 +1,57 @@
+//! Counters of the row rules. Each cluster's pipeline reads the log, so a change counts once for each cluster.
+
+use lookaside_sync::{Mutex, SharedCounter};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The most tables with counters of their own. Reloads may name others; these share one more, named `other`.
+const TABLES_MAX: usize = 1_000;
+const OTHER_TABLES: &str = "other";
+
+/// The counters of all rules.
+#[derive(Debug, Default)]
+pub struct RuleStatistics {
+    /// Changes of rows and of tables with a rule.
+    pub changes: SharedCounter,
+    /// Keys that they named.
+    pub keys: SharedCounter,
+    /// Keys that no server accepts (over 250 bytes, spaces, control characters).
+    pub keys_refused: SharedCounter,
+    /// Changes that cannot be expressed as keys.
+    pub inexpressible: SharedCounter,
+    /// Changes that named no key, for whatever reason, though not those of ignored columns.
+    pub without_key: SharedCounter,
+    /// Flushes of the cluster that rules requested.
+    pub flushes: SharedCounter,
+    /// How often the file was loaded, the start included.
+    pub loads: SharedCounter,
+    /// How often a changed file was refused.
+    pub load_failures: SharedCounter,
+    tables: Mutex<BTreeMap<String, Arc<TableCounters>>>,
+}
+
+/// The counters of one table.
+#[derive(Debug, Default)]
+pub struct TableCounters {
+    /// As [`RuleStatistics::inexpressible`].
+    pub inexpressible: SharedCounter,
+    /// As [`RuleStatistics::without_key`].
+    pub without_key: SharedCounter,
+}
+
+impl RuleStatistics {
+    /// The counters of a table.
+    pub(super) fn table(&self, name: String) -> Arc<TableCounters> {
+        let mut tables = self.tables.lock();
+        let name = if tables.len() < TABLES_MAX || tables.contains_key(&name) { name } else { OTHER_TABLES.into() };
+        tables.entry(name).or_default().clone()
+    }
+
+    /// The tables whose changes could not all be expressed or named no key, with both numbers, by name.
+    pub fn tables_at_fault(&self) -> Vec<(String, u64, u64)> {
+        let tables = self.tables.lock();
+        let numbers = tables
+            .iter()
+            .map(|(name, counters)| (name.clone(), counters.inexpressible.value(), counters.without_key.value()));
+        numbers.filter(|(_, inexpressible, without_key)| inexpressible + without_key > 0).collect()
+    }
+}

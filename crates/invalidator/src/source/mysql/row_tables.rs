@@ -1,0 +1,266 @@
+//! Tables with a rule, as the log describes them: row events go in, keys come out. Part of the
+//! [`assembler`](super::assembler).
+//!
+//! The columns of a table come from its table map and from the catalogue:
+//!
+//! | | from |
+//! |---|---|
+//! | name | the log (`binlog_row_metadata=FULL`), else the catalogue's column at the same place |
+//! | sign, labels | the log, else the catalogue |
+//! | type, character set | the catalogue's column of that name, if the log's column fits it |
+//!
+//! The log is older than the catalogue. If a column does not fit, rows were written before an ALTER TABLE, or the
+//! catalogue is: it is read again, and until both agree, changes are inexpressible. An ALTER TABLE that leaves all types as
+//! they are (it exchanges two names) cannot be noticed at the rows before it without the log's names; but every ALTER
+//! TABLE in the log counts as inexpressible, and comes after them.
+//!
+//! A table without a rule costs a look-up of its name for each table map, and one of a number for each rows event; without
+//! rules, neither.
+
+use super::{
+    catalogue::{Catalogue, Declared},
+    column_type::ColumnType,
+    cursor::{Cursor, Malformed},
+    event::RowsKind,
+    rows::{Columns, LogColumn, PresentColumns, TableMap},
+    table_metadata::TableMetadata,
+    table_statement::TableStatement,
+};
+use crate::rules::{Column, RowChange, RowRules, RowValue, Rules, TableChange, TableName, WatchedTable};
+use std::{collections::BTreeMap, sync::Arc};
+
+/// The tables with a rule.
+pub struct RowTables {
+    row_rules: Arc<RowRules>,
+    /// The version of `rules`.
+    version: u64,
+    rules: Arc<Rules>,
+    catalogue: Catalogue,
+    /// Whether the catalogue must be read before the next event.
+    needs_catalogue: bool,
+    tables: BTreeMap<TableName, Table>,
+    /// Those that statements have changed; their columns do not matter.
+    by_statement: BTreeMap<TableName, WatchedTable>,
+    /// The tables that rows of the open transaction refer to, by number.
+    ids: BTreeMap<u64, TableName>,
+}
+
+/// A table as the log described it last.
+struct Table {
+    description: Vec<u8>,
+    columns: Columns,
+    metadata: TableMetadata,
+    /// How each column is decoded; `None` if that is not known.
+    types: Option<Vec<ColumnType>>,
+    watched: WatchedTable,
+}
+
+impl RowTables {
+    pub fn new(row_rules: Arc<RowRules>) -> RowTables {
+        let rules = row_rules.current();
+        RowTables {
+            version: row_rules.version(),
+            needs_catalogue: !rules.is_empty(),
+            row_rules,
+            rules,
+            catalogue: Catalogue::new(),
+            tables: BTreeMap::new(),
+            by_statement: BTreeMap::new(),
+            ids: BTreeMap::new(),
+        }
+    }
+
+    /// The rules whose tables must be read from the catalogue before the next event; `None` if the present one will do.
+    pub fn needed_catalogue(&mut self) -> Option<Arc<Rules>> {
+        if self.version != self.row_rules.version() {
+            self.version = self.row_rules.version();
+            self.rules = self.row_rules.current();
+            self.tables.clear();
+            self.by_statement.clear();
+            self.needs_catalogue = true;
+        }
+        (self.needs_catalogue && !self.rules.is_empty()).then(|| self.rules.clone())
+    }
+
+    /// Uses `catalogue` from now on.
+    pub fn set_catalogue(&mut self, catalogue: Catalogue) {
+        self.catalogue = catalogue;
+        self.needs_catalogue = false;
+        for rule in self.rules.iter().filter(|rule| !self.catalogue.contains_key(&rule.table)) {
+            tracing::warn!(
+                table = %rule.table,
+                "a rule names a table that the catalogue does not show: it does not exist, or the invalidator's account \
+                 lacks a privilege on it (GRANT SELECT)"
+            );
+        }
+        for (name, table) in &mut self.tables {
+            if let Some(rule) = self.rules.rule(name.schema.as_bytes(), name.name.as_bytes()) {
+                table.types = types_of(&table.columns, &table.metadata, self.catalogue.get(name));
+                let columns =
+                    table.types.as_ref().map(|types| columns_of(types, &table.metadata, &self.catalogue[name]));
+                table.watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), columns.as_deref());
+            }
+        }
+    }
+
+    /// A transaction begins: numbers of tables have new meanings.
+    pub fn begin_transaction(&mut self) {
+        self.ids.clear();
+    }
+
+    /// The log describes a table.
+    pub fn describe(&mut self, map: TableMap<'_>) -> Result<(), Malformed> {
+        if self.rules.is_empty() {
+            return Ok(());
+        }
+        let Some(rule) = self.rules.rule(map.schema, map.name) else {
+            self.ids.remove(&map.table_id);
+            return Ok(());
+        };
+        let name = rule.table.clone();
+        self.ids.insert(map.table_id, name.clone());
+        if self.tables.get(&name).is_some_and(|table| table.description == map.description()) {
+            return Ok(());
+        }
+        let description = map.description().to_vec();
+        let (columns, fields) = map.into_columns_and_fields()?;
+        let metadata = TableMetadata::read(fields)?;
+        let declared = self.catalogue.get(&name);
+        let types = types_of(&columns, &metadata, declared);
+        let known = types.as_ref().zip(declared).map(|(types, declared)| columns_of(types, &metadata, declared));
+        // Once for each description: if it does not fit then either, it is older than the catalogue.
+        self.needs_catalogue |= types.is_none();
+        let watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), known.as_deref());
+        self.tables.insert(name, Table { description, columns, metadata, types, watched });
+        Ok(())
+    }
+
+    /// Whether rows of this table have keys. Others need not be read.
+    pub fn has(&self, table_id: u64) -> bool {
+        !self.ids.is_empty() && self.ids.contains_key(&table_id)
+    }
+
+    /// Appends the keys of the rows of an event. `cursor` is behind which columns are present in the only or old image,
+    /// and, in an update, in the new one.
+    pub fn add_rows(
+        &mut self,
+        table_id: u64,
+        kind: RowsKind,
+        present: (&PresentColumns<'_>, &PresentColumns<'_>),
+        rows: &[u8],
+        keys: &mut Vec<Vec<u8>>,
+    ) -> Result<(), Malformed> {
+        let Some(table) = self.ids.get(&table_id).and_then(|name| self.tables.get_mut(name)) else { return Ok(()) };
+        let Some(types) = table.types.as_ref().filter(|_| table.watched.is_bound()) else {
+            match table.types {
+                None => table.watched.add_table_change(TableChange::UnknownColumns, keys),
+                Some(_) => table.watched.add_row(RowChange::Insert { after: &[] }, keys),
+            }
+            return Ok(());
+        };
+        let decoder = Decoder { columns: &table.columns, types };
+        let needs: Vec<bool> = (0..types.len()).map(|at| table.watched.needs_column(at)).collect();
+        let mut cursor = Cursor::new(rows, "a row");
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        while !cursor.rest().is_empty() {
+            decoder.read_image(present.0, &needs, &mut cursor, &mut before)?;
+            let change = match kind {
+                RowsKind::Insert => RowChange::Insert { after: &before },
+                RowsKind::Delete => RowChange::Delete { before: &before },
+                RowsKind::Update | RowsKind::PartialUpdate => {
+                    if kind == RowsKind::PartialUpdate {
+                        table.columns.skip_partial_options(&mut cursor)?;
+                    }
+                    decoder.read_image(present.1, &needs, &mut cursor, &mut after)?;
+                    RowChange::Update { before: &before, after: &after }
+                }
+            };
+            table.watched.add_row(change, keys);
+        }
+        Ok(())
+    }
+
+    /// Appends the keys that a statement without rows makes stale.
+    pub fn add_statement(&mut self, schema: &[u8], sql: &[u8], keys: &mut Vec<Vec<u8>>) {
+        if self.rules.is_empty() {
+            return;
+        }
+        let Some(statement) = TableStatement::parse(schema, sql) else { return };
+        let rules = self.rules.clone();
+        for rule in statement.named_rules(&rules) {
+            if !matches!(statement.change, Some(TableChange::Truncate | TableChange::Statement)) {
+                self.needs_catalogue = true;
+            }
+            let Some(change) = statement.change else { continue };
+            let watched = self
+                .by_statement
+                .entry(rule.table.clone())
+                .or_insert_with(|| WatchedTable::new(self.row_rules.clone(), rule.clone(), None));
+            watched.add_table_change(change, keys);
+        }
+    }
+}
+
+/// How the columns of a table map are decoded; `None` if they do not fit the declared ones.
+fn types_of(columns: &Columns, metadata: &TableMetadata, declared: Option<&Vec<Declared>>) -> Option<Vec<ColumnType>> {
+    let declared = declared?;
+    let columns = columns.0.as_slice();
+    match &metadata.names {
+        Some(names) if names.len() == columns.len() => {}
+        None if declared.len() == columns.len() => {}
+        _ => return None,
+    }
+    let type_of = |(at, column): (usize, &LogColumn)| {
+        let declaration = match &metadata.names {
+            Some(names) => declared.iter().find(|declared| declared.name == names[at]),
+            None => declared.get(at),
+        };
+        let declaration = declaration.filter(|declared| declared.fits(column.kind, column.metadata));
+        match declaration {
+            Some(declared) => {
+                let (is_unsigned, labels) = (metadata.is_unsigned(columns, at), metadata.labels(columns, at));
+                Some(ColumnType::new(declared, *column, is_unsigned, labels))
+            }
+            // The log names it, so the other columns are known nevertheless.
+            None if metadata.names.is_some() => {
+                Some(ColumnType::Refused("unlike the catalogue's column of this name, or not in it".into()))
+            }
+            None => None,
+        }
+    };
+    columns.iter().enumerate().map(type_of).collect()
+}
+
+fn columns_of(types: &[ColumnType], metadata: &TableMetadata, declared: &[Declared]) -> Vec<Column> {
+    let name = |at: usize| match &metadata.names {
+        Some(names) => names[at].as_str(),
+        None => declared[at].name.as_str(),
+    };
+    types.iter().enumerate().map(|(at, column_type)| column_type.column(name(at))).collect()
+}
+
+struct Decoder<'a> {
+    columns: &'a Columns,
+    types: &'a [ColumnType],
+}
+
+impl Decoder<'_> {
+    fn read_image<'r>(
+        &self,
+        present: &PresentColumns<'_>,
+        needs: &[bool],
+        cursor: &mut Cursor<'r>,
+        image: &mut Vec<RowValue<'r>>,
+    ) -> Result<(), Malformed> {
+        image.clear();
+        image.resize(self.types.len(), RowValue::NotInLog);
+        self.columns.read_image(present, cursor, |at, bytes| {
+            if needs[at] {
+                image[at] = match bytes {
+                    None => RowValue::Null,
+                    Some(bytes) => self.types[at].decode(self.columns.0[at], bytes),
+                };
+            }
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! Compares rules with a server: its tables, and what its log will have of them.
+
+use super::{
+    catalogue::{self, Catalogue, Declared, quote},
+    column_type::ColumnType,
+    connection::{MysqlConnection, text},
+    options::MysqlOptions,
+    rows::LogColumn,
+    server_check::variables,
+};
+use crate::{
+    SourceError,
+    rules::{BoundRule, Column, ProblemKind, Refused, Rule, RuleProblem, Rules, Template},
+};
+use lookaside_client::Network;
+
+/// The problems of `rules` with the server that `options` name.
+pub async fn check_rules(
+    network: &dyn Network,
+    options: &MysqlOptions,
+    rules: &Rules,
+) -> Result<Vec<RuleProblem>, SourceError> {
+    let mut connection = MysqlConnection::open(network, options).await?;
+    let variables = variables(&mut connection).await?;
+    let value = |name: &str| variables.get(name).map_or("", String::as_str);
+    let catalogue = catalogue::load(&mut connection, rules).await?;
+    let mut problems = check_log(value("binlog_format"), value("binlog_row_metadata"));
+    for rule in rules.iter() {
+        check_rule(rule, &catalogue, value("binlog_row_image"), &mut problems);
+        if catalogue.contains_key(&rule.table) {
+            check_foreign_keys(&mut connection, rule, &mut problems).await?;
+        }
+    }
+    Ok(problems)
+}
+
+fn check_log(format: &str, metadata: &str) -> Vec<RuleProblem> {
+    let mut problems = Vec::new();
+    let mut add = |kind, why: String| problems.push(RuleProblem { table: None, kind, why });
+    if !matches!(format, "ROW" | "") {
+        add(
+            ProblemKind::LogLacks,
+            format!(
+                "binlog_format is {format}, so the log has statements instead of rows; SET GLOBAL binlog_format = 'ROW'"
+            ),
+        );
+    }
+    if metadata != "FULL" {
+        let present = if metadata.is_empty() { "missing" } else { metadata };
+        add(
+            ProblemKind::Warning,
+            format!(
+                "binlog_row_metadata is {present}: the log has no names of columns, so rows that are read after a later \
+                 ALTER TABLE may be misread until it is read, too; SET GLOBAL binlog_row_metadata = 'FULL'"
+            ),
+        );
+    }
+    problems
+}
+
+fn check_rule(rule: &Rule, catalogue: &Catalogue, row_image: &str, problems: &mut Vec<RuleProblem>) {
+    let mut add = |kind, why: String| problems.push(RuleProblem { table: Some(rule.table.clone()), kind, why });
+    let Some(declared) = catalogue.get(&rule.table) else {
+        return add(
+            ProblemKind::TableMissing,
+            format!("does not exist, or the account has no privilege on it; GRANT SELECT ON {} TO it", rule.table),
+        );
+    };
+    if let Err(Refused(reasons)) = BoundRule::bind(rule, &columns(declared)) {
+        reasons.into_iter().for_each(|why| add(ProblemKind::RuleRefused, why));
+    }
+    for column in rule.templates.iter().flat_map(Template::columns) {
+        let Some(declared) = declared.iter().find(|declared| declared.name.eq_ignore_ascii_case(column)) else {
+            continue;
+        };
+        let is_lacking = match row_image {
+            "MINIMAL" => !declared.is_primary,
+            "NOBLOB" => declared.is_blob() && !declared.is_primary,
+            _ => false,
+        };
+        if is_lacking {
+            add(
+                ProblemKind::LogLacks,
+                format!(
+                    "has column {column}, of which the log lacks the old value, as binlog_row_image is {row_image}; \
+                     SET GLOBAL binlog_row_image = 'FULL'"
+                ),
+            );
+        }
+    }
+}
+
+fn columns(declared: &[Declared]) -> Vec<Column> {
+    let column = |declared: &Declared| {
+        let log_column = LogColumn { kind: 0, metadata: [0, 0] };
+        ColumnType::new(declared, log_column, None, None).column(&declared.name)
+    };
+    declared.iter().map(column).collect()
+}
+
+/// Rows that a foreign key changes are not in the log of InnoDB's servers.
+async fn check_foreign_keys(
+    connection: &mut MysqlConnection,
+    rule: &Rule,
+    problems: &mut Vec<RuleProblem>,
+) -> Result<(), SourceError> {
+    let sql = format!(
+        "SELECT CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS \
+         WHERE CONSTRAINT_SCHEMA = {} AND TABLE_NAME = {}",
+        quote(&rule.table.schema),
+        quote(&rule.table.name)
+    );
+    for row in connection.query(&sql).await? {
+        let changes_rows = |at| !matches!(text(&row, at).as_deref(), Some("RESTRICT" | "NO ACTION") | None);
+        if changes_rows(1) || changes_rows(2) {
+            let name = text(&row, 0).unwrap_or_default();
+            problems.push(RuleProblem {
+                table: Some(rule.table.clone()),
+                kind: ProblemKind::Warning,
+                why: format!(
+                    "has the foreign key {name} with ON DELETE {} ON UPDATE {}: rows that it changes are not in the log; \
+                     change them by statements, or give the referenced table a rule for their keys",
+                    text(&row, 1).unwrap_or_default(),
+                    text(&row, 2).unwrap_or_default(),
+                ),
+            });
+        }
+    }
+    Ok(())
+}

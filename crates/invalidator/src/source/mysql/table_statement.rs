@@ -1,0 +1,246 @@
+//! Statements in the log that change tables without their rows: DDL, TRUNCATE, and changes in the statement format.
+//!
+//! A statement is lexed, not parsed: every identifier in it that is a watched table's name counts. So an identifier that
+//! is a column's name and a table's may count needlessly, and no table is missed, but for those that a statement in the
+//! statement format changes through a view, a trigger or a routine.
+//!
+//! | statement | change |
+//! |---|---|
+//! | TRUNCATE | truncated |
+//! | ALTER TABLE, DROP TABLE, RENAME TABLE, CREATE OR REPLACE TABLE; DROP DATABASE for all of its tables | schema |
+//! | INSERT, UPDATE, DELETE, REPLACE, LOAD, WITH, CALL, SELECT, DO | statement |
+//! | others, and those of temporary tables | none |
+
+use crate::rules::{Rule, Rules, TableChange};
+use memchr::{memchr, memmem};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+/// What a statement does to the tables that it names.
+#[derive(Clone, Copy, Debug)]
+pub struct TableStatement<'a> {
+    /// `None` if rows stay as they are: CREATE TABLE.
+    pub change: Option<TableChange>,
+    /// The schema of unqualified names.
+    schema: &'a [u8],
+    sql: &'a [u8],
+    /// Whether it drops a whole schema.
+    drops_schema: bool,
+}
+
+impl<'a> TableStatement<'a> {
+    /// Parses a statement that was executed in `schema`; `None` if it changes no table.
+    pub fn parse(schema: &'a [u8], sql: &'a [u8]) -> Option<TableStatement<'a>> {
+        let words: Vec<Cow<'_, [u8]>> = Tokens { sql }.filter_map(Token::into_name).take(6).collect();
+        let is = |at: usize, expected: &[&str]| {
+            words.get(at).is_some_and(|word| expected.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
+        };
+        let statement = |change| Some(TableStatement { change, schema, sql, drops_schema: false });
+        if is(0, &["truncate"]) {
+            return statement(Some(TableChange::Truncate));
+        }
+        if is(0, &["insert", "update", "delete", "replace", "load", "with", "call", "select", "do"]) {
+            return statement(Some(TableChange::Statement));
+        }
+        if is(0, &["alter", "drop", "rename"]) && (1..4).any(|at| is(at, &["table", "tables"])) {
+            return statement(Some(TableChange::SchemaChange)).filter(|_| !is(1, &["temporary"]));
+        }
+        if is(0, &["drop"]) && is(1, &["database", "schema"]) {
+            let change = Some(TableChange::SchemaChange);
+            return Some(TableStatement { change, schema, sql, drops_schema: true });
+        }
+        if is(0, &["create"]) && is(1, &["or"]) && is(3, &["table"]) {
+            return statement(Some(TableChange::SchemaChange));
+        }
+        if is(0, &["create"]) && is(1, &["table"]) {
+            return statement(None);
+        }
+        None
+    }
+
+    /// The rules whose tables it names. Names are compared without regard to the case of ASCII letters, as some servers
+    /// do. One pass over the statement, whatever the number of rules.
+    pub fn named_rules<'r>(&self, rules: &'r Rules) -> Vec<&'r Arc<Rule>> {
+        let mut by_name: BTreeMap<Vec<u8>, Vec<&Arc<Rule>>> = BTreeMap::new();
+        for rule in rules.iter() {
+            let name = if self.drops_schema { &rule.table.schema } else { &rule.table.name };
+            by_name.entry(name.to_ascii_lowercase().into_bytes()).or_default().push(rule);
+        }
+        let mut named: Vec<&Arc<Rule>> = Vec::new();
+        // The name before a dot, once the dot has been read.
+        let (mut qualifier, mut last): (Option<Cow<'_, [u8]>>, Option<Cow<'_, [u8]>>) = (None, None);
+        for token in (Tokens { sql: self.sql }) {
+            match token {
+                Token::Dot => qualifier = last.take(),
+                Token::Other => (qualifier, last) = (None, None),
+                Token::Name(name) => {
+                    let schema = qualifier.take();
+                    let schema = schema.as_deref().unwrap_or(self.schema);
+                    for rule in by_name.get(&name.to_ascii_lowercase()).into_iter().flatten() {
+                        let is_of_schema =
+                            self.drops_schema || schema.eq_ignore_ascii_case(rule.table.schema.as_bytes());
+                        if is_of_schema && !named.contains(rule) {
+                            named.push(rule);
+                        }
+                    }
+                    last = Some(name);
+                }
+            }
+        }
+        named
+    }
+}
+
+enum Token<'a> {
+    Name(Cow<'a, [u8]>),
+    Dot,
+    /// A string, or another character.
+    Other,
+}
+
+impl<'a> Token<'a> {
+    fn into_name(self) -> Option<Cow<'a, [u8]>> {
+        match self {
+            Token::Name(name) => Some(name),
+            Token::Dot | Token::Other => None,
+        }
+    }
+}
+
+/// The rest of a statement.
+struct Tokens<'a> {
+    sql: &'a [u8],
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        loop {
+            let rest = self.sql;
+            let (token, length) = match *rest.first()? {
+                b'`' | b'"' => {
+                    let (name, length) = quoted(rest);
+                    (Some(Token::Name(name.into())), length)
+                }
+                b'\'' => (Some(Token::Other), string_bytes(rest)),
+                b'#' => (None, line_bytes(rest)),
+                b'-' if rest.starts_with(b"-- ") => (None, line_bytes(rest)),
+                // Executable comments hold code.
+                b'/' if rest.starts_with(b"/*!") || rest.starts_with(b"/*M!") => {
+                    let head = if rest[2] == b'!' { 3 } else { 4 };
+                    (None, head + rest[head..].iter().take_while(|byte| byte.is_ascii_digit()).count())
+                }
+                b'/' if rest.starts_with(b"/*") => {
+                    (None, memmem::find(&rest[2..], b"*/").map_or(rest.len(), |end| end + 4))
+                }
+                b'.' => (Some(Token::Dot), 1),
+                byte if is_word(byte) => {
+                    let length = rest.iter().take_while(|byte| is_word(**byte)).count();
+                    (Some(Token::Name(rest[..length].into())), length)
+                }
+                byte if byte.is_ascii_whitespace() => (None, 1),
+                _ => (Some(Token::Other), 1),
+            };
+            self.sql = &rest[length..];
+            if token.is_some() {
+                return token;
+            }
+        }
+    }
+}
+
+fn line_bytes(text: &[u8]) -> usize {
+    memchr(b'\n', text).map_or(text.len(), |end| end + 1)
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || byte >= 0x80
+}
+
+/// The identifier at the start of `text`, and its length with the quotes.
+fn quoted(text: &[u8]) -> (Vec<u8>, usize) {
+    let quote = text[0];
+    let (mut name, mut at) = (Vec::new(), 1);
+    while let Some(&byte) = text.get(at) {
+        at += 1;
+        if byte == quote {
+            if text.get(at) != Some(&quote) {
+                break;
+            }
+            at += 1;
+        }
+        name.push(byte);
+    }
+    (name, at)
+}
+
+/// The length of the string at the start of `text`. A backslash is taken for an escape, as in the default SQL mode.
+fn string_bytes(text: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(&byte) = text.get(at) {
+        at += if byte == b'\\' { 2 } else { 1 };
+        if byte == b'\'' {
+            return at;
+        }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The change of app.users by a statement in the schema `app`; `None` if it is not named or does not change.
+    fn change_of(sql: &str) -> Option<TableChange> {
+        let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['a']").expect("valid");
+        TableStatement::parse(b"app", sql.as_bytes()).filter(|found| !found.named_rules(&rules).is_empty())?.change
+    }
+
+    #[test]
+    fn statements_are_classified() {
+        for (sql, expected) in [
+            ("TRUNCATE TABLE users", Some(TableChange::Truncate)),
+            ("truncate `app`.`users` /* why */", Some(TableChange::Truncate)),
+            ("TRUNCATE other.users", None),
+            ("TRUNCATE users_old", None),
+            ("DROP TABLE IF EXISTS `a`, `users` /* generated by server */", Some(TableChange::SchemaChange)),
+            ("DROP TEMPORARY TABLE IF EXISTS users", None),
+            ("DROP /*!40005 TEMPORARY */ TABLE users", None),
+            ("DROP DATABASE IF EXISTS app", Some(TableChange::SchemaChange)),
+            ("DROP DATABASE other", None),
+            ("DROP INDEX name ON users", None),
+            ("ALTER TABLE users ADD COLUMN a INT", Some(TableChange::SchemaChange)),
+            ("ALTER ONLINE IGNORE TABLE app . users TRUNCATE PARTITION p0", Some(TableChange::SchemaChange)),
+            ("RENAME TABLE users TO users_old, users_new TO users", Some(TableChange::SchemaChange)),
+            ("CREATE OR REPLACE TABLE users (id INT)", Some(TableChange::SchemaChange)),
+            ("CREATE TABLE users (id INT)", None),
+            ("CREATE TEMPORARY TABLE users (id INT)", None),
+            ("UPDATE users SET name = 'x'", Some(TableChange::Statement)),
+            ("UPDATE posts SET text = 'it\\'s users'", None),
+            ("UPDATE posts SET text = 1 # users", None),
+            ("INSERT INTO \"users\" VALUES (1)", Some(TableChange::Statement)),
+            ("GRANT SELECT ON users TO reader", None),
+            ("", None),
+        ] {
+            assert_eq!(change_of(sql), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn the_creation_of_a_table_is_reported_without_a_change() {
+        let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['a']").expect("valid");
+        let statement =
+            TableStatement::parse(b"", b"CREATE TABLE IF NOT EXISTS App.Users (id INT)").expect("it names one");
+        assert_eq!((statement.change, statement.named_rules(&rules).len()), (None, 1));
+    }
+
+    #[test]
+    fn unterminated_quotes_end_with_the_statement() {
+        for sql in
+            ["TRUNCATE `users", "TRUNCATE users /*", "UPDATE users SET a = '\\", "TRUNCATE users --", "/*!", "\""]
+        {
+            let _ = change_of(sql);
+        }
+        assert_eq!(change_of("TRUNCATE `users"), Some(TableChange::Truncate));
+    }
+}

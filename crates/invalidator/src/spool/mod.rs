@@ -1,0 +1,344 @@
+//! The spool: commits that were read from a log which cannot be read again, on disk until every cluster has them
+//! (ADR 014). Serves the delete path of PostgreSQL.
+//!
+//! ```text
+//!                                        +--> reader.rs of cluster one --> its pipeline --> its position on disk
+//! log -> gate -> writer.rs -> segments --+
+//!          ^         |                   +--> reader.rs of cluster two --> its pipeline --> its position on disk
+//!          |         v
+//!          +---- what is synced may be removed from the log
+//!
+//! position.rs    positions, and the losses before them        record.rs      the format of a segment
+//! segments.rs    which segment a cluster needs                storage.rs     the files
+//! recovery.rs    what a crash has left
+//! ```
+//!
+//! Invariants:
+//! * The log is released up to what is synced, and no further. A crash loses nothing: what was written and not synced is
+//!   read again.
+//! * Clusters read what is written, before it is synced: a delete needs no sync. So a saved position may be beyond the
+//!   end of a spool that a crash has cut off. What is before the position is skipped then.
+//! * Whatever is in the spool has passed the gate.
+//! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position, in
+//!   a new segment, and while none can be created nothing is read.
+//! * The spool has a limit. Beyond it the oldest segment is removed, and the clusters that need it have lost their
+//!   position. A cluster that is down delays no other, and does not make the database keep its log.
+//! * A loss is a record. Each cluster finds it, now or after a restart, and is flushed or stopped.
+
+mod position;
+mod reader;
+mod record;
+mod recovery;
+mod segments;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use reader::SpooledLog;
+pub use storage::{SegmentFiles, SegmentFolder};
+pub use writer::{SavedStart, SpoolWriter};
+
+use crate::{CommitLog, Commits, Position, SourceError, observe::spool_stats::SpoolStatistics};
+use lookaside_sync::Mutex;
+use position::SpoolPosition;
+use record::{Base, HEADER, Record, encode, encode_commit};
+use segments::{Place, Segments, SpoolSegment};
+use std::{collections::BTreeMap, io, sync::Arc};
+use tokio::sync::watch;
+
+/// The least limit of a spool.
+pub const SPOOL_BYTES_MIN: u64 = 1 << 20;
+/// A segment of at least this size is closed, or of an eighth of the limit.
+const SEGMENT_BYTES_MAX: u64 = 4 << 20;
+
+/// The commits of one log that some cluster still needs.
+pub struct Spool {
+    files: Arc<dyn SegmentFiles>,
+    log: Arc<dyn CommitLog>,
+    bytes_max: u64,
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+    statistics: Arc<SpoolStatistics>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` until the log was read for the first time.
+    segments: Option<Segments>,
+    /// Whether the newest segment may be extended.
+    is_open: bool,
+    is_starting: bool,
+    next_number: u64,
+    /// Everything up to here survives a crash of the machine. Means nothing while there are no segments.
+    synced: SpoolPosition,
+    /// Why nothing is read; `None` while the log is read.
+    failure: Option<SourceError>,
+    /// By cluster: what it has acknowledged; `None` until that is known.
+    held: BTreeMap<String, Option<SpoolPosition>>,
+}
+
+impl Spool {
+    /// Reads what an earlier run has left in `files`; blocks. `clusters` are all that will read the spool. At most about
+    /// `bytes_max` bytes are kept.
+    pub fn recover<'a>(
+        files: Arc<dyn SegmentFiles>,
+        log: Arc<dyn CommitLog>,
+        bytes_max: u64,
+        clusters: impl IntoIterator<Item = &'a str>,
+        statistics: Arc<SpoolStatistics>,
+    ) -> Result<Arc<Spool>, String> {
+        let recovered = recovery::recover(&*files, &*log)?;
+        let synced = recovered.segments.as_ref().map(|segments| segments.end.clone());
+        let state = State {
+            segments: recovered.segments,
+            is_open: recovered.is_intact,
+            is_starting: recovered.is_starting,
+            next_number: recovered.next_number,
+            synced: synced.unwrap_or_else(|| SpoolPosition::new(0, &Position(String::new()))),
+            failure: None,
+            held: clusters.into_iter().map(|cluster| (cluster.to_owned(), None)).collect(),
+        };
+        let spool =
+            Spool { files, log, bytes_max, state: Mutex::new(state), changed: watch::Sender::new(()), statistics };
+        spool.report();
+        Ok(Arc::new(spool))
+    }
+
+    /// Records that a first start is about to begin: until there are segments, nothing will have been delivered.
+    fn begin_start(&self) -> io::Result<()> {
+        if !self.state.lock().is_starting {
+            self.files.create(self.take_number(), &HEADER)?;
+            self.state.lock().is_starting = true;
+        }
+        Ok(())
+    }
+
+    /// Begins the spool. With `is_orphan` deletes before `position` are lost.
+    fn create(&self, log_identity: &str, position: SpoolPosition, is_orphan: bool) -> io::Result<()> {
+        let base = Base { position: position.clone(), log_identity: log_identity.into(), is_origin: true, is_orphan };
+        let segment = self.create_segment(base)?;
+        let mut state = self.state.lock();
+        state.segments =
+            Some(Segments { log_identity: log_identity.into(), list: [segment].into(), end: position.clone() });
+        state.synced = position;
+        state.is_open = true;
+        drop(state);
+        self.announce();
+        Ok(())
+    }
+
+    /// Makes everything durable that can be read, and a segment that can be extended.
+    fn prepare(&self) -> io::Result<()> {
+        self.sync().inspect_err(|_| self.abandon_segment())?;
+        let base = {
+            let state = self.state.lock();
+            let segments = state.segments.as_ref().expect("the spool was created");
+            (!state.is_open).then(|| Base {
+                position: state.synced.clone(),
+                log_identity: segments.log_identity.clone(),
+                is_origin: false,
+                is_orphan: false,
+            })
+        };
+        match base {
+            Some(base) => self.add_segment(base),
+            None => Ok(()),
+        }
+    }
+
+    /// Appends commits that readers see, and whose position is of the present epoch.
+    fn append(&self, commits: &Commits) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        commits.commits.iter().for_each(|commit| encode_commit(commit, &mut bytes));
+        if commits.commits.last().is_none_or(|last| last.position != commits.position) {
+            encode(&Record::Advance(commits.position.clone()), &mut bytes);
+        }
+        let epoch = self.end().epoch;
+        self.append_bytes(&bytes, SpoolPosition::new(epoch, &commits.position))?;
+        self.statistics.commits.add(commits.commits.len() as u64);
+        Ok(())
+    }
+
+    /// Appends a loss, and makes it durable. The next epoch begins at `position`.
+    fn append_gap(&self, position: &Position, why: &str) -> io::Result<()> {
+        let position = SpoolPosition::new(self.end().epoch + 1, position);
+        let mut bytes = Vec::new();
+        encode(&Record::Gap { position: position.clone(), why: why.into() }, &mut bytes);
+        self.append_bytes(&bytes, position)?;
+        self.sync().inspect_err(|_| self.abandon_segment())?;
+        Ok(())
+    }
+
+    fn append_bytes(&self, bytes: &[u8], end: SpoolPosition) -> io::Result<()> {
+        let newest = self.newest();
+        if newest.bytes >= SEGMENT_BYTES_MAX.min(self.bytes_max / 8) {
+            let position = self.sync().inspect_err(|_| self.abandon_segment())?;
+            self.add_segment(Base { position, is_origin: false, is_orphan: false, ..newest.base })?;
+        }
+        let newest = self.newest();
+        if let Err(error) = self.files.append(newest.number, newest.bytes, bytes) {
+            self.abandon_segment();
+            return Err(error);
+        }
+        let mut state = self.state.lock();
+        let segments = state.segments.as_mut().expect("the spool was created");
+        segments.list.back_mut().expect("there is a segment").bytes += bytes.len() as u64;
+        segments.end = end;
+        drop(state);
+        self.announce();
+        Ok(())
+    }
+
+    /// Makes durable what can be read, and returns its position.
+    fn sync(&self) -> io::Result<SpoolPosition> {
+        let (is_open, end) = {
+            let state = self.state.lock();
+            (state.is_open, state.segments.as_ref().map(|segments| segments.end.clone()))
+        };
+        if let Some(end) = end.filter(|_| is_open) {
+            self.files.sync(self.newest().number)?;
+            let mut state = self.state.lock();
+            // Another sync may have been faster.
+            if end.covers(&state.synced, &*self.log) {
+                state.synced = end;
+            }
+        }
+        Ok(self.state.lock().synced.clone())
+    }
+
+    /// Appends nothing more to the newest segment, of which an unknown part is on disk. What it holds beyond the synced
+    /// position will be read again.
+    fn abandon_segment(&self) {
+        let mut state = self.state.lock();
+        state.is_open = false;
+        let synced = state.synced.clone();
+        if let Some(segments) = &mut state.segments {
+            segments.end = synced;
+        }
+    }
+
+    fn add_segment(&self, base: Base) -> io::Result<()> {
+        self.state.lock().is_open = false;
+        let segment = self.create_segment(base)?;
+        let mut state = self.state.lock();
+        let segments = state.segments.as_mut().expect("the spool was created");
+        segments.end = segment.base.position.clone();
+        segments.list.push_back(segment);
+        state.is_open = true;
+        drop(state);
+        self.announce();
+        Ok(())
+    }
+
+    fn create_segment(&self, base: Base) -> io::Result<SpoolSegment> {
+        let number = self.take_number();
+        let mut bytes = HEADER.to_vec();
+        encode(&Record::Base(base.clone()), &mut bytes);
+        if let Err(error) = self.files.create(number, &bytes) {
+            // If this fails, too, the next start removes it.
+            let _ = self.files.remove(number);
+            return Err(error);
+        }
+        Ok(SpoolSegment { number, base, bytes: bytes.len() as u64 })
+    }
+
+    /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.
+    fn remove_segments(&self) -> io::Result<()> {
+        while let Some(number) = self.drop_oldest() {
+            self.files.remove(number)?;
+        }
+        self.report();
+        Ok(())
+    }
+
+    fn drop_oldest(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        let State { segments, held, .. } = &mut *state;
+        let segments = segments.as_mut().filter(|segments| segments.list.len() > 1)?;
+        let needed_by: Vec<_> = held
+            .iter()
+            .filter(|(_, held)| segments.needs_oldest(held.as_ref(), &*self.log))
+            .map(|(cluster, _)| cluster.as_str())
+            .collect();
+        if !needed_by.is_empty() {
+            if segments.bytes() <= self.bytes_max {
+                return None;
+            }
+            let (clusters, bytes_max) = (needed_by.join(" "), self.bytes_max);
+            self.statistics.discarded_segments.add(1);
+            tracing::error!(
+                clusters,
+                bytes_max,
+                "the spool is full: its oldest commits were removed, and these clusters have lost their position"
+            );
+        }
+        segments.list.pop_front().map(|oldest| oldest.number)
+    }
+
+    /// `cluster` will not read before `position` again.
+    fn hold(&self, cluster: &str, position: SpoolPosition) {
+        self.state.lock().held.insert(cluster.to_owned(), Some(position));
+    }
+
+    fn set_failure(&self, failure: Option<SourceError>) {
+        self.state.lock().failure = failure;
+        self.changed.send_replace(());
+    }
+
+    fn announce(&self) {
+        self.changed.send_replace(());
+        self.report();
+    }
+
+    fn report(&self) {
+        let state = self.state.lock();
+        if let Some(segments) = &state.segments {
+            self.statistics.set(
+                segments.list.len() as u64,
+                segments.bytes(),
+                &segments.end.text(),
+                &state.synced.text(),
+            );
+        }
+    }
+
+    fn take_number(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.next_number += 1;
+        state.next_number - 1
+    }
+
+    fn newest(&self) -> SpoolSegment {
+        let state = self.state.lock();
+        let segments = state.segments.as_ref().expect("the spool was created");
+        segments.list.back().expect("there is a segment").clone()
+    }
+
+    fn end(&self) -> SpoolPosition {
+        self.state.lock().segments.as_ref().expect("the spool was created").end.clone()
+    }
+
+    /// `None` until the log was read for the first time.
+    fn log_identity(&self) -> Option<String> {
+        self.state.lock().segments.as_ref().map(|segments| segments.log_identity.clone())
+    }
+
+    fn has_unsynced(&self) -> bool {
+        let state = self.state.lock();
+        state.is_open && state.segments.as_ref().is_some_and(|segments| segments.end != state.synced)
+    }
+
+    /// Whether deletes from before the spool began are lost, and the record of that is missing.
+    fn is_orphan(&self) -> bool {
+        let state = self.state.lock();
+        let segments = state.segments.as_ref();
+        segments.is_some_and(|segments| {
+            segments.list[0].base.is_orphan && segments.end.epoch == segments.list[0].base.position.epoch
+        })
+    }
+
+    fn look(&self, number: u64, at: u64) -> Place {
+        self.state.lock().segments.as_ref().map_or(Place::Removed, |segments| segments.look(number, at))
+    }
+}

@@ -1,0 +1,292 @@
+//! Reads the spool for one cluster: to its pipeline it is the log of the database.
+
+use super::{
+    Spool,
+    position::SpoolPosition,
+    record::{Decoded, HEADER, Record, decode},
+    segments::Place,
+};
+use crate::{Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start};
+use bytes::{Buf, BytesMut};
+use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
+use std::{future::ready, io, sync::Arc};
+
+/// How much is read of a file at once, if a record is not longer.
+const READ_BYTES: usize = 64 << 10;
+
+/// The log, as one cluster reads it.
+#[derive(Clone)]
+pub struct SpooledLog {
+    spool: Arc<Spool>,
+    cluster: String,
+    /// The failure of the writer that the pipeline knows of; `None` if it knows of none.
+    reported: Arc<Mutex<Option<SourceError>>>,
+}
+
+impl SpooledLog {
+    /// The log in `spool` for `cluster`, which is one of those the spool was made for.
+    pub fn new(spool: Arc<Spool>, cluster: &str) -> SpooledLog {
+        SpooledLog { spool, cluster: cluster.to_owned(), reported: Arc::default() }
+    }
+
+    /// Waits until `check` returns something. Fails once for each failure of the writer.
+    async fn wait<T>(&self, mut check: impl FnMut(&Spool) -> Option<T>) -> Result<T, SourceError> {
+        let mut changed = self.spool.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if let Some(found) = check(&self.spool) {
+                return Ok(found);
+            }
+            let failure = self.spool.state.lock().failure.clone();
+            if let Some(failure) = failure.filter(|failure| self.reported.lock().as_ref() != Some(failure)) {
+                *self.reported.lock() = Some(failure.clone());
+                return Err(failure);
+            }
+            changed.changed().await.expect("the spool has the sender");
+        }
+    }
+
+    /// Where reading begins, once the spool has something to read from there or the writer reads.
+    fn begin(&self, spool: &Spool, start: &Start) -> Option<Result<(SpoolPosition, u64), SourceError>> {
+        let state = spool.state.lock();
+        let segments = state.segments.as_ref()?;
+        let oldest = segments.list.front()?;
+        let (from, located) = match start {
+            Start::At(position) => {
+                let from = SpoolPosition::parse(position);
+                if !from.covers(&from, &*spool.log) {
+                    let why = format!("{:?} is no position of this log", position.0);
+                    return Some(Err(SourceError::Unusable { why }));
+                }
+                let located = segments.locate(&from, &*spool.log);
+                (from, located)
+            }
+            // Deletes are lost for every cluster without a position.
+            Start::Now if oldest.base.is_orphan => (oldest.base.position.clone(), Some(oldest)),
+            Start::Now => (segments.end.clone(), segments.list.back()),
+            Start::Earliest => (oldest.base.position.clone(), Some(oldest)),
+        };
+        let Some(segment) = located else {
+            let why = "the spool no longer has the commits after it".into();
+            return Some(Err(SourceError::PositionLost { position: from.text(), why }));
+        };
+        let has_more = from.is_before(&segments.end, &*spool.log);
+        let begin = (from, segment.number);
+        (has_more || state.failure.is_none() || *start == Start::Now).then_some(Ok(begin))
+    }
+}
+
+impl CommitLog for SpooledLog {
+    fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
+        Box::pin(self.wait(Spool::log_identity))
+    }
+
+    fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
+        Box::pin(async move {
+            let (from, segment) = self.wait(|spool| self.begin(spool, start)).await??;
+            *self.reported.lock() = None;
+            self.spool.hold(&self.cluster, from.clone());
+            let source = SpoolSource {
+                log: self.clone(),
+                segment,
+                at: 0,
+                buffer: BytesMut::new(),
+                epoch: 0,
+                position: from.clone(),
+            };
+            Ok(OpenedSource { source: Box::new(source), position: from.text() })
+        })
+    }
+
+    fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+        Box::pin(async {
+            let newest = self.spool.log.newest_position().await?;
+            let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
+            Ok(SpoolPosition::new(epoch, &newest).text())
+        })
+    }
+
+    fn covers(&self, position: &Position, other: &Position) -> bool {
+        SpoolPosition::parse(position).covers(&SpoolPosition::parse(other), &*self.spool.log)
+    }
+
+    /// Of positions of one epoch; unknown between two.
+    fn distance(&self, from: &Position, to: &Position) -> LogDistance {
+        let (from, to) = (SpoolPosition::parse(from), SpoolPosition::parse(to));
+        match from.epoch == to.epoch {
+            true => self.spool.log.distance(&from.position, &to.position),
+            false => LogDistance::default(),
+        }
+    }
+
+    fn release(&self, position: &Position) {
+        self.spool.hold(&self.cluster, SpoolPosition::parse(position));
+    }
+}
+
+/// Reads the spool from a position on.
+struct SpoolSource {
+    log: SpooledLog,
+    /// The segment that is read, and how far.
+    segment: u64,
+    at: u64,
+    /// What was read of it and not decoded.
+    buffer: BytesMut,
+    /// The epoch of the last record.
+    epoch: u64,
+    /// Everything before this was returned, or need not be.
+    position: SpoolPosition,
+}
+
+/// The result of decoding what is in the buffer.
+enum DecodeStep {
+    /// More bytes are needed: this many, in all.
+    Read(usize),
+    Lost(SourceError),
+    Full,
+}
+
+impl SpoolSource {
+    /// Decodes records until `commits` has `keys_max` keys.
+    fn decode_records(&mut self, keys_max: usize, commits: &mut Vec<Commit>) -> Result<DecodeStep, SourceError> {
+        let mut keys: usize = commits.iter().map(|commit| commit.keys.len()).sum();
+        while keys < keys_max {
+            let (record, length) = match decode(&self.buffer) {
+                Decoded::Record(record, length) => (record, length),
+                Decoded::Incomplete(needed) => return Ok(DecodeStep::Read(needed)),
+                Decoded::Invalid => return Err(self.lose("a segment of the spool is damaged")),
+            };
+            match record {
+                Record::Base(base) => self.epoch = base.position.epoch,
+                Record::Commit(commit) => {
+                    let position = SpoolPosition::new(self.epoch, &commit.position);
+                    if self.advance(position.clone()) {
+                        keys += commit.keys.len();
+                        commits.push(Commit { position: position.text(), ..commit });
+                    }
+                }
+                Record::Advance(position) => {
+                    self.advance(SpoolPosition::new(self.epoch, &position));
+                }
+                Record::Gap { position, why } if position.epoch > self.position.epoch => {
+                    // The record stays in the buffer until the commits before it were returned.
+                    if !commits.is_empty() {
+                        return Ok(DecodeStep::Full);
+                    }
+                    return Ok(DecodeStep::Lost(self.lose(&why)));
+                }
+                Record::Gap { position, .. } => self.epoch = position.epoch,
+            }
+            self.buffer.advance(length);
+        }
+        Ok(DecodeStep::Full)
+    }
+
+    /// Moves on to `position`. False if it is before the present one, so that its record is not needed.
+    fn advance(&mut self, position: SpoolPosition) -> bool {
+        let is_new = position.covers(&self.position, &*self.log.spool.log);
+        if is_new {
+            self.position = position;
+        }
+        is_new
+    }
+
+    fn lose(&self, why: &str) -> SourceError {
+        SourceError::PositionLost { position: self.position.text(), why: why.into() }
+    }
+
+    /// Reads until the buffer has `needed` bytes. False if nothing can be read now.
+    async fn fill(&mut self, needed: usize) -> Result<bool, SourceError> {
+        while self.buffer.len() < needed {
+            match self.log.spool.look(self.segment, self.at) {
+                Place::End => return Ok(false),
+                Place::Bytes(bytes) => {
+                    let wanted =
+                        (needed - self.buffer.len()).max(READ_BYTES).min(usize::try_from(bytes).unwrap_or(usize::MAX));
+                    if !self.read(wanted).await? {
+                        self.relocate()?;
+                    }
+                }
+                // What is left in the buffer is of a write that failed.
+                Place::Next(number) => {
+                    self.begin_segment(number);
+                    return Ok(true);
+                }
+                Place::Removed => self.relocate()?,
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads `wanted` bytes; false if the file was removed.
+    async fn read(&mut self, wanted: usize) -> Result<bool, SourceError> {
+        let (files, number, at) = (self.log.spool.files.clone(), self.segment, self.at);
+        let read = tokio::task::spawn_blocking(move || files.read(number, at, wanted)).await;
+        match read.expect("reading a file does not panic") {
+            Ok(bytes) if bytes.is_empty() => Err(self.lose("a segment of the spool was cut off")),
+            Ok(mut bytes) => {
+                self.at += bytes.len() as u64;
+                if at == 0 {
+                    bytes.drain(..HEADER.len().min(bytes.len()));
+                }
+                self.buffer.extend_from_slice(&bytes);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(SourceError::SpoolFailed { why: format!("it cannot be read: {error}") }),
+        }
+    }
+
+    fn begin_segment(&mut self, number: u64) {
+        self.segment = number;
+        self.at = 0;
+        self.buffer.clear();
+    }
+
+    /// The segment was removed: because this cluster has all of it, or because the spool was full.
+    fn relocate(&mut self) -> Result<(), SourceError> {
+        let spool = &self.log.spool;
+        let located = {
+            let state = spool.state.lock();
+            let segments = state.segments.as_ref();
+            segments.and_then(|segments| segments.locate(&self.position, &*spool.log)).map(|segment| segment.number)
+        };
+        match located {
+            Some(number) if number != self.segment => {
+                self.begin_segment(number);
+                Ok(())
+            }
+            _ => Err(self.lose("the spool was full, and its oldest commits were removed")),
+        }
+    }
+}
+
+impl Source for SpoolSource {
+    fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
+        Box::pin(async move {
+            let (before, mut commits) = (self.position.clone(), Vec::new());
+            loop {
+                let needed = match self.decode_records(keys_max.max(1), &mut commits)? {
+                    DecodeStep::Lost(error) => return Err(error),
+                    DecodeStep::Full => break,
+                    DecodeStep::Read(needed) => needed,
+                };
+                if self.fill(needed).await? {
+                    continue;
+                }
+                if !commits.is_empty() || self.position != before {
+                    break;
+                }
+                let (segment, at) = (self.segment, self.at);
+                self.log.wait(|spool| (spool.look(segment, at) != Place::End).then_some(())).await?;
+            }
+            Ok(Commits { commits, position: self.position.text() })
+        })
+    }
+
+    /// Whatever is in the spool has passed the gate.
+    fn wait_until_visible<'a>(&'a mut self, _: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+        Box::pin(ready(Ok(())))
+    }
+}

@@ -1,0 +1,121 @@
+//! Recovery at the start: reads what an earlier run left on disk.
+//!
+//! | found | treated as |
+//! |---|---|
+//! | a newest segment that is cut off or damaged | the part before; the database is asked for the rest |
+//! | an older segment that does not reach up to the next one, or is missing | removed, with all older ones: their deletes are lost for the clusters that need them |
+//! | a segment without a valid base | a start of a segment that failed: removed |
+//! | nothing but a segment with a header alone | a first start that did not finish |
+//! | a newer format | an error: only the newer version can read it |
+
+use super::{
+    position::SpoolPosition,
+    record::{Base, Decoded, HEADER, Record, decode},
+    segments::{Segments, SpoolSegment},
+    storage::SegmentFiles,
+};
+use crate::CommitLog;
+use std::{collections::VecDeque, io};
+
+/// Segments are closed at a smaller size; one batch of commits may follow.
+const SEGMENT_BYTES_READ_MAX: usize = 256 << 20;
+
+/// The state of a spool.
+#[derive(Debug)]
+pub(super) struct Recovered {
+    /// `None` if the spool is empty.
+    pub segments: Option<Segments>,
+    /// Whether the newest segment is intact, so that it can be extended.
+    pub is_intact: bool,
+    /// Whether an earlier run was about to begin to read the log. It has delivered nothing.
+    pub is_starting: bool,
+    pub next_number: u64,
+}
+
+struct ScannedSegment {
+    base: Base,
+    end: SpoolPosition,
+    valid_bytes: u64,
+    is_intact: bool,
+}
+
+pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<Recovered, String> {
+    let failed = |error: io::Error| format!("cannot read the spool: {error}");
+    let numbers = files.numbers().map_err(failed)?;
+    let mut recovered = Recovered {
+        segments: None,
+        is_intact: false,
+        is_starting: false,
+        next_number: numbers.last().map_or(1, |newest| newest + 1),
+    };
+    // Read from the newest on, as far as each one reaches up to the next.
+    let mut list: VecDeque<SpoolSegment> = VecDeque::new();
+    let mut end: Option<SpoolPosition> = None;
+    let mut unconnected = Vec::new();
+    for &number in numbers.iter().rev() {
+        let bytes = files.read(number, 0, SEGMENT_BYTES_READ_MAX).map_err(failed)?;
+        let Some(scan) = scan(&bytes).map_err(|version| {
+            format!("the spool has format {version}, written by a newer version; run that one until all is delivered")
+        })?
+        else {
+            recovered.is_starting |= bytes == HEADER;
+            files.remove(number).map_err(failed)?;
+            continue;
+        };
+        let is_connected = list.front().is_none_or(|next| scan.end.covers(&next.base.position, log));
+        if !unconnected.is_empty() || !is_connected {
+            unconnected.push(number);
+            continue;
+        }
+        if end.is_none() {
+            // It may have been written just before a crash that the system survived.
+            files.sync(number).map_err(failed)?;
+            recovered.is_intact = scan.is_intact;
+            end = Some(scan.end);
+        }
+        list.push_front(SpoolSegment { number, base: scan.base, bytes: scan.valid_bytes });
+    }
+    recovered.segments = end.map(|end| {
+        let log_identity = list.back().map(|newest| newest.base.log_identity.clone()).unwrap_or_default();
+        Segments { log_identity, list, end }
+    });
+    recovered.is_starting &= recovered.segments.is_none();
+    if !unconnected.is_empty() {
+        let (segments, from) = (unconnected.len(), recovered.segments.as_ref().map(|segments| &segments.list[0].base));
+        let from = from.map_or_else(String::new, |base| base.position.text().0);
+        tracing::error!(
+            segments,
+            from,
+            "segments of the spool are damaged or missing: their deletes are lost for clusters with a position before this"
+        );
+        // The oldest first: a crash in between leaves what is unconnected, too.
+        unconnected.iter().rev().try_for_each(|&number| files.remove(number)).map_err(failed)?;
+    }
+    Ok(recovered)
+}
+
+/// The valid part at the start of a segment; `None` if it does not begin with a base. Fails with the version of a newer
+/// format.
+fn scan(bytes: &[u8]) -> Result<Option<ScannedSegment>, u8> {
+    let Some((header, mut rest)) = bytes.split_first_chunk::<8>() else { return Ok(None) };
+    if header[..7] == HEADER[..7] && header[7] > HEADER[7] {
+        return Err(header[7]);
+    }
+    let Decoded::Record(Record::Base(base), length) = decode(rest) else { return Ok(None) };
+    if *header != HEADER {
+        return Ok(None);
+    }
+    rest = &rest[length..];
+    let mut end = base.position.clone();
+    while let Decoded::Record(record, length) = decode(rest) {
+        match record {
+            Record::Base(_) => break,
+            Record::Commit(commit) => end.position = commit.position,
+            Record::Advance(position) => end.position = position,
+            Record::Gap { position, .. } => end = position,
+        }
+        rest = &rest[length..];
+    }
+    let valid_bytes = (bytes.len() - rest.len()) as u64;
+    Ok(Some(ScannedSegment { base, end, valid_bytes, is_intact: rest.is_empty() }))
+}

@@ -1,0 +1,201 @@
+//! The files of a spool: numbered segments in one folder. All calls block.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Keys may be confidential.
+const FOLDER_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+const SUFFIX: &str = ".commits";
+const DIGITS: usize = 16;
+
+/// A folder of numbered files.
+pub trait SegmentFiles: Send + Sync {
+    /// The numbers of all files, in order.
+    fn numbers(&self) -> io::Result<Vec<u64>>;
+    /// Creates a file with these bytes. When this returns they survive a crash of the machine.
+    fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Writes `bytes` at the offset `at`, which is the end of the file.
+    fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()>;
+    /// When this returns all bytes of the file survive a crash of the machine.
+    fn sync(&self, number: u64) -> io::Result<()>;
+    /// Reads from the offset `at`: `bytes_max` bytes, or less at the end of the file.
+    fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>>;
+    /// Removes a file. A missing file is no error.
+    fn remove(&self, number: u64) -> io::Result<()>;
+}
+
+/// The files in a folder of the file system.
+#[derive(Clone, Debug)]
+pub struct SegmentFolder(PathBuf);
+
+impl SegmentFolder {
+    /// The folder, which is created if it is missing.
+    pub fn open(path: &Path) -> io::Result<SegmentFolder> {
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
+        // The entry of a new folder must survive a crash, as its files do.
+        File::open(path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")))?
+            .sync_all()?;
+        Ok(SegmentFolder(path.to_path_buf()))
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        self.0.join(format!("{number:0DIGITS$}{SUFFIX}"))
+    }
+}
+
+impl SegmentFiles for SegmentFolder {
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse::<u64>().ok());
+            if entry.file_type()?.is_file() {
+                numbers.extend(number);
+            }
+        }
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(self.path(number))?;
+        file.write_all_at(bytes, 0)?;
+        file.sync_all()?;
+        File::open(&self.0)?.sync_all()
+    }
+
+    fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.path(number))?.write_all_at(bytes, at)
+    }
+
+    fn sync(&self, number: u64) -> io::Result<()> {
+        File::open(self.path(number))?.sync_data()
+    }
+
+    fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
+        let file = File::open(self.path(number))?;
+        let mut bytes = vec![0; bytes_max];
+        let mut filled = 0;
+        while filled < bytes_max {
+            match file.read_at(&mut bytes[filled..], at + filled as u64)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    fn remove(&self, number: u64) -> io::Result<()> {
+        fs::remove_file(self.path(number)).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use lookaside_sync::Mutex;
+    use std::collections::BTreeMap;
+
+    /// Files in memory that outlive a spool, with faults.
+    #[derive(Debug, Default)]
+    pub struct MemoryFiles(pub Mutex<MemoryFilesState>);
+
+    #[derive(Debug, Default)]
+    pub struct MemoryFilesState {
+        /// The bytes of each file, and how many of them are synced.
+        pub files: BTreeMap<u64, (Vec<u8>, usize)>,
+        /// Free space; `None` if it is unlimited.
+        pub free_bytes: Option<usize>,
+        pub fails_to_sync: bool,
+    }
+
+    impl MemoryFiles {
+        /// A crash of the machine: of its unsynced bytes each file keeps as many as `kept` returns for their number.
+        pub fn crash(&self, mut kept: impl FnMut(usize) -> usize) {
+            for (bytes, synced) in self.0.lock().files.values_mut() {
+                let unsynced = bytes.len() - *synced;
+                bytes.truncate(*synced + kept(unsynced).min(unsynced));
+                *synced = bytes.len();
+            }
+        }
+    }
+
+    impl MemoryFilesState {
+        fn write(&mut self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
+            let fitting = self.free_bytes.map_or(bytes.len(), |free| free.min(bytes.len()));
+            self.free_bytes = self.free_bytes.map(|free| free - fitting);
+            let (content, _) = self.files.entry(number).or_default();
+            content.truncate(at as usize);
+            content.extend_from_slice(&bytes[..fitting]);
+            if fitting < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+
+    impl SegmentFiles for MemoryFiles {
+        fn numbers(&self) -> io::Result<Vec<u64>> {
+            Ok(self.0.lock().files.keys().copied().collect())
+        }
+
+        fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
+            assert!(!self.0.lock().files.contains_key(&number), "file {number} exists");
+            self.0.lock().write(number, 0, bytes)?;
+            self.sync(number)
+        }
+
+        fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
+            self.0.lock().write(number, at, bytes)
+        }
+
+        fn sync(&self, number: u64) -> io::Result<()> {
+            let mut state = self.0.lock();
+            if state.fails_to_sync {
+                return Err(io::Error::other("a bad sector"));
+            }
+            let (bytes, synced) = state.files.get_mut(&number).ok_or(io::ErrorKind::NotFound)?;
+            *synced = bytes.len();
+            Ok(())
+        }
+
+        fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
+            let state = self.0.lock();
+            let (bytes, _) = state.files.get(&number).ok_or(io::ErrorKind::NotFound)?;
+            Ok(bytes.iter().skip(at as usize).take(bytes_max).copied().collect())
+        }
+
+        fn remove(&self, number: u64) -> io::Result<()> {
+            self.0.lock().files.remove(&number);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn files_are_created_extended_read_and_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let folder = SegmentFolder::open(&directory.path().join("spool")).expect("it is created");
+        for files in [&folder as &dyn SegmentFiles, &MemoryFiles::default()] {
+            files.create(2, b"abc").expect("it is created");
+            files.create(11, b"x").expect("it is created");
+            files.append(2, 3, b"def").expect("it is extended");
+            files.sync(2).expect("it exists");
+            assert_eq!(files.numbers().expect("it lists"), [2, 11]);
+            assert_eq!(files.read(2, 2, 3).expect("it exists"), b"cde");
+            assert_eq!(files.read(2, 4, 100).expect("it exists"), b"ef");
+            for _ in 0..2 {
+                files.remove(2).expect("a missing file is no error");
+            }
+            assert!(files.read(2, 0, 1).is_err());
+        }
+        fs::write(directory.path().join("spool/notes.txt"), "").expect("written");
+        assert_eq!(folder.numbers().expect("it lists"), [11]);
+    }
+}

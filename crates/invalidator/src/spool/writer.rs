@@ -1,0 +1,214 @@
+//! Reads the log once for all clusters, and writes it to the spool.
+//!
+//! ```text
+//! prepare a segment -> open(synced position) -> next -> gate -> append -> next -> ...
+//!      ^                                                          |
+//!      |                                             sync, release the log, remove segments (meanwhile)
+//!      |____________ delay, after any failure ____________________|
+//! ```
+//!
+//! | crash between | afterwards |
+//! |---|---|
+//! | the mark of a first start and its first segment | the start is repeated at a later present; nothing had been delivered |
+//! | append and sync | the rest is read again; clusters that had it skip it |
+//! | sync and release | it is read again, and skipped as above |
+//! | a loss and its record | the log reports the loss again |
+//! | the save of the last cluster's position and the removal of a segment | it is removed later |
+
+use super::{Spool, position::SpoolPosition};
+use crate::{
+    Commits, OpenedSource, Position, SourceError, Start,
+    observe::log_throttle,
+    source::{RETRY_DELAY_MIN, next_visible},
+};
+use lookaside_telemetry::LogThrottle;
+use std::{convert::Infallible, io, sync::Arc};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+const STATE_GONE: &str = "spool and positions of an earlier run are gone from --state-dir; if no cluster was in use, drop \
+                          the replication slot and empty the folder";
+
+/// What a cluster had saved when the daemon started.
+#[derive(Clone, Debug)]
+pub struct SavedStart {
+    /// The log that the position belongs to.
+    pub log_identity: String,
+    /// The position.
+    pub position: Position,
+}
+
+/// Writes the spool. There is one.
+pub struct SpoolWriter {
+    /// The spool.
+    pub spool: Arc<Spool>,
+    /// Where to begin if there is no spool and no cluster has a saved position.
+    pub start: Start,
+    /// The saved positions of the clusters: a spool that is missing begins at the oldest.
+    pub saved: Vec<SavedStart>,
+    /// About the most keys of one read; each read costs one call of the gate.
+    pub read_keys_max: usize,
+}
+
+impl SpoolWriter {
+    /// Reads and writes for as long as it is polled. May be dropped at any moment.
+    pub async fn run(self) -> Infallible {
+        let mut delay = RETRY_DELAY_MIN;
+        let mut throttle = log_throttle();
+        loop {
+            let before = self.spool.log_identity().map(|_| self.spool.end());
+            let Err(error) = self.read_log().await;
+            if before != self.spool.log_identity().map(|_| self.spool.end()) {
+                delay = RETRY_DELAY_MIN;
+            }
+            log_failure(&error, &mut throttle);
+            delay = delay.min(error.retry_delay_max());
+            self.spool.set_failure(Some(error));
+            sleep(delay).await;
+            delay *= 2;
+        }
+    }
+
+    /// Reads from one source until it fails, or the spool does.
+    async fn read_log(&self) -> Result<Infallible, SourceError> {
+        let log = self.spool.log.clone();
+        let actual = log.identity().await?;
+        match self.spool.log_identity() {
+            Some(spooled) if spooled == actual => {}
+            Some(spooled) => {
+                let why = format!(
+                    "the spool belongs to the log {spooled}, but the source is {actual}. Use the right --source, or \
+                     another --state-dir"
+                );
+                return Err(SourceError::Unusable { why });
+            }
+            None => self.create(&actual).await?,
+        }
+        // First: while nothing can be written nothing is read.
+        self.write(Spool::prepare).await?;
+        let opened = match self.spool.is_orphan() {
+            true => self.record_loss(STATE_GONE.into()).await?,
+            false => match log.open(&Start::At(self.spool.end().position)).await {
+                Err(SourceError::PositionLost { why, .. }) => self.record_loss(why).await?,
+                opened => opened?,
+            },
+        };
+        tracing::info!(log = actual, position = opened.position.0, "reading the commit log into the spool");
+        self.spool.set_failure(None);
+        self.copy(opened).await
+    }
+
+    /// Copies commits to the spool until either fails.
+    async fn copy(&self, mut opened: OpenedSource) -> Result<Infallible, SourceError> {
+        let mut syncs = JoinSet::new();
+        loop {
+            let reading = next_visible(&mut *opened.source, self.read_keys_max);
+            tokio::pin!(reading);
+            let commits: Commits = loop {
+                tokio::select! {
+                    biased;
+                    Some(synced) = syncs.join_next() => {
+                        let synced: SpoolPosition = checked(synced.expect("a sync does not panic"), &self.spool)?;
+                        self.spool.log.release(&synced.position);
+                        self.start_sync(&mut syncs);
+                    }
+                    commits = &mut reading => break commits?,
+                }
+            };
+            self.write(move |spool| spool.append(&commits)).await?;
+            self.start_sync(&mut syncs);
+        }
+    }
+
+    /// Starts to make durable what is not, unless that is going on already.
+    fn start_sync(&self, syncs: &mut JoinSet<io::Result<SpoolPosition>>) {
+        if !syncs.is_empty() || !self.spool.has_unsynced() {
+            return;
+        }
+        let spool = self.spool.clone();
+        syncs.spawn_blocking(move || {
+            let synced = spool.sync().inspect_err(|_| spool.abandon_segment())?;
+            if let Err(error) = spool.remove_segments() {
+                tracing::warn!(%error, "an old segment of the spool was not removed; the next start removes it");
+            }
+            spool.report();
+            Ok(synced)
+        });
+    }
+
+    /// Begins the spool: at the oldest saved position, or else as the options say.
+    async fn create(&self, log_identity: &str) -> Result<(), SourceError> {
+        let log = self.spool.log.clone();
+        let saved = self.saved.iter().filter(|saved| saved.log_identity == log_identity);
+        let saved: Vec<_> = saved.map(|saved| SpoolPosition::parse(&saved.position)).collect();
+        let epoch = saved.iter().map(|saved| saved.epoch).max();
+        let oldest = saved.into_iter().filter(|saved| Some(saved.epoch) == epoch);
+        let oldest = oldest.reduce(|oldest, saved| if saved.is_before(&oldest, &*log) { saved } else { oldest });
+        if let Some(oldest) = oldest {
+            // Whether the log still reaches back to it is seen when it is opened.
+            return self.write_segment(log_identity, oldest, false).await;
+        }
+        if self.start == Start::Now && !self.spool.state.lock().is_starting {
+            if let Some(position) = log.remembered_position().await? {
+                tracing::error!(position = position.0, "the database remembers a reader of this name: {STATE_GONE}");
+                return self.write_segment(log_identity, SpoolPosition::new(0, &position), true).await;
+            }
+            self.write(Spool::begin_start).await?;
+        }
+        let (position, is_orphan) = match log.open(&self.start).await {
+            Err(SourceError::PositionLost { position, .. }) => (position, true),
+            opened => (opened?.position, false),
+        };
+        self.write_segment(log_identity, SpoolPosition::new(0, &position), is_orphan).await
+    }
+
+    async fn write_segment(&self, identity: &str, at: SpoolPosition, is_orphan: bool) -> Result<(), SourceError> {
+        let identity = identity.to_owned();
+        self.write(move |spool| spool.create(&identity, at, is_orphan)).await
+    }
+
+    /// Writes down that the log no longer reaches back to the end of the spool, and continues from the present. Each
+    /// cluster decides what follows when it gets there.
+    async fn record_loss(&self, why: String) -> Result<OpenedSource, SourceError> {
+        let lost = self.spool.end().text();
+        self.spool.statistics.gaps.add(1);
+        tracing::error!(position = lost.0, why, "deletes after this position are lost for all clusters");
+        let why_nothing = format!("deletes after {} are lost ({why}); waiting for open transactions", lost.0);
+        self.spool.set_failure(Some(SourceError::Unreachable { why: why_nothing }));
+        let mut opened = self.spool.log.open(&Start::Now).await?;
+        // A client that fills a key after the flush sees all commits up to here.
+        opened.source.wait_until_visible(&opened.position).await?;
+        let position = opened.position.clone();
+        self.write(move |spool| spool.append_gap(&position, &why)).await?;
+        Ok(opened)
+    }
+
+    /// Writes to the spool, on a blocking thread.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Spool) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, SourceError> {
+        let spool = self.spool.clone();
+        let done = tokio::task::spawn_blocking(move || work(&spool)).await;
+        checked(done.expect("writing a file does not panic"), &self.spool)
+    }
+}
+
+fn checked<T>(done: io::Result<T>, spool: &Spool) -> Result<T, SourceError> {
+    done.map_err(|error| {
+        spool.statistics.failures.add(1);
+        SourceError::SpoolFailed { why: format!("{error}; make room or mend the disk of --state-dir") }
+    })
+}
+
+fn log_failure(error: &SourceError, throttle: &mut LogThrottle<Instant>) {
+    if throttle.allow(Instant::now()).is_none() {
+        return;
+    }
+    match error {
+        SourceError::SpoolFailed { .. } => tracing::error!(%error, "no cluster gets deletes; retrying"),
+        _ => tracing::warn!(%error, "reading the commit log failed; retrying"),
+    }
+}

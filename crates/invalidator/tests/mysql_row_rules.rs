@@ -1,0 +1,344 @@
+//! Row rules against a real MariaDB, and a MySQL if `MYSQLD` names one: each type, the settings of the log, and
+//! what cannot be expressed as keys.
+
+mod mysql_server;
+
+use lookaside_invalidator::{
+    Start,
+    keys::FLUSH_CLUSTER,
+    rules::{RowRules, Rules},
+    source::mysql::{MysqlOptions, MysqlSource},
+};
+use mysql_server::{Client, Server, keys_of, read_until};
+use std::sync::Arc;
+
+const END: [&str; 2] =
+    ["CREATE TABLE IF NOT EXISTS app.done (a INT)", "INSERT INTO app.done VALUES (1) /* lookaside: end */"];
+
+async fn source(server: &Server, rules: &Arc<RowRules>, start: Start) -> MysqlSource {
+    let options = MysqlOptions { row_rules: rules.clone(), ..server.options() };
+    server.try_source(options, start).await.expect("a source")
+}
+
+fn rules(text: &str) -> Arc<RowRules> {
+    RowRules::new(Rules::parse(text).expect("a valid rule file"))
+}
+
+/// Runs the statements and returns the keys that the log then names, sorted, without repetitions.
+async fn keys_after(client: &mut Client, source: &mut MysqlSource, statements: &[&str]) -> Vec<String> {
+    for statement in statements.iter().chain(&END) {
+        client.run(statement).await;
+    }
+    let mut keys = keys_of(&read_until(source, "end").await);
+    keys.retain(|key| key != "end");
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+fn flush() -> String {
+    String::from_utf8_lossy(FLUSH_CLUSTER).into_owned()
+}
+
+/// Columns, the SQL of a value, and what a key has for it.
+const TYPES: &[(&str, &str, &str)] = &[
+    ("TINYINT", "-128", "-128"),
+    ("TINYINT UNSIGNED", "255", "255"),
+    ("YEAR", "2026", "2026"),
+    ("SMALLINT", "-32768", "-32768"),
+    ("SMALLINT UNSIGNED", "65535", "65535"),
+    ("MEDIUMINT", "-8388608", "-8388608"),
+    ("MEDIUMINT UNSIGNED", "16777215", "16777215"),
+    ("INT(8) ZEROFILL", "42", "42"),
+    ("INT", "-2147483648", "-2147483648"),
+    ("INT UNSIGNED", "4294967295", "4294967295"),
+    ("BIGINT", "-9223372036854775808", "-9223372036854775808"),
+    ("BIGINT UNSIGNED", "18446744073709551615", "18446744073709551615"),
+    ("BOOLEAN", "TRUE", "1"),
+    ("BIT(1)", "b'1'", "1"),
+    ("BIT(60)", "1152921504606846975", "1152921504606846975"),
+    ("DECIMAL(10,2)", "-12.5", "-12.50"),
+    (
+        "DECIMAL(65,30)",
+        "12345678901234567890123456789012345.123456789012345678901234567890",
+        "12345678901234567890123456789012345.123456789012345678901234567890",
+    ),
+    ("DECIMAL(5,0)", "0", "0"),
+    ("VARCHAR(100) CHARACTER SET utf8mb4", "'Zoë🦀'", "Zoë🦀"),
+    ("VARCHAR(100) CHARACTER SET latin1", "'Zoë€'", "Zoë€"),
+    ("VARCHAR(100) CHARACTER SET utf16", "'Zoë🦀'", "Zoë🦀"),
+    ("VARCHAR(100) CHARACTER SET utf16le", "'Zoë🦀'", "Zoë🦀"),
+    ("VARCHAR(100) CHARACTER SET utf32", "'Zoë🦀'", "Zoë🦀"),
+    ("VARCHAR(100) CHARACTER SET ucs2", "'Zoë'", "Zoë"),
+    ("VARCHAR(200) CHARACTER SET utf8mb4", "'Ada'", "Ada"),
+    ("CHAR(10) CHARACTER SET utf8mb4", "'Ada'", "Ada"),
+    ("CHAR(255) CHARACTER SET utf8mb4", "'Ada'", "Ada"),
+    ("CHAR(10) CHARACTER SET ascii", "'Ada'", "Ada"),
+    ("CHAR(10) CHARACTER SET utf16", "'Ada'", "Ada"),
+    ("TINYTEXT CHARACTER SET utf8mb4", "'a'", "a"),
+    ("TEXT CHARACTER SET latin1", "'é'", "é"),
+    ("LONGTEXT CHARACTER SET utf8mb4", "'c'", "c"),
+    ("VARCHAR(10) CHARACTER SET utf8mb4", "''", ""),
+    ("BINARY(4)", "x'00ff0000'", "00ff0000"),
+    ("VARBINARY(4)", "x'00ff0000'", "00ff0000"),
+    ("BLOB", "x'0aff'", "0aff"),
+    ("ENUM('x','it''s','y,z')", "'it''s'", "it's"),
+    ("ENUM('ä','b')", "'ä'", "ä"),
+    ("SET('r','w','x')", "'x,r'", "r,x"),
+    ("SET('a1','a2','a3','a4','a5','a6','a7','a8','a9')", "'a9,a1'", "a1,a9"),
+    ("SET('r','w')", "''", ""),
+    ("DATE", "'2026-01-02'", "2026-01-02"),
+    ("DATETIME", "'2026-01-02 03:04:05'", "2026-01-02T03:04:05"),
+    ("DATETIME(3)", "'2026-01-02 03:04:05.670'", "2026-01-02T03:04:05.67"),
+    ("DATETIME(6)", "'9999-12-31 23:59:59.000001'", "9999-12-31T23:59:59.000001"),
+    ("DATETIME(1)", "'2026-01-02 03:04:05.9'", "2026-01-02T03:04:05.9"),
+    ("TIMESTAMP NULL", "'2026-01-02 03:04:05'", "2026-01-02T01:04:05Z"),
+    ("TIMESTAMP(2) NULL", "'2026-01-02 03:04:05.12'", "2026-01-02T01:04:05.12Z"),
+    ("TIME", "'-838:59:59'", "-838:59:59"),
+    ("TIME", "'09:05:00'", "09:05:00"),
+    ("TIME(2)", "'-00:00:01.25'", "-00:00:01.25"),
+    ("TIME(4)", "'12:34:56.0789'", "12:34:56.0789"),
+    ("TIME(6)", "'-01:00:00.000001'", "-01:00:00.000001"),
+];
+
+/// UUIDs of the versions that MariaDB sorts by time, of others, and of none.
+const MARIADB_TYPES: &[(&str, &str, &str)] = &[
+    ("UUID", "'6ba7b810-9dad-11d1-80b4-00c04fd430c8'", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
+    ("UUID", "'8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa'", "8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa"),
+    ("UUID", "'1ec9414c-232a-6b00-b3c8-9e6bdeced846'", "1ec9414c-232a-6b00-b3c8-9e6bdeced846"),
+    ("UUID", "'017f22e2-79b0-7cc3-98c4-dc0c0c07398f'", "017f22e2-79b0-7cc3-98c4-dc0c0c07398f"),
+    ("UUID", "'00000000-0000-0000-0000-000000000000'", "00000000-0000-0000-0000-000000000000"),
+    ("UUID", "'8d4b9a3e-0a51-4c0e-9d2f-0c7a52b10000'", "8d4b9a3e-0a51-4c0e-9d2f-0c7a52b10000"),
+    ("UUID", "'00000000-0000-4c0e-0d2f-0c7a52b1f0aa'", "00000000-0000-4c0e-0d2f-0c7a52b1f0aa"),
+    ("INT UNSIGNED", "4294967295", "4294967295"),
+];
+
+/// Inserts, updates and deletes a row with every type, and compares the keys.
+async fn check_types(server: &Server, types: &[(&str, &str, &str)]) {
+    let mut client = server.client().await;
+    client.run("SET sql_mode = '', time_zone = '+02:00', NAMES utf8mb4").await;
+    client.run("CREATE DATABASE app").await;
+    let each = |text: &dyn Fn(usize) -> String| (0..types.len()).map(text).collect::<Vec<_>>().join(", ");
+    client.run(&format!("CREATE TABLE app.t ({})", each(&|at| format!("c{at} {}", types[at].0)))).await;
+    client.run("CREATE TABLE app.unwatched (a INT, b FLOAT)").await;
+    let keys = each(&|at| format!("'c{at}:{{c{at}}}'"));
+    let rules = rules(&format!("[[rule]]\ntable = 'app.t'\nkeys = [{keys}]"));
+    let mut source = source(server, &rules, Start::Now).await;
+    let mut expected: Vec<String> = (0..types.len()).map(|at| format!("c{at}:{}", types[at].2)).collect();
+    expected.sort();
+    let insert = format!("INSERT INTO app.t VALUES ({})", each(&|at| types[at].1.to_owned()));
+    let nulls = format!("UPDATE app.t SET {}", each(&|at| format!("c{at} = NULL")));
+    let values = format!("UPDATE app.t SET {}", each(&|at| format!("c{at} = {}", types[at].1)));
+    for statement in [insert.as_str(), &nulls, &values, "DELETE FROM app.t"] {
+        let found = keys_after(&mut client, &mut source, &["INSERT INTO app.unwatched VALUES (1, 2)", statement]).await;
+        assert_eq!(found, expected, "{}", &statement[..6]);
+    }
+    assert_eq!(rules.statistics.inexpressible.value(), 0, "{:?}", rules.statistics.tables_at_fault());
+    assert_eq!(rules.statistics.changes.value(), 4);
+}
+
+fn mariadb_types() -> Vec<(&'static str, &'static str, &'static str)> {
+    [TYPES, MARIADB_TYPES].concat()
+}
+
+#[tokio::test]
+async fn every_type_is_written_as_specified() {
+    check_types(&Server::start(&[]).await, &mariadb_types()).await;
+}
+
+#[tokio::test]
+async fn every_type_is_written_as_specified_with_the_names_of_the_log() {
+    check_types(&Server::start(&["--binlog-row-metadata=FULL"]).await, &mariadb_types()).await;
+}
+
+#[tokio::test]
+async fn every_type_is_written_as_specified_from_compressed_events() {
+    let server = Server::start(&["--log-bin-compress=ON", "--log-bin-compress-min-len=10"]).await;
+    check_types(&server, &mariadb_types()).await;
+}
+
+#[tokio::test]
+async fn every_type_is_written_as_specified_by_mysql() {
+    let Ok(mysqld) = std::env::var("MYSQLD") else { return };
+    for arguments in [
+        &["--binlog-rows-query-log-events=ON"][..],
+        &["--binlog-rows-query-log-events=ON", "--binlog-row-metadata=FULL", "--binlog-transaction-compression=ON"],
+    ] {
+        let server = Server::start_mysql(&mysqld, arguments).await;
+        check_types(&server, TYPES).await;
+    }
+}
+
+/// A new image then has differences of documents, after options that no other event has.
+#[tokio::test]
+async fn partial_updates_of_json_are_read_by_mysql() {
+    let Ok(mysqld) = std::env::var("MYSQLD") else { return };
+    let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
+    let mut client = server.client().await;
+    client.run("CREATE DATABASE app").await;
+    client.run("CREATE TABLE app.t (id INT PRIMARY KEY, a JSON, name VARCHAR(50), b JSON, seen INT)").await;
+    let document = r#"'{"list": [1, 2, 3], "text": "a text that is longer than its change"}'"#;
+    client
+        .run(&format!("INSERT INTO app.t VALUES (1, {document}, 'x', {document}, 7), (2, NULL, 'y', {document}, 7)"))
+        .await;
+    let rules = rules("[[rule]]\ntable = 'app.t'\nkeys = ['t:{id}:{name}:{seen}']");
+    let mut source = source(&server, &rules, Start::Now).await;
+    let statements = [
+        "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'",
+        "UPDATE app.t SET a = JSON_SET(a, '$.list[0]', 9), b = JSON_SET(b, '$.text', 'short'), name = 'z'",
+        "UPDATE app.t SET a = JSON_SET(a, '$.list[1]', 9), seen = 8 WHERE id = 1",
+    ];
+    let keys = keys_after(&mut client, &mut source, &statements).await;
+    assert_eq!(keys, ["t:1:x:7", "t:1:z:7", "t:1:z:8", "t:2:y:7", "t:2:z:7"]);
+}
+
+const USERS: &str = "CREATE TABLE app.users (id INT PRIMARY KEY, email VARCHAR(100) CHARACTER SET utf8mb4, \
+    name VARCHAR(100) CHARACTER SET utf8mb4, seen INT NOT NULL DEFAULT 0, bio TEXT)";
+
+const RULE: &str = "[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}', 'e:{email}', 'all']\nignore_columns = ['seen']\n\
+    otherwise = 'flush-cluster'";
+
+async fn users(arguments: &[&str]) -> (Server, Client, Arc<RowRules>, MysqlSource) {
+    let server = Server::start(arguments).await;
+    let mut client = server.client().await;
+    client.run("CREATE DATABASE app").await;
+    client.run(USERS).await;
+    let rules = rules(RULE);
+    let source = source(&server, &rules, Start::Now).await;
+    (server, client, rules, source)
+}
+
+#[tokio::test]
+async fn rows_comments_and_outbox_are_united() {
+    let (_server, mut client, rules, mut source) = users(&[]).await;
+    client.run("CREATE TABLE app.lookaside_outbox (item VARBINARY(250))").await;
+    let insert = ["INSERT INTO app.users (id, email) VALUES (1, 'a'), (2, NULL) /* lookaside: u:1 comment */"];
+    assert_eq!(keys_after(&mut client, &mut source, &insert).await, ["all", "comment", "e:a", "u:1", "u:2"]);
+    let transaction = [
+        "START TRANSACTION",
+        "UPDATE app.users SET email = 'b' WHERE id = 1",
+        "INSERT INTO app.lookaside_outbox VALUES ('outbox'), ('e:a')",
+        "SAVEPOINT here",
+        "DELETE FROM app.users WHERE id = 2",
+        "ROLLBACK TO here",
+        "COMMIT",
+    ];
+    assert_eq!(keys_after(&mut client, &mut source, &transaction).await, ["all", "e:a", "e:b", "outbox", "u:1"]);
+    assert_eq!(keys_after(&mut client, &mut source, &["UPDATE app.users SET seen = 7"]).await, [""; 0]);
+    assert_eq!(rules.statistics.without_key.value(), 0, "an ignored change is no fault");
+    let both = ["UPDATE app.users SET id = id + 10, email = 'two words', seen = 8 WHERE id = 1"];
+    assert_eq!(keys_after(&mut client, &mut source, &both).await, ["all", "e:b", "u:1", "u:11"]);
+    assert_eq!(rules.statistics.keys_refused.value(), 1);
+    assert_eq!(keys_after(&mut client, &mut source, &["DELETE FROM app.users"]).await, ["all", "u:11", "u:2"]);
+    assert_eq!(rules.statistics.inexpressible.value(), 0);
+}
+
+#[tokio::test]
+async fn changes_of_the_whole_table_are_inexpressible() {
+    let (_server, mut client, rules, mut source) = users(&[]).await;
+    let mut expected = 0;
+    for statement in [
+        "TRUNCATE TABLE app.users",
+        "ALTER TABLE app.users ADD COLUMN extra INT FIRST",
+        "RENAME TABLE app.users TO app.users_old",
+        "RENAME TABLE app.users_old TO app.users",
+        "DROP TABLE app.users",
+    ] {
+        let keys = keys_after(&mut client, &mut source, &[statement]).await;
+        assert_eq!(keys, [flush(), "all".into()], "{statement}");
+        expected += 1;
+        assert_eq!(rules.statistics.inexpressible.value(), expected, "{statement}");
+    }
+    let created =
+        keys_after(&mut client, &mut source, &[USERS, "INSERT INTO app.users (id, email) VALUES (3, 'c')"]).await;
+    assert_eq!(created, ["all", "e:c", "u:3"], "the new table is read from the catalogue before its rows");
+    assert_eq!(rules.statistics.tables_at_fault(), [("app.users".to_owned(), 5, 0)]);
+    // The columns have moved, and the log has no names.
+    let moved = [
+        "ALTER TABLE app.users MODIFY email VARCHAR(100) CHARACTER SET utf8mb4 FIRST",
+        "UPDATE app.users SET email = 'd'",
+    ];
+    assert_eq!(keys_after(&mut client, &mut source, &moved).await, [&flush(), "all", "e:c", "e:d", "u:3"]);
+}
+
+/// The log is read long after an ALTER TABLE that has inserted a column: its rows had the values of other columns under
+/// the names of the new ones.
+#[tokio::test]
+async fn rows_from_before_an_alter_table_do_not_get_its_names() {
+    for (arguments, has_names) in [(&[][..], false), (&["--binlog-row-metadata=FULL"][..], true)] {
+        let (server, mut client, _, source_before) = users(arguments).await;
+        let start = Start::At(source_before.position().clone());
+        client.run("INSERT INTO app.users (id, email, name) VALUES (1, 'a', 'Ada')").await;
+        client.run("ALTER TABLE app.users ADD COLUMN tenant INT NOT NULL DEFAULT 9 FIRST").await;
+        client.run("UPDATE app.users SET email = 'b'").await;
+        let rules = rules(RULE);
+        let mut late = source(&server, &rules, start).await;
+        let keys = keys_after(&mut client, &mut late, &[]).await;
+        assert_eq!(keys, [&flush(), "all", "e:a", "e:b", "u:1"], "after it the columns are known");
+        assert_eq!(rules.statistics.inexpressible.value(), if has_names { 1 } else { 2 }, "the ALTER, and the row");
+
+        // Names are exchanged: without names in the log the rows look alike, and the ALTER makes up for it.
+        let start = Start::At(late.position().clone());
+        client.run("UPDATE app.users SET email = 'c'").await;
+        client
+            .run(
+                "ALTER TABLE app.users CHANGE email name VARCHAR(100) CHARACTER SET utf8mb4, \
+                    CHANGE name email VARCHAR(100) CHARACTER SET utf8mb4",
+            )
+            .await;
+        let mut late = source(&server, &rules, start).await;
+        let keys = keys_after(&mut client, &mut late, &[]).await;
+        assert!(keys.contains(&flush()), "{keys:?}");
+        assert_eq!(keys.contains(&"e:c".to_owned()), has_names, "{keys:?}");
+    }
+}
+
+/// The default of some hosts: the old image has the primary key, and the new one what has changed.
+#[tokio::test]
+async fn what_a_minimal_row_image_lacks_is_inexpressible() {
+    let (_server, mut client, rules, mut source) = users(&["--binlog-row-image=MINIMAL"]).await;
+    let insert = keys_after(&mut client, &mut source, &["INSERT INTO app.users VALUES (1, 'a', 'Ada', 0, '')"]).await;
+    assert_eq!(insert, ["all", "e:a", "u:1"]);
+    assert_eq!(rules.statistics.inexpressible.value(), 0);
+    let update = keys_after(&mut client, &mut source, &["UPDATE app.users SET email = 'b'"]).await;
+    assert_eq!(update, [&flush(), "all", "e:b", "u:1"], "the old address is not in the log");
+    let delete = keys_after(&mut client, &mut source, &["DELETE FROM app.users"]).await;
+    assert_eq!(delete, [&flush(), "all", "u:1"]);
+}
+
+#[tokio::test]
+async fn statements_without_rows_are_inexpressible() {
+    let (_server, mut client, rules, mut source) = users(&[]).await;
+    let statements = [
+        "INSERT INTO app.users (id) VALUES (1)",
+        "SET SESSION binlog_format = 'STATEMENT'",
+        "UPDATE app.users SET email = 'a'",
+        "SET SESSION binlog_format = 'ROW'",
+    ];
+    assert_eq!(keys_after(&mut client, &mut source, &statements).await, [&flush(), "all", "u:1"]);
+    assert_eq!(rules.statistics.tables_at_fault(), [("app.users".to_owned(), 1, 0)]);
+}
+
+#[tokio::test]
+async fn replaced_rules_apply_to_the_next_change() {
+    let (_server, mut client, rules, mut source) = users(&[]).await;
+    let first = keys_after(&mut client, &mut source, &["INSERT INTO app.users (id) VALUES (1)"]).await;
+    assert_eq!(first, ["all", "u:1"]);
+    client.run("CREATE TABLE app.posts (id INT)").await;
+    rules.replace(Rules::parse("[[rule]]\ntable = 'app.posts'\nkeys = ['post:{id}']").expect("valid"));
+    let statements = ["INSERT INTO app.users (id) VALUES (2)", "INSERT INTO app.posts VALUES (3)"];
+    assert_eq!(keys_after(&mut client, &mut source, &statements).await, ["post:3"]);
+}
+
+#[tokio::test]
+async fn a_rule_that_does_not_fit_makes_changes_inexpressible() {
+    let (_server, mut client, rules, mut source) = users(&[]).await;
+    client.run("CREATE TABLE app.scores (id INT, score DOUBLE, gbk VARCHAR(10) CHARACTER SET gbk)").await;
+    for key in ["s:{score}", "s:{gbk}", "s:{gone}"] {
+        let text = format!("[[rule]]\ntable = 'app.scores'\nkeys = ['s:{{id}}', '{key}']\notherwise = 'flush-cluster'");
+        rules.replace(Rules::parse(&text).expect("valid"));
+        let keys = keys_after(&mut client, &mut source, &["INSERT INTO app.scores VALUES (1, 2.5, 'x')"]).await;
+        assert_eq!(keys, [flush()], "{key}");
+    }
+    assert_eq!(rules.statistics.tables_at_fault(), [("app.scores".to_owned(), 3, 3)]);
+}

@@ -1,0 +1,117 @@
+//! Replays of a part of a log, with fakes, in paused time.
+
+mod fakes;
+
+use fakes::{Cluster, Database, FakeLog, ms};
+use lookaside_invalidator::{
+    Position, Start,
+    replay::{ATTEMPTS_MAX, Replay, ReplayFilter},
+};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::time::Instant;
+
+/// A replay of a database with `commits` commits, each of a key `user:N` and a key `page:N`, made N seconds after 1970.
+fn replay_of(commits: usize) -> (Replay, Arc<Database>, Arc<Cluster>) {
+    let database = Database::new();
+    for number in 1..=commits {
+        database.commit(&[&format!("user:{number}"), &format!("page:{number}")], ms(0));
+    }
+    let cluster = Cluster::new(&database);
+    let replay = Replay {
+        log: Arc::new(FakeLog(database.clone())),
+        delivery: Some(cluster.clone()),
+        start: Start::Earliest,
+        to: None,
+        filter: ReplayFilter { since: None, until: None, key_prefix: String::new() },
+        deletes_per_s_max: 1_000_000,
+    };
+    (replay, database, cluster)
+}
+
+fn deleted(cluster: &Cluster) -> Vec<String> {
+    let mut keys: Vec<String> = cluster.state().deleted.iter().map(|(key, _)| key.clone()).collect();
+    keys.sort();
+    keys
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_wanted_keys_of_the_wanted_commits_are_deleted() {
+    let at = |s| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(s));
+    let position = |number: u64| Position(number.to_string());
+    for (start, to, since, until) in [
+        (Start::At(position(3)), Some(position(5)), None, None),
+        (Start::Earliest, None, at(4), at(5)),
+        (Start::At(position(2)), None, at(4), at(5)),
+    ] {
+        let (replay, _, cluster) = replay_of(9);
+        let filter = ReplayFilter { since, until, key_prefix: "user:".into() };
+        let summary = Replay { start, to, filter, ..replay }.run(|_| {}).await.expect("it ends");
+        assert_eq!(deleted(&cluster), ["user:4", "user:5"]);
+        assert_eq!((summary.commits, summary.deletes), (2, 2), "{summary:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn replay_ends_at_the_end_that_the_log_had_when_it_began() {
+    let (replay, database, cluster) = replay_of(3);
+    // The gate holds the replay while more is committed.
+    database.commit(&["slow"], ms(100));
+    let running = tokio::spawn(async move { replay.run(|_| {}).await });
+    tokio::time::sleep(ms(50)).await;
+    database.commit(&["later"], ms(0));
+    let summary = running.await.expect("no panic").expect("it ends");
+    assert_eq!((cluster.deletes_of("slow"), cluster.deletes_of("later")), (1, 0));
+    assert_eq!(summary.position, Some(Position("4".into())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rate_is_kept() {
+    let (replay, _, cluster) = replay_of(500);
+    let start = Instant::now();
+    let replay = Replay { deletes_per_s_max: 100, ..replay };
+    replay.run(|_| {}).await.expect("it ends");
+    assert_eq!(deleted(&cluster).len(), 1_000);
+    let seconds = start.elapsed().as_secs_f64();
+    assert!((9.5..11.0).contains(&seconds), "1,000 deletes at 100 a second took {seconds} s");
+    assert!(cluster.state().batches.iter().all(|batch| batch.len() <= 5), "they are spread");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dry_run_sends_nothing() {
+    let (replay, _, cluster) = replay_of(9);
+    let summary = Replay { delivery: None, ..replay }.run(|_| {}).await.expect("it ends");
+    assert_eq!((deleted(&cluster).len(), summary.commits, summary.deletes), (0, 9, 18));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cluster_that_refuses_is_tried_for_a_while() {
+    let (replay, database, cluster) = replay_of(1);
+    cluster.state().refused.push("user:1".into());
+    let error = replay.run(|_| {}).await.expect_err("it gives up");
+    assert!(error.to_string().contains("SERVER_ERROR scripted failure"), "{error}");
+    let tries = cluster.state().batches.iter().filter(|batch| batch.contains(&"user:1".into())).count();
+    assert_eq!(tries, ATTEMPTS_MAX as usize);
+    assert_eq!(cluster.deletes_of("page:1"), 1, "what was acknowledged is not sent again");
+
+    // It can be continued behind the last read.
+    cluster.state().unroutable.push("user:1".into());
+    let summary = replay.run(|_| {}).await.expect("it ends");
+    assert_eq!((summary.deletes, summary.unroutable), (1, 1));
+    database.state().outage = Some(lookaside_invalidator::SourceError::Unreachable { why: "scripted".into() });
+    assert!(replay.run(|_| {}).await.expect_err("no log").to_string().contains("scripted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn position_outside_of_the_log_is_refused() {
+    let (replay, database, _) = replay_of(9);
+    let replay = Replay { to: Some(Position("10".into())), ..replay };
+    let error = replay.run(|_| {}).await.expect_err("there is no tenth commit");
+    assert_eq!(error.to_string(), "the log ends at 9, before the position 10");
+    database.state().purged = 5;
+    let replay = Replay { to: None, start: Start::At(Position("3".into())), ..replay };
+    let error = replay.run(|_| {}).await.expect_err("it was purged");
+    assert!(error.to_string().contains("no longer reaches back to 3"), "{error}");
+}

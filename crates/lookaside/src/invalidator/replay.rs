@@ -1,0 +1,186 @@
+//! `lookaside invalidator replay`: reads a part of a database's log again and sends its deletes to a cluster.
+
+use super::time;
+use anyhow::{Result, anyhow, bail};
+use clap::value_parser;
+use lookaside_client::{LoginNetwork, Network, TcpNetwork};
+use lookaside_invalidator::{
+    CommitLog, Position, Start,
+    observe::stats::Statistics,
+    options::Cluster,
+    pipeline::delivery::{Delivery, connect_routers},
+    replay::{Replay, ReplayFilter, ReplaySummary},
+    source::{
+        mysql::{MysqlLog, MysqlOptions},
+        sqlite::SqliteLog,
+    },
+};
+use serde_json::json;
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+use tokio::task::JoinSet;
+
+/// How often progress is shown.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+pub const EXAMPLES: &str = "Examples:
+  The deletes of the last quarter of an hour, for one cluster:
+    lookaside invalidator replay --database mysql://lookaside:secret@db.example --since 15m \\
+        --cluster front-1=10.0.1.1:5000,10.0.1.2:5000
+
+  How many that would be, of keys that begin with user: only:
+    lookaside invalidator replay --database sqlite:///srv/app.db --from earliest --key-prefix user: \\
+        --cluster front-1=10.0.1.1:5000 --dry-run
+
+A replay reads up to the end that the log has when it begins. It leaves the positions of the running
+daemon alone. MariaDB, MySQL and SQLite only: what a PostgreSQL slot has confirmed cannot be read again.
+
+Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
+from which to continue on standard error; 2 usage error.";
+
+/// The options of `replay`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES, group = clap::ArgGroup::new("start").required(true).multiple(true))]
+pub struct ReplayOptions {
+    /// The database, as the invalidator's --source: sqlite:///PATH, mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT
+    #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
+    database: String,
+    /// The cluster and its routers
+    #[arg(long, value_name = "NAME=HOST:PORT[,HOST:PORT...]")]
+    cluster: Cluster,
+    /// Commits from this time on, by the database's clock: 2026-11-22T19:00:00Z, or how long ago: 90s, 15m, 2h, 1d.
+    /// The log is read from --from, by default from its beginning
+    #[arg(long, value_name = "TIME", value_parser = parse_time, group = "start")]
+    since: Option<SystemTime>,
+    /// Commits up to this time
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    until: Option<SystemTime>,
+    /// Commits after this position, in the database's own notation (0-1-270, UUID:1-5, 4711), or earliest
+    #[arg(long, value_name = "earliest|POSITION", group = "start")]
+    from: Option<String>,
+    /// Commits up to this position; by default to the end that the log has now
+    #[arg(long, value_name = "POSITION")]
+    to: Option<String>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    key_prefix: String,
+    /// Maximum deletes per second, 1 to 1,000,000
+    #[arg(long, value_name = "DELETES", default_value_t = 5_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
+    /// Read and count, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+    /// Milliseconds within which a router must reply to a batch
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = value_parser!(u64).range(1..=600_000))]
+    router_timeout_ms: u64,
+    /// Log in at the routers with the line user:password in this file
+    #[arg(long, value_name = "FILE")]
+    router_login: Option<PathBuf>,
+    /// The table whose inserted rows name a key, as the invalidator's --outbox-table
+    #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
+    outbox_table: String,
+    /// Take keys from the outbox table only
+    #[arg(long)]
+    outbox_only: bool,
+}
+
+fn parse_time(text: &str) -> Result<SystemTime, String> {
+    time::parse(text, SystemTime::now())
+}
+
+/// Runs the command.
+pub fn run(options: &ReplayOptions) -> Result<()> {
+    let network: Arc<dyn Network> = Arc::new(TcpNetwork);
+    let log = open_log(options, &network)?;
+    let routers = match &options.router_login {
+        Some(file) => {
+            Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| anyhow!("--router-login: {why}"))?)
+        }
+        None => network,
+    };
+    let statistics = Statistics::new([options.cluster.name.as_str()]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let begun = Instant::now();
+    let summary = runtime.block_on(async {
+        let mut probes = JoinSet::new();
+        let delivery = (!options.dry_run).then(|| {
+            let (routers_of, timeout_ms) = (&options.cluster.routers, options.router_timeout_ms);
+            let delivery = Arc::new(connect_routers(routers_of, timeout_ms, &routers, &statistics.clusters()[0]));
+            let watched = delivery.clone();
+            probes.spawn(async move { watched.watch_routers().await });
+            delivery as Arc<dyn Delivery>
+        });
+        let replay = Replay {
+            log,
+            delivery,
+            start: match options.from.as_deref() {
+                None | Some("earliest") => Start::Earliest,
+                Some(position) => Start::At(Position(position.into())),
+            },
+            to: options.to.clone().map(Position),
+            filter: ReplayFilter { since: options.since, until: options.until, key_prefix: options.key_prefix.clone() },
+            deletes_per_s_max: options.rate,
+        };
+        let mut shown_at = begun;
+        let show = |summary: &ReplaySummary| {
+            if shown_at.elapsed() >= PROGRESS_INTERVAL {
+                shown_at = Instant::now();
+                eprintln!("{}", describe(summary, options.dry_run));
+            }
+        };
+        replay.run(show).await
+    })?;
+    print_summary(options, &summary, begun.elapsed());
+    Ok(())
+}
+
+fn open_log(options: &ReplayOptions, network: &Arc<dyn Network>) -> Result<Arc<dyn CommitLog>> {
+    let url = &options.database;
+    if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
+        return Ok(Arc::new(SqliteLog::new(path)));
+    }
+    if url.starts_with("mysql://") || url.starts_with("mariadb://") {
+        let server = MysqlOptions::from_url(url).map_err(|why| anyhow!("--database: {why}"))?;
+        let (outbox_table, outbox_only) = (options.outbox_table.clone(), options.outbox_only);
+        let server = MysqlOptions { outbox_table, outbox_only, ..server };
+        return Ok(Arc::new(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
+    }
+    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+        bail!(
+            "PostgreSQL's log cannot be read again: a replication slot ends at what the invalidator has confirmed. \
+             Flush the cluster (flush_all) if its deletes are in doubt"
+        );
+    }
+    // Not the URL itself: it may hold a password.
+    bail!("--database must be sqlite:///PATH, or mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT")
+}
+
+fn describe(summary: &ReplaySummary, is_dry_run: bool) -> String {
+    let verb = if is_dry_run { "found" } else { "sent" };
+    let at = summary.position.as_ref().map_or("-", |position| &position.0);
+    let commits = summary.commits;
+    format!("{commits} commits, {} deletes {verb}, {} without a route, at {at}", summary.deletes, summary.unroutable)
+}
+
+fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, took: Duration) {
+    if !options.json {
+        return println!("{}, in {:.1} s", describe(summary, options.dry_run), took.as_secs_f64());
+    }
+    let summary = json!({
+        "cluster": options.cluster.name,
+        "dry_run": options.dry_run,
+        "commits_read": summary.commits_read,
+        "commits": summary.commits,
+        "deletes": summary.deletes,
+        "unroutable": summary.unroutable,
+        "position": summary.position.as_ref().map(|position| &position.0),
+        "seconds": took.as_secs_f64(),
+    });
+    println!("{summary}");
+}

@@ -1,0 +1,226 @@
+"""Row rules: random schemas and statements by a plain client against a model of the keys; the operator's commands; the
+reload of a rule file."""
+
+import copy
+import json
+import signal
+import subprocess
+
+import pytest
+from processes import PROGRAMS, ROOT, Invalidator, eventually, stats
+from recording_router import RecordingRouter
+from row_model import MARIADB, Session, create_sql, random_table
+
+OUTBOX = "CREATE TABLE app.lookaside_outbox (item VARBINARY(250))"
+STATEMENTS = 60
+
+
+def operate(*arguments):
+    """Runs `lookaside invalidator`."""
+    command = [str(PROGRAMS / "lookaside"), "invalidator", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+class MariaDbClient:
+    """A plain client of MariaDB. The tests of another database need the same methods, and its SQL."""
+
+    sql = MARIADB
+    schema = "app"
+
+    def __init__(self, server) -> None:
+        self.url = server.url
+        self.connection = server.connect(schema=None)
+        self.run(self.sql.session)
+        self.run(OUTBOX)
+
+    def run(self, statement: str) -> None:
+        """Runs a statement."""
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def vary_log(self, seed: int) -> None:
+        """Chooses settings of the log that must make no difference."""
+        self.run(f"SET GLOBAL binlog_row_metadata = '{['NO_LOG', 'FULL', 'MINIMAL'][seed % 3]}'")
+        self.run(f"SET GLOBAL log_bin_compress = {seed % 2}")
+
+    def close(self) -> None:
+        """Ends the connection; the log is as it was."""
+        self.vary_log(0)
+        self.connection.close()
+
+    def mark(self, key: str) -> None:
+        """Commits an outbox row with this key."""
+        self.run(f"INSERT INTO {self.schema}.lookaside_outbox VALUES ('{key}')")
+
+
+@pytest.fixture(params=["mariadb"])
+def client(request):
+    """A client of each database that has row rules."""
+    client = MariaDbClient(request.getfixturevalue(request.param))
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def router():
+    """A router that records deletes."""
+    router = RecordingRouter()
+    yield router
+    router.stop()
+
+
+def keys_until(router: RecordingRouter, client: MariaDbClient, mark: str, flushes: int = 0) -> tuple[set[str], int]:
+    """Everything that was deleted before an outbox row that is committed now, and at least `flushes` flushes, which may
+    come after it."""
+    client.mark(mark)
+    eventually(lambda: router.has(mark) and router.flushes >= flushes, f"{mark} is deleted after {flushes} flushes", 60)
+    keys, flushes = router.take()
+    return keys - {mark}, flushes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_statements_delete_the_keys_of_the_model(client, router, tmp_path, seed):
+    session = Session(seed, [], client.sql)
+    random = session.random
+    client.vary_log(seed)
+    session.tables = [random_table(random, f"{client.schema}.t{number}", client.sql) for number in range(3)]
+    for table in session.tables:
+        client.run(create_sql(table, client.sql))
+    rules = tmp_path / "rules.toml"
+    rules.write_text("\n".join(table.rule() for table in session.tables))
+    checked = operate("check-rules", "--rules", rules, "--database", client.url, "--json")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    daemon = Invalidator(client.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    try:
+        for number in range(STATEMENTS):
+            table = random.choice(session.tables)
+            kind = random.choice(["one", "one", "one", "transaction", "rollback", "truncate"])
+            if kind == "truncate" and random.random() < 0.3:
+                statements, expected = [f"TRUNCATE TABLE {table.name}"], table.constant_keys()
+                table.rows.clear()
+                client.run(statements[0])
+                found, flushes = keys_until(router, client, f"mark:{number}", flushes=1)
+                assert (found, flushes) == (expected, 1), statements
+                continue
+            before = copy.deepcopy(session.tables)
+            count = 1 if kind in ("one", "truncate") else random.randint(1, 5)
+            made = [session.statement(random.choice(session.tables)) for _ in range(count)]
+            statements, expected = [text for text, _ in made], set().union(*(keys for _, keys in made))
+            client.run("BEGIN")
+            for text in statements:
+                client.run(text)
+            client.run("ROLLBACK" if kind == "rollback" else "COMMIT")
+            if kind == "rollback":
+                session.tables, expected = before, set()
+            found, flushes = keys_until(router, client, f"mark:{number}")
+            assert (found, flushes) == (expected, 0), statements
+        eventually(lambda: stats(daemon.port)["cluster:one:pending_keys"] == "0", "all is acknowledged")
+    finally:
+        daemon.stop()
+
+
+USERS = """CREATE TABLE app.users (id INT PRIMARY KEY, email VARCHAR(100), score DOUBLE, bio TEXT,
+  parent INT, FOREIGN KEY (parent) REFERENCES app.users (id) ON DELETE CASCADE)"""
+RULE = '[[rule]]\ntable = "app.users"\nkeys = ["user:{id}", "user_by_email:{email}"]\n'
+
+
+@pytest.fixture
+def users(client):
+    """A client, and a table."""
+    client.run(USERS)
+    return client
+
+
+def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE)
+    daemon = Invalidator(users.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+
+    def stat(name: str) -> int:
+        return int(stats(daemon.port).get(name, "0"))
+
+    try:
+        users.run("INSERT INTO app.users (id, email) VALUES (1, 'a')")
+        assert keys_until(router, users, "first") == ({"user:1", "user_by_email:a"}, 0)
+        for number, (bad, reason) in enumerate(
+            [
+                (RULE + '[[rule]]\ntable = "users"\nkeys = ["x"]\n', "line 5, column 9: the table"),
+                (RULE.replace("{id}", "{gone}"), "has no column gone"),
+                (RULE.replace("{id}", "{score}"), "of type double"),
+                ("", "has no [[rule]]"),
+            ],
+            start=1,
+        ):
+            rules.write_text(bad)
+            eventually(lambda number=number: stat("rules_refused") == number, f"{bad} is refused", 30)
+            assert reason in daemon.log(), daemon.log()
+        users.run("UPDATE app.users SET email = 'b'")
+        assert keys_until(router, users, "second") == ({"user:1", "user_by_email:a", "user_by_email:b"}, 0)
+        rules.write_text(RULE.replace("user:", "account:"))
+        eventually(lambda: stat("rules_loaded") == 2, "the changed file is loaded", 30)
+        users.run("UPDATE app.users SET email = 'c'")
+        assert keys_until(router, users, "third") == ({"account:1", "user_by_email:b", "user_by_email:c"}, 0)
+        daemon.running.send_signal(signal.SIGHUP)
+        eventually(lambda: stat("rules_loaded") == 3, "SIGHUP loads the same file", 30)
+        users.run("ALTER TABLE app.users DROP COLUMN bio")
+        eventually(lambda: stat("table:app.users:inexpressible") == 1, "the ALTER is counted", 30)
+    finally:
+        daemon.stop()
+
+
+def test_rules_that_cannot_be_used_are_refused_at_the_start(users, tmp_path):
+    rules = tmp_path / "rules.toml"
+    for text, code, reason in [
+        ("[[rule]]\ntable = 1\n", 2, "rules.toml: line 2, column 9"),
+        (RULE.replace("{email}", "{score}"), 1, "has column score, which no key can have: it is of type double"),
+    ]:
+        rules.write_text(text)
+        started = subprocess.run(
+            [PROGRAMS / "lookaside-invalidator", "--source", users.url, "--state-dir", tmp_path / "state",
+             "--cluster", "one=127.0.0.1:1", "--listen", "127.0.0.1:0", "--rules", rules],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert started.returncode == code and reason in started.stderr, started.stderr
+
+
+def test_check_rules_reports_every_problem(users, tmp_path):
+    rules = tmp_path / "rules.toml"
+    text = RULE.replace('"]', '", "{bio}", "{score}", "{gone}"]')
+    rules.write_text(text + '[[rule]]\ntable = "app.none"\nkeys = ["x"]\n')
+    users.run("SET GLOBAL binlog_row_image = 'MINIMAL'")
+    try:
+        checked = operate("check-rules", "--rules", rules, "--database", users.url, "--json")
+        shown = operate("check-rules", "--rules", rules, "--database", users.url)
+    finally:
+        users.run("SET GLOBAL binlog_row_image = 'FULL'")
+    assert checked.returncode == shown.returncode == 1
+    report = json.loads(checked.stdout)
+    found = {(problem["table"], problem["kind"]) for problem in report["problems"]}
+    assert not report["good"] and found == {
+        (None, "warning"), ("app.none", "table_missing"), ("app.users", "rule_refused"), ("app.users", "log_lacks"),
+        ("app.users", "warning"),
+    }  # fmt: skip
+    why = " ".join(problem["why"] for problem in report["problems"])
+    for part in ["column email, of which the log lacks", "of type double", "no column gone", "ON DELETE CASCADE"]:
+        assert part in why and part in shown.stdout, why
+    rules.write_text(RULE)
+    good = operate("check-rules", "--rules", rules, "--database", users.url)
+    assert good.returncode == 0 and "1 rules fit" in good.stdout, good.stdout + good.stderr
+
+
+def test_try_shows_what_would_be_deleted(tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE)
+    sql = operate("try", "--sql", "UPDATE t SET a = '/* lookaside: no */' /* lookaside: b a */")
+    assert (sql.returncode, sql.stdout.split()) == (0, ["a", "b"]), sql.stderr
+    after, before = json.dumps({"id": 42, "email": "new"}), json.dumps({"id": 42})
+    row = operate("try", "--rules", rules, "--row", "app.users", after)
+    assert row.stdout.split() == ["user:42", "user_by_email:new"], row.stderr
+    update = operate("try", "--rules", rules, "--row", "app.users", after, "--before", before, "--json")
+    shown = json.loads(update.stdout)
+    assert shown["keys"] == ["user:42", "user_by_email:new"] and "lacks a column" in shown["notes"][0]
+    assert operate("try", "--rules", rules, "--row", "app.posts", after).returncode == 1
+    sample = ROOT / "docs" / "operating" / "rules.toml"
+    post = operate("try", "--rules", sample, "--row", "app.posts", '{"id": 7, "author_id": null}')
+    assert post.stdout.split() == ["front_page", "post:7"], post.stderr
+    assert operate("try").returncode == 2
