@@ -124,8 +124,9 @@ def test_a_pool_changes_while_processes_fail_and_routers_that_are_no_peers_are_f
     assert found_status == 1 and ACKNOWLEDGED in violations(found), found_output
 
 
-# The aim is a second (`make staleness` measures it); this is what a loaded machine keeps.
-STALE_MS_MAX = "2000"
+# The aim, which `make staleness` checks with optimized programs. Unoptimized ones on two processors, with eight busy
+# processes beside them, stay below 250 ms: a router is given up long before a second has passed.
+STALE_MS_MAX = "1000"
 SINGLE_FAULTS = {
     "server hangs": ("hang:one-server-1@1+4",),
     "server killed": ("kill:one-server-1@1+4",),
