@@ -63,7 +63,7 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, and ten minutes of chaos
+soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, and twenty minutes of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
@@ -71,13 +71,14 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_invalidator_faults.py -k many
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
+	$(MAKE) chaos CHAOS="--seconds 600 --routers 3 --resize"
 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
 	PYTHONPATH=tests:. $(PYTHON) -m chaos $(CHAOS)
 
-staleness: install ## for how long old values are read while a process hangs or is dead, drawn (three minutes)
+staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (three minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
-	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)

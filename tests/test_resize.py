@@ -1,13 +1,14 @@
 """A pool changes its servers while rows change: no read is older than a delete that was acknowledged before it.
 
-Two routers, each other's peers, in front of servers that join, leave, return and die. A writer changes rows and deletes
-their keys; readers look aside under leases, and compare every hit with the last acknowledged version.
+Two or three routers, each other's peers, in front of servers that join, leave, return and die. A writer changes rows
+and deletes their keys; readers look aside under leases, and compare every hit with the last acknowledged version.
 """
 
 import contextlib
 import hashlib
 import json
 import random
+import re
 import threading
 
 import pytest
@@ -24,9 +25,9 @@ def text_of(servers: list[Server], **pool) -> str:
 
 
 class Router(Process):
-    """A router with a spool, a peer, and a configuration file of its own."""
+    """A router with a spool, peers, and a configuration file of its own."""
 
-    def __init__(self, tmp_path, text: str, port: int, peer: int) -> None:
+    def __init__(self, tmp_path, text: str, port: int, peers: list[int]) -> None:
         self.port = port
         self.file = tmp_path / f"router-{port}.json"
         self.file.write_text(text)
@@ -34,7 +35,7 @@ class Router(Process):
             PROGRAMS / "lookaside-router", "-p", port, "-f", self.file, "--num-proxies", "2",
             "--server-timeout", "300", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
             "--config-cache", tmp_path / f"cache-{port}.json",
-            "--spool", tmp_path / f"spool-{port}", "--spool-peers", f"127.0.0.1:{peer}",
+            "--spool", tmp_path / f"spool-{port}", "--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers),
             "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over", "--enable-flush-cmd",
         ]  # fmt: skip
         super().__init__(f"router-{port}", command, tmp_path)
@@ -142,14 +143,14 @@ class Traffic:
 
 
 class Region:
-    """Servers, two routers, and traffic. Every pool has the settings `pool`."""
+    """Servers, routers, and traffic. Every pool has the settings `pool`."""
 
-    def __init__(self, tmp_path, **pool) -> None:
+    def __init__(self, tmp_path, routers: int = 2, **pool) -> None:
         self.pool = pool
         self.servers = [Server(f"server-{index}", tmp_path) for index in range(4)]
         self.text = text_of(self.servers[:3], **pool)
-        ports = [free_port(), free_port()]
-        self.routers = [Router(tmp_path, self.text, *pair) for pair in (ports, ports[::-1])]
+        ports = [free_port() for _ in range(routers)]
+        self.routers = [Router(tmp_path, self.text, port, [peer for peer in ports if peer != port]) for port in ports]
         self.traffic = Traffic(ports)
 
     def configure(self, servers: list[int], **pool) -> str:
@@ -220,6 +221,42 @@ def test_configurations_change_twice_within_a_second(region):
         region.wait_in_force()
         region.traffic.flow()
     region.traffic.check()
+
+
+# Two changes, and the server that is killed before them. No configuration is there twice, so it shows when it is seen.
+CHANGES_WITH_A_DEAD_SERVER = {
+    "leaves": ([0, 1], [0, 1, 3], 2),
+    "stays": ([0, 2], [0, 3, 2], 0),
+    "joins": ([3, 2], [3, 2, 1], 1),
+}
+
+
+@pytest.mark.parametrize("region", [{"routers": 3, "resize_warm_up_s": 2}], indirect=True)
+def test_three_routers_change_twice_within_a_second_while_servers_are_killed(region):
+    """The second change meets a router that has begun the first one, one that may have, and one that has it from its
+    peers only; and a server that is dead and in neither, both, or the second. It is started again, empty."""
+    region.traffic.flow()
+    for first, second, killed in CHANGES_WITH_A_DEAD_SERVER.values():
+        region.servers[killed].kill()
+        begun, late = region.routers[0], region.routers[1]
+        before = configurations(begun)
+        text = text_of([region.servers[index] for index in first], **region.pool)
+        for router in (begun, late):
+            router.configure(text)
+        eventually(lambda: configurations(begun) - before, "the first change has begun", 10)  # noqa: B023
+        region.configure(second)
+        region.traffic.flow()
+        region.servers[killed].restart()
+        region.wait_in_force()
+        region.traffic.flow()
+    assert region.total("configuration_changes") >= len(region.routers) * len(CHANGES_WITH_A_DEAD_SERVER)
+    region.wait_steady()
+    region.traffic.check()
+
+
+def configurations(router: Router) -> set[str]:
+    """What a router reads by, waits for and covers."""
+    return set(re.findall(r"[0-9a-f]{32}", router.admin("coverage")))
 
 
 @WARM_UP

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pymysql
 from mariadb import PASSWORD, USER
 
-from chaos.region import Cluster, Region
+from chaos.region import Cluster, Place, Region
 
 REPLY_S = 3.0
 DATABASE_REPLY_S = 60.0
@@ -72,6 +72,18 @@ class CacheConnection:
     async def command(self, request: bytes) -> bytes:
         """A command with an answer of one line."""
         return await self.exchange(request, lambda reader: reader.readuntil(b"\n"))
+
+
+async def read_stats(place: Place) -> dict[str, str]:
+    """`stats` of a process."""
+    async with asyncio.timeout(REPLY_S):
+        reader, writer = await asyncio.open_connection(place.host, place.port)
+        try:
+            writer.write(b"stats\r\n")
+            lines = (await reader.readuntil(b"END\r\n")).decode().splitlines()
+        finally:
+            writer.close()
+    return {name: value for _, name, value in (line.split(" ", 2) for line in lines[:-1])}
 
 
 async def read_value(reader: asyncio.StreamReader) -> Reply:

@@ -1,8 +1,8 @@
 """What must be true when the faults have ended.
 
-The invalidator passes the last commit, no server is fenced, and every key is served by every router. Then the servers
-are read directly, past the routers: each key is absent or equal to its row. What is older now stays so, since no delete
-is left that would remove it.
+The invalidator passes the last commit, no server is fenced, every change of a pool has come to its end, and every key
+is served by every router. Then the servers are read directly, past the routers: each key is absent or equal to its row.
+What is older now stays so, since no delete is left that would remove it.
 """
 
 import asyncio
@@ -47,15 +47,18 @@ def unconverged(region: Region, sequence: int) -> list[str]:
     except Exception as error:  # noqa: BLE001 - pymemcache has errors of its own for half answers
         left.append(f"the invalidator does not answer: {error}")
     for cluster in region.clusters:
-        for router in cluster.routers:
+        for number, router in enumerate(cluster.routers):
             try:
                 figures = router.stats()
+                is_file_read = not region.layout.is_resized or cluster.reads_its_file(number)
             except Exception as error:  # noqa: BLE001 - as above
                 left.append(f"{router.name} does not answer: {error}")
                 continue
             fenced = {name: figures[name] for name in FENCES if figures.get(name, "0") != "0"}
             if fenced:
                 left.append(f"{router.name}: {fenced}")
+            if figures["resize_state"] != "steady" or not is_file_read:
+                left.append(f"{router.name}: a change is {figures['resize_state']}, file is read: {is_file_read}")
     return left
 
 
@@ -95,22 +98,13 @@ async def read_all(cluster: Cluster, number: int, checker: Checker) -> str | Non
 
 
 def check_servers(region: Region, checker: Checker) -> int:
-    """Compares every value in every server and gutter with its row; the number of values.
-
-    After a change of the pool a server may hold copies of keys that it no longer owns, until they are found and
-    removed: what is old is then looked at again, for CONVERGE_S at most.
-    """
+    """Compares every value in every server and gutter with its row; the number of values."""
     with region.database.connect() as connection, connection.cursor() as cursor:
         rows = load_versions(cursor, list(checker.keys))
-    deadline = time.monotonic() + (CONVERGE_S if region.layout.is_resized else 0.0)
-    while True:
-        held, old = 0, []
-        for cluster in region.clusters:
-            for server in cluster.caches():
-                held += look_at_server(checker, cluster, server, rows, old)
-        if not old or time.monotonic() > deadline:
-            break
-        time.sleep(LOOK_S)
+    held, old = 0, []
+    for cluster in region.clusters:
+        for server in cluster.caches():
+            held += look_at_server(checker, cluster, server, rows, old)
     for text in old:
         checker.add_violation(PERMANENT, time.monotonic(), text)
     return held

@@ -9,7 +9,8 @@
 | `disturb` | servers, gutters, routers | the same, and the old or the new process is killed or stopped in the middle |
 | `reload` | clusters | the routers get a new configuration with the same servers, one after another |
 | `partition` | every process of ours | cut off from all (`x`), from one other (`x=y`), or towards it only (`x>y`) |
-| `remove`, `empty`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
+| `remove-killed` | servers | killed, and removed from the pool (`resize`) |
+| `remove`, `empty`, `twice`, `add`, `exchange`, `weigh` | clusters | the pool changes (`resize`) |
 
 A fault is written `KIND:TARGET@AT+SECONDS`, as in `hang:one-server-1@2.5+4`. Faults overlap, but a process has one at a
 time, besides cut links: a fault whose target is still busy with the one before is left out.
@@ -32,6 +33,7 @@ CLUSTER_KINDS = {"reload": 1}
 RESIZE_KINDS = {kind: 1 for kind in resize.KINDS}
 WEIGHTS = {**PROCESS_KINDS, **CLUSTER_KINDS, **RESIZE_KINDS}
 UPGRADES = ("upgrade", "disturb")
+REMOVE_KILLED = "remove-killed"
 # A successor connects within this time, unless the machine is busy.
 DISTURB_S = 0.3
 DATABASE = "database"
@@ -67,11 +69,15 @@ class Fault:
         """The processes that it names."""
         return self.target.replace(">", "=").split("=")
 
-    def occupies(self) -> str:
+    def cluster(self) -> str:
+        """The name of the cluster that it is in."""
+        return self.target.split("-")[0]
+
+    def occupies(self) -> set[str]:
         """The process, part of a cluster, or link that has no other fault meanwhile."""
         if self.kind in RESIZE_KINDS:
-            return f"{resize.KINDS[self.kind]} of {self.target}"
-        return "link " + "=".join(sorted(self.ends())) if self.kind == "partition" else self.target
+            return {f"{resize.KINDS[self.kind]} of {self.cluster()}", self.target} - {self.cluster()}
+        return {"link " + "=".join(sorted(self.ends())) if self.kind == "partition" else self.target}
 
 
 @dataclass
@@ -102,7 +108,9 @@ def schedule(
         kind = rng.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
         cluster = rng.choice(clusters)
         members = servers + routers
-        if kind in CLUSTER_KINDS or kind in RESIZE_KINDS:
+        if kind == REMOVE_KILLED:
+            target = f"{cluster}-server-{rng.randint(1, layout.servers)}"
+        elif kind in CLUSTER_KINDS or kind in RESIZE_KINDS:
             target = cluster
         elif kind in ("kill", "hang") and rng.random() < DATABASE_SHARE:
             target = DATABASE
@@ -139,10 +147,10 @@ class Injector(threading.Thread):
             if self.is_over.wait(max(0.0, self.start_s + fault.at_s - time.monotonic())):
                 break
             with self.lock:
-                if fault.occupies() in self.busy:
+                if fault.occupies() & self.busy:
                     self.skipped.append(fault)
                     continue
-                self.busy.add(fault.occupies())
+                self.busy |= fault.occupies()
             running.append(threading.Thread(target=self.execute, args=(fault,), name=str(fault)))
             running[-1].start()
         longest_s = max((fault.seconds for fault in self.faults), default=0.0)
@@ -165,11 +173,13 @@ class Injector(threading.Thread):
         event.end_s = event.end_s or time.monotonic()
         event.recovered_s = time.monotonic()
         with self.lock:
-            self.busy.discard(fault.occupies())
+            self.busy -= fault.occupies()
 
 
 def apply(region: Region, fault: Fault, rng: random.Random) -> contextlib.AbstractContextManager:
     """The fault holds inside the returned context."""
+    if fault.kind == REMOVE_KILLED:
+        return resize.removed_while_dead(region.cluster(fault.cluster()), region.node(fault.target), rng)
     if fault.kind in RESIZE_KINDS:
         return resize.changed(fault.kind, region.cluster(fault.target), rng)
     if fault.kind == "reload":

@@ -5,6 +5,7 @@ that no client takes the port of a process that is down.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mariadb import MariaDb
-from processes import PROGRAMS, STOP_S, Process, answers, eventually, stats
+from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, stats
 
 from chaos.network import Loopback, Namespaces
 
@@ -179,9 +180,11 @@ class Cluster:
         self.sockets = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))
         self.places: dict[str, Place] = {}
         self.regions: list[str] = []
-        # What faults change: the servers of the pool in order, their weights, and a pool that nothing uses.
+        # What faults change: the servers of the pool in order, their weights, the time in which moved keys are read
+        # from their former owners, and a pool that nothing uses.
         self.members = [f"server-{number + 1}" for number in range(layout.servers)]
         self.weights: dict[str, float] = {}
+        self.warm_up_s = 0
         self.reloads = 0
         self.lock = threading.Lock()
         self.servers: dict[str, Node] = {}
@@ -256,6 +259,7 @@ class Cluster:
         wildcard: str | dict = "PoolRoute|wildcard"
         if self.layout.is_resized:
             pool["weights"] = [self.weights.get(name, 1.0) for name in self.members]
+            pool["resize_warm_up_s"] = self.warm_up_s
             wildcard = {"type": "PoolRoute", "pool": "wildcard", "hash": {"hash_func": "WeightedCh3"}}
         pools = {"wildcard": pool, "gutter": {"servers": [self.gutter.place.address]}}
         if self.reloads % 2:
@@ -280,6 +284,16 @@ class Cluster:
         with self.lock:
             new.write_text(json.dumps(self.configuration()))
             new.replace(path)
+
+    def reads_its_file(self, number: int) -> bool:
+        """Whether a router routes by the configuration that it was given last."""
+        place = self.routers[number].place
+        client = connect(place.port, host=place.host)
+        try:
+            digest = client.get("__mcrouter__.config_md5_digest") or b""
+        finally:
+            client.close()
+        return digest.decode() == hashlib.md5(self.configuration_path(number).read_bytes()).hexdigest()
 
     def stop(self) -> None:
         """Stops all processes and removes the servers' memory, also when one of them fails to stop."""

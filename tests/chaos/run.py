@@ -17,6 +17,7 @@ from chaos.convergence import check_processes, check_served, check_servers, wait
 from chaos.faults import Event, Injector, Plan
 from chaos.network import Loopback, Namespaces
 from chaos.region import Layout, Region
+from chaos.resize import count_changes
 
 WARM_S = 2.0
 
@@ -94,6 +95,8 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
     background = [
         asyncio.create_task(task) for task in (poll_positions(region, checker), watch_processes(region, checker))
     ]
+    if settings.layout.is_resized:
+        background.append(asyncio.create_task(count_changes(region, checker)))
     reading = [asyncio.create_task(reader.run()) for reader in readers]
     await asyncio.sleep(WARM_S)
     writing = [asyncio.create_task(writer.run()) for writer in writers]
