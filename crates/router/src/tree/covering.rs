@@ -91,10 +91,11 @@ impl CoveredPlaces {
         Ok(steps)
     }
 
-    /// Whether the configurations that are read, and were read before, send deletes of a stored key to its owners.
+    /// Whether the configurations that are read, and were read before, send deletes of a stored key to its owners, and
+    /// those to the former one are not left in the background when the new one's are sent.
     pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
         let former = self.others.iter().find(|(_, covered)| *covered.id == *former);
-        let is_former = former.is_some_and(|(placement, _)| placement.places_at(former_owner, stored));
+        let is_former = former.is_some_and(|(placement, _)| placement.awaits_deletes_at(former_owner, stored));
         is_former && self.reads.places_at(owner, stored)
     }
 }

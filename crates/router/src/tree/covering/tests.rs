@@ -53,8 +53,11 @@ impl Route for Server {
 }
 
 fn config(server: &str) -> Arc<RouterConfig> {
-    let text = format!(r#"{{ "pools": {{ "A": {{ "servers": ["{server}"] }} }}, "route": "PoolRoute|A" }}"#);
-    let config = RouterConfig::parse(&text, &Defaults::default(), &DestinationOptions::default());
+    parse(&format!(r#"{{ "pools": {{ "A": {{ "servers": ["{server}"] }} }}, "route": "PoolRoute|A" }}"#))
+}
+
+fn parse(text: &str) -> Arc<RouterConfig> {
+    let config = RouterConfig::parse(text, &Defaults::default(), &DestinationOptions::default());
     Arc::new(config.expect("the configuration is valid"))
 }
 
@@ -196,5 +199,30 @@ async fn neighbours_with_the_same_places_are_deleted_at_once_and_others_again() 
         };
         assert_eq!(servers(&delete()), expected, "{order:?}");
         assert_eq!(servers(&store(StoreMode::Set)).matches("b:1").count(), 1, "an update is not deleted: {order:?}");
+    }
+}
+
+/// A router that read by such a configuration sent the delete to the new owner while that to the former one was still
+/// in flight, and another one copied the old value in that moment.
+#[test]
+fn former_owners_are_not_read_if_deletes_there_are_not_awaited() {
+    for (route, is_owned) in [
+        ("AllSyncRoute", true),
+        ("AllAsyncRoute", false),
+        ("AllInitialRoute", false),
+        ("AllFastestRoute", false),
+        ("AllMajorityRoute", false),
+    ] {
+        let former = parse(&format!(
+            r#"{{
+                "pools": {{ "A": {{ "servers": ["old:1"] }}, "B": {{ "servers": ["old:2"] }} }},
+                "route": {{ "type": "{route}", "children": ["PoolRoute|A", "PoolRoute|B"] }}
+            }}"#
+        ));
+        let covered = vec![CoveredConfig { id: "former".into(), config: former, departed: [].into() }];
+        let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
+        let places = CoveredPlaces::of(&active);
+        let (former_owner, owner) = (Address("old:1".into()), Address("new:1".into()));
+        assert_eq!(places.is_owned("former", &former_owner, &owner, &"k".into()), is_owned, "{route}");
     }
 }
