@@ -120,7 +120,7 @@ impl Tree {
         };
         let covered_places = (!active.covered.is_empty()).then(|| Arc::new(CoveredPlaces::of(active)));
         let former = active.former.clone().zip(covered_places.clone());
-        factory.former_owners = former.map(|(former, places)| FormerOwners::new(former, places));
+        factory.former_owners = former.map(|(former, places)| FormerOwners::new(former, places, config));
         let mut route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
         if let Some(places) = covered_places.clone() {
             factory.add_covered(active);
