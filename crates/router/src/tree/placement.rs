@@ -16,8 +16,8 @@ use crate::config::router_config::RouterConfig;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
-    Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment, Failure,
-    Handle, Outcome, Outcomes, Route, as_delete,
+    Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment,
+    Failure, Handle, Outcome, Outcomes, Route, as_delete,
 };
 use lookaside_sync::Mutex;
 use std::future::ready;
