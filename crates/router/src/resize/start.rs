@@ -66,7 +66,8 @@ async fn ask_and_join(
                 "a peer does not cover the configuration that this router read last: reading by the peer's, and emptying \
                  servers that it does not name before they are read; name all routers of the cluster in --spool-peers"
             );
-            Ok(InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?.unwrap_or(stored))
+            let of_peers = InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?;
+            Ok(of_peers.expect("a peer has reported"))
         }
         None => {
             let of_peers = InitialCoverage::of_peers(&reports, &texts, None, host)?;

@@ -18,9 +18,9 @@
 //!   fill      lease at NEW ---- get at OLD ---- lease-set at NEW          voided
 //!   delete                                delete at OLD ---- delete at NEW
 //! ```
-//! Requests for other keys, and those whose deletes go to other servers first, do not wait.
-//! A configuration with the same places as the one before it adds nothing. For others all places count, also those that
-//! the one before had: several former owners may be read.
+//! A request waits only for the servers to which deletes of its own key go first. A configuration with the same places
+//! as the one before it adds nothing. For others all places count, also those that the one before had: several former
+//! owners may be read.
 //!
 //! The servers are found by a [`Placement`] of each configuration. A server that the routed tree has, too, is reached
 //! through the same destination.

@@ -45,7 +45,7 @@ impl FormerOwners {
         // A server that stays has one destination, also for covering deletes, with the settings in force.
         let mut destination = |(at, server): (usize, &Address)| match self.in_force.get(server) {
             Some(settings) => match factory.leaves.get(server) {
-                Some(leaf) => leaf.clone(),
+                Some(destination) => destination.clone(),
                 None => factory.build_leaf(factory.config, server, settings),
             },
             None => factory.build_leaf(&self.config.config, server, &former.settings_of(at)),
