@@ -169,7 +169,7 @@ impl Background {
     /// A permit for one task on which a client relies. Without one, the caller waits.
     pub(crate) fn try_permit(&self) -> Option<BackgroundPermit> {
         let permit = self.try_acquire();
-        if permit.is_none() && self.0.spawner.is_some() {
+        if permit.is_none() {
             self.0.blocked.fetch_add(1, Relaxed);
         }
         permit

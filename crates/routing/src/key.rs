@@ -32,7 +32,7 @@ pub(crate) fn prefix_bytes(request: &Request<Bytes>) -> usize {
 
 /// The key at the server: without prefix, decoded.
 #[inline]
-pub(crate) fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
+pub fn stored_key(request: &Request<Bytes>) -> Cow<'_, [u8]> {
     if is_encoded(request)
         && let Some(key) = decode_key(&request.key, &mut [0; KEY_BYTES_MAX])
     {

@@ -79,6 +79,7 @@ pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Cl
 pub(crate) use hash::NamesNeeded;
 pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};
 pub use health::{Health, HealthChange, HealthSettings};
+pub use key::stored_key;
 pub use outcome::{as_delete, is_failed_delete, merge_deletes};
 pub use region::{
     root_route::{NoDefaultTree, RootRoute},

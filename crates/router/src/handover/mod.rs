@@ -51,7 +51,8 @@ pub(crate) enum HandoverOutcome {
     Stopped,
 }
 
-/// Sends `Quiesced`, with the state of the start gate, and waits until the other process serves, without a timeout, or until `stop_requested` resolves.
+/// Sends `Quiesced`, with the state of the start gate, and waits until the other process serves, without a timeout, or
+/// until `stop_requested` resolves.
 pub(crate) async fn complete(
     mut successor: Successor,
     is_kept: bool,

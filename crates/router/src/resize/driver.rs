@@ -130,7 +130,7 @@ impl InitialCoverage {
     }
 
     /// The state by the peers' reports and the texts that they have, of a router that has none on disk or an outdated
-    /// one. `None` if no peer has one.
+    /// one. `None` if no peer has reported.
     pub(crate) fn of_peers(
         reports: &[CoverageReport],
         texts: &[String],
@@ -152,7 +152,13 @@ impl InitialCoverage {
             coverage.departed.is_incomplete |= outdated.is_some_and(|one| one.coverage.departed.is_incomplete);
             coverage
         });
-        Ok(coverage.map(|coverage| InitialCoverage { coverage, configs }))
+        match (coverage, reports.first().and_then(|report| report.reads.first())) {
+            (Some(coverage), _) => Ok(Some(InitialCoverage { coverage, configs })),
+            (None, None) => Ok(None),
+            (None, Some(read)) => Err(format!(
+                "a peer reads by the configuration {read} and does not return its text; start this router again"
+            )),
+        }
     }
 }
 

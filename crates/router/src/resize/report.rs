@@ -2,7 +2,8 @@
 //! `__mcrouter__.coverage`, as JSON.
 //!
 //! ```text
-//!   {"reads": [ID, ID], "waits_for": ID, "claims": [ID], "covers": [ID], "departed": ["10.0.0.7:11211"]}
+//!   {"reads": [ID, ID], "waits_for": ID, "claims": [ID], "covers": [ID], "is_ordered": true,
+//!    "departed": ["10.0.0.7:11211"]}
 //! ```
 
 use super::identity::ConfigId;
@@ -20,8 +21,11 @@ pub(crate) struct CoverageReport {
     pub(crate) waits_for: Option<ConfigId>,
     /// Configurations to whose places all its deletes go, and will go until others have seen a report without them.
     pub(crate) claims: BTreeSet<ConfigId>,
-    /// Configurations under which copies may exist, in the order in which deletes of a key go to their places.
+    /// Configurations under which copies may exist.
     pub(crate) covers: Vec<ConfigId>,
+    /// Deletes of a key go to the places under these one after the other, in the order of `covers`. Routers of earlier
+    /// versions send them at once, and report nothing.
+    pub(crate) is_ordered: bool,
     /// Servers that it no longer sends deletes to, and that hold copies.
     pub(crate) departed: BTreeSet<Address>,
 }
@@ -32,6 +36,8 @@ struct Text {
     waits_for: Option<String>,
     claims: Vec<String>,
     covers: Vec<String>,
+    #[serde(default)]
+    is_ordered: bool,
     departed: Vec<String>,
 }
 
@@ -42,6 +48,7 @@ impl CoverageReport {
             waits_for: self.waits_for.map(|id| id.to_string()),
             claims: self.claims.iter().map(ConfigId::to_string).collect(),
             covers: self.covers.iter().map(ConfigId::to_string).collect(),
+            is_ordered: self.is_ordered,
             departed: self.departed.iter().map(Address::to_string).collect(),
         };
         serde_json::to_string(&text).expect("text and lists are JSON")
@@ -56,6 +63,7 @@ impl CoverageReport {
             waits_for: text.waits_for.as_ref().map(id).transpose()?,
             claims: text.claims.iter().map(id).collect::<Result<_, _>>()?,
             covers: text.covers.iter().map(id).collect::<Result<_, _>>()?,
+            is_ordered: text.is_ordered,
             departed: text.departed.iter().map(|name| Address(name.as_str().into())).collect(),
         };
         match report.reads.is_empty() {
@@ -82,9 +90,16 @@ mod tests {
             waits_for: Some(one),
             claims: [one, two].into(),
             covers: vec![two, one],
+            is_ordered: true,
             departed: [Address("10.0.0.7:11211".into())].into(),
         };
         assert_eq!(CoverageReport::parse(report.to_json().as_bytes()), Ok(report));
+        let earlier =
+            r#"{"reads":["1"],"waits_for":null,"claims":[],"covers":[],"departed":[]}"#.replace('1', &one.to_string());
+        assert!(
+            CoverageReport::parse(earlier.as_bytes()).is_ok_and(|report| !report.is_ordered),
+            "of an earlier version"
+        );
         for bad in ["", "{}", r#"{"reads":[],"waits_for":null,"claims":[],"covers":[],"departed":[]}"#] {
             assert!(CoverageReport::parse(bad.as_bytes()).is_err(), "{bad}");
         }

@@ -66,7 +66,8 @@ async fn ask_and_join(
                 "a peer does not cover the configuration that this router read last: reading by the peer's, and emptying \
                  servers that it does not name before they are read; name all routers of the cluster in --spool-peers"
             );
-            Ok(InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?.unwrap_or(stored))
+            let of_peers = InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?;
+            Ok(of_peers.expect("a peer has reported"))
         }
         None => {
             let of_peers = InitialCoverage::of_peers(&reports, &texts, None, host)?;
@@ -93,7 +94,7 @@ fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Option<InitialCover
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resize::{identity::ConfigId, report::CoverageReport};
+    use crate::resize::{identity::ConfigId, report::CoverageReport, status::ResizeStatus};
     use lookaside_client::{Listener, Stream, TcpNetwork};
     use lookaside_routing::{Address, BoxFuture};
     use std::io;
@@ -150,5 +151,31 @@ mod tests {
         let (reports, texts) = ask_peers(&SlowNetwork, &peers, ASK_PEERS_MAX).await;
         server.abort();
         assert_eq!((reports.len(), texts), (1, vec![CONFIG.to_owned(); 2]));
+    }
+
+    struct Host;
+
+    impl ResizeHost for Host {
+        fn status(&self) -> &Arc<ResizeStatus> {
+            unreachable!("no state is shown")
+        }
+
+        fn parse(&self, _: &str) -> Result<RouterConfig, String> {
+            unreachable!("there is no text")
+        }
+
+        fn prepare(&self, _: &ActiveConfigs) {}
+
+        fn record_in_force(&self) {}
+    }
+
+    /// It started as the first of its cluster, or continued from an outdated state.
+    #[test]
+    fn a_peer_without_the_text_of_what_it_reads_is_an_error() {
+        let id = ConfigId::of(CONFIG).expect("a configuration");
+        let report = CoverageReport { reads: vec![id], covers: [id].into(), ..CoverageReport::default() };
+        let refused = InitialCoverage::of_peers(&[report], &[], None, &Host);
+        assert!(refused.is_err_and(|why| why.contains(&id.to_string())));
+        assert!(InitialCoverage::of_peers(&[], &[], None, &Host).is_ok_and(|of_peers| of_peers.is_none()));
     }
 }

@@ -271,8 +271,8 @@ impl Writer {
         }
     }
 
-    /// Writes a peer's request, or a flush record. The file of a peer's fence is written before the fence is raised, and removed after it was
-    /// lowered: a crash in between leaves the server fenced, never unfenced.
+    /// Writes a peer's request, or a flush record. The file of a peer's fence is written before the fence is raised, and
+    /// removed after it was lowered: a crash in between leaves the server fenced, never unfenced.
     fn write_peer_entry(&mut self, server: &Arc<ServerLog>, entry: &WriteEntry) -> io::Result<()> {
         match *entry {
             WriteEntry::Deletes(_) => unreachable!("deletes are grouped by server"),

@@ -18,8 +18,9 @@
 //!   fill      lease at NEW ---- get at OLD ---- lease-set at NEW          voided
 //!   delete                                delete at OLD ---- delete at NEW
 //! ```
-//! A configuration with the same places as the one before it adds nothing. For others all places count, also those that
-//! the one before had: several former owners may be read.
+//! A request waits only for the servers to which deletes of its own key go first. A configuration with the same places
+//! as the one before it adds nothing. For others all places count, also those that the one before had: several former
+//! owners may be read.
 //!
 //! The servers are found by a [`Placement`] of each configuration. A server that the routed tree has, too, is reached
 //! through the same destination.
@@ -32,7 +33,7 @@ use futures_util::future::join_all;
 use lookaside_protocol::Request;
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context, Destination, Failure, Outcome, Outcomes, Route, Verb, is_failed_delete,
-    merge_deletes,
+    merge_deletes, stored_key,
 };
 use lookaside_sync::SharedCounter;
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,10 +92,11 @@ impl CoveredPlaces {
         Ok(steps)
     }
 
-    /// Whether the configurations that are read, and were read before, send deletes of a stored key to its owners.
+    /// Whether the configurations that are read, and were read before, send deletes of a stored key to its owners, and
+    /// those to the former one are not left in the background when the new one's are sent.
     pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
         let former = self.others.iter().find(|(_, covered)| *covered.id == *former);
-        let is_former = former.is_some_and(|(placement, _)| placement.places_at(former_owner, stored));
+        let is_former = former.is_some_and(|(placement, _)| placement.awaits_deletes_at(former_owner, stored));
         is_former && self.reads.places_at(owner, stored)
     }
 }
@@ -150,30 +152,80 @@ struct Part {
     requests: Vec<usize>,
 }
 
-/// The deletes of a batch under one configuration.
+/// The deletes of a group under one configuration.
 type Parts = BTreeMap<Address, Part>;
+
+/// Requests of a batch that wait for the same servers before they are routed.
+struct Group {
+    /// Their indices in the batch.
+    requests: Vec<usize>,
+    batch: Batch,
+    /// Of each other configuration.
+    steps: Vec<Parts>,
+}
 
 impl CoveringRoute {
     async fn cover(&self, batch: Batch, context: &Context) -> Outcomes {
-        let is_delete: Vec<bool> = batch.iter().map(|request| verb(request) == Verb::Delete).collect();
-        let mut steps: Vec<Parts> = self.places.others.iter().map(|_| Parts::new()).collect();
-        // With the index of the request in the batch.
-        let mut covering: Vec<(usize, Outcome)> = Vec::new();
-        for (at, request) in batch.iter().enumerate().filter(|(_, request)| is_covered(request)) {
-            match self.places.steps(request, context) {
-                Ok(of_request) => of_request.into_iter().for_each(|step| add_step(&mut steps, at, step)),
-                Err(failure) => covering.push((at, Err(failure))),
-            }
+        let mut outcomes = vec![Err(Failure::Tko); batch.len()];
+        let (groups, refused) = self.groups_of(batch, context);
+        let groups = join_all(groups.into_iter().map(|group| self.cover_group(group, context))).await;
+        for (at, outcome) in groups.into_iter().flatten() {
+            outcomes[at] = outcome;
         }
+        for (at, is_delete, failure) in refused {
+            merge(&mut outcomes[at], is_delete, Err(failure));
+        }
+        outcomes
+    }
+
+    /// Sorts a batch by the servers that must have replied first. Requests for one key stay in their order. Also returns
+    /// the failures of requests whose places are unknown, and whether they are deletes.
+    fn groups_of(&self, batch: Batch, context: &Context) -> (Vec<Group>, Vec<(usize, bool, Failure)>) {
+        let mut refused = Vec::new();
+        let mut waits: BTreeMap<Vec<u8>, BTreeSet<Address>> = BTreeMap::new();
+        let mut covered = Vec::with_capacity(batch.len());
+        for (at, request) in batch.into_iter().enumerate() {
+            let steps = match is_covered(&request) {
+                true => self.places.steps(&request, context).unwrap_or_else(|failure| {
+                    refused.push((at, verb(&request) == Verb::Delete, failure));
+                    Vec::new()
+                }),
+                false => Vec::new(),
+            };
+            let servers = waits.entry(stored_key(&request).into_owned()).or_default();
+            let earlier = steps.iter().filter(|step| step.config < self.places.reads_at);
+            servers.extend(earlier.flat_map(|step| &step.places).map(|place| place.server.clone()));
+            covered.push((request, steps));
+        }
+        let mut groups: BTreeMap<&BTreeSet<Address>, Group> = BTreeMap::new();
+        for (at, (request, steps)) in covered.into_iter().enumerate() {
+            let new = || Group {
+                requests: Vec::new(),
+                batch: Batch::new(),
+                steps: self.places.others.iter().map(|_| Parts::new()).collect(),
+            };
+            let group = groups.entry(&waits[&*stored_key(&request)]).or_insert_with(new);
+            steps.into_iter().for_each(|step| add_step(&mut group.steps, group.batch.len(), step));
+            group.requests.push(at);
+            group.batch.push(request);
+        }
+        (groups.into_values().collect(), refused)
+    }
+
+    /// The outcome of each request, with its index in the batch.
+    async fn cover_group(&self, group: Group, context: &Context) -> Vec<(usize, Outcome)> {
+        let Group { requests, batch, mut steps } = group;
+        let is_delete: Vec<bool> = batch.iter().map(|request| verb(request) == Verb::Delete).collect();
+        // With the index of the request in the group.
+        let mut covering: Vec<(usize, Outcome)> = Vec::new();
         let after = steps.split_off(self.places.reads_at);
         self.send_in_order(steps, &mut covering).await;
         let mut outcomes = self.routed.route(batch, context).await;
         self.send_in_order(after, &mut covering).await;
         for (at, other) in covering {
-            let routed = std::mem::replace(&mut outcomes[at], Err(Failure::Tko));
-            outcomes[at] = if is_delete[at] { merge_deletes(routed, other) } else { merge_update(routed, other) };
+            merge(&mut outcomes[at], is_delete[at], other);
         }
-        outcomes
+        requests.into_iter().zip(outcomes).collect()
     }
 
     /// Sends the deletes of each configuration when all of the one before have an outcome.
@@ -199,6 +251,12 @@ fn add_step(steps: &mut [Parts], at: usize, step: CoveredStep<'_>) {
         part.batch.push(place.delete);
         part.requests.push(at);
     }
+}
+
+/// Adds the outcome of a delete elsewhere to that of a routed request.
+fn merge(routed: &mut Outcome, is_delete: bool, other: Outcome) {
+    let outcome = std::mem::replace(routed, Err(Failure::Tko));
+    *routed = if is_delete { merge_deletes(outcome, other) } else { merge_update(outcome, other) };
 }
 
 /// The outcome of an update whose key was deleted elsewhere. It must not promise that the old value is gone if it is

@@ -7,8 +7,10 @@
 use super::DestinationFactory;
 use super::active_configs::FormerConfig;
 use super::covering::CoveredPlaces;
-use crate::config::router_config::PoolUse;
-use lookaside_routing::{Destinations as _, FormerOwnerRoute, Handle, Owners, PoolRouteConfig, Route};
+use crate::config::router_config::{PoolUse, RouterConfig};
+use lookaside_routing::{
+    Address, DestinationSettings, Destinations as _, FormerOwnerRoute, Handle, Owners, PoolRouteConfig, Route,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,11 +19,14 @@ pub(super) struct FormerOwners {
     config: FormerConfig,
     pools: BTreeMap<String, PoolUse>,
     places: Arc<CoveredPlaces>,
+    /// Of the servers that the configuration in force names.
+    in_force: BTreeMap<Address, DestinationSettings>,
 }
 
 impl FormerOwners {
-    pub(super) fn new(config: FormerConfig, places: Arc<CoveredPlaces>) -> Arc<FormerOwners> {
-        Arc::new(FormerOwners { pools: config.config.pool_routes(), config, places })
+    pub(super) fn new(config: FormerConfig, places: Arc<CoveredPlaces>, reads: &RouterConfig) -> Arc<FormerOwners> {
+        let in_force = reads.leaves().into_iter().collect();
+        Arc::new(FormerOwners { pools: config.config.pool_routes(), config, places, in_force })
     }
 
     /// `route`, with the former owners of its keys if `handle` is a pool that asks for them.
@@ -37,11 +42,18 @@ impl FormerOwners {
         if pool.resize_warm_up_s == 0 || !is_changed || former.keep_routing_prefix {
             return route;
         }
-        let mut leaf = |(at, server)| factory.build_leaf(&self.config.config, server, &former.settings_of(at));
+        // A server that stays has one destination, also for covering deletes, with the settings in force.
+        let mut destination = |(at, server): (usize, &Address)| match self.in_force.get(server) {
+            Some(settings) => match factory.leaves.get(server) {
+                Some(destination) => destination.clone(),
+                None => factory.build_leaf(factory.config, server, settings),
+            },
+            None => factory.build_leaf(&self.config.config, server, &former.settings_of(at)),
+        };
         let owners = Owners {
             servers: pool.servers.clone(),
             hash: hash.clone(),
-            former: former.servers.iter().enumerate().map(&mut leaf).collect(),
+            former: former.servers.iter().enumerate().map(&mut destination).collect(),
             former_hash: former_hash.clone(),
             is_owned: {
                 let this = self.clone();
@@ -50,5 +62,59 @@ impl FormerOwners {
             unleased_after: factory.config.unleased_copies_after(),
         };
         Arc::new(FormerOwnerRoute::new(route, owners, self.config.counters.clone(), factory.environment()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::router_config::RouterConfig;
+    use crate::tree::Tree;
+    use crate::tree::active_configs::{ActiveConfigs, CoveredConfig, FormerConfig};
+    use lookaside_client::{DestinationOptions, TcpNetwork};
+    use lookaside_routing::Defaults;
+    use std::sync::Arc;
+
+    fn config(pools: &str) -> Arc<RouterConfig> {
+        let text = format!(
+            r#"{{ "pools": {pools}, "route": {{ "type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|B"] }} }}"#
+        );
+        let config = RouterConfig::parse(&text, &Defaults::default(), &DestinationOptions::default());
+        Arc::new(config.expect("the configuration is valid"))
+    }
+
+    /// A change that also turned on TLS, for example: covering deletes went to the servers that stay by the former
+    /// settings, failed, and fenced them.
+    #[tokio::test]
+    async fn a_server_that_stays_has_the_settings_in_force() {
+        let former = config(
+            r#"{
+                "A": { "servers": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:5"], "server_timeout": 500 },
+                "B": { "servers": ["127.0.0.1:4"], "server_timeout": 500 }
+            }"#,
+        );
+        let new = config(
+            r#"{
+                "A": { "servers": ["127.0.0.1:1", "127.0.0.1:3"], "server_timeout": 700, "resize_warm_up_s": 60 },
+                "B": { "servers": ["127.0.0.1:2", "127.0.0.1:4"], "server_timeout": 700, "resize_warm_up_s": 60 }
+            }"#,
+        );
+        let covered = CoveredConfig { id: "former".into(), config: former.clone(), departed: [].into() };
+        let active = ActiveConfigs {
+            covered: vec![covered],
+            reads_at: 1,
+            former: Some(FormerConfig { id: "former".into(), config: former, counters: Arc::default() }),
+            ..ActiveConfigs::single(new)
+        };
+        let tree = Tree::build_active(&active, Arc::new(TcpNetwork), 1, None);
+        let timeouts: Vec<_> =
+            tree.destinations.keys().map(|(at, settings, _)| (&*at.0, settings.server_timeout_ms)).collect();
+        let expected = [
+            ("127.0.0.1:1", 700),
+            ("127.0.0.1:2", 700),
+            ("127.0.0.1:3", 700),
+            ("127.0.0.1:4", 700),
+            ("127.0.0.1:5", 500),
+        ];
+        assert_eq!(timeouts, expected);
     }
 }

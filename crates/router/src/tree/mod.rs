@@ -120,7 +120,7 @@ impl Tree {
         };
         let covered_places = (!active.covered.is_empty()).then(|| Arc::new(CoveredPlaces::of(active)));
         let former = active.former.clone().zip(covered_places.clone());
-        factory.former_owners = former.map(|(former, places)| FormerOwners::new(former, places));
+        factory.former_owners = former.map(|(former, places)| FormerOwners::new(former, places, config));
         let mut route: Arc<dyn Route> = Arc::new(config.configuration().build(&mut factory));
         if let Some(places) = covered_places.clone() {
             factory.add_covered(active);
@@ -247,18 +247,32 @@ impl Tree {
     pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
         let Some(TreeSource { network, covered_places, .. }) = &self.source else { return Ok(()) };
         // During a change a router may copy a value from a former owner that is flushed after the new one.
-        let rounds = if covered_places.is_some() { 2 } else { 1 };
-        let mut failed = Vec::new();
-        for destination in (0..rounds).flat_map(|_| self.destinations.values()) {
-            let address = destination.address();
-            if let Err(why) = flush_server(&**network, address, delay_s).await {
-                failed.push(format!("{address} ({why})"));
+        let again = covered_places.is_some().then(|| second_flush_delay_s(delay_s));
+        let mut failed = BTreeMap::new();
+        for delay_s in [delay_s].into_iter().chain(again) {
+            for destination in self.destinations.values() {
+                let address = destination.address();
+                if let Err(why) = flush_server(&**network, address, delay_s).await {
+                    failed.insert(address, format!("{address} ({why})"));
+                }
             }
         }
         match failed.is_empty() {
             true => Ok(()),
-            false => Err(format!("not flushed: {}", failed.join(", "))),
+            false => Err(format!("not flushed: {}", Vec::from_iter(failed.into_values()).join(", "))),
         }
+    }
+}
+
+/// A longer delay is a Unix time.
+const FLUSH_DELAY_S_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// The delay of a second flush, which must come after the first one at all servers: their clocks may differ by less than
+/// a second.
+fn second_flush_delay_s(delay_s: i64) -> i64 {
+    match delay_s {
+        FLUSH_DELAY_S_MAX | ..=0 => delay_s,
+        _ => delay_s + 1,
     }
 }
 
@@ -372,5 +386,17 @@ impl Destinations for DestinationFactory<'_> {
 
     fn environment(&mut self) -> Environment {
         environment(self.config.host(), self.seed, &self.background_tasks, self.config.failover_timeout())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::second_flush_delay_s;
+
+    #[test]
+    fn a_second_flush_comes_a_second_later_unless_it_comes_at_once() {
+        let month = super::FLUSH_DELAY_S_MAX;
+        let delays = [-1, 0, 1, month - 1, month, month + 1].map(second_flush_delay_s);
+        assert_eq!(delays, [-1, 0, 2, month, month, month + 2]);
     }
 }

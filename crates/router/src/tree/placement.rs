@@ -16,8 +16,8 @@ use crate::config::router_config::RouterConfig;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
-    Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment, Failure,
-    Handle, Outcome, Outcomes, Route, as_delete,
+    Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment,
+    Failure, Handle, Outcome, Outcomes, Route, as_delete,
 };
 use lookaside_sync::Mutex;
 use std::future::ready;
@@ -44,26 +44,42 @@ pub(crate) struct Placement {
     /// Each route over the servers of a pool, if some route changes keys; else empty.
     pools: Vec<Arc<dyn Route>>,
     record: Record,
+    /// Counts the batches that would continue in the background. It has none.
+    background: Background,
     /// Held while a delete is recorded.
     recording: Mutex<()>,
 }
 
+/// What a tree does with a delete.
+struct Recorded {
+    places: Vec<Place>,
+    outcome: Outcome,
+    /// It is acknowledged when all places have replied; some routes return before.
+    is_awaited: bool,
+}
+
 impl Placement {
     pub(crate) fn of(config: &RouterConfig) -> Placement {
-        let mut leaves =
-            RecordingLeaves { config, record: Record::default(), pools: Vec::new(), are_keys_changed: false };
+        let background = Background::none();
+        let mut leaves = RecordingLeaves {
+            config,
+            record: Record::default(),
+            pools: Vec::new(),
+            are_keys_changed: false,
+            background: background.clone(),
+        };
         let root: Arc<dyn Route> = Arc::new(config.configuration().build(&mut leaves));
         let RecordingLeaves { record, mut pools, are_keys_changed, .. } = leaves;
         if !are_keys_changed {
             pools.clear();
         }
-        Placement { root, pools, record, recording: Mutex::default() }
+        Placement { root, pools, record, background, recording: Mutex::default() }
     }
 
     /// The places of the key of `request`, a delete or an update as a client sent it; none if the configuration cannot
     /// store it. Fails if a route refuses a delete of it for now.
     pub(crate) fn places_of(&self, request: &Request<Bytes>, context: &Context) -> Result<Vec<Place>, Failure> {
-        let (places, outcome) = self.record_delete(&self.root, as_delete(request), context);
+        let Recorded { places, outcome, .. } = self.record_delete(&self.root, as_delete(request), context);
         match outcome {
             Ok(_) | Err(Failure::NoRoute(_)) => Ok(places),
             Err(failure) => Err(failure),
@@ -72,27 +88,43 @@ impl Placement {
 
     /// Whether the configuration places the stored key `key` at `server`.
     pub(crate) fn places_at(&self, server: &Address, key: &Bytes) -> bool {
-        let is_there = |route: &Arc<dyn Route>, sent: Bytes| {
-            let delete = Request { key: sent, operation: Operation::Delete { hold_off_ms: 0 } };
-            let (places, _) = self.record_delete(route, delete, &Context::default());
-            places.iter().any(|place| place.server == *server && place.delete.key == *key)
-        };
-        let everywhere = [EVERY_TREE, key].concat();
-        is_there(&self.root, everywhere.into()) || self.pools.iter().any(|pool| is_there(pool, key.clone()))
+        self.recorded(key).any(|recorded| recorded.is_at(server, key))
     }
 
-    fn record_delete(
-        &self,
-        route: &Arc<dyn Route>,
-        delete: Request<Bytes>,
-        context: &Context,
-    ) -> (Vec<Place>, Outcome) {
+    /// Whether it places the stored key `key` at `server`, and acknowledges deletes only when all places have replied.
+    pub(crate) fn awaits_deletes_at(&self, server: &Address, key: &Bytes) -> bool {
+        let mut is_there = false;
+        self.recorded(key).all(|recorded| {
+            is_there |= recorded.is_at(server, key);
+            recorded.is_awaited
+        }) && is_there
+    }
+
+    /// The deletes that reach the stored key `key`.
+    fn recorded<'a>(&'a self, key: &'a Bytes) -> impl Iterator<Item = Recorded> + 'a {
+        let everywhere = Bytes::from([EVERY_TREE, key].concat());
+        let pools = self.pools.iter().map(move |pool| (pool, key.clone()));
+        std::iter::once((&self.root, everywhere)).chain(pools).map(|(route, key)| {
+            let delete = Request { key, operation: Operation::Delete { hold_off_ms: 0 } };
+            self.record_delete(route, delete, &Context::default())
+        })
+    }
+
+    fn record_delete(&self, route: &Arc<dyn Route>, delete: Request<Bytes>, context: &Context) -> Recorded {
         let _recording = self.recording.lock();
+        let blocked = self.background.statistics().blocked;
         let outcomes = poll_once(route.route(vec![delete], context));
         let mut places = std::mem::take(&mut *self.record.lock());
         places.sort_unstable_by(|one, other| one.key().cmp(&other.key()));
         places.dedup_by(|one, other| one.key() == other.key());
-        (places, outcomes.and_then(|mut outcomes| outcomes.pop()).unwrap_or(Err(Failure::Busy)))
+        let outcome = outcomes.and_then(|mut outcomes| outcomes.pop()).unwrap_or(Err(Failure::Busy));
+        Recorded { places, outcome, is_awaited: self.background.statistics().blocked == blocked }
+    }
+}
+
+impl Recorded {
+    fn is_at(&self, server: &Address, key: &Bytes) -> bool {
+        self.places.iter().any(|place| place.server == *server && place.delete.key == *key)
     }
 }
 
@@ -118,6 +150,7 @@ struct RecordingLeaves<'a> {
     record: Record,
     pools: Vec<Arc<dyn Route>>,
     are_keys_changed: bool,
+    background: Background,
 }
 
 impl Destinations for RecordingLeaves<'_> {
@@ -136,7 +169,8 @@ impl Destinations for RecordingLeaves<'_> {
     /// The host's; nothing runs in the background.
     fn environment(&mut self) -> Environment {
         let host = self.config.host();
-        Environment { clock: Arc::new(HostClock(host)), host_id: host.id, ..Environment::none() }
+        let (clock, background) = (Arc::new(HostClock(host)), self.background.clone());
+        Environment { clock, background, host_id: host.id, ..Environment::none() }
     }
 }
 

@@ -16,13 +16,16 @@
 //!
 //! **Why a lease.** The former owner gets every delete before the new owner does. So if the copy is read after the lease
 //! was issued, either it is newer than a delete, or that delete is still to come at the new owner, and voids the lease. A
-//! value that was read before is only returned. A server without leases is never filled.
+//! value that was read before is only returned. A server without leases is never filled. A lease that is not used is
+//! returned by a `lease-set` of an expired value, which leaves what a client has stored meanwhile.
 //!
 //! **Which copies.** A live value, with its flags and remaining time to live. Never a stale one, and none of a server
-//! that deletes of the key do not reach: the caller tells ([`Owners::is_owned`]).
+//! that deletes of the key do not reach ([`Owners::is_owned`]).
 //!
 //! Everything is bounded: a former owner that fails or takes longer than [`FORMER_OWNER_TIMEOUT`] is not asked for
 //! [`FORMER_OWNER_RETRY`], background tasks have permits, and a key is copied once at a time.
+
+mod copying;
 
 use crate::{
     Address, Batch, BoxFuture, Context, Destination, DestinationRoute, Environment, KeyHash, Outcome, Outcomes, Picker,
@@ -33,8 +36,9 @@ use crate::{
     split::{route_some, scatter},
 };
 use bytes::Bytes;
+use copying::CopyState;
 use lookaside_protocol::{
-    LeaseToken, Operation, Reply, Request, StoreMode,
+    ErrorReply, Operation, Reply, Request,
     meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
 };
 use lookaside_sync::{Mutex, SharedCounter};
@@ -57,9 +61,9 @@ const FILL_WAITS: [Duration; 3] = [Duration::from_millis(5), Duration::from_mill
 /// The counters of all former owners.
 #[derive(Debug, Default)]
 pub struct FormerOwnerCounters {
-    /// Values that former owners had after a miss.
+    /// Reads that missed and found a value at a former owner.
     pub hits: SharedCounter,
-    /// Keys that former owners did not have, either.
+    /// Reads that found none there, either.
     pub misses: SharedCounter,
     /// Reads that former owners did not answer.
     pub errors: SharedCounter,
@@ -104,22 +108,26 @@ struct Shared {
     retry_at_ms: Vec<AtomicU64>,
     /// Keys that are copied in the background.
     copying: Mutex<BTreeSet<Bytes>>,
-    /// A new owner has no leases, so nothing is copied.
-    is_refused: AtomicBool,
+    /// For each new owner, whether it has no leases, so nothing is copied to it.
+    is_refused: Vec<AtomicBool>,
     counters: Arc<FormerOwnerCounters>,
     environment: Environment,
 }
 
-/// A read that missed: its index in the batch, its request, and the index of the former owner.
-struct Moved {
+/// A read of a key that has moved.
+#[derive(Clone)]
+struct MovedRead {
+    /// Its index in the batch.
     at: usize,
     request: Request<Bytes>,
+    /// The index of the former owner.
     former: usize,
+    /// The index of the new one.
+    owner: usize,
 }
 
 /// A value of a former owner.
-#[derive(Clone)]
-struct Copy {
+struct FormerValue {
     flags: u32,
     /// For a store.
     exptime: i64,
@@ -138,10 +146,11 @@ impl FormerOwnerRoute {
         environment: Environment,
     ) -> FormerOwnerRoute {
         let Owners { servers, hash, former, former_hash, is_owned, unleased_after } = owners;
-        let leaf = |server: &Arc<dyn Destination>| {
-            let leaf = DestinationRoute::new(server.clone(), false).with_clock(environment.clock.clone());
-            Arc::new(leaf) as Arc<dyn Route>
+        let route_to = |server: &Arc<dyn Destination>| {
+            let route = DestinationRoute::new(server.clone(), false).with_clock(environment.clock.clone());
+            Arc::new(route) as Arc<dyn Route>
         };
+        let is_refused = servers.iter().map(|_| AtomicBool::new(false)).collect();
         FormerOwnerRoute(Arc::new(Shared {
             pool,
             picker: hash.picker_for(servers.len()).expect("a hash that fits its servers"),
@@ -149,11 +158,11 @@ impl FormerOwnerRoute {
             former_picker: former_hash.picker_for(former.len()).expect("a hash that fits its servers"),
             former_servers: former.iter().map(|server| server.address().clone()).collect(),
             retry_at_ms: former.iter().map(|_| AtomicU64::new(0)).collect(),
-            former: former.iter().map(leaf).collect(),
+            former: former.iter().map(route_to).collect(),
             is_owned,
             unleased_after,
             copying: Mutex::default(),
-            is_refused: AtomicBool::new(false),
+            is_refused,
             counters,
             environment,
         }))
@@ -169,27 +178,27 @@ impl FormerOwnerRoute {
             .collect();
         let mut outcomes = shared.pool.route(batch, context).await;
         let missed = reads.into_iter().filter(|(at, _)| is_miss(&outcomes[*at]));
-        let moved: Vec<Moved> = missed.filter_map(|(at, request)| shared.moved(at, request)).collect();
+        let moved: Vec<MovedRead> = missed.filter_map(|(at, request)| shared.find_former_owner(at, request)).collect();
         if moved.is_empty() {
             return outcomes;
         }
-        let copies = shared.read_former(&moved, context).await;
+        let values = shared.read_former(&moved, context).await;
         let (mut leased, mut background, mut asked_again) = (Vec::new(), Vec::new(), Vec::new());
-        for (moved, copy) in moved.into_iter().zip(copies) {
-            let Some(copy) = copy else { continue };
-            let value = Ok(Reply::Value { flags: copy.flags, cas: None, value: copy.value.clone() });
-            match (&moved.request.operation, &outcomes[moved.at]) {
+        for (read, value) in moved.into_iter().zip(values) {
+            let Some(former) = shared.count(value) else { continue };
+            let value = Ok(Reply::Value { flags: former.flags, cas: None, value: former.value.clone() });
+            match (&read.request.operation, &outcomes[read.at]) {
                 (Operation::LeaseGet, Ok(Reply::Lease { token, .. })) => {
                     if token.is_held() {
-                        leased.push((*token, moved.request.key.clone(), copy));
+                        leased.push((*token, read.request.key.clone(), former));
                     }
-                    outcomes[moved.at] = value;
+                    outcomes[read.at] = value;
                 }
                 (Operation::Get { cas: false }, _) => {
-                    outcomes[moved.at] = value;
-                    background.push(moved);
+                    outcomes[read.at] = value;
+                    background.push(read);
                 }
-                _ => asked_again.push(moved),
+                _ => asked_again.push(read),
             }
         }
         shared.store(leased, context).await;
@@ -198,25 +207,28 @@ impl FormerOwnerRoute {
         outcomes
     }
 
-    async fn copy_and_ask_again(&self, moved: Vec<Moved>, context: &Context, outcomes: &mut Outcomes) {
+    async fn copy_and_ask_again(&self, moved: Vec<MovedRead>, context: &Context, outcomes: &mut Outcomes) {
         if moved.is_empty() {
             return;
         }
         let shared = &self.0;
-        shared.copy(&moved, context).await;
-        let mut again: Vec<_> = moved.into_iter().map(|moved| (moved.at, moved.request)).collect();
-        for wait in FILL_WAITS {
-            for (at, outcome) in route_some(&*shared.pool, again.clone(), context).await {
+        let states = shared.copy(&moved, context).await;
+        let copied = moved.into_iter().zip(states).filter(|(_, state)| *state != CopyState::NotCopied);
+        let mut again: Vec<_> = copied.map(|(read, state)| (read.at, read.request, state)).collect();
+        let mut waits = FILL_WAITS.iter();
+        while !again.is_empty() {
+            let asked = again.iter().map(|(at, request, _)| (*at, request.clone())).collect();
+            for (at, outcome) in route_some(&*shared.pool, asked, context).await {
                 if !is_error(&outcome) {
                     outcomes[at] = outcome;
                 }
             }
-            // Another client copies it.
-            again.retain(|(at, _)| is_miss(&outcomes[*at]));
-            if again.is_empty() {
-                return;
+            // Only what another client copies may come later.
+            again.retain(|(at, _, state)| *state == CopyState::Hot && is_miss(&outcomes[*at]));
+            match waits.next() {
+                Some(wait) if !again.is_empty() => shared.environment.clock.sleep(*wait).await,
+                _ => return,
             }
-            shared.environment.clock.sleep(wait).await;
         }
     }
 }
@@ -236,16 +248,28 @@ fn may_move(request: &Request<Bytes>) -> bool {
     verb.kind() == VerbKind::Read && verb != Verb::Metaget && !is_encoded(request)
 }
 
+/// Whether only the new owner can answer, after a copy.
+fn needs_copy(request: &Request<Bytes>) -> bool {
+    !matches!(request.operation, Operation::Get { cas: false } | Operation::LeaseGet)
+}
+
+/// A former owner has not answered.
+struct Unanswered;
+
 impl Shared {
-    /// `None` if the key has not moved, or its former owner must not be asked.
-    fn moved(&self, at: usize, request: Request<Bytes>) -> Option<Moved> {
-        let former = self.former_picker.pick_for(&request);
-        let (former_owner, owner) = (&self.former_servers[former], &self.servers[self.picker.pick_for(&request)]);
-        if former_owner == owner || self.now_ms() < self.retry_at_ms[former].load(Relaxed) {
+    /// `None` if the key has not moved, or asking its former owner is not allowed or of no use.
+    fn find_former_owner(&self, at: usize, request: Request<Bytes>) -> Option<MovedRead> {
+        let (former, owner) = (self.former_picker.pick_for(&request), self.picker.pick_for(&request));
+        let (former_server, server) = (&self.former_servers[former], &self.servers[owner]);
+        if former_server == server || self.now_ms() < self.retry_at_ms[former].load(Relaxed) {
             return None;
         }
-        let stored = Bytes::copy_from_slice(&stored_key(&request));
-        (self.is_owned)(former_owner, owner, &stored).then_some(Moved { at, request, former })
+        let read = MovedRead { at, request, former, owner };
+        if needs_copy(&read.request) && self.is_refused(&read) {
+            return None;
+        }
+        let stored = Bytes::copy_from_slice(&stored_key(&read.request));
+        (self.is_owned)(former_server, server, &stored).then_some(read)
     }
 
     fn now_ms(&self) -> u64 {
@@ -253,134 +277,50 @@ impl Shared {
     }
 
     /// Reads each key from its former owner; `None` if that has no live value.
-    async fn read_former(&self, moved: &[Moved], context: &Context) -> Vec<Option<Copy>> {
-        let get = |moved: &Moved| {
+    async fn read_former(
+        &self,
+        moved: &[MovedRead],
+        context: &Context,
+    ) -> Vec<Result<Option<FormerValue>, Unanswered>> {
+        let get = |read: &MovedRead| {
             let meta = MetaOperation { verb: MetaVerb::Get, flags: Bytes::from_static(b"f t v"), value: None };
-            Request { key: moved.request.key.clone(), operation: Operation::Meta(meta) }
+            Request { key: read.request.key.clone(), operation: Operation::Meta(meta) }
         };
-        let choices = moved.iter().map(|moved| moved.former as u32).collect();
+        let choices = moved.iter().map(|read| read.former as u32).collect();
         let limit = context.time_limit.map_or(FORMER_OWNER_TIMEOUT, |limit| limit.min(FORMER_OWNER_TIMEOUT));
         let context = Context { time_limit: Some(limit), ..*context };
         let outcomes = scatter(&self.former, moved.iter().map(get).collect(), &context, choices).await;
-        moved.iter().zip(outcomes).map(|(moved, outcome)| self.copy_of(moved.former, outcome)).collect()
+        moved.iter().zip(outcomes).map(|(read, outcome)| self.former_value(read.former, outcome)).collect()
     }
 
-    /// Counts a former owner's reply, and returns its value.
-    fn copy_of(&self, former: usize, outcome: Outcome) -> Option<Copy> {
-        let copy = match outcome {
-            Ok(Reply::Meta(reply)) => copy_of(&reply, self.environment.clock.unix_s()),
+    /// The value in a former owner's reply. A failure of the server pauses it.
+    fn former_value(&self, former: usize, outcome: Outcome) -> Result<Option<FormerValue>, Unanswered> {
+        match outcome {
+            Ok(Reply::Meta(reply)) => return Ok(live_value(&reply, self.environment.clock.unix_s())),
+            // Of this key.
+            Ok(Reply::Error(ErrorReply::Server(_) | ErrorReply::Client(_))) => {}
             _ => {
-                self.counters.errors.add(1);
                 let retry_at_ms = self.now_ms() + FORMER_OWNER_RETRY.as_millis() as u64;
                 self.retry_at_ms[former].store(retry_at_ms, Relaxed);
-                return None;
-            }
-        };
-        match copy {
-            Some(_) => self.counters.hits.add(1),
-            None => self.counters.misses.add(1),
-        }
-        copy
-    }
-
-    fn copy_in_background(this: &Arc<Shared>, mut moved: Vec<Moved>) {
-        if this.is_refused.load(Relaxed) {
-            return;
-        }
-        let mut copying = this.copying.lock();
-        moved.retain(|moved| copying.insert(moved.request.key.clone()));
-        drop(copying);
-        if moved.is_empty() {
-            return;
-        }
-        let task = BackgroundCopy { shared: this.clone(), moved };
-        this.environment.background.spawn_or_drop(async move {
-            task.shared.copy(&task.moved, &Context::default()).await;
-        });
-    }
-
-    /// Copies values from former owners to new ones.
-    async fn copy(&self, moved: &[Moved], context: &Context) {
-        let lease_get = |moved: &Moved| Request { key: moved.request.key.clone(), operation: Operation::LeaseGet };
-        let leases = route_some(&*self.pool, moved.iter().map(lease_get).enumerate().collect(), context).await;
-        let (mut leased, mut tokens) = (Vec::new(), Vec::new());
-        for (moved, (_, lease)) in moved.iter().zip(leases) {
-            match lease {
-                Ok(Reply::Lease { token, .. }) if token.is_held() => {
-                    leased.push(Moved { at: moved.at, request: moved.request.clone(), former: moved.former });
-                    tokens.push(token);
-                }
-                Ok(Reply::Error(_)) => self.log_refusal(moved),
-                // Another client fills it, or has.
-                _ => {}
             }
         }
-        if leased.is_empty() {
-            return;
-        }
-        // The value must be read again, after the lease was issued.
-        let copies = self.read_former(&leased, context).await;
-        let (mut stores, mut released) = (Vec::new(), Vec::new());
-        for ((token, moved), copy) in tokens.into_iter().zip(leased).zip(copies) {
-            match copy {
-                Some(copy) => stores.push((token, moved.request.key, copy)),
-                // A delete makes way for a client's lease.
-                None => {
-                    released.push(Request { key: moved.request.key, operation: Operation::Delete { hold_off_ms: 0 } })
-                }
-            }
-        }
-        self.store(stores, context).await;
-        route_some(&*self.pool, released.into_iter().enumerate().collect(), context).await;
+        self.counters.errors.add(1);
+        Err(Unanswered)
     }
 
-    /// Stores copies at new owners, as far as their leases are valid.
-    async fn store(&self, leased: Vec<(LeaseToken, Bytes, Copy)>, context: &Context) {
-        let lease_set = |(token, key, copy): (LeaseToken, Bytes, Copy)| {
-            let Copy { flags, exptime, value } = copy;
-            let operation = match self.unleased_after {
-                None => Operation::LeaseSet { token, flags, exptime, value },
-                Some(_) => Operation::Store { mode: StoreMode::Set, flags, exptime, value },
-            };
-            Request { key, operation }
-        };
-        if let Some(delay) = self.unleased_after {
-            self.environment.clock.sleep(delay).await;
+    /// Counts the result of a client's read.
+    fn count(&self, value: Result<Option<FormerValue>, Unanswered>) -> Option<FormerValue> {
+        match &value {
+            Ok(Some(_)) => self.counters.hits.add(1),
+            Ok(None) => self.counters.misses.add(1),
+            Err(Unanswered) => {}
         }
-        let stores = leased.into_iter().map(lease_set).enumerate().collect();
-        let outcomes = route_some(&*self.pool, stores, context).await;
-        let stored = outcomes.iter().filter(|(_, outcome)| matches!(outcome, Ok(Reply::Stored))).count();
-        self.counters.fills.add(stored as u64);
-    }
-
-    fn log_refusal(&self, moved: &Moved) {
-        if !self.is_refused.swap(true, Relaxed) {
-            let server = &self.servers[self.picker.pick_for(&moved.request)];
-            self.environment.log.line(&format!(
-                "{server} refuses lease-get, so keys that have moved to it are read from their former owners, and not \
-                 copied; remove \"resize_warm_up_s\" from pools whose servers have no leases"
-            ));
-        }
-    }
-}
-
-/// Keys that are copied in the background.
-struct BackgroundCopy {
-    shared: Arc<Shared>,
-    moved: Vec<Moved>,
-}
-
-impl Drop for BackgroundCopy {
-    fn drop(&mut self) {
-        let mut copying = self.shared.copying.lock();
-        for moved in &self.moved {
-            copying.remove(&moved.request.key);
-        }
+        value.ok().flatten()
     }
 }
 
 /// The live value in a reply to `mg` with `f t v`.
-fn copy_of(reply: &MetaReply<Bytes>, unix_s: u64) -> Option<Copy> {
+fn live_value(reply: &MetaReply<Bytes>, unix_s: u64) -> Option<FormerValue> {
     let value = reply.value.clone().filter(|_| reply.status == MetaStatus::Value)?;
     let number = |letter| str::from_utf8(reply.flag(letter)?).ok()?.parse::<i64>().ok();
     // Stale, or a placeholder.
@@ -394,5 +334,5 @@ fn copy_of(reply: &MetaReply<Bytes>, unix_s: u64) -> Option<Copy> {
         // It expires within this second.
         _ => return None,
     };
-    Some(Copy { flags: number(b'f')?.try_into().ok()?, exptime, value })
+    Some(FormerValue { flags: number(b'f')?.try_into().ok()?, exptime, value })
 }

@@ -369,7 +369,8 @@ impl Coverage {
             let at = |id| covers.iter().position(|covered| *covered == id);
             at(first).zip(at(second)).is_some_and(|(first, second)| first < second)
         };
-        !self.settings.rules.order || precedes(&covers) && self.all_peers(|peer| precedes(&peer.report.covers))
+        !self.settings.rules.order
+            || precedes(&covers) && self.all_peers(|peer| peer.report.is_ordered && precedes(&peer.report.covers))
     }
 
     fn end_warm_up(&mut self, now: Duration) -> bool {

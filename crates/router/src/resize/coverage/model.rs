@@ -91,6 +91,10 @@ struct World {
     leases_copies: bool,
     /// A delete reaches the places under one configuration before those under the next.
     is_in_order: bool,
+    /// A router of a version that deletes at all places at once, and lists them sorted. It reads no former owners.
+    earlier: Option<usize>,
+    /// That router's report does not say that it is ordered.
+    is_earlier_known: bool,
     /// How many of 256 messages take up to 20 s.
     hanging: u8,
     /// Whether fills alone may take long.
@@ -139,6 +143,8 @@ impl World {
             warm_up,
             leases_copies: true,
             is_in_order: true,
+            earlier: None,
+            is_earlier_known: true,
             hanging: [0, 0, 1, 3, 10][random.usize(..5)],
             has_late_fills: random.bool(),
             now: 0,
@@ -252,7 +258,11 @@ impl World {
             Event::Poll { router, run } if self.is_up(router, run) => self.poll(router, run),
             Event::PollArrives { router, run, peer, polled_at } => {
                 if let Some(coverage) = &self.routers[peer].coverage {
-                    let report = coverage.report();
+                    let mut report = coverage.report();
+                    if self.earlier == Some(peer) {
+                        report.covers.sort();
+                        report.is_ordered = !self.is_earlier_known;
+                    }
                     let delay = self.delay();
                     self.after(delay, Event::Report { router, run, peer, polled_at, report });
                 }

@@ -24,7 +24,8 @@ pub(crate) struct SavedConfig {
 
 impl SavedCoverage {
     /// The state of a router that remembers nothing, from the reports of its peers. `configs` are those that the
-    /// reports name, in the order of the first report that has them: that of a peer whose deletes others rely on. It has to cover what its peers cover, and reads what they read. `None` without a report.
+    /// reports name, in the order of the first report that has them: that of a peer whose deletes others rely on. It
+    /// has to cover what its peers cover, and reads what they read. `None` without a report.
     pub(crate) fn from_peers(reports: &[CoverageReport], configs: Vec<Candidate>) -> Option<SavedCoverage> {
         let reads = *reports.first()?.reads.first()?;
         let is_read = |id: &ConfigId| reports.iter().any(|report| report.reads.contains(id));
@@ -76,6 +77,7 @@ impl Coverage {
             waits_for: self.target,
             claims: claimed.map(|covered| covered.config.id).collect(),
             covers: self.covered.iter().map(|covered| covered.config.id).collect(),
+            is_ordered: true,
             departed: self.departed.servers.iter().cloned().collect(),
         }
     }

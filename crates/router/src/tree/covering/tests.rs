@@ -53,8 +53,11 @@ impl Route for Server {
 }
 
 fn config(server: &str) -> Arc<RouterConfig> {
-    let text = format!(r#"{{ "pools": {{ "A": {{ "servers": ["{server}"] }} }}, "route": "PoolRoute|A" }}"#);
-    let config = RouterConfig::parse(&text, &Defaults::default(), &DestinationOptions::default());
+    parse(&format!(r#"{{ "pools": {{ "A": {{ "servers": ["{server}"] }} }}, "route": "PoolRoute|A" }}"#))
+}
+
+fn parse(text: &str) -> Arc<RouterConfig> {
+    let config = RouterConfig::parse(text, &Defaults::default(), &DestinationOptions::default());
     Arc::new(config.expect("the configuration is valid"))
 }
 
@@ -197,4 +200,63 @@ async fn neighbours_with_the_same_places_are_deleted_at_once_and_others_again() 
         assert_eq!(servers(&delete()), expected, "{order:?}");
         assert_eq!(servers(&store(StoreMode::Set)).matches("b:1").count(), 1, "an update is not deleted: {order:?}");
     }
+}
+
+/// A router that read by such a configuration sent the delete to the new owner while that to the former one was still
+/// in flight, and another one copied the old value in that moment.
+#[test]
+fn former_owners_are_not_read_if_deletes_there_are_not_awaited() {
+    for (route, is_owned) in [
+        ("AllSyncRoute", true),
+        ("AllAsyncRoute", false),
+        ("AllInitialRoute", false),
+        ("AllFastestRoute", false),
+        ("AllMajorityRoute", false),
+    ] {
+        let former = parse(&format!(
+            r#"{{
+                "pools": {{ "A": {{ "servers": ["old:1"] }}, "B": {{ "servers": ["old:2"] }} }},
+                "route": {{ "type": "{route}", "children": ["PoolRoute|A", "PoolRoute|B"] }}
+            }}"#
+        ));
+        let covered = vec![CoveredConfig { id: "former".into(), config: former, departed: [].into() }];
+        let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
+        let places = CoveredPlaces::of(&active);
+        let (former_owner, owner) = (Address("old:1".into()), Address("new:1".into()));
+        assert_eq!(places.is_owned("former", &former_owner, &owner, &"k".into()), is_owned, "{route}");
+    }
+}
+
+/// Reads and deletes of other keys in the same batch waited for a former owner that hung.
+#[tokio::test]
+async fn only_requests_for_the_keys_of_a_former_owner_wait_for_it() {
+    let former = parse(
+        r#"{
+            "pools": { "A": { "servers": ["a:1"] }, "B": { "servers": ["b:1"] }, "new": { "servers": ["new:1"] } },
+            "route": {
+                "type": "PrefixSelectorRoute",
+                "policies": { "a": "PoolRoute|A", "b": "PoolRoute|B" },
+                "wildcard": "PoolRoute|new"
+            }
+        }"#,
+    );
+    let covered = vec![CoveredConfig { id: "former".into(), config: former, departed: [].into() }];
+    let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
+    let server = |address| Server::new(address, Ok(Reply::Deleted));
+    let (a, b, new) = (server("a:1"), server("b:1"), server("new:1"));
+    let route = covering_in_order(&active, &new, &[&a, &b]);
+    let closed = a.gate.acquire().await.expect("it is never closed");
+    let get = |key: &'static str| Request { key: key.into(), operation: Operation::Get { cas: false } };
+    let delete = |key: &'static str| Request { key: key.into(), operation: Operation::Delete { hold_off_ms: 0 } };
+    let batch = vec![get("a"), delete("a"), get("a"), delete("b"), get("b"), get("c"), delete("c")];
+    let context = Context::default();
+    let mut routed = std::pin::pin!(route.route(batch, &context));
+    assert!(routed.as_mut().poll(&mut task::Context::from_waker(Waker::noop())).is_pending());
+    assert_eq!((a.received(), b.received()), (vec!["Delete a".to_owned()], vec!["Delete b".to_owned()]));
+    let mut received = new.received();
+    received.sort();
+    assert_eq!(received, ["Delete b", "Delete c", "Get b", "Get c"]);
+    drop(closed);
+    assert_eq!(routed.await.len(), 7);
+    assert_eq!(new.received(), ["Get a", "Delete a", "Get a"], "in the order of the batch");
 }

@@ -14,7 +14,7 @@ impl World {
         steps.insert(active.reads_at, [place(active.reads, key)].into());
         steps.retain(|step| !step.is_empty());
         steps.dedup();
-        if !self.is_in_order {
+        if !self.is_in_order || self.earlier == Some(router) {
             steps = vec![steps.into_iter().flatten().collect()];
         }
         let op = self.deletes.len();
@@ -56,7 +56,8 @@ impl World {
         let floor = self.acknowledged[key];
         let Some((batch, active)) = self.begin_batch(router) else { return };
         let (server, delay) = (place(active.reads, key), self.delay());
-        let former = active.former.map(|former| place(former, key)).filter(|former| *former != server);
+        let former = active.former.filter(|_| self.earlier != Some(router)).map(|former| place(former, key));
+        let former = former.filter(|former| *former != server);
         self.after(delay, Event::Get { batch, server, key, floor, former });
     }
 

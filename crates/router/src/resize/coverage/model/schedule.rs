@@ -97,11 +97,16 @@ fn each_rule_is_needed() {
 #[test]
 fn copies_from_former_owners_need_leases_and_the_order_of_deletes() {
     const SEEDS: u64 = 500;
+    // Routers were upgraded one by one.
+    let with_earlier =
+        |is_earlier_known| move |seed| World { earlier: Some(0), is_earlier_known, ..World::new(seed, Rules::ALL) };
+    assert_eq!(first_failure_of(SEEDS, with_earlier(true)), None);
     let without_leases = |seed| World { leases_copies: false, ..World::new(seed, Rules::ALL) };
     let without_order = |seed| World { is_in_order: false, ..World::new(seed, Rules::ALL) };
     for (name, failure) in [
         ("leases", first_failure_of(SEEDS, without_leases)),
         ("the order of deletes", first_failure_of(SEEDS, without_order)),
+        ("the earlier version's report", first_failure_of(SEEDS, with_earlier(false))),
     ] {
         println!("without {name:?}: {failure:?}");
         assert!(failure.is_some(), "the model does not need {name}");
