@@ -67,7 +67,8 @@ impl<'a> TableStatement<'a> {
         }
         let mut named: Vec<&Arc<Rule>> = Vec::new();
         // The name before a dot, once the dot has been read.
-        let (mut qualifier, mut last): (Option<Cow<'_, [u8]>>, Option<Cow<'_, [u8]>>) = (None, None);
+        let mut qualifier: Option<Cow<'_, [u8]>> = None;
+        let mut last = None;
         for token in (Tokens { sql: self.sql }) {
             match token {
                 Token::Dot => qualifier = last.take(),
