@@ -294,7 +294,7 @@ impl Resizer {
         match done {
             Done::Polled { peer, polled_at, report } => {
                 let polled_at = polled_at.saturating_duration_since(self.started);
-                match self.peers.record_poll(peer, report) {
+                match self.peers.record_poll(peer, *report) {
                     Some(report) => {
                         self.change(host, |coverage, now| coverage.record_report(peer, polled_at, report, now))
                     }

@@ -27,7 +27,7 @@ pub(crate) enum Done {
     Polled {
         peer: usize,
         polled_at: Instant,
-        report: Polled,
+        report: Box<Polled>,
     },
     /// `None` if the peer did not send it.
     Fetched {
@@ -230,7 +230,7 @@ impl Peers {
             let (network, address, connection) = (self.network.clone(), peer.address.clone(), peer.connection.take());
             queue.running.push(Box::pin(async move {
                 let report = poll(&*network, &address, connection).await;
-                Done::Polled { peer: at, polled_at, report }
+                Done::Polled { peer: at, polled_at, report: Box::new(report) }
             }));
         }
     }
