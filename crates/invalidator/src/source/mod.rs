@@ -1,9 +1,12 @@
 //! The commit log of a database, as the daemon reads it.
 
 pub mod mysql;
+mod password;
 pub mod postgres;
 pub mod sqlite;
 pub mod tls;
+
+pub use password::Password;
 
 use lookaside_routing::BoxFuture;
 use std::{fmt, sync::Arc, time::SystemTime};
