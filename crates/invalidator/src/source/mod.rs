@@ -89,6 +89,12 @@ pub trait Source: Send {
     fn keys_rejected(&self) -> u64 {
         0
     }
+
+    /// How many statements that were read so far change rows and are in the log without them: keys that only rows name
+    /// are not deleted.
+    fn statements_without_rows(&self) -> u64 {
+        0
+    }
 }
 
 /// The result of [`Source::next`].
