@@ -1,9 +1,10 @@
-"""Fixtures of the end-to-end tests: a region of real processes, and a MariaDB."""
+"""Fixtures of the end-to-end tests: a region of real processes, and databases."""
 
 import pytest
 from mariadb import MariaDb
 from postgres import Postgres
 from processes import Cluster, Server, eventually
+from replicated import MysqlServer, fetched
 
 # Their assertions are reported in full, as those of tests are.
 pytest.register_assert_rewrite("load", "tls", "upgrade")
@@ -58,6 +59,23 @@ def mariadb(mariadb_server):
         cursor.execute("DROP DATABASE IF EXISTS app")
         cursor.execute("CREATE DATABASE app")
     return mariadb_server
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory):
+    """One MySQL for all tests, if it has been fetched."""
+    if fetched("mysql") is None:
+        pytest.skip("MySQL is missing: run tests/fetch_database mysql")
+    database = MysqlServer(tmp_path_factory.mktemp("mysql"))
+    yield database
+    database.stop()
+
+
+@pytest.fixture
+def mysql(mysql_server):
+    """MySQL with an empty schema `app`."""
+    mysql_server.run("DROP DATABASE IF EXISTS app", "CREATE DATABASE app", schema=None)
+    return mysql_server
 
 
 @pytest.fixture(scope="session")

@@ -321,6 +321,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "version": "The version.",
         "invalidations_total|cluster:NAME:invalidations": "Deletes acknowledged.",
         "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
+        "(cluster:NAME:)?flushes": "Flushes of the cluster acknowledged: demanded by rules, or after a lost position.",
+        "(cluster:NAME:)?statements_without_rows": "MariaDB, MySQL: statements that change rows and are in the log"
+        " without them; keys that only rows name are not deleted.",
         "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
         "batches|cluster:NAME:batches": "Batches sent.",
         "(cluster:NAME:)?keys_rejected": "Keys of commits that no server accepts (too long, with white space);"
@@ -367,7 +370,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "row_keys_refused": "Keys by rules that no server accepts: over 250 bytes, spaces, control characters.",
         "row_changes_inexpressible": "Changes of which not all keys can be written.",
         "row_changes_without_key": "Changes that named no key.",
-        "row_flushes": "Flushes of the cluster that rules requested (`otherwise`).",
+        "row_flushes": "Flushes of a cluster that rules demanded (`otherwise`).",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",
         "commits_untracked": "Commits not followed any more because too many were.",
         "latency_us_(p50|p99|max)": "Microseconds from a commit's logged time to the last cluster's acknowledgement.",

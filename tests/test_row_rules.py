@@ -9,7 +9,7 @@ import subprocess
 import pytest
 from processes import PROGRAMS, ROOT, Invalidator, eventually, stats
 from recording_router import RecordingRouter
-from row_model import MARIADB, Session, create_sql, random_table
+from row_model import MARIADB, MYSQL, Session, create_sql, random_table
 
 OUTBOX = "CREATE TABLE app.lookaside_outbox (item VARBINARY(250))"
 STATEMENTS = 60
@@ -27,8 +27,8 @@ class MariaDbClient:
     sql = MARIADB
     schema = "app"
 
-    def __init__(self, server) -> None:
-        self.url = server.url
+    def __init__(self, server, url: str) -> None:
+        self.url = url
         self.connection = server.connect(schema=None)
         self.run(self.sql.session)
         self.run(OUTBOX)
@@ -53,10 +53,21 @@ class MariaDbClient:
         self.run(f"INSERT INTO {self.schema}.lookaside_outbox VALUES ('{key}')")
 
 
-@pytest.fixture(params=["mariadb"])
+class MysqlClient(MariaDbClient):
+    """The same for MySQL, which compresses whole transactions."""
+
+    sql = MYSQL
+
+    def vary_log(self, seed: int) -> None:
+        self.run(f"SET GLOBAL binlog_row_metadata = '{['MINIMAL', 'FULL'][seed % 2]}'")
+        self.run(f"SET SESSION binlog_transaction_compression = {seed % 3 > 0}")
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
 def client(request):
     """A client of each database that has row rules."""
-    client = MariaDbClient(request.getfixturevalue(request.param))
+    server = request.getfixturevalue(request.param)
+    client = MysqlClient(server, server.url()) if request.param == "mysql" else MariaDbClient(server, server.url)
     yield client
     client.close()
 
@@ -78,7 +89,11 @@ def keys_until(router: RecordingRouter, client: MariaDbClient, mark: str, flushe
     return keys - {mark}, flushes
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("client", "seed"),
+    [("mariadb", seed) for seed in range(8)] + [("mysql", seed) for seed in range(3)],
+    indirect=["client"],
+)
 def test_random_statements_delete_the_keys_of_the_model(client, router, tmp_path, seed):
     session = Session(seed, [], client.sql)
     random = session.random
@@ -166,6 +181,46 @@ def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path)
         eventually(lambda: stat("table:app.users:inexpressible") == 1, "the ALTER is counted", 30)
     finally:
         daemon.stop()
+
+
+def test_a_replay_finds_the_keys_of_rules_and_flushes_nothing(users, router, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE + 'otherwise = "flush-cluster"\n')
+    with users.connection.cursor() as cursor:
+        cursor.execute("SELECT @@gtid_binlog_pos" if users.sql is MARIADB else "SELECT @@gtid_executed")
+        start = cursor.fetchone()[0].replace("\n", "")
+    users.run("INSERT INTO app.users (id, email) VALUES (1, 'a')")
+    users.mark("marked")
+    users.run("INSERT INTO app.users (id) VALUES (2) /* lookaside: named */")
+    users.run("TRUNCATE TABLE app.users")
+
+    def replay(*options):
+        """The summary, what the router got, and what was written to standard error."""
+        where = ["--database", users.url, "--cluster", f"one=127.0.0.1:{router.ports[0]}", "--from", start, "--json"]
+        done = operate("replay", *where, *options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), router.take(), done.stderr
+
+    by_rules = {"user:1", "user:2", "user_by_email:a"}
+    summary, found, stderr = replay("--rules", rules)
+    assert found == (by_rules | {"marked", "named"}, 0), summary
+    assert (summary["deletes"], summary["flushes_skipped"]) == (5, 1) and "flush_all" in stderr, (summary, stderr)
+    summary, found, _ = replay("--rules", rules, "--key-prefix", "user:")
+    assert (found, summary["flushes_skipped"]) == (({"user:1", "user:2"}, 0), 1), summary
+    summary, found, _ = replay("--rules", rules, "--dry-run")
+    assert (found, summary["deletes"], summary["flushes_skipped"]) == ((set(), 0), 5, 1), summary
+    assert replay("--outbox-only")[1] == replay()[1] == ({"marked", "named"}, 0)
+    users.run("SET GLOBAL binlog_format = 'MIXED'")
+    try:
+        assert replay("--comments-only")[1][0] >= {"named"}
+        where = ["--database", users.url, "--cluster", "one=127.0.0.1:1", "--from", start]
+        refused = operate("replay", *where)
+        assert refused.returncode == 1 and "binlog_format" in refused.stderr, refused.stderr
+    finally:
+        users.run("SET GLOBAL binlog_format = 'ROW'")
+    rules.write_text(RULE.replace("{id}", "{gone}"))
+    refused = operate("replay", *where, "--rules", rules)
+    assert refused.returncode == 1 and "has no column gone" in refused.stderr, refused.stderr
 
 
 def test_rules_that_cannot_be_used_are_refused_at_the_start(users, tmp_path):

@@ -5,13 +5,14 @@
 
 use crate::{
     CommitLog, WallClock,
+    key_options::rule_checker,
     observe::{metrics_endpoint::MetricsThread, source_lag, stats::Statistics, stats_endpoint},
     options::Options,
     pipeline::{Pipeline, delivery::connect_routers, positions::PositionFile},
     rule_file::{RuleChecker, RuleFile},
-    rules::{RowRules, Rules},
+    rules::RowRules,
     source::{
-        mysql::{MysqlLog, MysqlOptions, check_rules},
+        mysql::{MysqlLog, MysqlOptions},
         postgres::{PostgresLog, PostgresOptions},
         sqlite::{PRUNE_EVERY, SqliteLog, prune},
     },
@@ -40,10 +41,7 @@ const EXIT_USAGE: u8 = 2;
 pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
     let loaded = options.check().and_then(|()| {
-        let (text, rules) = match &options.rules {
-            Some(path) => RuleFile::read(path).map_err(|why| format!("--rules: {why}"))?,
-            None => (String::new(), Rules::default()),
-        };
+        let (text, rules) = options.keys.read_rules()?;
         let row_rules = RowRules::new(rules);
         Ok((DatabaseUrl::from_options(&options, &row_rules)?, text, row_rules))
     });
@@ -76,27 +74,14 @@ enum DatabaseUrl {
 impl DatabaseUrl {
     fn from_options(options: &Options, row_rules: &Arc<RowRules>) -> Result<DatabaseUrl, String> {
         let url = &options.source;
-        let has_row_rules = url.starts_with("mysql://") || url.starts_with("mariadb://");
-        if options.rules.is_some() && !has_row_rules {
-            return Err("--rules is for MariaDB and MySQL: the journal of SQLite has no rows of other tables, where \
-                        triggers name keys; PostgreSQL's rows are not read yet"
-                .into());
+        if let Some(server) = options.keys.mysql_server("--source", url, row_rules)? {
+            return Ok(DatabaseUrl::Mysql(server));
         }
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
             return Ok(DatabaseUrl::Sqlite(SqliteLog::new(path)));
         }
-        if url.starts_with("mysql://") || url.starts_with("mariadb://") {
-            let server = MysqlOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
-            return Ok(DatabaseUrl::Mysql(MysqlOptions {
-                outbox_table: options.outbox_table.clone(),
-                outbox_only: options.outbox_only,
-                comments_only: options.comments_only,
-                row_rules: row_rules.clone(),
-                ..server
-            }));
-        }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            if options.outbox_only || options.comments_only {
+            if options.keys.outbox_only || options.keys.comments_only {
                 return Err(
                     "--outbox-only and --comments-only are for MariaDB and MySQL: PostgreSQL's log has no text \
                             of statements"
@@ -105,7 +90,7 @@ impl DatabaseUrl {
             }
             let server = PostgresOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
             return Ok(DatabaseUrl::Postgres(PostgresOptions {
-                outbox_table: options.outbox_table.clone(),
+                outbox_table: options.keys.outbox_table.clone(),
                 publication: options.publication.clone(),
                 slot: options.slot.clone(),
                 ..server
@@ -119,11 +104,7 @@ impl DatabaseUrl {
     /// Compares rules with the database; `None` if it has no row rules.
     fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
         let DatabaseUrl::Mysql(server) = self else { return None };
-        let (server, network) = (server.clone(), network.clone());
-        Some(Arc::new(move |rules| {
-            let (server, network) = (server.clone(), network.clone());
-            Box::pin(async move { check_rules(&*network, &server, &rules).await })
-        }))
+        Some(rule_checker(server, network))
     }
 
     fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
@@ -174,9 +155,8 @@ async fn watch_rules(
     row_rules: Arc<RowRules>,
     background: &mut JoinSet<()>,
 ) -> Result<(), String> {
-    let (Some(path), Some(check)) = (&options.rules, database.rule_checker(network)) else { return Ok(()) };
-    let bad = |why| format!("--rules {}: {why}", path.display());
-    RuleFile::check(&check, &row_rules.current()).await.map_err(bad)?;
+    let (Some(path), Some(check)) = (&options.keys.rules, database.rule_checker(network)) else { return Ok(()) };
+    options.keys.check_rules(&check, &row_rules.current()).await?;
     row_rules.statistics.loads.add(1);
     let hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
     background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));

@@ -15,7 +15,7 @@
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`replay`] | sends the deletes of a part of the log again |
 //! | [`observe`] | statistics and their endpoints |
-//! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line |
+//! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line, [`key_options`] the part that a replay has too |
 //!
 //! Each cluster has its own pipeline and its own durable position, so a cluster that is down delays no other.
 //!
@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod daemon;
+pub mod key_options;
 pub mod keys;
 pub mod observe;
 pub mod options;

@@ -2,6 +2,7 @@
 
 use crate::{
     Position, Start,
+    key_options::KeyOptions,
     pipeline::{self, LINGER_MAX, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
     spool::SPOOL_BYTES_MIN,
 };
@@ -110,20 +111,9 @@ pub struct Options {
     /// deletes are sent twice; if too long, a hung router's are late by as much
     #[arg(long, value_name = "MS", default_value_t = HEDGE_DELAY.as_millis() as u64, value_parser = value_parser!(u64).range(1..=60_000))]
     pub hedge_delay_ms: u64,
-    /// MariaDB, MySQL, PostgreSQL: the table, in any schema, whose inserted rows name a key in their first column
-    /// (PostgreSQL: the one named key, if there is one)
-    #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
-    pub outbox_table: String,
-    /// MariaDB, MySQL: take no keys from comments, so that the log need not hold the text of statements
-    #[arg(long)]
-    pub outbox_only: bool,
-    /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or MIXED)
-    #[arg(long, conflicts_with_all = ["outbox_only", "rules"])]
-    pub comments_only: bool,
-    /// MariaDB, MySQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. It is loaded
-    /// again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
-    #[arg(long, value_name = "FILE")]
-    pub rules: Option<PathBuf>,
+    /// How commits name keys.
+    #[command(flatten)]
+    pub keys: KeyOptions,
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,

@@ -11,10 +11,13 @@
 //! Invariants:
 //! * A batch is sent after the one before it was acknowledged. So everything up to [`ReplaySummary::position`] has been
 //!   deleted, and a replay that failed can be continued from there.
+//! * Nothing is flushed: a flush is not limited in rate and empties what no commit of the period has changed. A commit that
+//!   demands one ([`FLUSH_CLUSTER`]) is counted, and the operator decides.
 //! * At most [`ATTEMPTS_MAX`] attempts are made for each delete.
 
 use crate::{
     CommitLog, Position, SourceError, Start,
+    keys::FLUSH_CLUSTER,
     pipeline::delivery::{DeleteResult, Delivery},
     source::next_visible,
 };
@@ -76,6 +79,8 @@ pub struct ReplaySummary {
     pub deletes: u64,
     /// Deletes that the routers have no route for: nothing can be cached there.
     pub unroutable: u64,
+    /// Commits of the period that demand a flush of the cluster, whatever the prefix. They are counted and not flushed.
+    pub flushes_skipped: u64,
     /// Everything up to here is done; `None` before the first read.
     pub position: Option<Position>,
     /// When the last commit that was read was committed; `None` before the first one.
@@ -116,7 +121,15 @@ impl std::fmt::Display for ContinueFrom {
 
 impl ReplaySummary {
     fn new() -> ReplaySummary {
-        ReplaySummary { commits_read: 0, commits: 0, deletes: 0, unroutable: 0, position: None, committed_at: None }
+        ReplaySummary {
+            commits_read: 0,
+            commits: 0,
+            deletes: 0,
+            unroutable: 0,
+            flushes_skipped: 0,
+            position: None,
+            committed_at: None,
+        }
     }
 
     fn continue_from(&self) -> ContinueFrom {
@@ -171,7 +184,9 @@ impl Replay {
                 && until.is_none_or(|until| commit.committed_at <= until);
             if is_in_period {
                 summary.commits += 1;
-                let wanted = commit.keys.iter().filter(|key| key.starts_with(key_prefix.as_bytes()));
+                let (flushes, named): (Vec<_>, Vec<_>) = commit.keys.iter().partition(|key| *key == FLUSH_CLUSTER);
+                summary.flushes_skipped += flushes.len().min(1) as u64;
+                let wanted = named.into_iter().filter(|key| key.starts_with(key_prefix.as_bytes()));
                 keys.extend(wanted.map(|key| Bytes::copy_from_slice(key)));
             }
         }

@@ -203,7 +203,7 @@ async fn check_account(server: &Server, client: &mut Client, user: &str, definit
     let wrong = MysqlOptions { password: "wrong".into(), ..account(server, user) };
     let why = refusal(&wrong).await;
     assert!(why.contains(user) && why.contains("check user, password"), "{why}");
-    let empty = MysqlOptions { password: String::new(), ..account(server, user) };
+    let empty = MysqlOptions { password: Default::default(), ..account(server, user) };
     refusal(&empty).await;
 }
 

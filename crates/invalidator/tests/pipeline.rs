@@ -3,7 +3,10 @@
 mod fakes;
 
 use fakes::{Fixture, ms, until};
-use lookaside_invalidator::pipeline::{OnPositionLost, Options, pending::Limits};
+use lookaside_invalidator::{
+    keys::FLUSH_CLUSTER,
+    pipeline::{OnPositionLost, Options, pending::Limits},
+};
 use proptest::prelude::*;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -60,6 +63,39 @@ async fn refused_key_is_retried_and_holds_back_only_the_position() {
     cluster.state().refused.clear();
     until("the position moves on", || disk.position() == Some(102)).await;
     assert_eq!(cluster.deletes_of("bad"), 1);
+}
+
+/// A flush that a rule demands is as durable as a delete: it is retried, and holds back the position.
+#[tokio::test(start_paused = true)]
+async fn flush_among_the_keys_is_retried_and_counted_apart() {
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
+    let mark = std::str::from_utf8(FLUSH_CLUSTER).expect("text");
+    cluster.state().refused.push(mark.into());
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a", mark], ms(0));
+    fixture.database.commit(&[mark], ms(0));
+    until("it is retried", || fixture.stat("invalidations_retried") != "0").await;
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!((fixture.stat("invalidations_total"), fixture.stat("flushes")), ("1".into(), "0".into()));
+    assert_eq!((disk.position(), fixture.stat("cluster:a:retry_queue_keys")), (Some(0), "1".into()));
+    cluster.state().refused.clear();
+    until("the position moves on", || disk.position() == Some(2)).await;
+    assert_eq!((fixture.stat("invalidations_total"), fixture.stat("cluster:a:flushes")), ("1".into(), "1".into()));
+    assert_eq!(cluster.deletes_of(mark), 1, "one flush covers both commits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn statements_without_rows_are_counted_over_all_sources() {
+    let fixture = Fixture::new(1);
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.state().statements_without_rows = 2;
+    fixture.database.commit(&["a"], ms(0));
+    until("they are counted", || fixture.stat("statements_without_rows") == "2").await;
+    fixture.database.state().failures = 1;
+    fixture.database.commit(&["b"], ms(0));
+    until("another source has read", || fixture.stat("invalidations_total") == "2").await;
+    assert_eq!(fixture.stat("cluster:a:statements_without_rows"), "4", "that source begins at zero");
 }
 
 #[tokio::test(start_paused = true)]

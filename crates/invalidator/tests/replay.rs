@@ -5,6 +5,7 @@ mod fakes;
 use fakes::{Cluster, Database, FakeLog, ms};
 use lookaside_invalidator::{
     Position, Start,
+    keys::FLUSH_CLUSTER,
     replay::{ATTEMPTS_MAX, Replay, ReplayFilter},
 };
 use std::{
@@ -84,6 +85,28 @@ async fn dry_run_sends_nothing() {
     let (replay, _, cluster) = replay_of(9);
     let summary = Replay { delivery: None, ..replay }.run(|_| {}).await.expect("it ends");
     assert_eq!((deleted(&cluster).len(), summary.commits, summary.deletes), (0, 9, 18));
+}
+
+/// A flush is neither limited in rate nor to a prefix, so it is the operator's; as a key the mark would be refused by every
+/// server.
+#[tokio::test(start_paused = true)]
+async fn flushes_are_counted_and_not_sent() {
+    let mark = std::str::from_utf8(FLUSH_CLUSTER).expect("text");
+    for key_prefix in ["", "user:"] {
+        for is_dry_run in [false, true] {
+            let (replay, database, cluster) = replay_of(2);
+            database.commit(&[mark], ms(0));
+            database.commit(&["user:3", mark], ms(0));
+            let delivery = replay.delivery.clone().filter(|_| !is_dry_run);
+            let filter = ReplayFilter { key_prefix: key_prefix.into(), ..replay.filter.clone() };
+            let summary = Replay { delivery, filter, ..replay }.run(|_| {}).await.expect("it ends");
+            let deletes = if key_prefix.is_empty() { 5 } else { 3 };
+            assert_eq!((summary.deletes, summary.flushes_skipped), (deletes, 2), "{key_prefix:?} {is_dry_run}");
+            let sent = deleted(&cluster);
+            assert_eq!(sent.len(), if is_dry_run { 0 } else { deletes as usize }, "{sent:?}");
+            assert!(!sent.contains(&mark.to_owned()) && cluster.state().flushes == 0, "{sent:?}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,11 +40,20 @@ mod tests {
     #[test]
     fn invalid_keys_are_counted() {
         let (mut keys, mut rejected) = (Vec::new(), 0);
-        for key in [&b"user:42"[..], b"two words", b"", &[b'k'; 251], b"bell\x07", "café".as_bytes(), &[b'k'; 250]] {
+        for key in [
+            FLUSH_CLUSTER,
+            &b"user:42"[..],
+            b"two words",
+            b"",
+            &[b'k'; 251],
+            b"bell\x07",
+            "café".as_bytes(),
+            &[b'k'; 250],
+        ] {
             push_valid_key(key, &mut keys, &mut rejected);
         }
         assert_eq!(keys, [b"user:42".to_vec(), "café".as_bytes().to_vec(), vec![b'k'; 250]]);
-        assert_eq!(rejected, 4);
+        assert_eq!(rejected, 5);
     }
 
     #[test]

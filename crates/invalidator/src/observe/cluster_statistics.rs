@@ -69,6 +69,8 @@ pub struct ClusterStatistics {
     pub name: String,
     /// Deletes that were acknowledged.
     pub invalidations: SharedCounter,
+    /// Flushes of the cluster that were acknowledged. They are not among the deletes.
+    pub flushes: SharedCounter,
     /// Deletes that were refused and are retried.
     pub retried: SharedCounter,
     /// Batches sent.
@@ -85,6 +87,8 @@ pub struct ClusterStatistics {
     pub(super) delete_packets: SharedCounter,
     /// Keys of commits that servers would refuse (too long, with white space). Nothing can be cached under them.
     pub keys_rejected: SharedCounter,
+    /// Statements that change rows and are in the log without them, so that keys which only rows name are not deleted.
+    pub statements_without_rows: SharedCounter,
     /// Deletes for which no router has a route. Nothing can be cached there, so they are not retried.
     pub unroutable: SharedCounter,
     /// Commits that were tracked until every delete was acknowledged.
@@ -163,6 +167,7 @@ impl ClusterStatistics {
         ClusterStatistics {
             name: name.to_string(),
             invalidations: SharedCounter::default(),
+            flushes: SharedCounter::default(),
             retried: SharedCounter::default(),
             batches: SharedCounter::default(),
             batch_keys: SharedCounter::default(),
@@ -171,6 +176,7 @@ impl ClusterStatistics {
             delete_bytes: SharedCounter::default(),
             delete_packets: SharedCounter::default(),
             keys_rejected: SharedCounter::default(),
+            statements_without_rows: SharedCounter::default(),
             unroutable: SharedCounter::default(),
             commits: SharedCounter::default(),
             source_failures: SharedCounter::default(),

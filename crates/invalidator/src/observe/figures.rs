@@ -1,6 +1,7 @@
-//! The counters and gauges of a cluster: their names in `stats` and for Prometheus, and their meaning.
+//! Counters and gauges: their names in `stats` and for Prometheus, and their meaning.
 
 use super::cluster_statistics::ClusterStatistics;
+use crate::rules::RowRules;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A number that every cluster has.
@@ -26,12 +27,42 @@ const fn figure(
     Figure { stat, total, metric, value, help }
 }
 
+/// A number of the row rules, which all clusters share.
+pub(super) struct RuleFigure {
+    /// Its name in `stats`. For Prometheus it has the program's prefix, and a counter `_total` at its end.
+    pub stat: &'static str,
+    pub value: fn(&RowRules) -> u64,
+    /// A sentence.
+    pub help: &'static str,
+}
+
+const fn rule_figure(stat: &'static str, value: fn(&RowRules) -> u64, help: &'static str) -> RuleFigure {
+    RuleFigure { stat, value, help }
+}
+
+#[rustfmt::skip]
+pub(super) const RULE_COUNTERS: &[RuleFigure] = &[
+    rule_figure("rules_loaded", |r| r.statistics.loads.value(), "How often the rule file was loaded, the start included."),
+    rule_figure("rules_refused", |r| r.statistics.load_failures.value(), "How often a changed rule file was refused; the rules before it stay."),
+    rule_figure("row_changes", |r| r.statistics.changes.value(), "Changes of rows and tables with a rule, once for each cluster that reads them."),
+    rule_figure("row_keys", |r| r.statistics.keys.value(), "Keys that these changes named."),
+    rule_figure("row_keys_refused", |r| r.statistics.keys_refused.value(), "Keys of rules that no server accepts (too long, with white space); ignored."),
+    rule_figure("row_changes_inexpressible", |r| r.statistics.inexpressible.value(), "Changes that cannot be expressed as keys."),
+    rule_figure("row_changes_without_key", |r| r.statistics.without_key.value(), "Changes that named no key."),
+    rule_figure("row_flushes", |r| r.statistics.flushes.value(), "Flushes of a cluster that rules demanded (otherwise = \"flush-cluster\")."),
+];
+
+pub(super) const RULES: RuleFigure =
+    rule_figure("rules", |row_rules| row_rules.current().iter().count() as u64, "Rules in use.");
+
 #[rustfmt::skip]
 pub(super) const COUNTERS: &[Figure] = &[
     figure("invalidations", Some("invalidations_total"), "deletes_total", |c| c.invalidations.value(), "Deletes acknowledged."),
+    figure("flushes", Some("flushes"), "flushes_total", |c| c.flushes.value(), "Flushes of the cluster acknowledged: demanded by rules, or after a lost position."),
     figure("retried", Some("invalidations_retried"), "deletes_retried_total", |c| c.retried.value(), "Deletes not acknowledged and sent again."),
     figure("unroutable", Some("unroutable"), "deletes_unroutable_total", |c| c.unroutable.value(), "Deletes that the routers have no route for; not sent again."),
     figure("keys_rejected", Some("keys_rejected"), "keys_rejected_total", |c| c.keys_rejected.value(), "Keys of commits that no server accepts (too long, with white space); ignored."),
+    figure("statements_without_rows", Some("statements_without_rows"), "statements_without_rows_total", |c| c.statements_without_rows.value(), "MariaDB, MySQL: statements that change rows and are in the log without them; keys that only rows name are not deleted."),
     figure("commits", None, "commits_total", |c| c.commits.value(), "Commits whose deletes were all acknowledged."),
     figure("commits_merged", None, "commits_merged_total", |c| c.commits_merged.load(Relaxed), "Commits merged with others because many were pending."),
     figure("batches", Some("batches"), "batches_total", |c| c.batches.value(), "Batches sent."),

@@ -4,10 +4,11 @@
 use super::{
     cluster_statistics::{ClusterStatistics, PipelineState},
     distribution::Distribution,
-    figures::{COUNTERS, Figure, GAUGES},
+    figures::{COUNTERS, Figure, GAUGES, RULE_COUNTERS, RULES},
     source_lag::SourceLag,
-    stats::Statistics,
+    stats::{Statistics, TABLES_SHOWN_MAX},
 };
+use crate::rules::RowRules;
 use lookaside_telemetry::{
     Exposition,
     MetricKind::{self, Counter, Gauge, Histogram},
@@ -44,6 +45,7 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     write_states(statistics, &mut out);
     COUNTERS.iter().for_each(|counter| write_figure(statistics, counter, Counter, &mut out));
     GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
+    write_row_rules(&statistics.row_rules, &mut out);
     write_ages(statistics, now, &mut out);
     write_histograms(statistics, &mut out);
     out.into_text()
@@ -64,6 +66,22 @@ fn write_figure(statistics: &Statistics, figure: &Figure, kind: MetricKind, out:
     for cluster in statistics.clusters() {
         out.sample(&[("cluster", &cluster.name)], (figure.value)(cluster));
     }
+}
+
+fn write_row_rules(row_rules: &RowRules, out: &mut Exposition) {
+    out.family(RULES.stat, Gauge, RULES.help);
+    out.sample(&[], (RULES.value)(row_rules));
+    for counter in RULE_COUNTERS {
+        out.family(&format!("{}_total", counter.stat), Counter, counter.help);
+        out.sample(&[], (counter.value)(row_rules));
+    }
+    let tables = row_rules.statistics.tables_at_fault(TABLES_SHOWN_MAX);
+    let help = "Changes of a table that cannot be expressed as keys. Up to 100 tables at fault.";
+    out.family("table_changes_inexpressible_total", Counter, help);
+    tables.iter().for_each(|(table, inexpressible, _)| out.sample(&[("table", table)], inexpressible));
+    let help = "Changes of a table that named no key. Up to 100 tables at fault.";
+    out.family("table_changes_without_key_total", Counter, help);
+    tables.iter().for_each(|(table, _, without_key)| out.sample(&[("table", table)], without_key));
 }
 
 fn write_ages(statistics: &Statistics, now: SystemTime, out: &mut Exposition) {
@@ -127,7 +145,10 @@ fn write_buckets(labels: &[(&str, &str)], values: &Distribution, bounds: &[u64],
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Position;
+    use crate::{
+        Position,
+        rules::{Rules, WatchedTable},
+    };
     use std::time::Duration;
 
     #[test]
@@ -153,5 +174,34 @@ mod tests {
             assert!(text.contains(&format!("lookaside_invalidator_{line}\n")), "{line}: {text}");
         }
         assert!(!text.contains("source_lag_seconds{"), "unknown until it is looked up");
+    }
+
+    #[test]
+    fn row_rules_are_shown_as_in_stats() {
+        let rules = "[[rule]]\ntable = 'app.\"t\"'\nkeys = ['t:{id}']\notherwise = 'flush-cluster'";
+        let row_rules = RowRules::new(Rules::parse(rules).expect("valid"));
+        let rule = row_rules.current().iter().next().expect("one rule").clone();
+        let mut table = WatchedTable::new(row_rules.clone(), rule, None);
+        table.add_table_change(crate::rules::TableChange::Truncate, &mut Vec::new());
+        let statistics = Statistics::with_row_rules(["one"], row_rules);
+        let (text, stats) = (render(&statistics, SystemTime::UNIX_EPOCH), statistics.report(SystemTime::UNIX_EPOCH));
+        for line in [
+            "rules 1",
+            "rules_loaded_total 0",
+            "rules_refused_total 0",
+            "row_changes_total 1",
+            "row_keys_total 0",
+            "row_keys_refused_total 0",
+            "row_changes_inexpressible_total 1",
+            "row_changes_without_key_total 1",
+            "row_flushes_total 1",
+        ] {
+            assert!(text.contains(&format!("\nlookaside_invalidator_{line}\n")), "{line}: {text}");
+            let (metric, value) = line.split_once(' ').expect("a value");
+            let stat = metric.trim_end_matches("_total");
+            assert!(stats.contains(&(stat.into(), value.into())), "{stat}: {stats:?}");
+        }
+        let line = r#"lookaside_invalidator_table_changes_inexpressible_total{table="app.\"t\""} 1"#;
+        assert!(text.contains(line), "{text}");
     }
 }

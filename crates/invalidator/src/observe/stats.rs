@@ -9,7 +9,7 @@ pub use super::cluster_statistics::{ClusterStatistics, PipelineState};
 use super::{
     all_clusters::AllClustersLatency,
     distribution::Distribution,
-    figures::{COUNTERS, GAUGES},
+    figures::{COUNTERS, GAUGES, RULE_COUNTERS, RULES},
     spool_stats::SpoolStatistics,
 };
 use crate::{Position, rules::RowRules};
@@ -21,7 +21,7 @@ use std::{
 };
 
 /// The most tables that are shown with counters of their own.
-const TABLES_SHOWN_MAX: usize = 100;
+pub(super) const TABLES_SHOWN_MAX: usize = 100;
 
 /// The statistics of the daemon.
 #[derive(Debug)]
@@ -120,17 +120,10 @@ impl StatLines {
     }
 
     fn add_row_rules(&mut self, row_rules: &RowRules) {
-        let statistics = &row_rules.statistics;
-        self.add("rules", row_rules.current().iter().count());
-        self.add("rules_loaded", statistics.loads.value());
-        self.add("rules_refused", statistics.load_failures.value());
-        self.add("row_changes", statistics.changes.value());
-        self.add("row_keys", statistics.keys.value());
-        self.add("row_keys_refused", statistics.keys_refused.value());
-        self.add("row_changes_inexpressible", statistics.inexpressible.value());
-        self.add("row_changes_without_key", statistics.without_key.value());
-        self.add("row_flushes", statistics.flushes.value());
-        for (table, inexpressible, without_key) in statistics.tables_at_fault().into_iter().take(TABLES_SHOWN_MAX) {
+        for figure in std::iter::once(&RULES).chain(RULE_COUNTERS) {
+            self.add(figure.stat, (figure.value)(row_rules));
+        }
+        for (table, inexpressible, without_key) in row_rules.statistics.tables_at_fault(TABLES_SHOWN_MAX) {
             let table = table.replace(|c: char| c.is_whitespace() || c.is_control(), "_");
             self.add(format!("table:{table}:inexpressible"), inexpressible);
             self.add(format!("table:{table}:without_key"), without_key);

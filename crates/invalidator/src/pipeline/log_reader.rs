@@ -174,12 +174,14 @@ impl LogReader {
         self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
-        let mut rejected = 0;
+        let (mut rejected, mut without_rows) = (0, 0);
         loop {
             let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
             let rejected_before = std::mem::replace(&mut rejected, opened.source.keys_rejected());
             self.statistics.keys_rejected.add(rejected - rejected_before);
+            let without_rows_before = std::mem::replace(&mut without_rows, opened.source.statements_without_rows());
+            self.statistics.statements_without_rows.add(without_rows - without_rows_before);
             self.send(ReaderMessage::Commits(commits)).await?;
             *from = Some(position);
         }
@@ -202,6 +204,7 @@ impl LogReader {
         let mut opened = self.log.open(&Start::Now).await?;
         opened.source.wait_until_visible(&opened.position).await?;
         self.delivery.flush().await.map_err(|why| ReadStop::Retry(why, RETRY_DELAY_MAX))?;
+        self.statistics.flushes.add(1);
         tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "flushed the cluster");
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");

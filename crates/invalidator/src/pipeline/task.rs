@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     Commits, Position, SourceError,
+    keys::FLUSH_CLUSTER,
     observe::{
         DeliveryHealth, HealthLogger, log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -314,11 +315,12 @@ impl PipelineTask {
         let mut refusal = None;
         for (index, result) in results.iter().enumerate() {
             match result {
+                DeleteResult::Applied if batch.key(index) == FLUSH_CLUSTER => self.statistics.flushes.add(1),
                 DeleteResult::Applied => self.statistics.invalidations.add(1),
                 DeleteResult::Unroutable(why) => {
                     self.statistics.unroutable.add(1);
                     if self.failure_log.unroutable.allow(Instant::now()).is_some() {
-                        let key = String::from_utf8_lossy(&batch.keys()[index]).into_owned();
+                        let key = String::from_utf8_lossy(batch.key(index)).into_owned();
                         tracing::warn!(
                             cluster = self.statistics.name,
                             key,

@@ -46,12 +46,13 @@ impl RuleStatistics {
         tables.entry(name).or_default().clone()
     }
 
-    /// The tables whose changes could not all be expressed or named no key, with both numbers, by name.
-    pub fn tables_at_fault(&self) -> Vec<(String, u64, u64)> {
+    /// The first `tables_max` tables, by name, of whose changes some could not be expressed or named no key, with both
+    /// numbers.
+    pub fn tables_at_fault(&self, tables_max: usize) -> Vec<(String, u64, u64)> {
         let tables = self.tables.lock();
         let numbers = tables
             .iter()
             .map(|(name, counters)| (name.clone(), counters.inexpressible.value(), counters.without_key.value()));
-        numbers.filter(|(_, inexpressible, without_key)| inexpressible + without_key > 0).collect()
+        numbers.filter(|(_, inexpressible, without_key)| inexpressible + without_key > 0).take(tables_max).collect()
     }
 }

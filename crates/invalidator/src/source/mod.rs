@@ -1,9 +1,12 @@
 //! The commit log of a database, as the daemon reads it.
 
 pub mod mysql;
+mod password;
 pub mod postgres;
 pub mod sqlite;
 pub mod tls;
+
+pub use password::Password;
 
 use lookaside_routing::BoxFuture;
 use std::{
@@ -119,6 +122,12 @@ pub trait Source: Send {
 
     /// How many keys of commits were ignored so far because no server accepts them.
     fn keys_rejected(&self) -> u64 {
+        0
+    }
+
+    /// How many statements that were read so far change rows and are in the log without them: keys that only rows name
+    /// are not deleted.
+    fn statements_without_rows(&self) -> u64 {
         0
     }
 }

@@ -53,6 +53,8 @@ pub struct DatabaseState {
     /// In how many of 100 calls the source fails.
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
+    /// What a source returns that has read all.
+    pub statements_without_rows: u64,
     /// The calls so far: `open 3`, `next 4`, `visible 4`, and `delete ...` from the cluster.
     pub events: Vec<String>,
 }
@@ -67,6 +69,7 @@ impl Database {
             outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
+            statements_without_rows: 0,
             events: Vec::new(),
         };
         Arc::new(Database { state: Mutex::new(state), committed: Notify::new() })
@@ -145,6 +148,10 @@ impl CommitLog for FakeLog {
 }
 
 impl Source for FakeSource {
+    fn statements_without_rows(&self) -> u64 {
+        self.database.state().statements_without_rows
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             loop {

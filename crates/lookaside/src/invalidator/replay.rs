@@ -6,14 +6,13 @@ use clap::value_parser;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_invalidator::{
     CommitLog, Position, Start,
+    key_options::{KeyOptions, rule_checker},
     observe::stats::Statistics,
     options::Cluster,
     pipeline::delivery::{Delivery, connect_routers},
     replay::{Replay, ReplayFilter, ReplaySummary},
-    source::{
-        mysql::{MysqlLog, MysqlOptions},
-        sqlite::SqliteLog,
-    },
+    rules::{RowRules, RuleStatistics},
+    source::{mysql::MysqlLog, sqlite::SqliteLog},
 };
 use serde_json::json;
 use std::{
@@ -36,7 +35,9 @@ pub const EXAMPLES: &str = "Examples:
         --cluster front-1=10.0.1.1:5000 --dry-run
 
 A replay reads up to the end that the log has when it begins. It leaves the positions of the running
-daemon alone. MariaDB, MySQL and SQLite only: what a PostgreSQL slot has confirmed cannot be read again.
+daemon alone. Give it --rules, --outbox-table and so on as the daemon has them. It flushes nothing:
+commits for which a rule demands a flush of the cluster are counted. MariaDB, MySQL and SQLite only:
+what a PostgreSQL slot has confirmed cannot be read again.
 
 Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
 from which to continue on standard error; 2 usage error.";
@@ -82,12 +83,9 @@ pub struct ReplayOptions {
     /// Log in at the routers with the line user:password in this file
     #[arg(long, value_name = "FILE")]
     router_login: Option<PathBuf>,
-    /// The table whose inserted rows name a key, as the invalidator's --outbox-table
-    #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
-    outbox_table: String,
-    /// Take keys from the outbox table only
-    #[arg(long)]
-    outbox_only: bool,
+    /// How commits name keys, as the invalidator has it.
+    #[command(flatten)]
+    keys: KeyOptions,
 }
 
 fn parse_time(text: &str) -> Result<SystemTime, String> {
@@ -97,17 +95,19 @@ fn parse_time(text: &str) -> Result<SystemTime, String> {
 /// Runs the command.
 pub fn run(options: &ReplayOptions) -> Result<()> {
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
-    let log = open_log(options, &network)?;
+    let (_, rules) = options.keys.read_rules().map_err(|why| anyhow!(why))?;
+    let row_rules = RowRules::new(rules);
     let routers = match &options.router_login {
         Some(file) => {
             Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| anyhow!("--router-login: {why}"))?)
         }
-        None => network,
+        None => network.clone(),
     };
     let statistics = Statistics::new([options.cluster.name.as_str()]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let begun = Instant::now();
     let summary = runtime.block_on(async {
+        let log = open_log(options, &row_rules, &network).await?;
         let mut probes = JoinSet::new();
         let delivery = (!options.dry_run).then(|| {
             let (routers_of, timeout_ms) = (&options.cluster.routers, options.router_timeout_ms);
@@ -134,31 +134,37 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
                 eprintln!("{}", describe(summary, options.dry_run));
             }
         };
-        replay.run(show).await
+        anyhow::Ok(replay.run(show).await?)
     })?;
-    print_summary(options, &summary, begun.elapsed());
+    print_summary(options, &summary, &row_rules.statistics, begun.elapsed());
+    warn_of_inexpressible(&summary, &row_rules.statistics);
     Ok(())
 }
 
-fn open_log(options: &ReplayOptions, network: &Arc<dyn Network>) -> Result<Arc<dyn CommitLog>> {
+/// Opens the log, with keys named as the daemon with the same options finds them.
+async fn open_log(
+    options: &ReplayOptions,
+    row_rules: &Arc<RowRules>,
+    network: &Arc<dyn Network>,
+) -> Result<Arc<dyn CommitLog>> {
     let url = &options.database;
-    if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
-        return Ok(Arc::new(SqliteLog::new(path)));
-    }
-    if url.starts_with("mysql://") || url.starts_with("mariadb://") {
-        let server = MysqlOptions::from_url(url).map_err(|why| anyhow!("--database: {why}"))?;
-        let (outbox_table, outbox_only) = (options.outbox_table.clone(), options.outbox_only);
-        let server = MysqlOptions { outbox_table, outbox_only, ..server };
-        return Ok(Arc::new(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
-    }
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         bail!(
             "PostgreSQL's log cannot be read again: a replication slot ends at what the invalidator has confirmed. \
              Flush the cluster (flush_all) if its deletes are in doubt"
         );
     }
-    // Not the URL itself: it may hold a password.
-    bail!("--database must be sqlite:///PATH, or mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT")
+    let server = options.keys.mysql_server("--database", url, row_rules).map_err(|why| anyhow!(why))?;
+    if let Some(server) = server {
+        let check = rule_checker(&server, network);
+        options.keys.check_rules(&check, &row_rules.current()).await.map_err(|why| anyhow!(why))?;
+        return Ok(Arc::new(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
+    }
+    match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
+        Some(path) => Ok(Arc::new(SqliteLog::new(path))),
+        // Not the URL itself: it may hold a password.
+        None => bail!("--database must be sqlite:///PATH, or mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT"),
+    }
 }
 
 fn describe(summary: &ReplaySummary, is_dry_run: bool) -> String {
@@ -168,7 +174,22 @@ fn describe(summary: &ReplaySummary, is_dry_run: bool) -> String {
     format!("{commits} commits, {} deletes {verb}, {} without a route, at {at}", summary.deletes, summary.unroutable)
 }
 
-fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, took: Duration) {
+/// Reports changes whose stale keys no rule can name: deletes cannot make up for them.
+fn warn_of_inexpressible(summary: &ReplaySummary, statistics: &RuleStatistics) {
+    let changes = statistics.inexpressible.value();
+    if changes > 0 {
+        eprintln!("{changes} of the changes that were read cannot be expressed as keys; cached values may be stale");
+    }
+    if summary.flushes_skipped > 0 {
+        eprintln!(
+            "{} commits demand a flush of the cluster, which a replay does not do: send flush_all to one of its routers, \
+             unless the cluster was flushed since",
+            summary.flushes_skipped
+        );
+    }
+}
+
+fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, statistics: &RuleStatistics, took: Duration) {
     if !options.json {
         return println!("{}, in {:.1} s", describe(summary, options.dry_run), took.as_secs_f64());
     }
@@ -179,6 +200,8 @@ fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, took: Duratio
         "commits": summary.commits,
         "deletes": summary.deletes,
         "unroutable": summary.unroutable,
+        "flushes_skipped": summary.flushes_skipped,
+        "row_changes_inexpressible": statistics.inexpressible.value(),
         "position": summary.position.as_ref().map(|position| &position.0),
         "seconds": took.as_secs_f64(),
     });

@@ -31,6 +31,14 @@ impl InFlightBatch {
         }
     }
 
+    /// The key at `index` of [`InFlightBatch::keys`].
+    pub fn key(&self, index: usize) -> &Bytes {
+        match &self.keys {
+            BatchKeys::Fresh(pending) => &pending[index].0,
+            BatchKeys::Retry(keys) => &keys[index],
+        }
+    }
+
     /// Whether these keys come from the retry queue.
     pub fn is_retry(&self) -> bool {
         matches!(self.keys, BatchKeys::Retry(_))

@@ -331,6 +331,10 @@ impl Source for MysqlSource {
         self.keys_rejected()
     }
 
+    fn statements_without_rows(&self) -> u64 {
+        self.anomalies().without_rows
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);

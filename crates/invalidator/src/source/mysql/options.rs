@@ -3,7 +3,10 @@
 use crate::{
     SourceError,
     rules::RowRules,
-    source::tls::{DatabaseTls, TlsParameters},
+    source::{
+        Password,
+        tls::{DatabaseTls, TlsParameters},
+    },
 };
 use lookaside_protocol::percent;
 use std::{sync::Arc, time::Duration};
@@ -21,7 +24,7 @@ pub struct MysqlOptions {
     /// SLAVE MONITOR).
     pub user: String,
     /// Its password. Default none.
-    pub password: String,
+    pub password: Password,
     /// How connections are secured; `None` (the default) for connections without TLS.
     pub tls: Option<DatabaseTls>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
@@ -57,7 +60,7 @@ impl Default for MysqlOptions {
             host: "127.0.0.1".into(),
             port: PORT_DEFAULT,
             user: "root".into(),
-            password: String::new(),
+            password: Password::default(),
             tls: None,
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
@@ -104,7 +107,7 @@ impl MysqlOptions {
                 let (user, password) = account.split_once(':').unwrap_or((account, ""));
                 options.user = percent::decode_text(user).ok_or_else(|| invalid("has an invalid percent escape"))?;
                 options.password =
-                    percent::decode_text(password).ok_or_else(|| invalid("has an invalid percent escape"))?;
+                    percent::decode_text(password).ok_or_else(|| invalid("has an invalid percent escape"))?.into();
                 endpoint
             }
             None => rest,

@@ -67,8 +67,7 @@ impl<'a> TableStatement<'a> {
         }
         let mut named: Vec<&Arc<Rule>> = Vec::new();
         // The name before a dot, once the dot has been read.
-        let mut qualifier: Option<Cow<'_, [u8]>> = None;
-        let mut last = None;
+        let (mut qualifier, mut last) = (None, None::<Cow<'_, [u8]>>);
         for token in (Tokens { sql: self.sql }) {
             match token {
                 Token::Dot => qualifier = last.take(),

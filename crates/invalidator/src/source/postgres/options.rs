@@ -1,7 +1,10 @@
 //! The address, account and names that a source needs, and time limits.
 
 use crate::SourceError;
-use crate::source::tls::{DatabaseTls, TlsParameters};
+use crate::source::{
+    Password,
+    tls::{DatabaseTls, TlsParameters},
+};
 use lookaside_protocol::percent;
 use std::time::Duration;
 
@@ -23,7 +26,7 @@ pub struct PostgresOptions {
     /// The account. Default postgres. It needs REPLICATION, and the right to connect to the database.
     pub user: String,
     /// Its password. Default none.
-    pub password: String,
+    pub password: Password,
     /// The database whose commits are read. Default: named like the user.
     pub database: String,
     /// How connections are secured; `None` (the default) for connections without TLS.
@@ -57,7 +60,7 @@ impl Default for PostgresOptions {
             host: "127.0.0.1".into(),
             port: PORT_DEFAULT,
             user: "postgres".into(),
-            password: String::new(),
+            password: Password::default(),
             database: "postgres".into(),
             tls: None,
             application_name: APPLICATION_NAME.into(),
@@ -96,7 +99,7 @@ impl PostgresOptions {
             Some((account, endpoint)) => {
                 let (user, password) = account.split_once(':').unwrap_or((account, ""));
                 options.user = decoded(user)?;
-                options.password = decoded(password)?;
+                options.password = decoded(password)?.into();
                 endpoint
             }
             None => rest,
