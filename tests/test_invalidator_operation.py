@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -156,3 +157,10 @@ def test_a_replay_that_cannot_succeed_gives_the_reason(tmp_path, journal):
     assert done.returncode == 1 and "no longer reaches back to 7" in done.stderr
     done = replay(*cluster, "--database", journal.url, "--from", "0")
     assert done.returncode == 1 and "did not acknowledge a delete" in done.stderr, done
+
+
+def test_sighup_does_not_end_an_invalidator_without_rules(region):
+    _, invalidator = region
+    invalidator.running.send_signal(signal.SIGHUP)
+    eventually(lambda: "there is no rule file to load" in invalidator.log(), "it says so")
+    assert invalidator.running.poll() is None

@@ -5,6 +5,7 @@ import copy
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from processes import PROGRAMS, ROOT, Invalidator, eventually, stats
@@ -223,6 +224,15 @@ def test_a_replay_finds_the_keys_of_rules_and_flushes_nothing(users, router, tmp
     assert refused.returncode == 1 and "has no column gone" in refused.stderr, refused.stderr
 
 
+def start_refused(users, rules: Path, state: Path) -> subprocess.CompletedProcess:
+    """An invalidator that does not start."""
+    return subprocess.run(
+        [PROGRAMS / "lookaside-invalidator", "--source", users.url, "--state-dir", state,
+         "--cluster", "one=127.0.0.1:1", "--listen", "127.0.0.1:0", "--rules", rules],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
 def test_rules_that_cannot_be_used_are_refused_at_the_start(users, tmp_path):
     rules = tmp_path / "rules.toml"
     for text, code, reason in [
@@ -230,12 +240,19 @@ def test_rules_that_cannot_be_used_are_refused_at_the_start(users, tmp_path):
         (RULE.replace("{email}", "{score}"), 1, "has column score, which no key can have: it is of type double"),
     ]:
         rules.write_text(text)
-        started = subprocess.run(
-            [PROGRAMS / "lookaside-invalidator", "--source", users.url, "--state-dir", tmp_path / "state",
-             "--cluster", "one=127.0.0.1:1", "--listen", "127.0.0.1:0", "--rules", rules],
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        started = start_refused(users, rules, tmp_path / "state")
         assert started.returncode == code and reason in started.stderr, started.stderr
+
+
+def test_rules_that_need_what_the_log_lacks_are_refused_at_the_start(users, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE)
+    users.run("SET GLOBAL binlog_row_image = 'MINIMAL'")
+    try:
+        started = start_refused(users, rules, tmp_path / "state")
+    finally:
+        users.run("SET GLOBAL binlog_row_image = 'FULL'")
+    assert started.returncode == 1 and "SET GLOBAL binlog_row_image = 'FULL'" in started.stderr, started.stderr
 
 
 def test_check_rules_reports_every_problem(users, tmp_path):

@@ -155,10 +155,18 @@ async fn watch_rules(
     row_rules: Arc<RowRules>,
     background: &mut JoinSet<()>,
 ) -> Result<(), String> {
-    let (Some(path), Some(check)) = (&options.keys.rules, database.rule_checker(network)) else { return Ok(()) };
+    // Without rules too: the default action of SIGHUP ends the process.
+    let mut hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
+    let (Some(path), Some(check)) = (&options.keys.rules, database.rule_checker(network)) else {
+        background.spawn(async move {
+            while hangup.recv().await.is_some() {
+                tracing::info!("SIGHUP: there is no rule file to load (--rules)");
+            }
+        });
+        return Ok(());
+    };
     options.keys.check_rules(&check, &row_rules.current()).await?;
     row_rules.statistics.loads.add(1);
-    let hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
     background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
     Ok(())
 }

@@ -46,8 +46,8 @@ impl RuleFile {
         RuleFile { path, seen: Ok(text), row_rules, check }
     }
 
-    /// Compares the rules with the database. A rule that does not fit its table is an error; a database that cannot be
-    /// reached is not, as the daemon may start before it.
+    /// Compares the rules with the database. A rule that does not fit its table is an error, and so is a setting of the
+    /// log that leaves out what rules need. A database that cannot be reached is none, as the daemon may start before it.
     pub async fn check(check: &RuleChecker, rules: &Rules) -> Result<(), String> {
         let problems = match check(rules.clone()).await {
             Ok(problems) => problems,
@@ -56,8 +56,9 @@ impl RuleFile {
                 return Ok(());
             }
         };
-        let (refused, other): (Vec<_>, Vec<_>) =
-            problems.into_iter().partition(|problem| problem.kind == ProblemKind::RuleRefused);
+        let is_refused =
+            |problem: &RuleProblem| matches!(problem.kind, ProblemKind::RuleRefused | ProblemKind::LogLacks);
+        let (refused, other): (Vec<_>, Vec<_>) = problems.into_iter().partition(is_refused);
         for problem in other {
             tracing::warn!(%problem, "a rule does not cover all changes; `lookaside invalidator check-rules` shows all such");
         }

@@ -6,6 +6,7 @@ use super::{
     distribution::Distribution,
     figures::{COUNTERS, Figure, GAUGES, RULE_COUNTERS, RULES},
     source_lag::SourceLag,
+    spool_stats::SpoolStatistics,
     stats::{Statistics, TABLES_SHOWN_MAX},
 };
 use crate::rules::RowRules;
@@ -46,6 +47,7 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     COUNTERS.iter().for_each(|counter| write_figure(statistics, counter, Counter, &mut out));
     GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
     write_row_rules(&statistics.row_rules, &mut out);
+    write_spool(&statistics.spool, &mut out);
     write_ages(statistics, now, &mut out);
     write_histograms(statistics, &mut out);
     out.into_text()
@@ -82,6 +84,34 @@ fn write_row_rules(row_rules: &RowRules, out: &mut Exposition) {
     let help = "Changes of a table that named no key. Up to 100 tables at fault.";
     out.family("table_changes_without_key_total", Counter, help);
     tables.iter().for_each(|(table, _, without_key)| out.sample(&[("table", table)], without_key));
+}
+
+fn write_spool(spool: &SpoolStatistics, out: &mut Exposition) {
+    let (segments, bytes) = spool.size();
+    for (name, value, help) in [
+        (
+            "spool_segments",
+            segments,
+            "PostgreSQL: files of the spool. This and the others of the spool are 0 without one.",
+        ),
+        ("spool_bytes", bytes, "Their bytes (--spool-bytes-max)."),
+    ] {
+        out.family(name, Gauge, help);
+        out.sample(&[], value);
+    }
+    for (name, counter, help) in [
+        ("spool_commits_total", &spool.commits, "Commits written to the spool."),
+        ("spool_failures_total", &spool.failures, "Failures to write or sync the spool; nothing is read meanwhile."),
+        ("spool_gaps_total", &spool.gaps, "How often the log no longer reached back to the end of the spool."),
+        (
+            "spool_discarded_segments_total",
+            &spool.discarded_segments,
+            "Segments that were removed because the spool was full, and that clusters needed.",
+        ),
+    ] {
+        out.family(name, Counter, help);
+        out.sample(&[], counter.value());
+    }
 }
 
 fn write_ages(statistics: &Statistics, now: SystemTime, out: &mut Exposition) {

@@ -35,6 +35,11 @@ impl SpoolStatistics {
         *self.positions.lock() = SpoolPositions { written: Some(written.clone()), synced: Some(synced.clone()) };
     }
 
+    /// How many segments the spool has, and their bytes.
+    pub(super) fn size(&self) -> (u64, u64) {
+        (self.segments.load(Relaxed), self.bytes.load(Relaxed))
+    }
+
     /// Every statistic by name.
     pub(super) fn report(&self) -> Vec<(&'static str, String)> {
         let positions = self.positions.lock().clone();
