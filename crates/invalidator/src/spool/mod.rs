@@ -58,6 +58,9 @@ pub struct Spool {
     log: Arc<dyn CommitLog>,
     bytes_max: u64,
     state: Mutex<State>,
+    /// Held while a segment is synced. The kernel reports a failed write to one of two concurrent syncs only: the other
+    /// would take the segment for durable.
+    syncing: Mutex<()>,
     changed: watch::Sender<()>,
     statistics: Arc<SpoolStatistics>,
 }
@@ -99,8 +102,8 @@ impl Spool {
             failure: None,
             held: clusters.into_iter().map(|cluster| (cluster.to_owned(), None)).collect(),
         };
-        let spool =
-            Spool { files, log, bytes_max, state: Mutex::new(state), changed: watch::Sender::new(()), statistics };
+        let (state, syncing, changed) = (Mutex::new(state), Mutex::default(), watch::Sender::new(()));
+        let spool = Spool { files, log, bytes_max, state, syncing, changed, statistics };
         spool.report();
         Ok(Arc::new(spool))
     }
@@ -130,21 +133,28 @@ impl Spool {
 
     /// Makes everything durable that can be read, and a segment that can be extended.
     fn prepare(&self) -> io::Result<()> {
-        self.sync().inspect_err(|_| self.abandon_segment())?;
-        let base = {
-            let state = self.state.lock();
-            let segments = state.segments.as_ref().expect("the spool was created");
-            (!state.is_open).then(|| Base {
-                position: state.synced.clone(),
-                log_identity: segments.log_identity.clone(),
-                is_origin: false,
-                is_orphan: false,
-            })
-        };
-        match base {
-            Some(base) => self.add_segment(base),
-            None => Ok(()),
+        self.sync()?;
+        let is_open = self.state.lock().is_open;
+        match is_open {
+            true => Ok(()),
+            false => self.add_segment(self.next_base(self.is_orphan())),
         }
+    }
+
+    /// Marks the end of the spool as the place of a loss, durably: the log may grow beyond it before the loss can be
+    /// recorded, and would then seem to continue it.
+    fn begin_loss(&self) -> io::Result<()> {
+        match self.is_orphan() {
+            true => Ok(()),
+            false => self.add_segment(self.next_base(true)),
+        }
+    }
+
+    /// The base of a segment that continues what is durable.
+    fn next_base(&self, is_orphan: bool) -> Base {
+        let state = self.state.lock();
+        let log_identity = state.segments.as_ref().expect("the spool was created").log_identity.clone();
+        Base { position: state.synced.clone(), log_identity, is_origin: false, is_orphan }
     }
 
     /// Appends commits that readers see, and whose position is of the present epoch.
@@ -160,49 +170,59 @@ impl Spool {
         Ok(())
     }
 
-    /// Appends a loss, and makes it durable. The next epoch begins at `position`.
+    /// Appends a loss. The next epoch begins at `position`. Readers see it once it is durable: a cluster that has acted
+    /// on it must not find another loss with the same number later.
     fn append_gap(&self, position: &Position, why: &str) -> io::Result<()> {
         let position = SpoolPosition::new(self.end().epoch + 1, position);
         let mut bytes = Vec::new();
         encode(&Record::Gap { position: position.clone(), why: why.into() }, &mut bytes);
-        self.append_bytes(&bytes, position)?;
-        self.sync().inspect_err(|_| self.abandon_segment())?;
-        Ok(())
-    }
-
-    fn append_bytes(&self, bytes: &[u8], end: SpoolPosition) -> io::Result<()> {
-        let newest = self.newest();
-        if newest.bytes >= SEGMENT_BYTES_MAX.min(self.bytes_max / 8) {
-            let position = self.sync().inspect_err(|_| self.abandon_segment())?;
-            self.add_segment(Base { position, is_origin: false, is_orphan: false, ..newest.base })?;
-        }
-        let newest = self.newest();
-        if let Err(error) = self.files.append(newest.number, newest.bytes, bytes) {
-            self.abandon_segment();
-            return Err(error);
-        }
-        let mut state = self.state.lock();
-        let segments = state.segments.as_mut().expect("the spool was created");
-        segments.list.back_mut().expect("there is a segment").bytes += bytes.len() as u64;
-        segments.end = end;
-        drop(state);
+        let one_at_a_time = self.syncing.lock();
+        let newest = self.open_segment()?;
+        let appended = self.files.append(newest.number, newest.bytes, &bytes);
+        appended.and_then(|()| self.files.sync(newest.number)).inspect_err(|_| self.abandon_segment())?;
+        self.publish(bytes.len() as u64, position.clone())?;
+        self.state.lock().synced = position;
+        drop(one_at_a_time);
         self.announce();
         Ok(())
     }
 
-    /// Makes durable what can be read, and returns its position.
+    fn append_bytes(&self, bytes: &[u8], end: SpoolPosition) -> io::Result<()> {
+        if self.open_segment()?.bytes >= SEGMENT_BYTES_MAX.min(self.bytes_max / 8) {
+            self.sync()?;
+            // A sync that failed meanwhile has given the segment up, and its end is no longer ours.
+            self.open_segment()?;
+            self.add_segment(self.next_base(false))?;
+        }
+        let newest = self.open_segment()?;
+        self.files.append(newest.number, newest.bytes, bytes).inspect_err(|_| self.abandon_segment())?;
+        self.publish(bytes.len() as u64, end)?;
+        self.announce();
+        Ok(())
+    }
+
+    /// Lets readers see `bytes` more of the newest segment. Fails if it was given up meanwhile.
+    fn publish(&self, bytes: u64, end: SpoolPosition) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if !state.is_open {
+            return Err(given_up());
+        }
+        let segments = state.segments.as_mut().expect("the spool was created");
+        segments.list.back_mut().expect("there is a segment").bytes += bytes;
+        segments.end = end;
+        Ok(())
+    }
+
+    /// Makes durable what can be read, and returns its position. If that fails, the segment is given up.
     fn sync(&self) -> io::Result<SpoolPosition> {
-        let (is_open, end) = {
+        let _one_at_a_time = self.syncing.lock();
+        let open = {
             let state = self.state.lock();
-            (state.is_open, state.segments.as_ref().map(|segments| segments.end.clone()))
+            state.segments.as_ref().filter(|_| state.is_open).map(|segments| segments.end.clone())
         };
-        if let Some(end) = end.filter(|_| is_open) {
-            self.files.sync(self.newest().number)?;
-            let mut state = self.state.lock();
-            // Another sync may have been faster.
-            if end.covers(&state.synced, &*self.log) {
-                state.synced = end;
-            }
+        if let Some(end) = open {
+            self.files.sync(self.newest().number).inspect_err(|_| self.abandon_segment())?;
+            self.state.lock().synced = end;
         }
         Ok(self.state.lock().synced.clone())
     }
@@ -276,6 +296,12 @@ impl Spool {
         segments.list.pop_front().map(|oldest| oldest.number)
     }
 
+    /// `cluster` begins to read at `position`. What it has read before stays until it has saved a later position.
+    fn hold_first(&self, cluster: &str, position: &SpoolPosition) {
+        let mut state = self.state.lock();
+        state.held.entry(cluster.to_owned()).or_default().get_or_insert_with(|| position.clone());
+    }
+
     /// `cluster` will not read before `position` again.
     fn hold(&self, cluster: &str, position: SpoolPosition) {
         self.state.lock().held.insert(cluster.to_owned(), Some(position));
@@ -309,6 +335,16 @@ impl Spool {
         state.next_number - 1
     }
 
+    /// The newest segment, if it may be extended.
+    fn open_segment(&self) -> io::Result<SpoolSegment> {
+        let state = self.state.lock();
+        let segments = state.segments.as_ref().expect("the spool was created");
+        match state.is_open {
+            true => Ok(segments.list.back().expect("there is a segment").clone()),
+            false => Err(given_up()),
+        }
+    }
+
     fn newest(&self) -> SpoolSegment {
         let state = self.state.lock();
         let segments = state.segments.as_ref().expect("the spool was created");
@@ -329,16 +365,21 @@ impl Spool {
         state.is_open && state.segments.as_ref().is_some_and(|segments| segments.end != state.synced)
     }
 
-    /// Whether deletes from before the spool began are lost, and the record of that is missing.
+    /// Whether deletes before the end are lost, and the record of that is missing.
     fn is_orphan(&self) -> bool {
         let state = self.state.lock();
         let segments = state.segments.as_ref();
         segments.is_some_and(|segments| {
-            segments.list[0].base.is_orphan && segments.end.epoch == segments.list[0].base.position.epoch
+            let mut bases = segments.list.iter().map(|segment| &segment.base);
+            bases.any(|base| base.is_orphan && base.position.epoch == segments.end.epoch)
         })
     }
 
     fn look(&self, number: u64, at: u64) -> Place {
         self.state.lock().segments.as_ref().map_or(Place::Removed, |segments| segments.look(number, at))
     }
+}
+
+fn given_up() -> io::Error {
+    io::Error::other("the newest segment could not be synced and was given up")
 }

@@ -52,6 +52,7 @@ impl SpooledLog {
         let state = spool.state.lock();
         let segments = state.segments.as_ref()?;
         let oldest = segments.list.front()?;
+        let has_begun = state.held.get(&self.cluster).is_some_and(Option::is_some);
         let (from, located) = match start {
             Start::At(position) => {
                 let from = SpoolPosition::parse(position);
@@ -62,8 +63,10 @@ impl SpooledLog {
                 let located = segments.locate(&from, &*spool.log);
                 (from, located)
             }
-            // Deletes are lost for every cluster without a position.
-            Start::Now if oldest.base.is_orphan => (oldest.base.position.clone(), Some(oldest)),
+            // Deletes are lost for every cluster without a position: it begins where it finds the loss, once.
+            Start::Now if oldest.base.is_origin && oldest.base.is_orphan && !has_begun => {
+                (oldest.base.position.clone(), Some(oldest))
+            }
             Start::Now => (segments.end.clone(), segments.list.back()),
             Start::Earliest => (oldest.base.position.clone(), Some(oldest)),
         };
@@ -86,7 +89,7 @@ impl CommitLog for SpooledLog {
         Box::pin(async move {
             let (from, segment) = self.wait(|spool| self.begin(spool, start)).await??;
             *self.reported.lock() = None;
-            self.spool.hold(&self.cluster, from.clone());
+            self.spool.hold_first(&self.cluster, &from);
             let source = SpoolSource {
                 log: self.clone(),
                 segment,

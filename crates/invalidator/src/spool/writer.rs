@@ -129,7 +129,7 @@ impl SpoolWriter {
         }
         let spool = self.spool.clone();
         syncs.spawn_blocking(move || {
-            let synced = spool.sync().inspect_err(|_| spool.abandon_segment())?;
+            let synced = spool.sync()?;
             if let Err(error) = spool.remove_segments() {
                 tracing::warn!(%error, "an old segment of the spool was not removed; the next start removes it");
             }
@@ -177,6 +177,7 @@ impl SpoolWriter {
         tracing::error!(position = lost.0, why, "deletes after this position are lost for all clusters");
         let why_nothing = format!("deletes after {} are lost ({why}); waiting for open transactions", lost.0);
         self.spool.set_failure(Some(SourceError::Unreachable { why: why_nothing }));
+        self.write(Spool::begin_loss).await?;
         let mut opened = self.spool.log.open(&Start::Now).await?;
         // A client that fills a key after the flush sees all commits up to here.
         opened.source.wait_until_visible(&opened.position).await?;

@@ -441,6 +441,64 @@ async fn a_state_directory_that_is_gone_is_a_loss() {
     assert_eq!(read_loss(&mut *one.source).await, "4");
     fixture.restart();
     assert_eq!(read_loss(&mut *fixture.open(0).await.source).await, "4", "until the cluster has been flushed");
+    let mut flushed = fixture.cluster(0).open(&Start::Now).await.expect("it goes on");
+    fixture.log.commit(1);
+    assert_eq!(read_to(&mut *flushed.source, 5).await, [5], "the loss is not found again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_not_forgotten_if_it_cannot_be_recorded_before_the_log_has_grown() {
+    let mut fixture = Fixture::new(1 << 30);
+    fixture.saved[0] = Some(fixture.open(0).await.position);
+    fixture.log.commit(4);
+    until("all is on disk", || fixture.log.state.lock().released == 4).await;
+    fixture.writer.abort();
+    fixture.log.state.lock().released = 8;
+    fixture.log.state.lock().is_hidden = true;
+    fixture.restart();
+    until("the loss is noticed", || fixture.spool.statistics.gaps.value() == 1).await;
+    sleep(Duration::from_secs(1)).await;
+    fixture.writer.abort();
+    // Another server, which had less, and now has more: its slot is before the end of the spool.
+    let reader = &fixture.log.state;
+    (reader.lock().released, reader.lock().is_hidden) = (0, false);
+    fixture.log.commit(6);
+    fixture.restart();
+    let mut one = fixture.open(0).await;
+    assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
+    assert_eq!(read_loss(&mut *one.source).await, "4");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_cluster_has_read_stays_until_its_position_is_saved() {
+    let mut fixture = Fixture::new(8 << 20);
+    fixture.log.state.lock().key_bytes = 200;
+    let start = fixture.open(0).await.position;
+    let mut two = fixture.open(1).await;
+    fixture.log.commit(10_000);
+    read_to(&mut *two.source, 10_000).await;
+    fixture.cluster(1).release(&Position("10000".into()));
+    // The first cluster was sent all of it, and reads on after a failure. Some of its deletes are retried.
+    let mut one = fixture.cluster(0).open(&Start::At(Position("10000".into()))).await.expect("it reads on");
+    fixture.log.commit(10_000);
+    read_to(&mut *one.source, 20_000).await;
+    until("all is on disk", || fixture.log.state.lock().released == 20_000).await;
+    fixture.saved[0] = Some(start);
+    fixture.restart();
+    assert_eq!(read_to(&mut *fixture.open(0).await.source, 20_000).await.len(), 20_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_appended_to_a_segment_that_was_given_up() {
+    let fixture = Fixture::new(1 << 30);
+    fixture.open(0).await;
+    fixture.writer.abort();
+    fixture.spool.abandon_segment();
+    let commits = Commits { commits: Vec::new(), position: Position("1".into()) };
+    assert!(fixture.spool.append(&commits).is_err() && fixture.spool.append_gap(&Position("1".into()), "x").is_err());
+    assert_eq!(fixture.spool.end().position.0, "0");
+    fixture.spool.prepare().expect("there is a new segment");
+    fixture.spool.append(&commits).expect("it is open");
 }
 
 #[tokio::test(start_paused = true)]
