@@ -10,7 +10,14 @@ use lookaside_invalidator::{
     source::mysql::{MysqlOptions, MysqlSource},
 };
 use mysql_server::{Client, Server, keys_of, read_until};
-use std::sync::Arc;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
 const END: [&str; 2] =
     ["CREATE TABLE IF NOT EXISTS app.done (a INT)", "INSERT INTO app.done VALUES (1) /* lookaside: end */"];
@@ -328,6 +335,27 @@ async fn replaced_rules_apply_to_the_next_change() {
     rules.replace(Rules::parse("[[rule]]\ntable = 'app.posts'\nkeys = ['post:{id}']").expect("valid"));
     let statements = ["INSERT INTO app.users (id) VALUES (2)", "INSERT INTO app.posts VALUES (3)"];
     assert_eq!(keys_after(&mut client, &mut source, &statements).await, ["post:3"]);
+}
+
+#[tokio::test]
+async fn rules_that_are_loaded_again_in_the_middle_of_a_statement_miss_none_of_its_rows() {
+    const ROWS: usize = 20_000;
+    // A statement has one map of its table, and here hundreds of events with rows.
+    let (_server, mut client, rules, mut source) = users(&["--binlog-row-event-max-size=256"]).await;
+    let (again, is_over) = (rules.clone(), Arc::new(AtomicBool::new(false)));
+    let is_stopped = is_over.clone();
+    let loading = thread::spawn(move || {
+        while !is_stopped.load(Relaxed) {
+            again.replace((*again.current()).clone());
+            thread::sleep(Duration::from_micros(200));
+        }
+    });
+    let values = (1..=ROWS).map(|id| format!("({id})")).collect::<Vec<_>>().join(",");
+    let insert = format!("INSERT INTO app.users (id) VALUES {values}");
+    let keys = keys_after(&mut client, &mut source, &[&insert]).await;
+    is_over.store(true, Relaxed);
+    loading.join().expect("rules are replaced");
+    assert_eq!(keys.len(), ROWS + 1, "of each row, and of all");
 }
 
 #[tokio::test]

@@ -220,7 +220,7 @@ fn micros(fraction: &[u8]) -> u32 {
 fn time2(bytes: &[u8], fraction_digits: u8) -> Option<TimeOfDay> {
     let fraction_bytes = usize::from(fraction_digits.div_ceil(2));
     let bits = 8 * fraction_bytes as u32;
-    if bytes.len() != 3 + fraction_bytes {
+    if fraction_digits > 6 || bytes.len() != 3 + fraction_bytes {
         return None;
     }
     let value = i64::try_from(big_endian(bytes)).ok()? - (0x80_0000_i64 << bits);

@@ -75,7 +75,9 @@ impl RowTables {
         if self.version != self.row_rules.version() {
             self.version = self.row_rules.version();
             self.rules = self.row_rules.current();
-            self.tables.clear();
+            // Rows of the open statement may follow: the tables stay, and are bound to the new rules with the catalogue.
+            let rules = &self.rules;
+            self.tables.retain(|name, _| rules.rule(name.schema.as_bytes(), name.name.as_bytes()).is_some());
             self.by_statement.clear();
             self.needs_catalogue = true;
         }

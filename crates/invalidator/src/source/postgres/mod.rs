@@ -175,11 +175,10 @@ impl PostgresSource {
         }
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
         let from = server.start_position(&mut connection, &mut queries, options, start).await?;
+        // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
+        released.store(from.0, Relaxed);
         let unfinished = match start {
-            Start::At(_) => {
-                released.fetch_max(from.0, Relaxed);
-                BTreeSet::new()
-            }
+            Start::At(_) => BTreeSet::new(),
             Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
         };
         Ok(PostgresSource {
