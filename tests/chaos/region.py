@@ -5,6 +5,7 @@ that no client takes the port of a process that is down.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -57,16 +58,25 @@ class Place:
         return f"{self.host}:{self.port}"
 
 
+RESERVATIONS: list[int] = []
+"""Locked files, one for each chosen port: it is chosen long before a process listens there, by several runs at once."""
+
+
 def free_fixed_port(host: str) -> int:
-    """A free port that no outgoing connection is given."""
+    """A free port that no outgoing connection is given, and that is chosen once as long as this program runs."""
+    folder = Path(tempfile.gettempdir()) / "lookaside-chaos-ports"
+    folder.mkdir(exist_ok=True)
     while True:
         port = random.choice(PORTS)
-        with socket.socket() as probe:
+        with contextlib.ExitStack() as stack:
             try:
-                probe.bind((host, port))
-                return port
+                lock = stack.enter_context((folder / str(port)).open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(socket.socket()).bind((host, port))
             except OSError:
                 continue
+            RESERVATIONS.append(os.dup(lock.fileno()))
+            return port
 
 
 class Node(Process):
