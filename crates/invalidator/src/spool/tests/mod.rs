@@ -18,6 +18,7 @@ use tokio::{
 };
 
 mod faults;
+mod losses;
 
 const CLUSTERS: [&str; 2] = ["one", "two"];
 
@@ -399,77 +400,6 @@ async fn segments_that_every_cluster_has_are_removed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once() {
-    let mut fixture = Fixture::new(1 << 30);
-    for index in 0..2 {
-        fixture.saved[index] = Some(fixture.open(index).await.position);
-    }
-    fixture.log.commit(4);
-    until("all is on disk", || fixture.log.state.lock().released == 4).await;
-    fixture.writer.abort();
-    fixture.log.commit(4);
-    fixture.log.state.lock().released = 8;
-    fixture.restart();
-    let mut one = fixture.open(0).await;
-    assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
-    assert_eq!(read_loss(&mut *one.source).await, "4");
-    let flushed = fixture.cluster(0).open(&Start::Now).await.expect("it begins at the end").position;
-    assert_eq!(flushed.0, "1:8");
-    fixture.saved[0] = Some(flushed);
-    fixture.restart();
-    fixture.log.commit(2);
-    let mut one = fixture.open(0).await;
-    assert_eq!(read_to(&mut *one.source, 10).await, [9, 10], "the loss is not found again");
-    let mut two = fixture.open(1).await;
-    assert_eq!(read_to(&mut *two.source, 4).await, [1, 2, 3, 4]);
-    assert_eq!(read_loss(&mut *two.source).await, "4", "this cluster finds it later");
-    let newest = fixture.cluster(0).newest_position().await.expect("a position");
-    assert!(!fixture.cluster(1).covers(&Position("4".into()), &newest), "a router is not told that all is deleted");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_state_directory_that_is_gone_is_a_loss() {
-    let mut fixture = Fixture::new(1 << 30);
-    fixture.open(0).await;
-    fixture.log.commit(4);
-    until("all is on disk", || fixture.log.state.lock().released == 4).await;
-    fixture.writer.abort();
-    fixture.files.0.lock().files.clear();
-    fixture.restart();
-    let mut one = fixture.open(0).await;
-    fixture.saved[0] = Some(one.position.clone());
-    assert_eq!(read_loss(&mut *one.source).await, "4");
-    fixture.restart();
-    assert_eq!(read_loss(&mut *fixture.open(0).await.source).await, "4", "until the cluster has been flushed");
-    let mut flushed = fixture.cluster(0).open(&Start::Now).await.expect("it goes on");
-    fixture.log.commit(1);
-    assert_eq!(read_to(&mut *flushed.source, 5).await, [5], "the loss is not found again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_loss_is_not_forgotten_if_it_cannot_be_recorded_before_the_log_has_grown() {
-    let mut fixture = Fixture::new(1 << 30);
-    fixture.saved[0] = Some(fixture.open(0).await.position);
-    fixture.log.commit(4);
-    until("all is on disk", || fixture.log.state.lock().released == 4).await;
-    fixture.writer.abort();
-    fixture.log.state.lock().released = 8;
-    fixture.log.state.lock().is_hidden = true;
-    fixture.restart();
-    until("the loss is noticed", || fixture.spool.statistics.gaps.value() == 1).await;
-    sleep(Duration::from_secs(1)).await;
-    fixture.writer.abort();
-    // Another server, which had less, and now has more: its slot is before the end of the spool.
-    let reader = &fixture.log.state;
-    (reader.lock().released, reader.lock().is_hidden) = (0, false);
-    fixture.log.commit(6);
-    fixture.restart();
-    let mut one = fixture.open(0).await;
-    assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
-    assert_eq!(read_loss(&mut *one.source).await, "4");
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_a_cluster_has_read_stays_until_its_position_is_saved() {
     let mut fixture = Fixture::new(8 << 20);
     fixture.log.state.lock().key_bytes = 200;
@@ -499,33 +429,6 @@ async fn nothing_is_appended_to_a_segment_that_was_given_up() {
     assert_eq!(fixture.spool.end().position.0, "0");
     fixture.spool.prepare().expect("there is a new segment");
     fixture.spool.append(&commits).expect("it is open");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_spool_that_is_gone_is_begun_at_the_oldest_position() {
-    let mut fixture = Fixture::new(1 << 30);
-    fixture.open(0).await;
-    fixture.log.commit(4);
-    until("all is on disk", || fixture.log.state.lock().released == 4).await;
-    fixture.writer.abort();
-    fixture.files.0.lock().files.clear();
-    fixture.saved = vec![Some(Position("4".into())), Some(Position("6".into()))];
-    fixture.log.commit(4);
-    fixture.restart();
-    assert_eq!(read_to(&mut *fixture.open(0).await.source, 8).await, [5, 6, 7, 8]);
-    assert_eq!(read_to(&mut *fixture.open(1).await.source, 8).await, [6, 7, 8]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_first_start_that_was_interrupted_is_no_loss() {
-    let mut fixture = Fixture::new(1 << 30);
-    fixture.writer.abort();
-    fixture.spool.begin_start().expect("it is marked");
-    fixture.log.state.lock().remembers = true;
-    fixture.restart();
-    let mut one = fixture.open(0).await;
-    fixture.log.commit(1);
-    assert_eq!(read_to(&mut *one.source, 1).await, [1]);
 }
 
 #[tokio::test(start_paused = true)]
