@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// A fixture whose first process has read four commits, and whose files are gone.
+async fn without_files() -> Fixture {
+    let fixture = Fixture::new(1 << 30);
+    fixture.open(0).await;
+    fixture.log.commit(4);
+    until("all is on disk", || fixture.log.state.lock().released == 4).await;
+    fixture.writer.abort();
+    fixture.files.0.lock().files.clear();
+    fixture
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once() {
     let mut fixture = Fixture::new(1 << 30);
@@ -33,12 +44,7 @@ async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once()
 
 #[tokio::test(start_paused = true)]
 async fn a_state_directory_that_is_gone_is_a_loss() {
-    let mut fixture = Fixture::new(1 << 30);
-    fixture.open(0).await;
-    fixture.log.commit(4);
-    until("all is on disk", || fixture.log.state.lock().released == 4).await;
-    fixture.writer.abort();
-    fixture.files.0.lock().files.clear();
+    let mut fixture = without_files().await;
     fixture.restart();
     let mut one = fixture.open(0).await;
     fixture.saved[0] = Some(one.position.clone());
@@ -75,12 +81,7 @@ async fn a_loss_is_found_although_the_log_has_grown_before_it_was_recorded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_spool_that_is_gone_is_begun_at_the_oldest_position() {
-    let mut fixture = Fixture::new(1 << 30);
-    fixture.open(0).await;
-    fixture.log.commit(4);
-    until("all is on disk", || fixture.log.state.lock().released == 4).await;
-    fixture.writer.abort();
-    fixture.files.0.lock().files.clear();
+    let mut fixture = without_files().await;
     fixture.saved = vec![Some(Position("4".into())), Some(Position("6".into()))];
     fixture.log.commit(4);
     fixture.restart();
