@@ -3,7 +3,6 @@
 import base64
 import json
 import shutil
-import signal
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -68,14 +67,6 @@ class Etcd(Process):
     def compact(self, revision: int) -> None:
         """Discards the history before a revision."""
         self.ask("/v3/kv/compaction", {"revision": str(revision), "physical": True})
-
-    def freeze(self) -> None:
-        """Stops it from answering, connections left open."""
-        self.running.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Lets it go on."""
-        self.running.send_signal(signal.SIGCONT)
 
     def restart(self) -> None:
         """Starts it again with what it had."""

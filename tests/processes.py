@@ -88,6 +88,16 @@ class Process:
         self.running.send_signal(signal.SIGKILL)
         self.running.wait(STOP_S)
 
+    def freeze(self) -> None:
+        """SIGSTOP, and waits until no thread runs: they stop one by one, and may answer something until then."""
+        self.running.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.running.pid}/task")
+        eventually(lambda: all(thread_state(thread) == "T" for thread in threads.iterdir()), f"{self.name} is frozen")
+
+    def thaw(self) -> None:
+        """Lets it go on with all that it held."""
+        self.running.send_signal(signal.SIGCONT)
+
     def stop(self) -> int | None:
         """SIGTERM, then SIGKILL for a program that does not end; its exit code."""
         if self.running is None:
@@ -99,6 +109,21 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.kill()
         return self.running.returncode
+
+
+def thread_state(thread: Path) -> str:
+    """The kernel's one-letter state of a thread, which has a folder in /proc."""
+    return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+@contextlib.contextmanager
+def frozen(process: Process):
+    """The process does not run, as a machine that is cut off; it goes on afterwards."""
+    process.freeze()
+    try:
+        yield
+    finally:
+        process.thaw()
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:

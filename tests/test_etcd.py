@@ -86,7 +86,7 @@ def etcd(tmp_path):
     """One etcd."""
     etcd = Etcd(tmp_path)
     yield etcd
-    etcd.running.send_signal(signal.SIGCONT)
+    etcd.thaw()
     etcd.stop()
 
 

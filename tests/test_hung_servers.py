@@ -6,9 +6,8 @@ import time
 
 import pytest
 from leases import LeaseClient
-from processes import PROGRAMS, Process, answers, eventually, free_port, stats
+from processes import PROGRAMS, Process, answers, eventually, free_port, frozen, stats
 from test_gutter import key_of_server
-from test_spool import stopped
 
 SERVER_TIMEOUT_S = 1.0
 # For a loaded machine. Less than half of a second timeout.
@@ -58,7 +57,7 @@ def test_deletes_of_one_connection_do_not_wait_for_a_hung_process(cluster, tmp_p
         client.settimeout(10)
         key = key_of_server(cluster, healthy)
         before = deletes(healthy)
-        with stopped(victim):
+        with frozen(victim):
             client.sendall(b"delete " + first.encode() + b"\r\n")
             eventually(
                 lambda: outstanding(running, victim) == 1, "the first delete is in progress", SERVER_TIMEOUT_S / 2
@@ -89,7 +88,7 @@ def test_a_spooled_delete_waits_for_one_timeout(cluster, tmp_path):
     with spooling(*ports) as first, spooling(*reversed(ports)):
         client = LeaseClient(ports[0])
         eventually(lambda: "spool peer reachable again" in first.log(), "the first router has found the second")
-        with stopped(cluster.servers[0]):
+        with frozen(cluster.servers[0]):
             for attempt in range(20):
                 started = time.monotonic()
                 reply = client.command(b"delete " + key.encode())
@@ -110,7 +109,7 @@ def test_a_page_costs_one_timeout_while_a_server_and_the_gutter_hang(cluster, tm
         client = LeaseClient(running.port)
         for key in keys:
             assert client.command(b"set " + key + b" 0 0 1", b"1") == b"STORED"
-        with stopped(cluster.servers[0]), stopped(cluster.gutter):
+        with frozen(cluster.servers[0]), frozen(cluster.gutter):
             for _ in range(2):
                 started = time.monotonic()
                 client.socket.sendall(b"get " + b" ".join(keys) + b"\r\n")

@@ -3,7 +3,6 @@ router at once, and a router that starts shows nothing that changed while it was
 refuses deletes because it does not reach a server."""
 
 import json
-import signal
 import time
 
 import pytest
@@ -33,7 +32,7 @@ def region(tmp_path, journal, request):
         yield cluster, invalidator
     finally:
         for router in cluster.routers:
-            router.running.send_signal(signal.SIGCONT)
+            router.thaw()
         if invalidator:
             invalidator.stop()
         cluster.stop()
@@ -54,12 +53,12 @@ def test_a_hung_router_delays_no_delete_by_its_timeout(region, journal):
     machine may be slower than that."""
     cluster, invalidator = region
     for hung, healthy in [(0, 1), (1, 0)]:
-        cluster.routers[hung].running.send_signal(signal.SIGSTOP)
+        cluster.routers[hung].freeze()
         taken = [delete_seconds(journal, cluster.ports[healthy], f"key:{hung}:{number}") for number in range(10)]
         print("milliseconds from commit to empty:", [round(1e3 * seconds) for seconds in taken])
         assert max(taken) < 2.5, taken
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "1", "the hung one is TKO")
-        cluster.routers[hung].running.send_signal(signal.SIGCONT)
+        cluster.routers[hung].thaw()
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "0", "it answers again")
 
 
@@ -124,7 +123,7 @@ def test_a_router_that_waits_for_the_invalidator_shows_nothing_old(region, journ
     for router in cluster.routers:
         router.kill()
     # The invalidator is away for a moment, so that the router is certainly up before it.
-    invalidator.running.send_signal(signal.SIGSTOP)
+    invalidator.freeze()
     for key in keys:
         journal.commit(key)
     cluster.routers[0].start()
@@ -136,7 +135,7 @@ def test_a_router_that_waits_for_the_invalidator_shows_nothing_old(region, journ
     assert stats(cluster.ports[0])["start_gate_open"] == "0"
     for command in (f"get {keys[0]}", f"set {keys[0]} 0 0 3\r\nold"):
         assert reply_to(command).startswith(b"SERVER_ERROR router waits for the invalidator")
-    invalidator.running.send_signal(signal.SIGCONT)
+    invalidator.thaw()
     seen = []
     eventually(lambda: seen.append(reply_to(f"get {keys[-1]}")) or seen[-1].endswith(b"END\r\n"), "it serves gets")
     assert all(reply == b"END\r\n" or reply.startswith(b"SERVER_ERROR router waits") for reply in seen), seen

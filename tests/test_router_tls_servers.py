@@ -5,7 +5,6 @@ import signal
 import socketserver
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 from certificates import Authority
@@ -27,12 +26,6 @@ class TlsServer(Process):
         ]  # fmt: skip
         super().__init__(name, command, folder)
         self.wait_ready(lambda: answers(self.plain_port))
-
-    def freeze(self) -> None:
-        """Stops it in the middle of whatever it does."""
-        self.running.send_signal(signal.SIGSTOP)
-        status = Path(f"/proc/{self.running.pid}/stat")
-        eventually(lambda: status.read_text().rsplit(")", 1)[1].split()[0] == "T", "it is stopped")
 
 
 class Router(Process):
@@ -235,11 +228,11 @@ def test_spooled_deletes_are_replayed_through_tls(tmp_path, authority, server):
         assert connect(router.port).get("key") == b"old"
         server.freeze()
         assert router.reply_to(b"delete key") == b"NOT_FOUND", "kept"
-        server.running.send_signal(signal.SIGCONT)
+        server.thaw()
         eventually(lambda: connect(server.plain_port).get("key") is None, "it is replayed")
         eventually(lambda: router.reply_to(b"get key") == b"END", "and the server is read again")
     finally:
-        server.running.send_signal(signal.SIGCONT)
+        server.thaw()
         assert router.stop() == 0
 
 
@@ -262,13 +255,13 @@ def test_spool_peers_fence_servers_through_tls(tmp_path, authority, server):
         connect(other.port).set("key", b"old")
         server.freeze()
         eventually(lambda: one.reply_to(b"delete key") == b"NOT_FOUND", "it is kept, and the other router knows")
-        server.running.send_signal(signal.SIGCONT)
+        server.thaw()
         assert other.reply_to(b"get key") != b"VALUE key 0 3"
         eventually(lambda: other.reply_to(b"get key") == b"END", "the server is read again")
         for router in routers:
             assert int(stats(router.port)["ssl_new_sessions"]) > 0
     finally:
-        server.running.send_signal(signal.SIGCONT)
+        server.thaw()
         assert [router.stop() for router in routers] == [0, 0]
 
 

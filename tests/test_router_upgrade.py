@@ -4,7 +4,6 @@ and no server with a backlog is read."""
 import contextlib
 import fcntl
 import json
-import os
 import random
 import re
 import signal
@@ -16,9 +15,8 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, silent_address, stats
+from processes import PROGRAMS, STOP_S, Process, Server, answers, eventually, free_port, frozen, silent_address, stats
 from routers import ask
-from test_spool import stopped
 from upgrade import (
     CONNECTION,
     HELLO,
@@ -159,7 +157,7 @@ def deletes(chain: RouterChain, may_be_cut_off: bool = False):
     fill(chain.cut)
     deleter = Deleter(chain, may_be_cut_off)
     try:
-        with stopped(chain.cut):
+        with frozen(chain.cut):
             deleter.start()
             eventually(lambda: deleter.wrong or len(deleter.acknowledged) > 20, "deletes are kept")
             yield deleter
@@ -252,7 +250,7 @@ def test_a_successor_killed_at_any_moment_changes_nothing(chain):
         for number in range(12):
             if number % 3 == 0:
                 # Surely before it takes over, however fast it is: it does not listen yet.
-                with stopped(router):
+                with frozen(router):
                     successor = chain.spawn([*chain.arguments, "--take-over"])
                     chain.wait_for_visitor()
                     successor.kill()
@@ -278,7 +276,7 @@ def test_a_successor_that_is_stopped_before_it_serves_is_killed_and_the_old_rout
     router = chain.begin()
     fill(chain.cut)
     with chain.connect() as client:
-        with stopped(chain.cut):
+        with frozen(chain.cut):
             assert client.ask(b"delete cut:1\r\n") == b"NOT_FOUND\r\n", "it is kept"
             successor = stopped_successor(chain)
             client.send(b"set key 0 0 1\r\n1\r\n")
@@ -295,7 +293,7 @@ def test_a_router_whose_spool_another_has_taken_ends_and_keeps_its_deletes(chain
     """After a failed takeover a router must not read servers without the deletes in its spool."""
     first = chain.begin()
     fill(chain.cut)
-    with stopped(chain.cut):
+    with frozen(chain.cut):
         assert ask(chain.port, "127.0.0.1", b"delete cut:1\r\n") == b"NOT_FOUND\r\n"
         successor = FakeSuccessor(chain.gate, "lookaside-router")
         successor.go(QUIESCED)
@@ -312,7 +310,7 @@ def test_a_router_whose_spool_another_has_taken_ends_and_keeps_its_deletes(chain
 def test_a_killed_predecessor_leaves_its_spool_and_its_ports(chain):
     first = chain.begin()
     with deletes(chain, may_be_cut_off=True) as deleter:
-        os.kill(first.running.pid, signal.SIGSTOP)
+        first.freeze()
         second = chain.spawn([*chain.arguments, "--take-over"])
         chain.wait_for_visitor()
         first.kill()

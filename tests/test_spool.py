@@ -1,14 +1,10 @@
 """The router's spool: deletes without an acknowledgement are spooled, and their server is fenced until replay (§5)."""
 
-import contextlib
-import os
-import signal
 import time
-from pathlib import Path
 
 import pytest
 from leases import LeaseClient
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, stats
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, frozen, stats
 from test_gutter import key_of_server
 
 ROUNDS = 12
@@ -61,26 +57,6 @@ def router(cluster, tmp_path):
     router.stop()
 
 
-@contextlib.contextmanager
-def stopped(process):
-    """The process does not run, as a machine that is cut off; it goes on afterwards with all that it held."""
-    pid = process.running.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        # The signal is sent when kill returns; its threads stop one by one, and may answer something until then.
-        eventually(
-            lambda: all(state(thread) == "T" for thread in Path(f"/proc/{pid}/task").iterdir()), "it has stopped"
-        )
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-def state(thread: Path) -> str:
-    """The kernel's one-letter state of a thread."""
-    return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
-
-
 def serves(server, router, key) -> bool:
     """Whether a get through the router reaches the server."""
     before = int(stats(server.port)["cmd_get"])
@@ -96,7 +72,7 @@ def test_a_server_that_was_unreachable_is_never_read_stale(cluster, router):
         client = connect(router.port)
         assert client.set(key, value)
         client.close()
-        with stopped(victim):
+        with frozen(victim):
             assert router.delete(key) in (b"NOT_FOUND", b"DELETED")
             assert router.get(key) is None
             assert router.pending() > 0
@@ -120,7 +96,7 @@ def test_a_restarted_router_keeps_servers_with_a_backlog_fenced(cluster, router)
     key = key_of_server(cluster, victim)
     victim_client = connect(victim.port)
     assert victim_client.set(key, b"old")
-    os.kill(victim.running.pid, signal.SIGSTOP)
+    victim.freeze()
     try:
         assert router.delete(key) in (b"NOT_FOUND", b"DELETED")
         router.kill()
@@ -133,7 +109,7 @@ def test_a_restarted_router_keeps_servers_with_a_backlog_fenced(cluster, router)
         for _ in range(20):
             assert router.get(key) is None
     finally:
-        os.kill(victim.running.pid, signal.SIGCONT)
+        victim.thaw()
     eventually(lambda: router.pending() == 0, "the delete is replayed")
     assert victim_client.get(key) is None
     victim_client.close()
@@ -146,7 +122,7 @@ def test_a_server_with_too_large_a_backlog_is_flushed(cluster, tmp_path):
     try:
         client = connect(router.port)
         assert client.set(key, b"never deleted")
-        with stopped(victim):
+        with frozen(victim):
             for number in range(400):
                 client.delete(f"key:{number}")
             assert int(stats(router.port)["spool_overflows"]) > 0
@@ -168,7 +144,7 @@ def test_damaged_and_torn_segments_are_recovered(cluster, router):
         client = connect(router.port)
         assert client.set(key, b"old") and client.set(key + "x", b"old")
         client.close()
-        with stopped(victim):
+        with frozen(victim):
             # The first delete is in a file that is being replayed. Its repeat is in the next, and so are those of the
             # other keys that this server has.
             for name in (key, key, *(f"other:{number}" for number in range(40))):
@@ -200,7 +176,7 @@ def test_a_delete_fails_when_the_spool_cannot_be_written(cluster, tmp_path):
     try:
         # A file stands in the place of the server's folder: nothing can be spooled for it.
         (spool / f"127.0.0.1%3A{victim.port}").write_text("in the way")
-        with stopped(victim):
+        with frozen(victim):
             assert router.delete(key).startswith(b"SERVER_ERROR")
         eventually(lambda: router.delete(key) in (b"DELETED", b"NOT_FOUND"), "it is deleted after all")
         assert int(stats(router.port)["spool_append_failures"]) > 0
@@ -221,7 +197,7 @@ def test_no_router_of_a_cluster_reads_a_server_that_a_peer_has_fenced(cluster, t
             client = connect(routers[1].port)
             assert client.set(key, b"round %d" % round_number)
             client.close()
-            with stopped(victim):
+            with frozen(victim):
                 eventually(lambda: routers[0].delete(key) in (b"NOT_FOUND", b"DELETED"), "both know")
                 assert routers[1].get(key) is None
                 assert int(stats(routers[1].port)["spool_servers_fenced_by_peers"]) > 0
@@ -263,7 +239,7 @@ def test_a_peer_is_warned_of_only_when_a_delete_needs_it(cluster, tmp_path):
         assert all(" WARN " not in router.log() for router in routers), [router.log() for router in routers]
         routers[1].kill()
         eventually(lambda: first.log().count(unneeded) == 2, "it is gone")
-        with stopped(cluster.servers[0]):
+        with frozen(cluster.servers[0]):
             assert first.delete(key).startswith(b"SERVER_ERROR")
             needed = "spool peer unreachable: deletes that a server does not answer fail"
             eventually(lambda: needed in first.log(), "a delete needs it")

@@ -182,12 +182,12 @@ def test_a_successor_gives_up_on_a_stopped_server_which_goes_on_later(chain):
     server = chain.begin()
     with Connection(("127.0.0.1", chain.port)) as client:
         assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
-    server.running.send_signal(signal.SIGSTOP)
+    server.freeze()
     successor = chain.spawn([*chain.arguments, "--take-over"])
     assert successor.running.wait(40) == 1
     assert "the other process has timed out" in successor.log()
     chain.processes.remove(successor)
-    server.running.send_signal(signal.SIGCONT)
+    server.thaw()
     with Connection(("127.0.0.1", chain.port)) as client:
         assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
     chain.upgrade()
@@ -215,10 +215,10 @@ def test_a_server_stopped_in_the_middle_goes_on_when_its_successor_has_given_up(
         assert client.ask(b"set key 0 0 1\r\n1\r\n") == b"STORED\r\n"
     successor = FakeSuccessor(chain.gate)
     successor.go(LISTENERS)
-    server.running.send_signal(signal.SIGSTOP)
+    server.freeze()
     successor.send(READY)
     successor.close()
-    server.running.send_signal(signal.SIGCONT)
+    server.thaw()
     with Connection(("127.0.0.1", chain.port)) as client:
         assert client.ask(b"get key\r\n") == b"VALUE key 0 1\r\n"
     chain.upgrade()
@@ -289,7 +289,7 @@ def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
 def test_a_predecessor_killed_before_it_replies_is_ignored(chain):
     old = chain.begin()
     connect(chain.port).set("key", "value")
-    old.running.send_signal(signal.SIGSTOP)
+    old.freeze()
     new = chain.spawn([*chain.arguments, "--take-over"])
     unix = Path("/proc/net/unix")
     eventually(lambda: unix.read_text().count(f"{chain.gate}\n") == 2, "it has connected")
