@@ -5,6 +5,8 @@ PYTHON := .venv/bin/python
 SEEDS ?= 300
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
+# Processes that run the end-to-end tests, each whole files. The tests wait more than they compute.
+TEST_PROCESSES ?= 2
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
@@ -51,7 +53,7 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)
 
 end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL and PostgreSQL
-	$(PYTHON) -m pytest tests
+	$(PYTHON) -m pytest tests -n $(TEST_PROCESSES) --dist loadfile
 
 clients: install build ## real clients of six languages; installs the toolchains they need
 	tests/clients/install
