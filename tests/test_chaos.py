@@ -16,6 +16,8 @@ from processes import ROOT
 
 RUN_S = 80.0
 SEED = 100
+# How often a fault that needs luck to be seen is tried.
+RUNS_MAX = 4
 ONE_CLUSTER = ("--clusters", "1")
 # A server holds what it held when it hung, and is read again soon after it resumes. The invalidator alone deletes.
 HUNG_SERVER = (
@@ -107,12 +109,9 @@ def given(faults: tuple[str, ...]) -> list[str]:
     return [word for fault in faults for word in ("--fault", fault)]
 
 
-def test_a_pool_changes_while_processes_fail_and_routers_that_are_no_peers_are_found(tmp_path):
-    run = Run(tmp_path, "peers", *RESIZED, *given(RESIZES), "--keys", "64", "--writes", "120", "--seconds", "18")
-    load = ("--keys", "32", "--writes", "120", "--reads", "4000", "--own-deletes", "0", "--seconds", "6")
-    broken = Run(tmp_path, "no-peers", *RESIZED, *given(RESIZES_WITHOUT_PEERS), *load, "--no-spool")
-    status, output, figures = run.wait()
-    found_status, found_output, found = broken.wait()
+def test_a_pool_changes_while_processes_fail(tmp_path):
+    options = (*RESIZED, *given(RESIZES), "--keys", "64", "--writes", "120", "--seconds", "18")
+    status, output, figures = Run(tmp_path, "peers", *options).wait()
     assert status == 0 and figures["violations"] == [], output
     assert sum(figures["faults"].values()) == len(RESIZES) and figures["faults left out"] == 0, output
     counts = figures["counts"]
@@ -121,7 +120,20 @@ def test_a_pool_changes_while_processes_fail_and_routers_that_are_no_peers_are_f
     assert counts["former_owner_hits"] > 0 and counts["purge_keys_removed"] > 0, output
     assert counts["cached reads"] > 1000 and counts["commits"] > 100, output
     assert figures["values held at the end"] > 0, output
-    assert found_status == 1 and ACKNOWLEDGED in violations(found), found_output
+
+
+def test_a_pool_changes_under_routers_that_are_no_peers_and_that_is_found(tmp_path):
+    load = ("--keys", "32", "--writes", "120", "--reads", "4000", "--own-deletes", "0", "--seconds", "6")
+    outputs = []
+    # An old value is read if a delete falls into the moment between two routers' changes. A slow machine has few
+    # deletes.
+    for attempt in range(RUNS_MAX):
+        broken = Run(tmp_path, f"no-peers-{attempt}", *RESIZED, *given(RESIZES_WITHOUT_PEERS), *load, "--no-spool")
+        status, output, figures = broken.wait()
+        if status == 1 and ACKNOWLEDGED in violations(figures):
+            return
+        outputs.append(output)
+    raise AssertionError("\n".join(outputs))
 
 
 # The aim, which `make staleness` checks with optimized programs. Unoptimized ones on two processors, with eight busy
