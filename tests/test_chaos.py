@@ -1,24 +1,12 @@
 """The fault injector: a short run finds nothing, and what breaks a promise on purpose is found."""
 
-import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from chaos.checker import ACKNOWLEDGED, NEVER_WRITTEN, TOO_STALE, Checker, compose_value
-from chaos.faults import PROCESS_KINDS, RESIZE_KINDS, Fault, schedule
+from chaos.checker import ACKNOWLEDGED, TOO_STALE
 from chaos.network import missing_for_partitions
-from chaos.region import Layout
-from processes import ROOT
+from chaos_run import ONE_CLUSTER, Run, violations
 
-RUN_S = 80.0
-SEED = 100
 # How often a fault that needs luck to be seen is tried.
 RUNS_MAX = 4
-ONE_CLUSTER = ("--clusters", "1")
 # A server holds what it held when it hung, and is read again soon after it resumes. The invalidator alone deletes.
 HUNG_SERVER = (
     *ONE_CLUSTER, "--fault", "hang:one-server-1@1+6", "--own-deletes", "0", "--stale-ms-max", "4000", "--seconds", "9",
@@ -26,39 +14,11 @@ HUNG_SERVER = (
 )  # fmt: skip
 
 
-class Run:
-    """The program in a process of its own."""
-
-    def __init__(self, folder: Path, name: str, *options: str) -> None:
-        self.json_path = folder / f"{name}.json"
-        command = [sys.executable, "-m", "chaos", "--seed", str(SEED), "--json", self.json_path, *options]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", "TMPDIR": str(folder)}
-        self.process = subprocess.Popen(
-            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    def wait(self) -> tuple[int, str, dict]:
-        """Exit code, output and figures."""
-        try:
-            output, _ = self.process.communicate(timeout=RUN_S)
-        except subprocess.TimeoutExpired:
-            # It stops what it has started.
-            self.process.send_signal(signal.SIGTERM)
-            output, _ = self.process.communicate()
-        figures = json.loads(self.json_path.read_text()) if self.json_path.exists() else {}
-        return self.process.returncode, output, figures
-
-
 def test_a_run_with_faults_finds_nothing(tmp_path):
     status, output, figures = Run(tmp_path, "faults", "--seconds", "12", "--gap", "0.7").wait()
     assert status == 0 and figures["violations"] == [], output
     assert sum(figures["faults"].values()) >= 8 and len(figures["faults"]) >= 4, output
     assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
-
-
-def violations(figures: dict) -> set[str]:
-    """The kinds that were found."""
-    return {violation["kind"] for violation in figures["violations"]}
 
 
 def test_without_leases_old_values_are_filled_and_found(tmp_path):
@@ -134,88 +94,3 @@ def test_a_pool_changes_under_routers_that_are_no_peers_and_that_is_found(tmp_pa
             return
         outputs.append(output)
     raise AssertionError("\n".join(outputs))
-
-
-# The aim, which `make staleness` checks with optimized programs. Unoptimized ones on two processors, with eight busy
-# processes beside them, stay below 250 ms: a router is given up long before a second has passed.
-STALE_MS_MAX = "1000"
-SINGLE_FAULTS = {
-    "server hangs": ("hang:one-server-1@1+4",),
-    "server killed": ("kill:one-server-1@1+4",),
-    "gutter hangs": ("hang:one-gutter@1+4",),
-    "gutter killed": ("kill:one-gutter@1+4",),
-    "router hangs": ("hang:one-router-1@1+4",),
-    "router killed": ("kill:one-router-1@1+4", "--routers", "3"),
-}
-
-
-@pytest.mark.parametrize("name", SINGLE_FAULTS)
-def test_with_one_failed_process_no_old_value_is_read_for_long(tmp_path, name):
-    fault, *more = SINGLE_FAULTS[name]
-    options = ("--fault", fault, *more, "--own-deletes", "0", "--stale-ms-max", STALE_MS_MAX, "--seconds", "7")
-    status, output, figures = Run(tmp_path, "single", *ONE_CLUSTER, *options).wait()
-    assert status == 0 and figures["violations"] == [], output
-    assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
-
-
-def test_an_invalidator_that_is_away_is_found(tmp_path):
-    options = (
-        *ONE_CLUSTER,
-        "--fault",
-        "kill:invalidator@1+4",
-        "--own-deletes",
-        "0",
-        "--stale-ms-max",
-        "2500",
-        "--seconds",
-        "6",
-    )
-    status, output, figures = Run(tmp_path, "invalidator", *options).wait()
-    assert status == 1 and violations(figures) == {TOO_STALE}, output
-
-
-class History:
-    """A checker with one key, whose version 2 was committed at 10 s and confirmed to be deleted at 11 s."""
-
-    def __init__(self) -> None:
-        self.checker = Checker(["row:1"], ["one", "two"], stale_ms_max=1500)
-        assert self.checker.begin_commit("row:1") == 2
-        self.checker.record_commit("row:1", 2, 10.0, sequence=7)
-        self.checker.record_position("one", 6, 10.5)
-        assert self.checker.acknowledged("one", "row:1").version == 0
-        self.checker.record_position("one", 7, 11.0)
-
-    def found(self, cluster: str, value: bytes, begin_s: float) -> list[str]:
-        """What a read of that value is."""
-        floor = self.checker.acknowledged(cluster, "row:1")
-        self.checker.check_read(cluster, f"{cluster}-router-1", "row:1", value, begin_s, floor)
-        return [violation.kind for violation in self.checker.violations]
-
-
-@pytest.mark.parametrize(
-    "cluster, version, begin_s, kinds",
-    [
-        ("one", 2, 20.0, []),
-        ("two", 1, 9.0, []),
-        ("two", 1, 11.0, []),
-        ("one", 1, 11.2, [ACKNOWLEDGED]),
-        ("two", 1, 11.6, [TOO_STALE]),
-        ("two", 3, 12.0, [NEVER_WRITTEN]),
-    ],
-)
-def test_a_read_is_compared_with_the_commits_and_deletes_before_it(cluster, version, begin_s, kinds):
-    assert History().found(cluster, compose_value("row:1", version), begin_s) == kinds
-
-
-def test_a_value_of_another_key_or_cut_off_was_never_written():
-    for value in (compose_value("row:2", 1), compose_value("row:1", 1)[:-1], b"", b"row:1 x y"):
-        assert History().found("two", value, 12.0) == [NEVER_WRITTEN]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_seed_gives_one_schedule_and_each_fault_can_be_repeated(seed):
-    layout, kinds = Layout(routers=3, is_resized=True), [*PROCESS_KINDS, *RESIZE_KINDS]
-    faults = schedule(seed, layout, kinds, 60.0, 1.0, 6.0)
-    assert faults == schedule(seed, layout, kinds, 60.0, 1.0, 6.0) != schedule(seed + 1, layout, kinds, 60.0, 1.0, 6.0)
-    assert [Fault.parse(str(fault)) for fault in faults] == faults
-    assert all(fault.at_s + fault.seconds <= 60.01 for fault in faults)

@@ -1,0 +1,42 @@
+"""The fault injector, `python -m chaos`, as a test runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from processes import ROOT
+
+RUN_S = 80.0
+SEED = 100
+ONE_CLUSTER = ("--clusters", "1")
+
+
+class Run:
+    """The program in a process of its own."""
+
+    def __init__(self, folder: Path, name: str, *options: str) -> None:
+        self.json_path = folder / f"{name}.json"
+        command = [sys.executable, "-m", "chaos", "--seed", str(SEED), "--json", self.json_path, *options]
+        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'tests'}:{ROOT}", "TMPDIR": str(folder)}
+        self.process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def wait(self) -> tuple[int, str, dict]:
+        """Exit code, output and figures."""
+        try:
+            output, _ = self.process.communicate(timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            # It stops what it has started.
+            self.process.send_signal(signal.SIGTERM)
+            output, _ = self.process.communicate()
+        figures = json.loads(self.json_path.read_text()) if self.json_path.exists() else {}
+        return self.process.returncode, output, figures
+
+
+def violations(figures: dict) -> set[str]:
+    """The kinds that were found."""
+    return {violation["kind"] for violation in figures["violations"]}

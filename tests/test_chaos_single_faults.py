@@ -1,0 +1,42 @@
+"""For how long old values are read while any one process hangs or is dead."""
+
+import pytest
+from chaos.checker import TOO_STALE
+from chaos_run import ONE_CLUSTER, Run, violations
+
+# The aim, which `make staleness` checks with optimized programs. Unoptimized ones on two processors, with eight busy
+# processes beside them, stay below 250 ms: a router is given up long before a second has passed.
+STALE_MS_MAX = "1000"
+SINGLE_FAULTS = {
+    "server hangs": ("hang:one-server-1@1+4",),
+    "server killed": ("kill:one-server-1@1+4",),
+    "gutter hangs": ("hang:one-gutter@1+4",),
+    "gutter killed": ("kill:one-gutter@1+4",),
+    "router hangs": ("hang:one-router-1@1+4",),
+    "router killed": ("kill:one-router-1@1+4", "--routers", "3"),
+}
+
+
+@pytest.mark.parametrize("name", SINGLE_FAULTS)
+def test_with_one_failed_process_no_old_value_is_read_for_long(tmp_path, name):
+    fault, *more = SINGLE_FAULTS[name]
+    options = ("--fault", fault, *more, "--own-deletes", "0", "--stale-ms-max", STALE_MS_MAX, "--seconds", "7")
+    status, output, figures = Run(tmp_path, "single", *ONE_CLUSTER, *options).wait()
+    assert status == 0 and figures["violations"] == [], output
+    assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
+
+
+def test_an_invalidator_that_is_away_is_found(tmp_path):
+    options = (
+        *ONE_CLUSTER,
+        "--fault",
+        "kill:invalidator@1+4",
+        "--own-deletes",
+        "0",
+        "--stale-ms-max",
+        "2500",
+        "--seconds",
+        "6",
+    )
+    status, output, figures = Run(tmp_path, "invalidator", *options).wait()
+    assert status == 1 and violations(figures) == {TOO_STALE}, output
