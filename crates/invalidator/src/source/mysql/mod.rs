@@ -10,7 +10,7 @@
 //! connection.rs                           queries
 //! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
 //! catalogue.rs, column_type.rs, charset.rs
-//! table_statement.rs                      TRUNCATE and DDL
+//! table_statement.rs, statement_tokens.rs TRUNCATE and DDL
 //! rule_check.rs                           rules that the server does not fit
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! succession.rs                           another server with the same log, after a failover
@@ -49,6 +49,7 @@ mod rsa;
 mod rule_check;
 mod server_check;
 mod statement;
+mod statement_tokens;
 mod succession;
 mod table_metadata;
 mod table_statement;
