@@ -72,8 +72,8 @@ pub struct Options {
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that
-    /// cluster's pipeline, or flush the whole cluster (its routers need --enable-flush-cmd) and continue from the
-    /// present
+    /// cluster's pipeline; flush the whole cluster (its routers need --enable-flush-cmd) and continue from the present; or
+    /// continue without a flush, for an operator who empties the cluster by hand
     #[arg(long, value_name = "ACTION", value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 

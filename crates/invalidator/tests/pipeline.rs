@@ -5,7 +5,7 @@ mod fakes;
 use fakes::{Fixture, ms, until};
 use lookaside_invalidator::{
     keys::FLUSH_CLUSTER,
-    pipeline::{OnPositionLost, Options, pending::Limits},
+    pipeline::{Options, pending::Limits},
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -182,38 +182,6 @@ async fn failing_database_is_retried() {
     assert_eq!(fixture.stat("cluster:a:state"), "running");
     assert!(fixture.stat("source_failures").parse::<u32>().expect("a number") >= 10);
     assert_eq!(fixture.clusters[0].0.deletes_of("a"), 1, "acknowledged commits are not read again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_position_stops_the_pipeline_with_advice() {
-    let fixture = Fixture::new(1);
-    fixture.database.commit(&["a"], ms(0));
-    fixture.database.commit(&["b"], ms(0));
-    fixture.database.state().purged = 2;
-    fixture.clusters[0].1.put("database-1", 1);
-    let error = fixture.pipeline(0).run(fixture.shutdown.subscribe()).await.expect_err("deletes are lost");
-    assert!(error.to_string().contains("flush_all"), "{error}");
-    assert_eq!(fixture.stat("positions_lost"), "1");
-    assert_eq!(fixture.clusters[0].1.position(), Some(1), "the position stays for the operator to see");
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_position_flushes_the_cluster_with_that_option() {
-    let mut fixture = Fixture::new(1);
-    fixture.options.on_position_lost = OnPositionLost::Flush;
-    fixture.database.commit(&["a"], ms(0));
-    fixture.database.commit(&["b"], ms(80));
-    fixture.database.state().purged = 2;
-    fixture.clusters[0].1.put("database-1", 1);
-    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
-    until("the present is reached", || fixture.clusters[0].1.position() == Some(2)).await;
-    fixture.database.commit(&["c"], ms(0));
-    until("it continues", || fixture.clusters[0].1.position() == Some(3)).await;
-    let events = fixture.database.state().events.clone();
-    let of =
-        |what: &str| events.iter().position(|event| event == what).unwrap_or_else(|| panic!("no {what}: {events:?}"));
-    assert!(of("open 2") < of("visible 2") && of("visible 2") < of("flush") && of("flush") < of("delete c"));
-    assert_eq!(fixture.stat("positions_lost"), "1");
 }
 
 #[tokio::test(start_paused = true)]

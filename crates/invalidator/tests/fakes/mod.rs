@@ -45,6 +45,8 @@ pub struct DatabaseState {
     pub commits: Vec<CommittedTransaction>,
     /// Commits up to here have been purged from the log.
     pub purged: usize,
+    /// Whether a position is lost as soon as it is read from.
+    pub is_always_lost: bool,
     pub identity: String,
     /// How many of the next calls fail.
     pub failures: usize,
@@ -64,6 +66,7 @@ impl Database {
         let state = DatabaseState {
             commits: Vec::new(),
             purged: 0,
+            is_always_lost: false,
             identity: "database-1".into(),
             failures: 0,
             outage: None,
@@ -124,7 +127,7 @@ impl CommitLog for FakeLog {
                 Start::Now => state.commits.len(),
                 Start::At(position) => position.0.parse().expect("a number"),
             };
-            if read < state.purged {
+            if read < state.purged || (state.is_always_lost && matches!(start, Start::At(_))) {
                 return Err(SourceError::PositionLost { position: Position(read.to_string()), why: "purged".into() });
             }
             state.events.push(format!("open {read}"));
@@ -289,6 +292,7 @@ impl Delivery for Cluster {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
+            sleep(ms(1)).await;
             self.state().flushes += 1;
             self.database.state().events.push("flush".into());
             Ok(())
