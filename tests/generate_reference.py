@@ -324,6 +324,12 @@ MEANINGS: dict[str, dict[str, str]] = {
         "(cluster:NAME:)?flushes": "Flushes of the cluster acknowledged: demanded by rules, or after a lost position.",
         "(cluster:NAME:)?statements_without_rows": "MariaDB, MySQL: statements that change rows and are in the log"
         " without them; keys that only rows name are not deleted.",
+        "(cluster:NAME:)?transactions_unfinished": "MariaDB, MySQL: transactions without an end in the log; their keys"
+        " are deleted.",
+        "(cluster:NAME:)?changes_without_gtid": "MariaDB, MySQL: statements and rows with keys outside of any"
+        " transaction; these keys are deleted.",
+        "(cluster:NAME:)?unknown_xids": "MariaDB, MySQL: commits of XA transactions that were prepared before reading"
+        " began; their keys are not deleted.",
         "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
         "batches|cluster:NAME:batches": "Batches sent.",
         "(cluster:NAME:)?keys_rejected": "Keys of commits that no server accepts (too long, with white space);"

@@ -6,6 +6,7 @@ use fakes::{Fixture, ms, until};
 use lookaside_invalidator::{
     keys::FLUSH_CLUSTER,
     pipeline::{Options, pending::Limits},
+    source::Anomalies,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -85,17 +86,26 @@ async fn flush_among_the_keys_is_retried_and_counted_apart() {
     assert_eq!(cluster.deletes_of(mark), 1, "one flush covers both commits");
 }
 
+/// All but the statements without rows were only in the log of the invalidator.
 #[tokio::test(start_paused = true)]
-async fn statements_without_rows_are_counted_over_all_sources() {
+async fn anomalies_are_counted_over_all_sources() {
     let fixture = Fixture::new(1);
     let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
-    fixture.database.state().statements_without_rows = 2;
+    fixture.database.state().anomalies = Anomalies { unfinished: 3, without_gtid: 4, unknown_xids: 1, without_rows: 2 };
     fixture.database.commit(&["a"], ms(0));
     until("they are counted", || fixture.stat("statements_without_rows") == "2").await;
     fixture.database.state().failures = 1;
     fixture.database.commit(&["b"], ms(0));
     until("another source has read", || fixture.stat("invalidations_total") == "2").await;
-    assert_eq!(fixture.stat("cluster:a:statements_without_rows"), "4", "that source begins at zero");
+    for (name, counted) in [
+        ("statements_without_rows", "4"),
+        ("transactions_unfinished", "6"),
+        ("changes_without_gtid", "8"),
+        ("unknown_xids", "2"),
+    ] {
+        assert_eq!(fixture.stat(&format!("cluster:a:{name}")), counted, "{name}: that source begins at zero");
+        assert_eq!(fixture.stat(name), counted);
+    }
 }
 
 #[tokio::test(start_paused = true)]

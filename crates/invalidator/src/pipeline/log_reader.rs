@@ -24,7 +24,7 @@ use crate::{
         log_throttle,
         stats::{ClusterStatistics, PipelineState},
     },
-    source::{RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
+    source::{Anomalies, RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
 };
 use lookaside_telemetry::LogThrottle;
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -189,14 +189,14 @@ impl LogReader {
         self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
-        let (mut rejected, mut without_rows) = (0, 0);
+        let (mut rejected, mut anomalies) = (0, Anomalies::default());
         loop {
             let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
             let rejected_before = std::mem::replace(&mut rejected, opened.source.keys_rejected());
             self.statistics.keys_rejected.add(rejected - rejected_before);
-            let without_rows_before = std::mem::replace(&mut without_rows, opened.source.statements_without_rows());
-            self.statistics.statements_without_rows.add(without_rows - without_rows_before);
+            let anomalies_before = std::mem::replace(&mut anomalies, opened.source.anomalies());
+            self.statistics.record_anomalies(anomalies - anomalies_before);
             self.send(ReaderMessage::Commits(commits)).await?;
             *from = Some(position);
         }

@@ -1,11 +1,13 @@
 //! The commit log of a database, as the daemon reads it.
 
+mod anomalies;
 pub mod mysql;
 mod password;
 pub mod postgres;
 pub mod sqlite;
 pub mod tls;
 
+pub use anomalies::Anomalies;
 pub use password::Password;
 
 use lookaside_routing::BoxFuture;
@@ -125,10 +127,9 @@ pub trait Source: Send {
         0
     }
 
-    /// How many statements that were read so far change rows and are in the log without them: keys that only rows name
-    /// are not deleted.
-    fn statements_without_rows(&self) -> u64 {
-        0
+    /// The irregularities of the log so far.
+    fn anomalies(&self) -> Anomalies {
+        Anomalies::default()
     }
 }
 

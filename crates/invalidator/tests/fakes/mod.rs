@@ -10,6 +10,7 @@ use lookaside_invalidator::{
         delivery::{DeleteResult, Delivery, Refusal},
         positions::{PositionError, PositionStore, SavedPosition},
     },
+    source::Anomalies,
 };
 use lookaside_routing::BoxFuture;
 use std::{
@@ -56,7 +57,7 @@ pub struct DatabaseState {
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
     /// What a source returns that has read all.
-    pub statements_without_rows: u64,
+    pub anomalies: Anomalies,
     /// The calls so far: `open 3`, `next 4`, `visible 4`, and `delete ...` from the cluster.
     pub events: Vec<String>,
 }
@@ -72,7 +73,7 @@ impl Database {
             outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
-            statements_without_rows: 0,
+            anomalies: Anomalies::default(),
             events: Vec::new(),
         };
         Arc::new(Database { state: Mutex::new(state), committed: Notify::new() })
@@ -151,8 +152,8 @@ impl CommitLog for FakeLog {
 }
 
 impl Source for FakeSource {
-    fn statements_without_rows(&self) -> u64 {
-        self.database.state().statements_without_rows
+    fn anomalies(&self) -> Anomalies {
+        self.database.state().anomalies
     }
 
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
