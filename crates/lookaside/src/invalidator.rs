@@ -9,7 +9,10 @@ mod time;
 use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::SourceError;
-use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql};
+use lookaside_invalidator::source::{
+    SourceUrl,
+    postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql},
+};
 use std::io::Write as _;
 
 const EXAMPLES: &str = "Examples:
@@ -47,7 +50,7 @@ pub struct SetupOptions {
         hide_env_values = true,
         required_unless_present = "print"
     )]
-    database: Option<String>,
+    database: Option<SourceUrl>,
     /// Print the SQL and change nothing
     #[arg(long)]
     print: bool,

@@ -4,11 +4,13 @@ mod anomalies;
 pub mod mysql;
 mod password;
 pub mod postgres;
+mod source_url;
 pub mod sqlite;
 pub mod tls;
 
 pub use anomalies::Anomalies;
 pub use password::Password;
+pub use source_url::SourceUrl;
 
 use lookaside_routing::BoxFuture;
 use std::{
