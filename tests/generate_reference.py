@@ -364,6 +364,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "(cluster:NAME:)?hedged_batches": "Batches that a second router got too (`--hedge-delay-ms`).",
         "(cluster:NAME:)?rerouted": "Deletes that one router refused and that were sent to another one at once.",
         "(cluster:NAME:)?router_refusals": "Deletes that one router refused and another one applied.",
+        "(cluster:NAME:)?router_demotions": "How often a router was asked after the others for a while, as it did not"
+        " apply what another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
         "cluster:NAME:routers_tko": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",

@@ -63,6 +63,16 @@ def test_a_hung_router_delays_no_delete_by_its_timeout(region, journal):
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "0", "it answers again")
 
 
+def test_both_routers_carry_deletes(region, journal):
+    """One of them had all, and the other nothing until the first one hung."""
+    cluster, invalidator = region
+    taken = [delete_seconds(journal, cluster.ports[number % 2], f"key:{number}") for number in range(KEYS)]
+    assert max(taken) < 2.5, taken
+    deletes = [int(stats(port)["cmd_delete"]) for port in cluster.ports]
+    assert min(deletes) >= KEYS // 4, deletes
+    assert stats(invalidator.port)["cluster:one:router_demotions"] == "0"
+
+
 def add_cut_router(cluster: Cluster, *arguments: str) -> None:
     """Adds a router that does not reach the first server, as the one that the invalidator asks first."""
     configuration = cluster.configuration()

@@ -111,6 +111,8 @@ pub struct ClusterStatistics {
     pub rerouted: SharedCounter,
     /// Deletes that one router refused and another one applied.
     pub router_refusals: SharedCounter,
+    /// How often a router was put behind the others for a while, as it did not apply what another one applied.
+    pub router_demotions: SharedCounter,
     /// How often a router stopped answering.
     pub router_failures: SharedCounter,
     /// How often refused deletes were sent again at once because a router answered after none had.
@@ -194,6 +196,7 @@ impl ClusterStatistics {
             hedged_batches: SharedCounter::default(),
             rerouted: SharedCounter::default(),
             router_refusals: SharedCounter::default(),
+            router_demotions: SharedCounter::default(),
             router_failures: SharedCounter::default(),
             recoveries: SharedCounter::default(),
             start_gates_opened: SharedCounter::default(),

@@ -78,6 +78,7 @@ pub(super) const COUNTERS: &[Figure] = &[
     figure("hedged_batches", Some("hedged_batches"), "hedged_batches_total", |c| c.hedged_batches.value(), "Batches that a second router got too (--hedge-delay-ms)."),
     figure("rerouted", Some("rerouted"), "deletes_rerouted_total", |c| c.rerouted.value(), "Deletes that one router refused and that were sent to another one at once."),
     figure("router_refusals", Some("router_refusals"), "router_refusals_total", |c| c.router_refusals.value(), "Deletes that one router refused and another one applied."),
+    figure("router_demotions", Some("router_demotions"), "router_demotions_total", |c| c.router_demotions.value(), "How often a router was asked after the others for a while, as it did not apply what another one applied."),
     figure("router_failures", Some("router_failures"), "router_failures_total", |c| c.router_failures.value(), "How often a router stopped answering."),
     figure("recoveries", None, "recoveries_total", |c| c.recoveries.value(), "How often a router answered after none had; failed deletes are then sent at once."),
     figure("start_gates_opened", None, "start_gates_opened_total", |c| c.start_gates_opened.value(), "How often a router was notified that it may serve."),
