@@ -90,3 +90,26 @@ fn setup(options: &SetupOptions) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Invalidator;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(subcommand)]
+        command: Invalidator,
+    }
+
+    #[test]
+    fn options_are_printed_without_the_password() {
+        let replay = ["replay", "--since", "1m", "--cluster", "a=h:1"];
+        for command in [&["setup"][..], &["check-rules", "--rules", "rules.toml"], &replay] {
+            let database = ["--database", "mysql://reader:s3cret@db"];
+            let arguments = ["lookaside"].iter().chain(command).chain(&database);
+            let shown = format!("{:?}", Arguments::try_parse_from(arguments).expect("valid options"));
+            assert!(shown.contains("mysql://hidden") && !shown.contains("s3cret"), "{shown}");
+        }
+    }
+}
