@@ -51,7 +51,8 @@ pub struct Options {
     /// the start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: SourceUrl,
-    /// A frontend cluster and its routers; if one does not answer, the next is used. May be given several times
+    /// A frontend cluster and its routers, which are used side by side; what one does not answer goes to another. May be
+    /// given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
     pub clusters: Vec<Cluster>,
     /// Log in at the routers, if they require it (their -Y), with the line user:password in this file, which is read
