@@ -57,8 +57,8 @@ pub enum PipelineError {
     /// Deletes were lost.
     #[error(
         "{0}: deletes between there and the oldest commit in the log are lost, and the cluster may hold old values. \
-         Start again with --on-position-lost flush, which empties the cluster through its routers (they need \
-         --enable-flush-cmd); or with --on-position-lost continue, and empty the cluster yourself once it is read again \
+         Empty the cluster: start again with --on-position-lost flush, which does it through its routers (they need \
+         --enable-flush-cmd), or with --on-position-lost continue, and do it yourself once the log is read again \
          (flush_all on its servers)"
     )]
     PositionLost(SourceError),
