@@ -324,6 +324,12 @@ MEANINGS: dict[str, dict[str, str]] = {
         "(cluster:NAME:)?flushes": "Flushes of the cluster acknowledged: demanded by rules, or after a lost position.",
         "(cluster:NAME:)?statements_without_rows": "MariaDB, MySQL: statements that change rows and are in the log"
         " without them; keys that only rows name are not deleted.",
+        "(cluster:NAME:)?transactions_unfinished": "MariaDB, MySQL: transactions without an end in the log; their keys"
+        " are deleted.",
+        "(cluster:NAME:)?changes_without_gtid": "MariaDB, MySQL: statements and rows with keys outside of any"
+        " transaction; these keys are deleted.",
+        "(cluster:NAME:)?unknown_xids": "MariaDB, MySQL: commits of XA transactions that were prepared before reading"
+        " began; their keys are not deleted.",
         "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
         "batches|cluster:NAME:batches": "Batches sent.",
         "(cluster:NAME:)?keys_rejected": "Keys of commits that no server accepts (too long, with white space);"
@@ -358,6 +364,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "(cluster:NAME:)?hedged_batches": "Batches that a second router got too (`--hedge-delay-ms`).",
         "(cluster:NAME:)?rerouted": "Deletes that one router refused and that were sent to another one at once.",
         "(cluster:NAME:)?router_refusals": "Deletes that one router refused and another one applied.",
+        "(cluster:NAME:)?router_demotions": "How often a router was asked after the others for a while, as it did not"
+        " apply what another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
         "cluster:NAME:routers_tko": "Routers that do not answer; batches go to the others first.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",

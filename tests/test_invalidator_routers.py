@@ -2,6 +2,7 @@
 router at once, and a router that starts shows nothing that changed while it was down. The same for a router that
 refuses deletes because it does not reach a server."""
 
+import itertools
 import json
 import time
 
@@ -60,6 +61,18 @@ def test_a_hung_router_delays_no_delete_by_its_timeout(region, journal):
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "1", "the hung one is TKO")
         cluster.routers[hung].thaw()
         eventually(lambda: stats(invalidator.port)["cluster:one:routers_tko"] == "0", "it answers again")
+
+
+def test_both_routers_carry_deletes(region, journal):
+    """One of them had all, and the other nothing until the first one hung."""
+    cluster, _ = region
+    numbers = itertools.count()
+
+    def carried() -> list[int]:
+        delete_seconds(journal, cluster.ports[0], f"key:{next(numbers)}")
+        return [int(stats(port)["cmd_delete"]) for port in cluster.ports]
+
+    eventually(lambda: min(carried()) >= KEYS // 5, "both have carried deletes", seconds=60)
 
 
 def add_cut_router(cluster: Cluster, *arguments: str) -> None:

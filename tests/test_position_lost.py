@@ -1,12 +1,13 @@
-"""The log was purged before the invalidator had read it: it stops and says what to do, or empties the cluster."""
+"""The log was purged before the invalidator had read it: it stops and says what to do, and that works."""
 
 import contextlib
+import shutil
 import subprocess
 
 import pymysql
 import pytest
 from journal import Journal
-from processes import PROGRAMS, Cluster, Invalidator, Process, eventually, free_port, stats
+from processes import PROGRAMS, Cluster, Invalidator, Process, connect, eventually, free_port, stats
 
 
 class PurgedMariaDb:
@@ -109,7 +110,7 @@ def test_a_lost_position_stops_the_daemon_or_empties_the_cluster(database, clust
     saved = (state / "one.position.json").read_bytes()
     stopped = Process("stopped", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
     assert stopped.running.wait(20) == 1
-    for choice in ("flush_all", "--from now", "--on-position-lost flush"):
+    for choice in ("--on-position-lost flush", "--on-position-lost continue", "flush_all"):
         assert choice in stopped.log(), stopped.log()
     assert (state / "one.position.json").read_bytes() == saved
     assert set(client.get_many(keys)) == set(keys), "nothing is done without the operator"
@@ -123,3 +124,69 @@ def test_a_lost_position_stops_the_daemon_or_empties_the_cluster(database, clust
         eventually(lambda: client.get("next") is None, "later commits are deleted")
     finally:
         invalidator.stop()
+
+
+def assert_stops(database, cluster, state, tmp_path) -> None:
+    """Starts an invalidator that stops at a loss."""
+    where = f"one=127.0.0.1:{cluster.port}"
+    command = [PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", state, "--cluster", where]
+    stopped = Process("stopped", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
+    assert stopped.running.wait(20) == 1
+    assert "--on-position-lost continue" in stopped.log(), stopped.log()
+
+
+def continue_and_flush(database, cluster, state, tmp_path) -> None:
+    """What the log says: continues after the loss, and empties the cluster by hand. After that nothing is lost."""
+    client = cluster.client()
+    invalidator = Invalidator(database.url, [cluster], state, tmp_path, "--on-position-lost", "continue")
+    advice = "empty it (flush_all on its servers)"
+    eventually(lambda: advice in invalidator.log(), "the log says that it continues", 20)
+    assert client.set("later", "old")
+    database.commit("later")
+    eventually(lambda: client.get("later") is None, "later commits are deleted", 20)
+    assert client.get("lost") == b"old", "nothing is flushed without the operator"
+    for server in cluster.servers:
+        assert connect(server.port).flush_all(noreply=False)
+    assert client.get("lost") is None
+    invalidator.stop()
+    # The next start needs no option.
+    invalidator = Invalidator(database.url, [cluster], state, tmp_path)
+    try:
+        assert client.set("next", "old")
+        database.commit("next")
+        eventually(lambda: client.get("next") is None, "later commits are deleted")
+        assert stats(invalidator.port)["positions_lost"] == "0"
+    finally:
+        invalidator.stop()
+
+
+def test_an_operator_flushes_by_hand_and_continues(database, cluster, tmp_path):
+    """The log said to flush, and then to begin at the present: commits between the two were deleted nowhere."""
+    client, state = cluster.client(), tmp_path / "state"
+    invalidator = Invalidator(database.url, [cluster], state, tmp_path)
+    database.commit("before")
+    eventually(lambda: stats(invalidator.port)["invalidations_total"] == "1", "it is deleted")
+    invalidator.stop()
+    assert client.set("lost", "old")
+    database.commit("lost")
+    database.purge()
+    assert_stops(database, cluster, state, tmp_path)
+    continue_and_flush(database, cluster, state, tmp_path)
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_a_lost_state_directory_is_replaced(database, cluster, tmp_path):
+    """The log said to move the position file away and to begin at the present. A cluster without a position stopped at
+    the loss again, whatever the operator did."""
+    client, state = cluster.client(), tmp_path / "state"
+    invalidator = Invalidator(database.url, [cluster], state, tmp_path)
+    database.commit("before")
+    eventually(lambda: stats(invalidator.port)["invalidations_total"] == "1", "it is deleted")
+    invalidator.stop()
+    assert client.set("lost", "old")
+    database.commit("lost")
+    shutil.rmtree(state)
+    assert_stops(database, cluster, state, tmp_path)
+    (state / "one.position.json").unlink(missing_ok=True)
+    assert_stops(database, cluster, state, tmp_path)
+    continue_and_flush(database, cluster, state, tmp_path)

@@ -210,10 +210,11 @@ def test_a_replay_finds_the_keys_of_rules_and_flushes_nothing(users, router, tmp
     assert (found, summary["flushes_skipped"]) == (({"user:1", "user:2"}, 0), 1), summary
     summary, found, _ = replay("--rules", rules, "--dry-run")
     assert (found, summary["deletes"], summary["flushes_skipped"]) == ((set(), 0), 5, 1), summary
-    assert replay("--outbox-only")[1] == replay()[1] == ({"marked", "named"}, 0)
+    assert replay()[1] == ({"marked", "named"}, 0)
+    assert replay("--outbox-only")[1] == ({"marked"}, 0)
     users.run("SET GLOBAL binlog_format = 'MIXED'")
     try:
-        assert replay("--comments-only")[1][0] >= {"named"}
+        assert replay("--comments-only")[1] == ({"named"}, 0)
         where = ["--database", users.url, "--cluster", "one=127.0.0.1:1", "--from", start]
         refused = operate("replay", *where)
         assert refused.returncode == 1 and "binlog_format" in refused.stderr, refused.stderr

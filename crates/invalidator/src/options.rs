@@ -4,6 +4,7 @@ use crate::{
     Position, Start,
     key_options::KeyOptions,
     pipeline::{self, LINGER_MAX, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
+    source::SourceUrl,
     spool::SPOOL_BYTES_MIN,
 };
 use clap::{Parser, value_parser};
@@ -49,8 +50,9 @@ pub struct Options {
     /// or postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not be reachable at
     /// the start
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
-    pub source: String,
-    /// A frontend cluster and its routers; if one does not answer, the next is used. May be given several times
+    pub source: SourceUrl,
+    /// A frontend cluster and its routers, which are used side by side; what one does not answer goes to another. May be
+    /// given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
     pub clusters: Vec<Cluster>,
     /// Log in at the routers, if they require it (their -Y), with the line user:password in this file, which is read
@@ -72,8 +74,8 @@ pub struct Options {
     #[arg(long, value_name = "earliest|now|POSITION", default_value = "now")]
     pub from: String,
     /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that
-    /// cluster's pipeline, or flush the whole cluster (its routers need --enable-flush-cmd) and continue from the
-    /// present
+    /// cluster's pipeline; flush the whole cluster (its routers need --enable-flush-cmd) and continue from the present; or
+    /// continue without a flush, for an operator who empties the cluster by hand
     #[arg(long, value_name = "ACTION", value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
@@ -242,6 +244,15 @@ mod tests {
         assert!(parse(&["--cluster", "a=h:1", "--batch-keys-max", "0"]).is_err());
         let twice = parse(&["--cluster", "a=h:1", "--cluster", "a=h:2"]).expect("each is valid");
         assert!(twice.check().expect_err("the same name").contains("twice"));
+    }
+
+    #[test]
+    fn options_are_printed_without_the_password() {
+        let options = ["lookaside-invalidator", "--source", "mysql://reader:s3cret@db", "--state-dir", "/s"];
+        let options =
+            Options::try_parse_from(options.into_iter().chain(["--cluster", "a=h:1"])).expect("valid options");
+        let shown = format!("{options:?} {options:#?}");
+        assert!(shown.contains("mysql://hidden") && !shown.contains("s3cret"), "{shown}");
     }
 
     #[test]

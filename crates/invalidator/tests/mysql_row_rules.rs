@@ -268,6 +268,49 @@ async fn changes_of_the_whole_table_are_inexpressible() {
     assert_eq!(keys_after(&mut client, &mut source, &moved).await, [&flush(), "all", "e:c", "e:d", "u:3"]);
 }
 
+/// `SET STATEMENT ... FOR` hid what follows it: neither the truncated rows nor the new columns were noticed.
+#[tokio::test]
+async fn statements_behind_settings_or_in_other_wrappings_are_noticed() {
+    let (_server, mut client, _, mut source) = users(&[]).await;
+    let in_statement_format = |statement: &str| {
+        vec![
+            "SET SESSION binlog_format = 'STATEMENT'".into(),
+            statement.to_owned(),
+            "SET SESSION binlog_format = 'ROW'".into(),
+        ]
+    };
+    let one = |statement: &str| vec![statement.to_owned()];
+    for statements in [
+        one("SET STATEMENT max_statement_time=10 FOR TRUNCATE TABLE app.users"),
+        one(
+            "SET STATEMENT max_statement_time = 10, sort_buffer_size=100000 FOR ALTER TABLE app.users ADD COLUMN a INT FIRST",
+        ),
+        one(
+            "/* a */set/* b */ statement\n-- for\n max_statement_time=length('for')for\t# c\nalter table app.users drop a",
+        ),
+        one("SET STATEMENT max_statement_time=1 FOR SET STATEMENT sort_buffer_size=100000 FOR TRUNCATE app.users"),
+        one("/*!50000 TRUNCATE TABLE app.users */"),
+        one("/*M!100100 ALTER TABLE*/ app.users ADD COLUMN b INT"),
+        one("EXECUTE IMMEDIATE 'TRUNCATE TABLE app.users'"),
+        one("SET STATEMENT max_statement_time=10 FOR EXECUTE IMMEDIATE 'TRUNCATE TABLE app.users'"),
+        vec!["PREPARE s FROM 'ALTER TABLE app.users DROP b'".into(), "EXECUTE s".into()],
+        one("BEGIN NOT ATOMIC TRUNCATE TABLE app.users; END"),
+        one("SET STATEMENT max_statement_time=10 FOR BEGIN NOT ATOMIC TRUNCATE TABLE app.users; END"),
+        in_statement_format("SET STATEMENT max_statement_time=10 FOR UPDATE app.users SET email = 'a'"),
+        in_statement_format("ANALYZE UPDATE app.users SET email = 'b'"),
+        in_statement_format("ANALYZE FORMAT=JSON DELETE FROM app.users"),
+        in_statement_format("/*!50000 UPDATE */ app.users SET email = 'a'"),
+        one("SET STATEMENT max_statement_time=10 FOR DROP TABLE app.users"),
+        vec![USERS.into(), "CREATE OR REPLACE DATABASE app".into()],
+    ] {
+        let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+        let keys = keys_after(&mut client, &mut source, &statements).await;
+        assert_eq!(keys, [flush(), "all".into()], "{statements:?}");
+    }
+    let quiet = ["SET STATEMENT max_statement_time=10 FOR ANALYZE TABLE app.done", "ANALYZE TABLE app.done"];
+    assert_eq!(keys_after(&mut client, &mut source, &quiet).await, [""; 0]);
+}
+
 /// The log is read long after an ALTER TABLE that has inserted a column: its rows had the values of other columns under
 /// the names of the new ones.
 #[tokio::test]

@@ -1,23 +1,17 @@
-//! The binlog source against a real MariaDB: the keys, their order, positions, and the gate.
+//! The binlog source against a real MariaDB: the keys and their order, and which servers are refused.
 
 mod mysql_server;
 
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{KEYS_OF_COMMIT_MAX, MysqlLog, MysqlOptions};
-use lookaside_invalidator::{CommitLog, Position, Source, SourceError, Start};
-use mysql_server::{DEADLINE, Server, keys_of, last_position, read_until};
+use lookaside_invalidator::{CommitLog, Source, SourceError, Start};
+use mysql_server::{END, Server, TABLES, keys_of, last_position, read_until};
 use std::{
     process::Command,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 use tokio::time::Instant;
-
-const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)) ENGINE=InnoDB; \
-    CREATE TABLE app.lookaside_outbox (item VARBINARY(250), at TIMESTAMP(6) DEFAULT NOW(6)) ENGINE=InnoDB";
-
-/// The last commit of a test: everything else is read before it.
-const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
 
 #[tokio::test]
 async fn comments_of_all_statements_name_keys() {
@@ -282,81 +276,6 @@ async fn replica_that_drops_statements_is_refused() {
 }
 
 #[tokio::test]
-async fn reading_resumes_from_a_position_without_loss() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let mut source = server.source(Start::Earliest).await;
-    for n in 0..50 {
-        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
-        if n % 20 == 10 {
-            client.run("FLUSH BINARY LOGS").await;
-        }
-    }
-    let all = read_until(&mut source, "key:49").await;
-    let expected: Vec<String> = (0..50).map(|n| format!("key:{n}")).collect();
-    assert_eq!(keys_of(&all), expected, "in order, over three files");
-    for at in [0, 9, 10, 30, 48] {
-        let mut resumed = server.source(Start::At(all[at].position.clone())).await;
-        assert_eq!(keys_of(&read_until(&mut resumed, "key:49").await), expected[at + 1..]);
-    }
-}
-
-/// A backlog was once read in slices of 10,000 events, and the event after each slice was dropped. Nothing was missing
-/// in a quiet log, but after a restart one key in every two thousand commits was.
-#[tokio::test]
-async fn long_backlog_is_read_without_a_gap() {
-    const COMMITS: usize = 6_000;
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    client.run("SET GLOBAL innodb_flush_log_at_trx_commit = 0").await;
-    let start = server.source(Start::Now).await.position().clone();
-    for row in 1_000..1_000 + COMMITS {
-        client.run(&format!("INSERT INTO app.user VALUES ({row}, '') /* lookaside: user:{row} */")).await;
-    }
-    client.run(END).await;
-    let commits = read_until(&mut server.source(Start::At(start)).await, "end").await;
-    let expected: Vec<String> =
-        (1_000..1_000 + COMMITS).map(|row| format!("user:{row}")).chain(["end".into()]).collect();
-    assert_eq!(keys_of(&commits), expected);
-}
-
-#[tokio::test]
-async fn each_domain_resumes_on_its_own() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let mut source = server.source(Start::Now).await;
-    for n in 0..6 {
-        client.run(&format!("SET SESSION gtid_domain_id = {}", n % 3)).await;
-        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
-    }
-    let all = read_until(&mut source, "key:5").await;
-    assert!(all[5].position.0.contains(",2-1-2"), "{:?}", all[5].position);
-    let mut resumed = server.source(Start::At(all[1].position.clone())).await;
-    let again = keys_of(&read_until(&mut resumed, "key:5").await);
-    assert_eq!(again, ["key:2", "key:3", "key:4", "key:5"], "a domain that was not known yet is read from its start");
-    // In the opposite case the server would silently start from the beginning.
-    let mut other = server.source(Start::At(Position("0-1-1,9-1-1".into()))).await;
-    let error = tokio::time::timeout(DEADLINE, other.next(1)).await.expect("in time").expect_err("another's position");
-    assert!(matches!(&error, SourceError::PositionLost { why, .. } if why.contains("domain 9")), "{error}");
-}
-
-#[tokio::test]
-async fn position_moves_without_keys() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let mut source = server.source(Start::Now).await;
-    client.run("INSERT INTO app.user VALUES (1, 'no key')").await;
-    let commits = tokio::time::timeout(DEADLINE, source.next(10)).await.expect("in time").expect("commits");
-    assert_eq!(commits.commits, []);
-    assert_eq!(commits.position.0, client.one("SELECT @@gtid_binlog_pos").await);
-    assert_eq!(source.position(), &commits.position);
-}
-
-#[tokio::test]
 async fn large_transaction_is_split() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
@@ -385,160 +304,6 @@ async fn large_transaction_is_split() {
     let mut resumed = server.source(Start::At(commits[1].position.clone())).await;
     let again = keys_of(&read_until(&mut resumed, "end").await);
     assert_eq!(again.len(), count + 1, "before the last part all of it is read again");
-}
-
-#[tokio::test]
-async fn reading_resumes_after_the_server_was_killed() {
-    let mut server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let mut source = server.source(Start::Now).await;
-    for n in 0..20 {
-        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
-    }
-    let first = source.next(5).await.expect("commits");
-    assert!(!first.commits.is_empty());
-    server.kill();
-    let mut keys = keys_of(&first.commits);
-    let error = loop {
-        match tokio::time::timeout(DEADLINE, source.next(5)).await.expect("in time") {
-            Ok(commits) => keys.extend(keys_of(&commits.commits)),
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
-    server.restart().await;
-    let mut client = server.client().await;
-    for n in 20..40 {
-        client.run(&format!("INSERT INTO app.user VALUES ({n}, '') /* lookaside: key:{n} */")).await;
-    }
-    // The gate's connection broke as well, so its first call may fail.
-    let position = source.position().clone();
-    if let Err(error) = source.wait_until_visible(&position).await {
-        assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
-    }
-    keys.extend(keys_of(&read_until(&mut source, "key:39").await));
-    let expected: Vec<String> = (0..40).map(|n| format!("key:{n}")).collect();
-    assert_eq!(keys, expected);
-}
-
-#[tokio::test]
-async fn quiet_server_is_waited_for_and_hanging_one_disconnected() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let options = MysqlOptions { heartbeat: Duration::from_millis(100), ..server.options() };
-    let mut source = server.try_source(options, Start::Now).await.expect("a source");
-    // Longer than the limit of silence: only heartbeats keep the connection open.
-    let quiet = tokio::time::timeout(Duration::from_millis(1500), source.next(1)).await;
-    assert!(quiet.is_err(), "nothing was committed: {quiet:?}");
-    server.signal("STOP");
-    let error = tokio::time::timeout(DEADLINE, source.next(1)).await.expect("in time").expect_err("it hangs");
-    assert!(matches!(&error, SourceError::Unreachable { why } if why.contains("was silent")), "{error}");
-    server.signal("CONT");
-    client.run(END).await;
-    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
-}
-
-#[tokio::test]
-async fn positions_that_the_log_no_longer_has_are_lost() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    let old = Position(client.one("SELECT @@gtid_binlog_pos").await);
-    client.run("INSERT INTO app.user VALUES (1, '') /* lookaside: purged */; FLUSH BINARY LOGS").await;
-    client.run("INSERT INTO app.user VALUES (2, '') /* lookaside: there */; FLUSH BINARY LOGS").await;
-    let newest = client.run("SHOW BINARY LOGS").await;
-    let file = String::from_utf8(newest[1][0].clone().expect("a name")).expect("a name");
-    client.run(&format!("PURGE BINARY LOGS TO '{file}'")).await;
-    // The beginning, a purged position, a future one, and one of another server.
-    for position in ["none", &old.0, "0-1-4000", "5-1-1"] {
-        let mut source = server.source(Start::At(Position(position.into()))).await;
-        let error = tokio::time::timeout(DEADLINE, source.next(1)).await.expect("in time").expect_err(position);
-        let SourceError::PositionLost { position: lost, why } = error else { panic!("{position}: {error}") };
-        assert_eq!(lost.0, position, "{why}");
-    }
-    client.run(END).await;
-    let mut earliest = server.source(Start::Earliest).await;
-    assert_eq!(keys_of(&read_until(&mut earliest, "end").await), ["there", "end"]);
-    let error = server.try_source(server.options(), Start::At(Position("nonsense".into()))).await.err();
-    assert!(matches!(error, Some(SourceError::Unusable { .. })), "{error:?}");
-}
-
-/// Eight writers insert rows and name them. A reader that queries a row when its key has passed the gate must find it.
-/// Without the gate some rows would be missing, and a cache would be filled with their absence.
-#[tokio::test]
-async fn readers_see_a_row_after_the_gate() {
-    check_gate(150, |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
-}
-
-#[tokio::test]
-async fn readers_see_a_prepared_row_after_the_gate() {
-    check_gate(50, |id| {
-        format!(
-            "XA START 'x{id}'; INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */; \
-             XA END 'x{id}'; XA PREPARE 'x{id}'; XA COMMIT 'x{id}'"
-        )
-    })
-    .await;
-}
-
-async fn check_gate(rows: usize, insert: fn(usize) -> String) {
-    const WRITERS: usize = 8;
-    let server = Server::start(&[]).await;
-    server.client().await.run(TABLES).await;
-    let (mut source, mut early) = (server.source(Start::Now).await, server.client().await);
-    let mut reader = server.client().await;
-    let mut writers = Vec::new();
-    for writer in 0..WRITERS {
-        let mut client = server.client().await;
-        writers.push(tokio::spawn(async move {
-            for row in 0..rows {
-                let id = 1000 + writer * rows + row;
-                client.run(&insert(id)).await;
-            }
-        }));
-    }
-    let (mut seen, mut batches, mut queried, mut too_early) = (0, 0, 0, 0);
-    let until = Instant::now() + DEADLINE;
-    while seen < WRITERS * rows {
-        assert!(Instant::now() < until, "only {seen} keys came");
-        let commits = source.next(1000).await.expect("commits");
-        let keys = keys_of(&commits.commits);
-        if keys.is_empty() {
-            continue;
-        }
-        let count = format!("SELECT COUNT(*) FROM app.user WHERE id IN ({})", keys.join(","));
-        // Only every other batch: during the query itself rows may become visible.
-        batches += 1;
-        if batches % 2 == 0 {
-            let without_gate: usize = early.one(&count).await.parse().expect("a count");
-            too_early += keys.len() - without_gate;
-            queried += keys.len();
-        }
-        source.wait_until_visible(&commits.position).await.expect("visible");
-        let visible: usize = reader.one(&count).await.parse().expect("a count");
-        assert_eq!(visible, keys.len(), "a row is named and not visible");
-        seen += keys.len();
-    }
-    for writer in writers {
-        writer.await.expect("a writer");
-    }
-    println!("without the gate {too_early} of {queried} rows would not have been visible");
-}
-
-#[tokio::test]
-async fn gate_waits_for_positions_of_an_earlier_run() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    client.run(END).await;
-    let now = client.one("SELECT @@gtid_binlog_pos").await;
-    let options = MysqlOptions { visible_wait_max: Duration::from_millis(200), ..server.options() };
-    let mut source = server.try_source(options, Start::Now).await.expect("a source");
-    source.wait_until_visible(&Position(now)).await.expect("it is visible for long");
-    let error = source.wait_until_visible(&Position("0-1-4000".into())).await.expect_err("it is not there yet");
-    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]

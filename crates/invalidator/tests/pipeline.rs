@@ -5,7 +5,8 @@ mod fakes;
 use fakes::{Fixture, ms, until};
 use lookaside_invalidator::{
     keys::FLUSH_CLUSTER,
-    pipeline::{OnPositionLost, Options, pending::Limits},
+    pipeline::{Options, pending::Limits},
+    source::Anomalies,
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -85,17 +86,26 @@ async fn flush_among_the_keys_is_retried_and_counted_apart() {
     assert_eq!(cluster.deletes_of(mark), 1, "one flush covers both commits");
 }
 
+/// All but the statements without rows were only in the log of the invalidator.
 #[tokio::test(start_paused = true)]
-async fn statements_without_rows_are_counted_over_all_sources() {
+async fn anomalies_are_counted_over_all_sources() {
     let fixture = Fixture::new(1);
     let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
-    fixture.database.state().statements_without_rows = 2;
+    fixture.database.state().anomalies = Anomalies { unfinished: 3, without_gtid: 4, unknown_xids: 1, without_rows: 2 };
     fixture.database.commit(&["a"], ms(0));
     until("they are counted", || fixture.stat("statements_without_rows") == "2").await;
     fixture.database.state().failures = 1;
     fixture.database.commit(&["b"], ms(0));
     until("another source has read", || fixture.stat("invalidations_total") == "2").await;
-    assert_eq!(fixture.stat("cluster:a:statements_without_rows"), "4", "that source begins at zero");
+    for (name, counted) in [
+        ("statements_without_rows", "4"),
+        ("transactions_unfinished", "6"),
+        ("changes_without_gtid", "8"),
+        ("unknown_xids", "2"),
+    ] {
+        assert_eq!(fixture.stat(&format!("cluster:a:{name}")), counted, "{name}: that source begins at zero");
+        assert_eq!(fixture.stat(name), counted);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,38 +192,6 @@ async fn failing_database_is_retried() {
     assert_eq!(fixture.stat("cluster:a:state"), "running");
     assert!(fixture.stat("source_failures").parse::<u32>().expect("a number") >= 10);
     assert_eq!(fixture.clusters[0].0.deletes_of("a"), 1, "acknowledged commits are not read again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_position_stops_the_pipeline_with_advice() {
-    let fixture = Fixture::new(1);
-    fixture.database.commit(&["a"], ms(0));
-    fixture.database.commit(&["b"], ms(0));
-    fixture.database.state().purged = 2;
-    fixture.clusters[0].1.put("database-1", 1);
-    let error = fixture.pipeline(0).run(fixture.shutdown.subscribe()).await.expect_err("deletes are lost");
-    assert!(error.to_string().contains("flush_all"), "{error}");
-    assert_eq!(fixture.stat("positions_lost"), "1");
-    assert_eq!(fixture.clusters[0].1.position(), Some(1), "the position stays for the operator to see");
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_position_flushes_the_cluster_with_that_option() {
-    let mut fixture = Fixture::new(1);
-    fixture.options.on_position_lost = OnPositionLost::Flush;
-    fixture.database.commit(&["a"], ms(0));
-    fixture.database.commit(&["b"], ms(80));
-    fixture.database.state().purged = 2;
-    fixture.clusters[0].1.put("database-1", 1);
-    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
-    until("the present is reached", || fixture.clusters[0].1.position() == Some(2)).await;
-    fixture.database.commit(&["c"], ms(0));
-    until("it continues", || fixture.clusters[0].1.position() == Some(3)).await;
-    let events = fixture.database.state().events.clone();
-    let of =
-        |what: &str| events.iter().position(|event| event == what).unwrap_or_else(|| panic!("no {what}: {events:?}"));
-    assert!(of("open 2") < of("visible 2") && of("visible 2") < of("flush") && of("flush") < of("delete c"));
-    assert_eq!(fixture.stat("positions_lost"), "1");
 }
 
 #[tokio::test(start_paused = true)]

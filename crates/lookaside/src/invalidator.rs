@@ -9,7 +9,10 @@ mod time;
 use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::SourceError;
-use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql};
+use lookaside_invalidator::source::{
+    SourceUrl,
+    postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql},
+};
 use std::io::Write as _;
 
 const EXAMPLES: &str = "Examples:
@@ -47,7 +50,7 @@ pub struct SetupOptions {
         hide_env_values = true,
         required_unless_present = "print"
     )]
-    database: Option<String>,
+    database: Option<SourceUrl>,
     /// Print the SQL and change nothing
     #[arg(long)]
     print: bool,
@@ -86,4 +89,27 @@ fn setup(options: &SetupOptions) -> Result<()> {
         println!("the server must still be restarted after ALTER SYSTEM SET wal_level = logical");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Invalidator;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(subcommand)]
+        command: Invalidator,
+    }
+
+    #[test]
+    fn options_are_printed_without_the_password() {
+        let replay = ["replay", "--since", "1m", "--cluster", "a=h:1"];
+        for command in [&["setup"][..], &["check-rules", "--rules", "rules.toml"], &replay] {
+            let database = ["--database", "mysql://reader:s3cret@db"];
+            let arguments = ["lookaside"].iter().chain(command).chain(&database);
+            let shown = format!("{:?}", Arguments::try_parse_from(arguments).expect("valid options"));
+            assert!(shown.contains("mysql://hidden") && !shown.contains("s3cret"), "{shown}");
+        }
+    }
 }

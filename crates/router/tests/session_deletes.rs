@@ -10,7 +10,7 @@ use lookaside_router::{
 use std::pin::pin;
 use std::time::Duration;
 use support::{SessionHarness, expect, rest};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::time::{sleep, timeout};
 
 const MOMENT: Duration = Duration::from_millis(1);
@@ -20,17 +20,27 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(60), future).await.expect("it ends")
 }
 
+/// Sends `bytes`, and waits until the session has done what it can.
+async fn send(client: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) {
+    client.write_all(bytes).await.unwrap();
+    sleep(MOMENT).await;
+}
+
+/// A client that has sent a delete of a key whose server hangs.
+async fn start_with_hung_delete() -> (SessionHarness, DuplexStream) {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
+    send(&mut client, b"delete hung\r\n").await;
+    (harness, client)
+}
+
 /// Once every delete of a cluster waited for the one of a hung server, because the invalidator has one connection and a
 /// session routed one batch at a time.
 #[tokio::test(start_paused = true)]
 async fn a_delete_does_not_wait_for_one_of_a_hung_server() {
-    let harness = SessionHarness::start(Settings::default());
-    let mut client = harness.connect();
-    client.write_all(b"delete hung\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    let (harness, mut client) = start_with_hung_delete().await;
     for key in ["a", "b"] {
-        client.write_all(format!("delete {key}\r\ndelete {key}2\r\n").as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut client, format!("delete {key}\r\ndelete {key}2\r\n").as_bytes()).await;
     }
     assert_eq!(harness.route.keys(), ["a", "a2", "b", "b2"]);
     assert!(timeout(MOMENT, client.read_u8()).await.is_err(), "replies leave in the order of the requests");
@@ -43,12 +53,8 @@ async fn a_delete_does_not_wait_for_one_of_a_hung_server() {
 async fn other_commands_wait_for_the_deletes_before_them() {
     for other in ["get x", "set x 0 0 1\r\n1", "md x q", "mn", "version", "bogus", "stats", "get __mcrouter__.version"]
     {
-        let harness = SessionHarness::start(Settings::default());
-        let mut client = harness.connect();
-        client.write_all(b"delete hung\r\n").await.unwrap();
-        sleep(MOMENT).await;
-        client.write_all(format!("delete a\r\n{other}\r\ndelete b\r\nquit\r\n").as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        let (harness, mut client) = start_with_hung_delete().await;
+        send(&mut client, format!("delete a\r\n{other}\r\ndelete b\r\nquit\r\n").as_bytes()).await;
         assert_eq!(harness.route.keys(), ["a"], "{other}");
         harness.route.hung.add_permits(1);
         let replies = within(rest(&mut client)).await;
@@ -80,8 +86,7 @@ async fn replies_are_those_of_one_command_after_the_other() {
         model.route.hung.add_permits(1_000);
         let mut one_by_one = model.connect();
         for command in &commands {
-            one_by_one.write_all(command.as_bytes()).await.unwrap();
-            sleep(MOMENT).await;
+            send(&mut one_by_one, command.as_bytes()).await;
         }
         one_by_one.shutdown().await.unwrap();
         let expected = within(rest(&mut one_by_one)).await;
@@ -150,16 +155,13 @@ async fn a_delete_does_not_wait_for_one_of_a_hung_server_while_replies_hold_thei
     let mut others = Vec::new();
     for _ in 0..=TOTAL_REPLY_BYTES_MAX / (32 * BIG) {
         let mut other = harness.connect();
-        other.write_all("get big\r\n".repeat(1_024).as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut other, "get big\r\n".repeat(1_024).as_bytes()).await;
         others.push(other);
     }
     assert!(harness.proxy.shared().reply_bytes() >= TOTAL_REPLY_BYTES_MAX);
     let mut client = harness.connect();
-    client.write_all(b"delete hung\r\n").await.unwrap();
-    sleep(MOMENT).await;
-    client.write_all(b"delete a\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, b"delete hung\r\n").await;
+    send(&mut client, b"delete a\r\n").await;
     assert!(harness.route.keys().contains(&"a".to_owned()));
     harness.route.hung.add_permits(1);
     within(expect(&mut client, "NOT_FOUND\r\nNOT_FOUND\r\n")).await;
@@ -172,19 +174,15 @@ async fn sessions_share_a_bound_and_leave_space_for_one_more() {
     let mut others = Vec::new();
     for _ in 0..20 {
         let mut other = harness.connect_with(4 << 20);
-        other.write_all(b"delete hung\r\n").await.unwrap();
-        sleep(MOMENT).await;
-        other.write_all(ONE.repeat(60_000).as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut other, b"delete hung\r\n").await;
+        send(&mut other, ONE.repeat(60_000).as_bytes()).await;
         others.push(other);
     }
     let held_bytes = harness.proxy.shared().delete_bytes();
     assert!((TOTAL_DELETES_BYTES_MAX * 3 / 4..TOTAL_DELETES_BYTES_MAX).contains(&held_bytes), "{held_bytes}");
     let mut client = harness.connect();
-    client.write_all(b"delete hung\r\n").await.unwrap();
-    sleep(MOMENT).await;
-    client.write_all(b"delete a\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, b"delete hung\r\n").await;
+    send(&mut client, b"delete a\r\n").await;
     assert!(harness.route.keys().contains(&"a".to_owned()));
     drop(others);
     harness.route.hung.add_permits(21);
@@ -198,8 +196,7 @@ async fn deletes_in_progress_are_executed_even_if_their_client_has_disconnected(
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     for key in ["hung1", "a", "hung2", "hung3"] {
-        client.write_all(format!("delete {key}\r\n").as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut client, format!("delete {key}\r\n").as_bytes()).await;
     }
     drop(client);
     for _ in 0..3 {
@@ -213,10 +210,7 @@ async fn deletes_in_progress_are_executed_even_if_their_client_has_disconnected(
 
 #[tokio::test(start_paused = true)]
 async fn a_lone_delete_is_executed_even_if_its_client_has_disconnected() {
-    let harness = SessionHarness::start(Settings::default());
-    let mut client = harness.connect();
-    client.write_all(b"delete hung\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    let (harness, client) = start_with_hung_delete().await;
     drop(client);
     sleep(MOMENT).await;
     harness.route.hung.add_permits(1);
@@ -234,8 +228,7 @@ async fn a_delete_that_arrived_with_a_full_batch_does_not_wait_for_it() {
     client.write_all("delete a\r\n".repeat(6_000).as_bytes()).await.unwrap();
     within(expect(&mut client, &"NOT_FOUND\r\n".repeat(6_000))).await;
     let text = format!("{}delete behind\r\n", "delete hung\r\n".repeat(BATCH_REQUESTS_MAX));
-    client.write_all(text.as_bytes()).await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, text.as_bytes()).await;
     assert_eq!(harness.route.keys().last().map(String::as_str), Some("behind"));
     harness.route.hung.add_permits(1);
     within(expect(&mut client, &"NOT_FOUND\r\n".repeat(BATCH_REQUESTS_MAX + 1))).await;
@@ -248,14 +241,11 @@ async fn a_delete_that_arrived_with_a_full_batch_does_not_wait_for_it() {
 async fn deletes_are_carried_on_while_their_client_does_not_read() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect_with(1 << 12);
-    client.write_all(b"delete hung1\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, b"delete hung1\r\n").await;
     for _ in 0..50 {
-        client.write_all("delete down\r\n".repeat(20).as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut client, "delete down\r\n".repeat(20).as_bytes()).await;
     }
-    client.write_all(b"delete hung2\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, b"delete hung2\r\n").await;
     harness.route.hung.add_permits(1);
     sleep(MOMENT).await;
     client.write_all(b"delete never\r\n").await.unwrap();
@@ -273,13 +263,11 @@ async fn a_shutdown_answers_the_deletes_in_progress() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     for key in ["hung", "a"] {
-        client.write_all(format!("delete {key}\r\n").as_bytes()).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut client, format!("delete {key}\r\n").as_bytes()).await;
     }
     harness.shut.send_replace(true);
     sleep(MOMENT).await;
-    client.write_all(b"delete late\r\n").await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, b"delete late\r\n").await;
     harness.route.hung.add_permits(1);
     assert_eq!(within(rest(&mut client)).await, "NOT_FOUND\r\nNOT_FOUND\r\n");
     assert_eq!(harness.route.keys(), ["a", "hung"]);
@@ -292,8 +280,7 @@ async fn a_shutdown_reads_no_further_deletes() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect_with(4 << 20);
     client.write_all(b"delete hung\r\n").await.unwrap();
-    client.write_all(ONE.repeat(60_000).as_bytes()).await.unwrap();
-    sleep(MOMENT).await;
+    send(&mut client, ONE.repeat(60_000).as_bytes()).await;
     let routed = harness.route.keys().len() + 1;
     assert!(routed > 10_000 && routed < 20_000, "up to the bound: {routed}");
     harness.shut.send_replace(true);
@@ -316,8 +303,7 @@ async fn deletes_of_the_binary_protocol_do_not_wait_for_each_other() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     for (opcode, key) in [(0x04, "hung"), (0x14, "a"), (0x04, "b"), (0x0c, "c"), (0x04, "d")] {
-        client.write_all(&binary(opcode, b"", key)).await.unwrap();
-        sleep(MOMENT).await;
+        send(&mut client, &binary(opcode, b"", key)).await;
     }
     assert_eq!(harness.route.keys(), ["a", "b"], "a get ends it");
     harness.route.hung.add_permits(1);

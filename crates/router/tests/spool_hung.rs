@@ -6,12 +6,12 @@ mod fake_network;
 #[path = "support/peer_cluster.rs"]
 mod peer_cluster;
 
-use fake_network::Health;
+use fake_network::{FakeServer, Health};
 use lookaside_protocol::Reply;
 use lookaside_router::PeerMissing;
 use lookaside_routing::{Failure, Outcome};
 use peer_cluster::{Fixture, ROUTERS, SERVER_TIMEOUT, host};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
@@ -78,10 +78,8 @@ async fn a_hung_peer_does_not_delay_a_delete_that_another_forwards() {
     }
 }
 
-/// A peer takes a server timeout to say that it cannot forward to a hung server. Once the fences of another server
-/// waited for that.
-#[tokio::test(start_paused = true)]
-async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
+/// Two servers: the one of most keys hangs, and the first router does not reach the other one, which has "b".
+async fn start_with_hung_server() -> (Fixture, Arc<FakeServer>) {
     let mut fixture = Fixture::start_with(PeerMissing::Fail, 1 << 20).await;
     for router in 0..ROUTERS {
         fixture.kill(router).await;
@@ -95,6 +93,14 @@ async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
     fixture.main().be(Health::Frozen);
     fixture.network.cut(&host(0), "other:1", true);
     other.put("b", "old");
+    (fixture, other)
+}
+
+/// A peer takes a server timeout to say that it cannot forward to a hung server. Once the fences of another server
+/// waited for that.
+#[tokio::test(start_paused = true)]
+async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
+    let (fixture, _other) = start_with_hung_server().await;
     let delete = |key: &'static str, at_ms: u64| {
         let fixture = &fixture;
         async move {
@@ -112,19 +118,7 @@ async fn deletes_for_other_servers_do_not_wait_for_a_hung_one() {
 /// for a hung server delayed the next, and a server that only one router cannot reach was fenced at all.
 #[tokio::test(start_paused = true)]
 async fn a_healthy_server_is_not_fenced_because_a_peer_forwards_to_a_hung_one() {
-    let mut fixture = Fixture::start_with(PeerMissing::Fail, 1 << 20).await;
-    for router in 0..ROUTERS {
-        fixture.kill(router).await;
-    }
-    fixture.configuration = TWO_SERVERS.to_owned();
-    let other = fixture.network.server("other:1");
-    for router in 0..ROUTERS {
-        fixture.start_router(router).await;
-    }
-    sleep(Duration::from_secs(1)).await;
-    fixture.main().be(Health::Frozen);
-    fixture.network.cut(&host(0), "other:1", true);
-    other.put("b", "old");
+    let (fixture, other) = start_with_hung_server().await;
     let delete_later = async {
         // When this one fails, the peers still have 80 ms to find out that they cannot forward "a".
         sleep(SERVER_TIMEOUT / 5).await;

@@ -6,6 +6,7 @@
 mod sql_comment;
 
 pub use sql_comment::extract_keys;
+pub(crate) use sql_comment::{line_bytes, opens_line_comment};
 
 use lookaside_protocol::check_key;
 

@@ -124,12 +124,12 @@ fn quoted_bytes(text: &[u8], backslash_escapes: bool) -> usize {
 }
 
 /// The length up to the end of the line, with the line feed.
-fn line_bytes(text: &[u8]) -> usize {
+pub(crate) fn line_bytes(text: &[u8]) -> usize {
     memchr(b'\n', text).map_or(text.len(), |end| end + 1)
 }
 
 /// Whether `text` starts a line comment: `--` before white space, a control byte or the end. `5--1` is 6.
-fn opens_line_comment(text: &[u8]) -> bool {
+pub(crate) fn opens_line_comment(text: &[u8]) -> bool {
     text.starts_with(b"--") && text.get(2).is_none_or(|&byte| byte <= b' ' || byte == 0x7f)
 }
 

@@ -4,7 +4,7 @@ use super::{
     distribution::{Distribution, LATENCY_US_MAX},
     source_lag::SourceLag,
 };
-use crate::Position;
+use crate::{Position, source::Anomalies};
 use lookaside_sync::{Mutex, SharedCounter};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -89,6 +89,12 @@ pub struct ClusterStatistics {
     pub keys_rejected: SharedCounter,
     /// Statements that change rows and are in the log without them, so that keys which only rows name are not deleted.
     pub statements_without_rows: SharedCounter,
+    /// Transactions of the log that have no end; their keys are deleted.
+    pub transactions_unfinished: SharedCounter,
+    /// Statements and rows outside of any transaction; their keys are deleted.
+    pub changes_without_gtid: SharedCounter,
+    /// XA transactions whose prepared part was not read, so that their keys are not deleted.
+    pub unknown_xids: SharedCounter,
     /// Deletes for which no router has a route. Nothing can be cached there, so they are not retried.
     pub unroutable: SharedCounter,
     /// Commits that were tracked until every delete was acknowledged.
@@ -105,6 +111,8 @@ pub struct ClusterStatistics {
     pub rerouted: SharedCounter,
     /// Deletes that one router refused and another one applied.
     pub router_refusals: SharedCounter,
+    /// How often a router was put behind the others for a while, as it did not apply what another one applied.
+    pub router_demotions: SharedCounter,
     /// How often a router stopped answering.
     pub router_failures: SharedCounter,
     /// How often refused deletes were sent again at once because a router answered after none had.
@@ -177,6 +185,9 @@ impl ClusterStatistics {
             delete_packets: SharedCounter::default(),
             keys_rejected: SharedCounter::default(),
             statements_without_rows: SharedCounter::default(),
+            transactions_unfinished: SharedCounter::default(),
+            changes_without_gtid: SharedCounter::default(),
+            unknown_xids: SharedCounter::default(),
             unroutable: SharedCounter::default(),
             commits: SharedCounter::default(),
             source_failures: SharedCounter::default(),
@@ -185,6 +196,7 @@ impl ClusterStatistics {
             hedged_batches: SharedCounter::default(),
             rerouted: SharedCounter::default(),
             router_refusals: SharedCounter::default(),
+            router_demotions: SharedCounter::default(),
             router_failures: SharedCounter::default(),
             recoveries: SharedCounter::default(),
             start_gates_opened: SharedCounter::default(),
@@ -238,6 +250,14 @@ impl ClusterStatistics {
     pub(crate) fn set_retry_queue_size(&self, (keys, key_bytes): (usize, usize)) {
         self.retry_queue_keys.store(keys as u64, Ordering::Relaxed);
         self.retry_queue_bytes.store(key_bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Records irregularities of the log.
+    pub(crate) fn record_anomalies(&self, anomalies: Anomalies) {
+        self.statements_without_rows.add(anomalies.without_rows);
+        self.transactions_unfinished.add(anomalies.unfinished);
+        self.changes_without_gtid.add(anomalies.without_gtid);
+        self.unknown_xids.add(anomalies.unknown_xids);
     }
 
     /// Records that a batch of `keys` keys was sent.

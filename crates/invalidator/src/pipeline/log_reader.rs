@@ -11,7 +11,8 @@
 //!   gate.
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
-//!   chooses what follows: stop, or flush the cluster and continue from the present.
+//!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
+//! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
 
 use super::{
     delivery::Delivery,
@@ -23,7 +24,7 @@ use crate::{
         log_throttle,
         stats::{ClusterStatistics, PipelineState},
     },
-    source::{RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
+    source::{Anomalies, RETRY_DELAY_MAX, RETRY_DELAY_MIN, next_visible},
 };
 use lookaside_telemetry::LogThrottle;
 use std::{convert::Infallible, sync::Arc, time::Duration};
@@ -31,6 +32,12 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep},
 };
+
+/// The longest delay after a loss before the log is read again. Each loss empties the cluster, whose database bears that;
+/// meanwhile nothing is deleted.
+const LOSS_DELAY_MAX: Duration = Duration::from_secs(5);
+/// The delay begins at its shortest again if no position was lost for this long.
+const LOSSES_APART: Duration = Duration::from_secs(60);
 
 /// The reaction to a log that no longer reaches back to the saved position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -40,6 +47,8 @@ pub enum OnPositionLost {
     Stop,
     /// Flush the whole cluster, and continue from the present.
     Flush,
+    /// Continue from the present. The operator flushes the cluster.
+    Continue,
 }
 
 /// Why a pipeline stopped by itself.
@@ -48,8 +57,9 @@ pub enum PipelineError {
     /// Deletes were lost.
     #[error(
         "{0}: deletes between there and the oldest commit in the log are lost, and the cluster may hold old values. \
-         Empty the cluster (flush_all on its servers), move its position file away and start again with --from now; \
-         --on-position-lost flush does the same automatically"
+         Empty the cluster: start again with --on-position-lost flush, which does it through its routers (they need \
+         --enable-flush-cmd), or with --on-position-lost continue, and do it yourself once the log is read again \
+         (flush_all on its servers)"
     )]
     PositionLost(SourceError),
     /// The position to resume from is unknown.
@@ -112,14 +122,19 @@ impl LogReader {
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
         let mut log_identity = saved.map(|saved| saved.log_identity);
-        let mut delay = RETRY_DELAY_MIN;
+        let (mut delay, mut loss_delay) = (RETRY_DELAY_MIN, LossDelay::default());
         let (mut failure_throttle, mut start_throttle) = (log_throttle(), log_throttle());
         loop {
             let from_before = from.clone();
             let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &mut start_throttle).await;
             if let ReadStop::PositionLost(error) = stop {
+                let why = error.to_string();
                 match self.recover_lost_position(error, &log_identity, &mut from).await {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        self.statistics.set_state(PipelineState::SourceFailing(why));
+                        sleep(loss_delay.next(Instant::now())).await;
+                        continue;
+                    }
                     Err(failed) => stop = failed,
                 }
             }
@@ -174,20 +189,20 @@ impl LogReader {
         self.send(ReaderMessage::StartAt { log_identity: actual, position: position.clone() }).await?;
         *from = Some(position);
         self.statistics.set_state(PipelineState::Running);
-        let (mut rejected, mut without_rows) = (0, 0);
+        let (mut rejected, mut anomalies) = (0, Anomalies::default());
         loop {
             let commits = next_visible(&mut *opened.source, self.read_keys_max).await?;
             let position = commits.position.clone();
             let rejected_before = std::mem::replace(&mut rejected, opened.source.keys_rejected());
             self.statistics.keys_rejected.add(rejected - rejected_before);
-            let without_rows_before = std::mem::replace(&mut without_rows, opened.source.statements_without_rows());
-            self.statistics.statements_without_rows.add(without_rows - without_rows_before);
+            let anomalies_before = std::mem::replace(&mut anomalies, opened.source.anomalies());
+            self.statistics.record_anomalies(anomalies - anomalies_before);
             self.send(ReaderMessage::Commits(commits)).await?;
             *from = Some(position);
         }
     }
 
-    /// Stops, or flushes the cluster and continues from the present.
+    /// Stops, or continues from the present, after a flush of the cluster if that is wanted.
     async fn recover_lost_position(
         &self,
         error: SourceError,
@@ -203,9 +218,19 @@ impl LogReader {
         // it.
         let mut opened = self.log.open(&Start::Now).await?;
         opened.source.wait_until_visible(&opened.position).await?;
-        self.delivery.flush().await.map_err(|why| ReadStop::Retry(why, RETRY_DELAY_MAX))?;
-        self.statistics.flushes.add(1);
-        tracing::warn!(cluster = self.statistics.name, position = opened.position.0, "flushed the cluster");
+        let (cluster, position) = (&self.statistics.name, &opened.position.0);
+        if self.on_position_lost == OnPositionLost::Flush {
+            self.delivery.flush().await.map_err(|why| ReadStop::Retry(why, RETRY_DELAY_MAX))?;
+            self.statistics.flushes.add(1);
+            tracing::warn!(cluster, position, "flushed the cluster");
+        } else {
+            tracing::warn!(
+                cluster,
+                position,
+                "continuing after lost deletes, without a flush: the cluster may hold old values until you empty it \
+                 (flush_all on its servers)"
+            );
+        }
         *from = Some(opened.position.clone());
         let log_identity = log_identity.clone().expect("a log that lost a position has an identity");
         self.send(ReaderMessage::StartAt { log_identity, position: opened.position }).await
@@ -213,5 +238,22 @@ impl LogReader {
 
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {
         self.sender.send(commits).await.map_err(|_| ReadStop::ReceiverDropped)
+    }
+}
+
+/// Delays after losses: growing while one follows the other.
+#[derive(Default)]
+struct LossDelay {
+    /// When the last position was lost, and the delay after it; `None` if none was.
+    last: Option<(Instant, Duration)>,
+}
+
+impl LossDelay {
+    /// The delay after a loss at `now`.
+    fn next(&mut self, now: Instant) -> Duration {
+        let last = self.last.filter(|(at, _)| now < *at + LOSSES_APART);
+        let delay = last.map_or(RETRY_DELAY_MIN, |(_, delay)| (delay * 2).min(LOSS_DELAY_MAX));
+        self.last = Some((now, delay));
+        delay
     }
 }

@@ -1,12 +1,16 @@
 //! The commit log of a database, as the daemon reads it.
 
+mod anomalies;
 pub mod mysql;
 mod password;
 pub mod postgres;
+mod source_url;
 pub mod sqlite;
 pub mod tls;
 
+pub use anomalies::Anomalies;
 pub use password::Password;
+pub use source_url::SourceUrl;
 
 use lookaside_routing::BoxFuture;
 use std::{
@@ -125,10 +129,9 @@ pub trait Source: Send {
         0
     }
 
-    /// How many statements that were read so far change rows and are in the log without them: keys that only rows name
-    /// are not deleted.
-    fn statements_without_rows(&self) -> u64 {
-        0
+    /// The irregularities of the log so far.
+    fn anomalies(&self) -> Anomalies {
+        Anomalies::default()
     }
 }
 

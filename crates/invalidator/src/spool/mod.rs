@@ -71,7 +71,8 @@ struct State {
     segments: Option<Segments>,
     /// Whether the newest segment may be extended.
     is_open: bool,
-    is_starting: bool,
+    /// The file that says that a first start has begun, and nothing was delivered; `None` if there is none.
+    start_mark: Option<u64>,
     next_number: u64,
     /// Everything up to here survives a crash of the machine. Means nothing while there are no segments.
     synced: SpoolPosition,
@@ -96,7 +97,7 @@ impl Spool {
         let state = State {
             segments: recovered.segments,
             is_open: recovered.is_intact,
-            is_starting: recovered.is_starting,
+            start_mark: recovered.start_mark,
             next_number: recovered.next_number,
             synced: synced.unwrap_or_else(|| SpoolPosition::new(0, &Position(String::new()))),
             failure: None,
@@ -110,9 +111,10 @@ impl Spool {
 
     /// Records that a first start is about to begin: until there are segments, nothing will have been delivered.
     fn begin_start(&self) -> io::Result<()> {
-        if !self.state.lock().is_starting {
-            self.files.create(self.take_number(), &HEADER)?;
-            self.state.lock().is_starting = true;
+        if self.state.lock().start_mark.is_none() {
+            let number = self.take_number();
+            self.create_file(number, &HEADER)?;
+            self.state.lock().start_mark = Some(number);
         }
         Ok(())
     }
@@ -126,7 +128,12 @@ impl Spool {
             Some(Segments { log_identity: log_identity.into(), list: [segment].into(), end: position.clone() });
         state.synced = position;
         state.is_open = true;
+        let start_mark = state.start_mark.take();
         drop(state);
+        if let Some(number) = start_mark {
+            // If this fails, the next start removes it.
+            let _ = self.files.remove(number);
+        }
         self.announce();
         Ok(())
     }
@@ -255,12 +262,15 @@ impl Spool {
         let number = self.take_number();
         let mut bytes = HEADER.to_vec();
         encode(&Record::Base(base.clone()), &mut bytes);
-        if let Err(error) = self.files.create(number, &bytes) {
+        self.create_file(number, &bytes)?;
+        Ok(SpoolSegment { number, base, bytes: bytes.len() as u64 })
+    }
+
+    fn create_file(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
+        self.files.create(number, bytes).inspect_err(|_| {
             // If this fails, too, the next start removes it.
             let _ = self.files.remove(number);
-            return Err(error);
-        }
-        Ok(SpoolSegment { number, base, bytes: bytes.len() as u64 })
+        })
     }
 
     /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.

@@ -15,6 +15,8 @@ use std::{future::ready, io, sync::Arc};
 /// How much is read of a file at once, if a record is not longer.
 const READ_BYTES: usize = 64 << 10;
 
+const DAMAGED: &str = "a segment of the spool is damaged";
+
 /// The log, as one cluster reads it.
 #[derive(Clone)]
 pub struct SpooledLog {
@@ -151,14 +153,16 @@ enum DecodeStep {
 }
 
 impl SpoolSource {
-    /// Decodes records until `commits` has `keys_max` keys.
-    fn decode_records(&mut self, keys_max: usize, commits: &mut Vec<Commit>) -> Result<DecodeStep, SourceError> {
+    /// Decodes records until `commits` has `keys_max` keys. A loss is found again when the commits before it were
+    /// returned.
+    fn decode_records(&mut self, keys_max: usize, commits: &mut Vec<Commit>) -> DecodeStep {
         let mut keys: usize = commits.iter().map(|commit| commit.keys.len()).sum();
         while keys < keys_max {
             let (record, length) = match decode(&self.buffer) {
                 Decoded::Record(record, length) => (record, length),
-                Decoded::Incomplete(needed) => return Ok(DecodeStep::Read(needed)),
-                Decoded::Invalid => return Err(self.lose("a segment of the spool is damaged")),
+                Decoded::Incomplete(needed) => return DecodeStep::Read(needed),
+                Decoded::Invalid if !commits.is_empty() => return DecodeStep::Full,
+                Decoded::Invalid => return DecodeStep::Lost(self.lose(DAMAGED)),
             };
             match record {
                 Record::Base(base) => self.epoch = base.position.epoch,
@@ -173,17 +177,16 @@ impl SpoolSource {
                     self.advance(SpoolPosition::new(self.epoch, &position));
                 }
                 Record::Gap { position, why } if position.epoch > self.position.epoch => {
-                    // The record stays in the buffer until the commits before it were returned.
                     if !commits.is_empty() {
-                        return Ok(DecodeStep::Full);
+                        return DecodeStep::Full;
                     }
-                    return Ok(DecodeStep::Lost(self.lose(&why)));
+                    return DecodeStep::Lost(self.lose(&why));
                 }
                 Record::Gap { position, .. } => self.epoch = position.epoch,
             }
             self.buffer.advance(length);
         }
-        Ok(DecodeStep::Full)
+        DecodeStep::Full
     }
 
     /// Moves on to `position`. False if it is before the present one, so that its record is not needed.
@@ -203,6 +206,8 @@ impl SpoolSource {
     async fn fill(&mut self, needed: usize) -> Result<bool, SourceError> {
         while self.buffer.len() < needed {
             match self.log.spool.look(self.segment, self.at) {
+                // Only whole records can be read, so a part of one has a damaged length.
+                Place::End | Place::Next(_) if !self.buffer.is_empty() => return Err(self.lose(DAMAGED)),
                 Place::End => return Ok(false),
                 Place::Bytes(bytes) => {
                     let wanted =
@@ -211,7 +216,6 @@ impl SpoolSource {
                         self.relocate()?;
                     }
                 }
-                // What is left in the buffer is of a write that failed.
                 Place::Next(number) => {
                     self.begin_segment(number);
                     return Ok(true);
@@ -270,16 +274,16 @@ impl Source for SpoolSource {
         Box::pin(async move {
             let (before, mut commits) = (self.position.clone(), Vec::new());
             loop {
-                let needed = match self.decode_records(keys_max.max(1), &mut commits)? {
+                let needed = match self.decode_records(keys_max.max(1), &mut commits) {
                     DecodeStep::Lost(error) => return Err(error),
                     DecodeStep::Full => break,
                     DecodeStep::Read(needed) => needed,
                 };
-                if self.fill(needed).await? {
-                    continue;
-                }
-                if !commits.is_empty() || self.position != before {
-                    break;
+                match self.fill(needed).await {
+                    Ok(true) => continue,
+                    _ if !commits.is_empty() || self.position != before => break,
+                    Ok(false) => {}
+                    Err(error) => return Err(error),
                 }
                 let (segment, at) = (self.segment, self.at);
                 self.log.wait(|spool| (spool.look(segment, at) != Place::End).then_some(())).await?;

@@ -5,7 +5,7 @@
 //! | a newest segment that is cut off or damaged | the part before; the database is asked for the rest |
 //! | an older segment that does not reach up to the next one, or is missing | removed, with all older ones: their deletes are lost for the clusters that need them |
 //! | a segment without a valid base | a start of a segment that failed: removed |
-//! | nothing but a segment with a header alone | a first start that did not finish |
+//! | nothing but a segment with a header alone | a first start that did not finish. It stays until there is a segment |
 //! | a newer format | an error: only the newer version can read it |
 
 use super::{
@@ -27,8 +27,9 @@ pub(super) struct Recovered {
     pub segments: Option<Segments>,
     /// Whether the newest segment is intact, so that it can be extended.
     pub is_intact: bool,
-    /// Whether an earlier run was about to begin to read the log. It has delivered nothing.
-    pub is_starting: bool,
+    /// The file that an earlier run wrote before it began to read the log, if it has delivered nothing; `None` if there is
+    /// none.
+    pub start_mark: Option<u64>,
     pub next_number: u64,
 }
 
@@ -45,21 +46,23 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
     let mut recovered = Recovered {
         segments: None,
         is_intact: false,
-        is_starting: false,
+        start_mark: None,
         next_number: numbers.last().map_or(1, |newest| newest + 1),
     };
     // Read from the newest on, as far as each one reaches up to the next.
     let mut list: VecDeque<SpoolSegment> = VecDeque::new();
     let mut end: Option<SpoolPosition> = None;
-    let mut unconnected = Vec::new();
+    let (mut unconnected, mut start_marks) = (Vec::new(), Vec::new());
     for &number in numbers.iter().rev() {
         let bytes = files.read(number, 0, SEGMENT_BYTES_READ_MAX).map_err(failed)?;
         let Some(scan) = scan(&bytes).map_err(|version| {
             format!("the spool has format {version}, written by a newer version; run that one until all is delivered")
         })?
         else {
-            recovered.is_starting |= bytes == HEADER;
-            files.remove(number).map_err(failed)?;
+            match bytes == HEADER {
+                true => start_marks.push(number),
+                false => files.remove(number).map_err(failed)?,
+            }
             continue;
         };
         let is_connected = list.front().is_none_or(|next| scan.end.covers(&next.base.position, log));
@@ -79,7 +82,10 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
         let log_identity = list.back().map(|newest| newest.base.log_identity.clone()).unwrap_or_default();
         Segments { log_identity, list, end }
     });
-    recovered.is_starting &= recovered.segments.is_none();
+    // This run may end before the first segment, too: the next one must find the mark.
+    recovered.start_mark = start_marks.first().copied().filter(|_| recovered.segments.is_none());
+    let is_needless = |mark: &&u64| recovered.start_mark != Some(**mark);
+    start_marks.iter().filter(is_needless).try_for_each(|&mark| files.remove(mark)).map_err(failed)?;
     if !unconnected.is_empty() {
         let (segments, from) = (unconnected.len(), recovered.segments.as_ref().map(|segments| &segments.list[0].base));
         let from = from.map_or_else(String::new, |base| base.position.text().0);

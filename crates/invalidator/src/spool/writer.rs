@@ -150,7 +150,7 @@ impl SpoolWriter {
             // Whether the log still reaches back to it is seen when it is opened.
             return self.write_segment(log_identity, oldest, false).await;
         }
-        if self.start == Start::Now && !self.spool.state.lock().is_starting {
+        if self.start == Start::Now && self.spool.state.lock().start_mark.is_none() {
             if let Some(position) = log.remembered_position().await? {
                 tracing::error!(position = position.0, "the database remembers a reader of this name: {STATE_GONE}");
                 return self.write_segment(log_identity, SpoolPosition::new(0, &position), true).await;

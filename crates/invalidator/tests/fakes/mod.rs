@@ -10,6 +10,7 @@ use lookaside_invalidator::{
         delivery::{DeleteResult, Delivery, Refusal},
         positions::{PositionError, PositionStore, SavedPosition},
     },
+    source::Anomalies,
 };
 use lookaside_routing::BoxFuture;
 use std::{
@@ -45,6 +46,8 @@ pub struct DatabaseState {
     pub commits: Vec<CommittedTransaction>,
     /// Commits up to here have been purged from the log.
     pub purged: usize,
+    /// Whether a position is lost as soon as it is read from.
+    pub is_always_lost: bool,
     pub identity: String,
     /// How many of the next calls fail.
     pub failures: usize,
@@ -54,7 +57,7 @@ pub struct DatabaseState {
     pub failing_percent: u32,
     pub rng: fastrand::Rng,
     /// What a source returns that has read all.
-    pub statements_without_rows: u64,
+    pub anomalies: Anomalies,
     /// The calls so far: `open 3`, `next 4`, `visible 4`, and `delete ...` from the cluster.
     pub events: Vec<String>,
 }
@@ -64,12 +67,13 @@ impl Database {
         let state = DatabaseState {
             commits: Vec::new(),
             purged: 0,
+            is_always_lost: false,
             identity: "database-1".into(),
             failures: 0,
             outage: None,
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
-            statements_without_rows: 0,
+            anomalies: Anomalies::default(),
             events: Vec::new(),
         };
         Arc::new(Database { state: Mutex::new(state), committed: Notify::new() })
@@ -124,7 +128,7 @@ impl CommitLog for FakeLog {
                 Start::Now => state.commits.len(),
                 Start::At(position) => position.0.parse().expect("a number"),
             };
-            if read < state.purged {
+            if read < state.purged || (state.is_always_lost && matches!(start, Start::At(_))) {
                 return Err(SourceError::PositionLost { position: Position(read.to_string()), why: "purged".into() });
             }
             state.events.push(format!("open {read}"));
@@ -148,8 +152,8 @@ impl CommitLog for FakeLog {
 }
 
 impl Source for FakeSource {
-    fn statements_without_rows(&self) -> u64 {
-        self.database.state().statements_without_rows
+    fn anomalies(&self) -> Anomalies {
+        self.database.state().anomalies
     }
 
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
@@ -289,6 +293,7 @@ impl Delivery for Cluster {
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
+            sleep(ms(1)).await;
             self.state().flushes += 1;
             self.database.state().events.push("flush".into());
             Ok(())

@@ -16,6 +16,13 @@ use std::{
 };
 use tempfile::TempDir;
 
+/// A schema with a table and an outbox.
+pub const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)) ENGINE=InnoDB; \
+    CREATE TABLE app.lookaside_outbox (item VARBINARY(250), at TIMESTAMP(6) DEFAULT NOW(6)) ENGINE=InnoDB";
+
+/// The last commit of a test: everything else is read before it.
+pub const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
+
 /// Everything a test waits for happens within this, also on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 

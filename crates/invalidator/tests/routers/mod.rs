@@ -32,6 +32,8 @@ pub enum Behavior {
     IsDown,
     /// Probes are answered; each connection for deletes is lost.
     LosesDeletes,
+    /// Probes are answered; deletes are not, as those of a server that hangs.
+    HangsWithDeletes,
 }
 
 /// A router.
@@ -136,8 +138,14 @@ impl FakeRouter {
                 batch.iter().for_each(|request| drop(self.execute(request)));
                 return vec![Err(Failure::ConnectionLost); batch.len()];
             }
+            let has_delete = batch.iter().any(is_delete);
+            let hangs = |behavior: &Behavior| match behavior {
+                Behavior::Hangs => true,
+                Behavior::HangsWithDeletes => has_delete,
+                _ => false,
+            };
             let mut behavior = self.behavior.subscribe();
-            let mut resumed = std::pin::pin!(behavior.wait_for(|behavior| *behavior != Behavior::Hangs));
+            let mut resumed = std::pin::pin!(behavior.wait_for(|behavior| !hangs(behavior)));
             match timeout(ROUTER_TIMEOUT, &mut resumed).await {
                 Ok(_) => batch.iter().map(|request| self.execute(request)).collect(),
                 Err(_) => vec![Err(Failure::TimedOut); batch.len()],

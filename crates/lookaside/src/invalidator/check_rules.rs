@@ -5,7 +5,10 @@ use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     rule_file::RuleFile,
     rules::{ProblemKind, RuleProblem, Rules},
-    source::mysql::{MysqlOptions, check_rules},
+    source::{
+        SourceUrl,
+        mysql::{MysqlOptions, check_rules},
+    },
 };
 use serde_json::json;
 use std::{io::Write as _, path::PathBuf};
@@ -25,7 +28,7 @@ pub struct CheckRulesOptions {
     rules: PathBuf,
     /// The database, MariaDB or MySQL. The account sees the tables on which it has a privilege
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
-    database: String,
+    database: SourceUrl,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,

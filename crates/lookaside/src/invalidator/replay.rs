@@ -12,7 +12,7 @@ use lookaside_invalidator::{
     pipeline::delivery::{Delivery, connect_routers},
     replay::{Replay, ReplayFilter, ReplaySummary},
     rules::{RowRules, RuleStatistics},
-    source::{mysql::MysqlLog, sqlite::SqliteLog},
+    source::{SourceUrl, mysql::MysqlLog, sqlite::SqliteLog},
 };
 use serde_json::json;
 use std::{
@@ -48,7 +48,7 @@ from which to continue on standard error; 2 usage error.";
 pub struct ReplayOptions {
     /// The database, as the invalidator's --source: sqlite:///PATH, mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
-    database: String,
+    database: SourceUrl,
     /// The cluster and its routers
     #[arg(long, value_name = "NAME=HOST:PORT[,HOST:PORT...]")]
     cluster: Cluster,

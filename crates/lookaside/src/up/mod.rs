@@ -7,6 +7,7 @@ mod view;
 use crate::demo::{self, Demo};
 use crate::statistics::DaemonStats;
 use anyhow::{Context, Result, bail};
+use lookaside_invalidator::source::SourceUrl;
 use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
 use process::Process;
 use std::{
@@ -31,7 +32,7 @@ pub struct Options {
     /// The database whose commits invalidate the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or
     /// mariadb://... [default: an embedded SQLite database]
     #[arg(long, value_name = "URL", value_parser = parse_database_url)]
-    database: Option<String>,
+    database: Option<SourceUrl>,
     /// Run a small application that reads through the caches and writes to the database
     #[arg(long)]
     demo: bool,
@@ -59,9 +60,9 @@ pub struct Options {
 }
 
 /// Validates `--database`; the database itself is opened later.
-fn parse_database_url(url: &str) -> Result<String, String> {
+fn parse_database_url(url: &str) -> Result<SourceUrl, String> {
     match ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| url.starts_with(scheme)) {
-        true => Ok(url.to_owned()),
+        true => Ok(url.into()),
         false => Err("it must begin with sqlite://, mysql:// or mariadb://".to_owned()),
     }
 }
@@ -77,7 +78,7 @@ pub fn run(options: &Options) -> Result<()> {
     let state_dir = &state_dir.canonicalize()?;
     let _lock = lock_directory(state_dir)?;
     let database = match &options.database {
-        Some(url) => url.clone(),
+        Some(url) => url.to_string(),
         None => format!("sqlite://{}", state_dir.join("region.db").display()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

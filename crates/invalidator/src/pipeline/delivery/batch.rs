@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! 0 ms     batch --> router 1                                    hung
-//! 200 ms   batch ---------------> router 2 --> acknowledged      router 1 is TKO: later batches begin with router 2
+//! 200 ms   batch ---------------> router 2 --> acknowledged      router 1 is TKO: later batches go to the others
 //!
 //! 0 ms     batch --> router 1 --> 2 refused, the rest acknowledged     it does not reach a server
 //! 1 ms     those 2 -------------> router 2 --> acknowledged            or refused: they are retried after a delay
@@ -58,6 +58,8 @@ pub(super) struct RoutedBatch<'a> {
     sent: Vec<BoxFuture<'a, RouterOutcomes>>,
     /// The routers of `sent`.
     waiting_for: Vec<usize>,
+    /// Those that did not answer, at all or within the hedge delay.
+    late: Vec<usize>,
     /// The first router that refused deletes, and the positions of those in the batch that are not applied.
     refused: Option<(usize, Vec<usize>)>,
     is_answered: bool,
@@ -81,6 +83,7 @@ impl<'a> RoutedBatch<'a> {
             routers: delivery.in_order(),
             sent: Vec::new(),
             waiting_for: Vec::new(),
+            late: Vec::new(),
             refused: None,
             is_answered: false,
             is_rerouted: false,
@@ -105,6 +108,7 @@ impl<'a> RoutedBatch<'a> {
                 () = sleep(self.delivery.hedge_delay), if is_timed => {
                     let why = no_answer(self.delivery.hedge_delay);
                     self.waiting_for.iter().for_each(|&router| self.delivery.record_failure(router, &why));
+                    self.late.extend(&self.waiting_for);
                     is_timed = self.send_to_next();
                     self.delivery.statistics.hedged_batches.add(u64::from(is_timed));
                     if self.is_answered && !is_timed {
@@ -135,10 +139,12 @@ impl<'a> RoutedBatch<'a> {
         let batch: Batch = indices.iter().map(|&index| delete_request(self.keys[index].clone())).collect();
         let bytes = batch.iter().map(|delete| delete.key.len() + DELETE_BYTES).sum();
         self.delivery.statistics.record_sent(batch.len(), bytes);
+        let unanswered = self.delivery.router(router).count_unanswered();
         let sending = self.delivery.router(router).delete(batch);
         self.waiting_for.push(router);
         self.sent.push(Box::pin(async move {
             let outcomes = sending.await;
+            drop(unanswered);
             assert_eq!(outcomes.len(), indices.len(), "a destination returns one outcome per request");
             RouterOutcomes { router, indices, outcomes }
         }));
@@ -167,9 +173,10 @@ impl<'a> RoutedBatch<'a> {
         match failure {
             Some(failure) => {
                 self.delivery.record_failure(router, reason(&failure));
+                self.late.push(router);
                 self.send_to_next();
             }
-            None if refused.is_empty() && !self.is_rerouted => self.delivery.prefer(router),
+            None if refused.is_empty() => self.record_late(router),
             None => self.reroute(refused.len()),
         }
         if !refused.is_empty() {
@@ -185,6 +192,13 @@ impl<'a> RoutedBatch<'a> {
         let applied = before - refused.len();
         if applied > 0 {
             self.delivery.record_refusals(*refusing, router, applied.try_into().unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Records that `router` answered the batch and others did not, unless it is late, too: then a server hangs.
+    fn record_late(&self, router: usize) {
+        if !self.late.contains(&router) {
+            self.late.iter().for_each(|&late| self.delivery.record_late(late, router));
         }
     }
 

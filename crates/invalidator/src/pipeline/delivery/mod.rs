@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! batch.rs     one batch: sent to a router, and to another one if that does not answer or refuses
-//! routers.rs   the routers of a cluster: which one is asked first, and which one next
-//! router.rs    one router: whether it answers, its probes, and how much it refuses
+//! routers.rs   the routers of a cluster, side by side: which one is asked first, and which one next
+//! router.rs    one router: whether it answers, and its probes
+//! demotion.rs  whether it is asked after the others, as it does not apply what they apply
 //! connect.rs   the connections to the routers
 //! ```
 //!
@@ -12,6 +13,7 @@
 
 mod batch;
 mod connect;
+mod demotion;
 mod router;
 mod routers;
 

@@ -17,6 +17,7 @@
 //! Probes have a connection of their own. A router answers a connection in order, so a probe among the deletes would
 //! wait for a server that hangs, and the deletes behind it for the probe.
 
+use super::demotion::Demotion;
 use crate::observe::{log_throttle, stats::ClusterStatistics};
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
@@ -27,7 +28,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -43,10 +44,6 @@ pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// its own pace.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(10);
 const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
-
-/// A router is preferred less after it refused this many deletes within [`REFUSALS_WINDOW`] that another one applied.
-pub(super) const REFUSALS_MAX: u32 = 10;
-const REFUSALS_WINDOW: Duration = Duration::from_secs(1);
 
 /// The key of the start gate's state. Every router answers it, those that do not know it with a miss or an error.
 const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
@@ -72,7 +69,10 @@ pub(super) struct Router {
     /// Notified when the router becomes TKO.
     became_tko: Notify,
     log: Mutex<TkoLog>,
-    refusals: Mutex<RefusalWindow>,
+    /// The batches that it has and has not answered.
+    unanswered: AtomicUsize,
+    demotion: Mutex<Demotion>,
+    demotion_log: Mutex<LogThrottle<Instant>>,
     /// The run of the router that waits at its start gate; `None` if it serves.
     waiting: Mutex<Option<WaitingRun>>,
 }
@@ -89,23 +89,26 @@ struct TkoLog {
     is_logged: bool,
 }
 
-/// What the router refused and another one applied.
-struct RefusalWindow {
-    began_at: Instant,
-    deletes: u32,
-    throttle: LogThrottle<Instant>,
+/// A batch that a router has; it is counted until this is dropped.
+pub(super) struct UnansweredBatch<'a>(&'a AtomicUsize);
+
+impl Drop for UnansweredBatch<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Router {
     pub fn new(connections: RouterConnections) -> Router {
         let log = Mutex::new(TkoLog { throttle: log_throttle(), is_logged: false });
-        let refusals = RefusalWindow { began_at: Instant::now(), deletes: 0, throttle: log_throttle() };
         Router {
             connections,
             is_tko: AtomicBool::new(false),
             became_tko: Notify::new(),
             log,
-            refusals: Mutex::new(refusals),
+            unanswered: AtomicUsize::new(0),
+            demotion: Mutex::new(Demotion::new(Instant::now())),
+            demotion_log: Mutex::new(log_throttle()),
             waiting: Mutex::new(None),
         }
     }
@@ -117,6 +120,22 @@ impl Router {
     /// Sends a batch of deletes.
     pub fn delete(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         self.connections.deletes.send(batch)
+    }
+
+    /// Counts a batch that is about to be sent.
+    pub fn count_unanswered(&self) -> UnansweredBatch<'_> {
+        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        UnansweredBatch(&self.unanswered)
+    }
+
+    /// How many batches it has and has not answered.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Until when it is asked after the others; `None` if it is not demoted.
+    pub fn demoted_until(&self, now: Instant) -> Option<Instant> {
+        self.demotion.lock().until(now)
     }
 
     pub fn is_tko(&self) -> bool {
@@ -149,26 +168,26 @@ impl Router {
         }
     }
 
-    /// Records that the router refused deletes that `other` applied. True if these are so many that `other` is to be
-    /// preferred.
-    pub fn record_refusals(&self, deletes: u32, other: &Address, statistics: &ClusterStatistics) -> bool {
-        let (now, mut window) = (Instant::now(), self.refusals.lock());
-        if now.duration_since(window.began_at) >= REFUSALS_WINDOW {
-            (window.began_at, window.deletes) = (now, 0);
+    /// Records that the router refused deletes that `other` applied.
+    pub fn record_refusals(&self, deletes: u32, other: &Address, statistics: &ClusterStatistics) {
+        if self.demotion.lock().record_refusals(deletes, Instant::now()) {
+            self.demote("it refuses them", other, statistics);
         }
-        window.deletes = window.deletes.saturating_add(deletes);
-        if window.deletes < REFUSALS_MAX {
-            return false;
-        }
-        window.deletes = 0;
-        if window.throttle.allow(now).is_some() {
-            let (cluster, router) = (&statistics.name, self.address());
+    }
+
+    /// Has the router asked after the others for a while, as it did not do, for this reason, what `other` did.
+    pub fn demote(&self, why: &str, other: &Address, statistics: &ClusterStatistics) {
+        let now = Instant::now();
+        let Some(pause) = self.demotion.lock().demote(now) else { return };
+        statistics.router_demotions.add(1);
+        if self.demotion_log.lock().allow(now).is_some() {
+            let (cluster, router, pause_s) = (&statistics.name, self.address(), pause.as_secs());
             tracing::warn!(
-                cluster, %router, %other,
-                "router refuses deletes that another one applies, and is asked after it; check its links to the servers"
+                cluster, %router, %other, why, pause_s,
+                "router does not apply deletes that another one applies, and is asked after the others for a while; check \
+                 its links to the servers"
             );
         }
-        true
     }
 
     /// Records the reply to a probe. True if the router waits at its start gate and that is not announced.

@@ -1,8 +1,16 @@
-//! The routers of a cluster: which one is asked first, and which one instead of one that does not answer or refuses.
+//! The routers of a cluster, side by side: which one is asked first, and which one instead of one that does not answer or
+//! refuses.
 //!
-//! A router that hangs or is down gets no batch while another one answers, and the last router that replied to a whole
-//! batch is preferred. A router that answers but refuses what another one applies, since it does not reach a server,
-//! stays the preferred one for all other keys until it refuses many ([`super::router::REFUSALS_MAX`]).
+//! ```text
+//! batch -> those that answer, before TKO ones -> not demoted -> fewest unanswered batches -> in turn
+//! ```
+//!
+//! A router that hangs or is down gets no batch while another one answers. Until that is known it has one batch more than
+//! the others at most. A router that does not apply what another one applies, since it does not reach a server, is asked
+//! after the others for a while ([`super::demotion`]).
+//!
+//! Which router has a batch makes no difference to what its acknowledgement means ([`super::batch`]), and deletes need no
+//! order: each is sent after its commit is visible. A flush and a delete need none either.
 
 use super::{
     DeleteResult, Delivery, Refusal, WaitingRouter,
@@ -22,7 +30,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 /// How long a router may take to flush its cluster.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,8 +46,8 @@ pub struct RouterDelivery {
     network: Arc<dyn Network>,
     pub(super) statistics: Arc<ClusterStatistics>,
     pub(super) hedge_delay: Duration,
-    /// The router to try first among those that answer.
-    preferred: AtomicUsize,
+    /// How many batches were sent: equal routers are asked first in turn.
+    turns: AtomicUsize,
     /// How many batches had deletes that were rerouted.
     reroutes: AtomicUsize,
     /// Whether a batch had no answer from any router, and no router has answered since.
@@ -62,7 +70,7 @@ impl RouterDelivery {
             network,
             statistics,
             hedge_delay: HEDGE_DELAY,
-            preferred: AtomicUsize::new(0),
+            turns: AtomicUsize::new(0),
             reroutes: AtomicUsize::new(0),
             is_unanswered: AtomicBool::new(false),
             recovered: Notify::new(),
@@ -75,21 +83,20 @@ impl RouterDelivery {
         RouterDelivery { hedge_delay, ..self }
     }
 
-    /// Every router once: those that answer before TKO ones, the preferred one first.
+    /// Every router once, the one that is to be asked first in front.
     pub(super) fn in_order(&self) -> Vec<usize> {
-        let first = self.preferred.load(Ordering::Relaxed);
-        let mut order: Vec<usize> = (0..self.routers.len()).map(|step| (first + step) % self.routers.len()).collect();
-        order.sort_by_key(|&at| self.routers[at].is_tko());
+        let (now, count) = (Instant::now(), self.routers.len());
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        let mut order: Vec<usize> = (0..count).map(|step| (turn + step) % count).collect();
+        order.sort_by_cached_key(|&at| {
+            let router = &self.routers[at];
+            (router.is_tko(), router.demoted_until(now), router.unanswered())
+        });
         order
     }
 
     pub(super) fn router(&self, at: usize) -> &Router {
         &self.routers[at]
-    }
-
-    /// Prefers a router: it has replied to a whole batch, and refused nothing.
-    pub(super) fn prefer(&self, at: usize) {
-        self.preferred.store(at, Ordering::Relaxed);
     }
 
     /// The position in `routers` of the one that gets what another one has refused: each of those that answer in turn,
@@ -101,13 +108,15 @@ impl RouterDelivery {
         Some(answering[turn])
     }
 
-    /// Records that router `at` refused deletes that router `other` then applied. If it refuses many, `other` is
-    /// preferred to it.
+    /// Records that router `at` refused deletes that router `other` then applied.
     pub(super) fn record_refusals(&self, at: usize, other: usize, deletes: u32) {
         self.statistics.router_refusals.add(u64::from(deletes));
-        if self.routers[at].record_refusals(deletes, self.routers[other].address(), &self.statistics) {
-            let _ = self.preferred.compare_exchange(at, other, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        self.routers[at].record_refusals(deletes, self.routers[other].address(), &self.statistics);
+    }
+
+    /// Records that router `other` answered a batch, and router `at` did not answer it in time.
+    pub(super) fn record_late(&self, at: usize, other: usize) {
+        self.routers[at].demote("it does not answer", self.routers[other].address(), &self.statistics);
     }
 
     /// Records that no router has answered a batch.

@@ -24,6 +24,7 @@ use super::{
     event::{self, BinlogEvent, EventData, RowsKind},
     gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
+    options::MysqlOptions,
     payload::TransactionPayload,
     row_tables::RowTables,
     rows::{self, PresentColumns, TableMap},
@@ -31,8 +32,8 @@ use super::{
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{PreparedTransactions, UnknownXid},
 };
-use crate::{Commit, Position, SourceError, keys, rules::RowRules};
-use std::{collections::VecDeque, sync::Arc, time::SystemTime};
+use crate::{Commit, Position, SourceError, keys, source::Anomalies};
+use std::{collections::VecDeque, time::SystemTime};
 
 /// The most keys of one [`Commit`]; a larger transaction is split.
 pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
@@ -42,7 +43,10 @@ const TABLES_MAX: usize = 1_000;
 
 /// Assembles events to commits.
 pub struct Assembler {
-    outbox_table: Vec<u8>,
+    /// The name of outbox tables, in lower case; `None` if rows name no keys (`--comments-only`).
+    outbox_table: Option<Vec<u8>>,
+    /// Not with `--outbox-only`.
+    has_comments: bool,
     row_tables: RowTables,
     has_checksum: bool,
     /// All complete transactions up to here have been read.
@@ -60,39 +64,14 @@ pub struct Assembler {
     anomalies: Anomalies,
 }
 
-/// Irregularities of the log, in numbers of transactions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Anomalies {
-    /// Another transaction began before their end; their keys were emitted.
-    pub unfinished: u64,
-    /// Statements or rows outside of any transaction; their keys were emitted.
-    pub without_gtid: u64,
-    /// XA COMMIT of a transaction whose XA PREPARE was not read; its keys, if any, are LOST.
-    pub unknown_xids: u64,
-    /// Statements that change rows and are in the log without them (`binlog_format` of the session is STATEMENT or
-    /// MIXED); keys that only rows name, if any, are LOST.
-    pub without_rows: u64,
-}
-
-impl std::ops::Add for Anomalies {
-    type Output = Anomalies;
-
-    fn add(self, other: Anomalies) -> Anomalies {
-        Anomalies {
-            unfinished: self.unfinished + other.unfinished,
-            without_gtid: self.without_gtid + other.without_gtid,
-            unknown_xids: self.unknown_xids + other.unknown_xids,
-            without_rows: self.without_rows + other.without_rows,
-        }
-    }
-}
-
 impl Assembler {
     /// Starts after `read_position`. `has_checksum` applies to the first event; format events change it.
-    pub fn new(outbox_table: &str, row_rules: Arc<RowRules>, read_position: GtidPosition, has_checksum: bool) -> Self {
+    pub fn new(options: &MysqlOptions, read_position: GtidPosition, has_checksum: bool) -> Self {
+        let outbox_table = options.outbox_table.as_bytes().to_ascii_lowercase();
         Assembler {
-            outbox_table: outbox_table.as_bytes().to_ascii_lowercase(),
-            row_tables: RowTables::new(row_rules),
+            outbox_table: (!options.comments_only).then_some(outbox_table),
+            has_comments: !options.outbox_only,
+            row_tables: RowTables::new(options.row_rules.clone()),
             has_checksum,
             read_position,
             end: LogEnd::default(),
@@ -280,7 +259,9 @@ impl Assembler {
 
     fn process_statement(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
         let mut found = Vec::new();
-        keys::extract_keys(sql, &mut found, &mut self.rejected);
+        if self.has_comments {
+            keys::extract_keys(sql, &mut found, &mut self.rejected);
+        }
         for key in found {
             self.add_key(key, time_s, received_at)?;
         }
@@ -330,7 +311,7 @@ impl Assembler {
 
     fn process_table_map(&mut self, body: &[u8]) -> Result<(), SourceError> {
         let table = TableMap::read(body)?;
-        if !table.name.eq_ignore_ascii_case(&self.outbox_table) {
+        if self.outbox_table.as_ref().is_none_or(|outbox| !table.name.eq_ignore_ascii_case(outbox)) {
             if let Some(open) = &mut self.open {
                 open.outbox.remove(&table.table_id);
             }
@@ -342,7 +323,7 @@ impl Assembler {
                 why: format!(
                     "the first column of table {} holds the key and must be VARBINARY, VARCHAR, CHAR, BINARY, TEXT or \
                      BLOB, not compressed",
-                    String::from_utf8_lossy(&self.outbox_table)
+                    self.outbox_table.as_deref().map(String::from_utf8_lossy).unwrap_or_default()
                 ),
             });
         }

@@ -10,7 +10,7 @@
 //! connection.rs                           queries
 //! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
 //! catalogue.rs, column_type.rs, charset.rs
-//! table_statement.rs                      TRUNCATE and DDL
+//! table_statement.rs, statement_tokens.rs TRUNCATE and DDL
 //! rule_check.rs                           rules that the server does not fit
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! succession.rs                           another server with the same log, after a failover
@@ -49,19 +49,22 @@ mod rsa;
 mod rule_check;
 mod server_check;
 mod statement;
+mod statement_tokens;
 mod succession;
 mod table_metadata;
 mod table_statement;
 mod visibility_target;
 mod xa;
 
-pub use assembler::{Anomalies, KEYS_OF_COMMIT_MAX};
+pub use assembler::KEYS_OF_COMMIT_MAX;
 pub use connection::{MysqlConnection, Row, ServerError};
 pub use options::MysqlOptions;
 pub use rule_check::check_rules;
 pub use xa::KEYS_HELD_MAX;
 
-use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use crate::{
+    CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock, source::Anomalies,
+};
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
@@ -186,7 +189,7 @@ impl MysqlSource {
         }
         Ok(MysqlSource {
             returned: Position(position.to_string()),
-            assembler: Assembler::new(&options.outbox_table, options.row_rules.clone(), position, server.has_checksum),
+            assembler: Assembler::new(&options, position, server.has_checksum),
             network,
             options,
             wall_clock,
@@ -319,8 +322,7 @@ impl MysqlSource {
         self.anomalies = self.anomalies();
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
-        let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
-        self.assembler = Assembler::new(outbox_table, row_rules, position, self.server.has_checksum);
+        self.assembler = Assembler::new(&self.options, position, self.server.has_checksum);
         self.transactions_returned = 0;
         Ok(())
     }
@@ -331,8 +333,8 @@ impl Source for MysqlSource {
         self.keys_rejected()
     }
 
-    fn statements_without_rows(&self) -> u64 {
-        self.anomalies().without_rows
+    fn anomalies(&self) -> Anomalies {
+        self.anomalies()
     }
 
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {

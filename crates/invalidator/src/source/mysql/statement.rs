@@ -4,37 +4,21 @@
 //! Serves the delete path: what only rows name (an outbox) is missing then. A session may switch the format whenever it
 //! wants, so the start-up check of the global value is not enough.
 
+use super::statement_tokens::{Token, Tokens};
+
 /// The first words of statements that change rows, or may (functions, procedures). Definitions of tables, for which
 /// every format has statements, begin with others.
 const FIRST_WORDS: [&[u8]; 10] =
     [b"INSERT", b"UPDATE", b"DELETE", b"REPLACE", b"LOAD", b"WITH", b"SELECT", b"CALL", b"DO", b"VALUES"];
 
-/// MariaDB: settings for one statement, which follows them.
-const WITH_SETTINGS: &[u8] = b"SET STATEMENT ";
-
-/// Whether `sql` changes rows, by its first word.
+/// Whether `sql` changes rows.
 pub fn changes_rows(sql: &[u8]) -> bool {
-    let text = skip_comments(sql);
-    let end = text.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(text.len());
-    let has_settings = text.get(..WITH_SETTINGS.len()).is_some_and(|head| head.eq_ignore_ascii_case(WITH_SETTINGS));
-    has_settings || FIRST_WORDS.iter().any(|word| text[..end].eq_ignore_ascii_case(word))
+    Tokens::of_statement(sql).find_map(Token::into_word).is_some_and(begins_row_change)
 }
 
-/// The rest of `text` after white space, parentheses and comments.
-fn skip_comments(mut text: &[u8]) -> &[u8] {
-    loop {
-        let before = text.len();
-        text = text.trim_ascii_start();
-        text = text.strip_prefix(b"(").unwrap_or(text);
-        if text.starts_with(b"/*") && !text.starts_with(b"/*!") && !text.starts_with(b"/*M!") {
-            text = memchr::memmem::find(text, b"*/").map_or(&[], |end| &text[end + 2..]);
-        } else if text.starts_with(b"#") || text.starts_with(b"--") {
-            text = memchr::memchr(b'\n', text).map_or(&[], |end| &text[end..]);
-        }
-        if text.len() == before {
-            return text;
-        }
-    }
+/// Whether a statement that begins with `word` changes rows.
+pub fn begins_row_change(word: &[u8]) -> bool {
+    FIRST_WORDS.iter().any(|first| word.eq_ignore_ascii_case(first))
 }
 
 #[cfg(test)]
@@ -49,6 +33,9 @@ mod tests {
             "-- why\n# and\n(delete from t)",
             "SELECT `app`.`f`()",
             "SET STATEMENT max_statement_time = 1 FOR DELETE FROM t",
+            "set /* a */ statement a=1 for insert into t values (1)",
+            "/*!50000 UPDATE t SET a = 1 */",
+            "ANALYZE FORMAT=JSON UPDATE t SET a = 1",
         ] {
             assert!(changes_rows(sql.as_bytes()), "{sql}");
         }
@@ -62,6 +49,9 @@ mod tests {
             "GRANT SELECT ON t TO u",
             "INSERTS",
             "SET PASSWORD FOR u = 'x'",
+            "SET STATEMENT a = 1 FOR ALTER TABLE t",
+            "/*!50000 ALTER TABLE t */",
+            "ANALYZE TABLE t",
             "/* no end",
             "",
         ] {

@@ -7,22 +7,28 @@
 //! | statement | change |
 //! |---|---|
 //! | TRUNCATE | truncated |
-//! | ALTER TABLE, DROP TABLE, RENAME TABLE, CREATE OR REPLACE TABLE; DROP DATABASE for all of its tables | schema |
-//! | INSERT, UPDATE, DELETE, REPLACE, LOAD, WITH, CALL, SELECT, DO | statement |
+//! | ALTER TABLE, DROP TABLE, RENAME TABLE, CREATE OR REPLACE TABLE | schema |
+//! | DROP DATABASE, CREATE OR REPLACE DATABASE | schema, of all its tables |
+//! | INSERT, UPDATE, DELETE, REPLACE, LOAD, WITH, CALL, SELECT, DO, VALUES | statement |
 //! | others, and those of temporary tables | none |
+//!
+//! [`super::statement_tokens`] skips what may be in front of them.
 
+use super::{
+    statement::begins_row_change,
+    statement_tokens::{Token, Tokens},
+};
 use crate::rules::{Rule, Rules, TableChange};
-use memchr::{memchr, memmem};
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// What a statement does to the tables that it names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TableStatement<'a> {
     /// `None` if rows stay as they are: CREATE TABLE.
     pub change: Option<TableChange>,
     /// The schema of unqualified names.
     schema: &'a [u8],
-    sql: &'a [u8],
+    tokens: Tokens<'a>,
     /// Whether it drops a whole schema.
     drops_schema: bool,
 }
@@ -30,25 +36,27 @@ pub struct TableStatement<'a> {
 impl<'a> TableStatement<'a> {
     /// Parses a statement that was executed in `schema`; `None` if it changes no table.
     pub fn parse(schema: &'a [u8], sql: &'a [u8]) -> Option<TableStatement<'a>> {
-        let words: Vec<Cow<'_, [u8]>> = Tokens { sql }.filter_map(Token::into_name).take(6).collect();
+        let tokens = Tokens::of_statement(sql);
+        let words: Vec<Cow<'_, [u8]>> = tokens.clone().filter_map(Token::into_name).take(6).collect();
         let is = |at: usize, expected: &[&str]| {
             words.get(at).is_some_and(|word| expected.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
         };
-        let statement = |change| Some(TableStatement { change, schema, sql, drops_schema: false });
+        let statement = |change| Some(TableStatement { change, schema, tokens: tokens.clone(), drops_schema: false });
         if is(0, &["truncate"]) {
             return statement(Some(TableChange::Truncate));
         }
-        if is(0, &["insert", "update", "delete", "replace", "load", "with", "call", "select", "do"]) {
+        if words.first().is_some_and(|first| begins_row_change(first)) {
             return statement(Some(TableChange::Statement));
         }
         if is(0, &["alter", "drop", "rename"]) && (1..4).any(|at| is(at, &["table", "tables"])) {
             return statement(Some(TableChange::SchemaChange)).filter(|_| !is(1, &["temporary"]));
         }
-        if is(0, &["drop"]) && is(1, &["database", "schema"]) {
+        let replaces = is(0, &["create"]) && is(1, &["or"]);
+        if is(if replaces { 3 } else { 1 }, &["database", "schema"]) && (replaces || is(0, &["drop"])) {
             let change = Some(TableChange::SchemaChange);
-            return Some(TableStatement { change, schema, sql, drops_schema: true });
+            return Some(TableStatement { change, schema, tokens, drops_schema: true });
         }
-        if is(0, &["create"]) && is(1, &["or"]) && is(3, &["table"]) {
+        if replaces && is(3, &["table"]) {
             return statement(Some(TableChange::SchemaChange));
         }
         if is(0, &["create"]) && is(1, &["table"]) {
@@ -68,122 +76,27 @@ impl<'a> TableStatement<'a> {
         let mut named: Vec<&Arc<Rule>> = Vec::new();
         // The name before a dot, once the dot has been read.
         let (mut qualifier, mut last) = (None, None::<Cow<'_, [u8]>>);
-        for token in (Tokens { sql: self.sql }) {
-            match token {
-                Token::Dot => qualifier = last.take(),
-                Token::Other => (qualifier, last) = (None, None),
-                Token::Name(name) => {
-                    let schema = qualifier.take();
-                    let schema = schema.as_deref().unwrap_or(self.schema);
-                    for rule in by_name.get(&name.to_ascii_lowercase()).into_iter().flatten() {
-                        let is_of_schema =
-                            self.drops_schema || schema.eq_ignore_ascii_case(rule.table.schema.as_bytes());
-                        if is_of_schema && !named.contains(rule) {
-                            named.push(rule);
-                        }
-                    }
-                    last = Some(name);
+        for token in self.tokens.clone() {
+            if matches!(token, Token::Dot) {
+                qualifier = last.take();
+                continue;
+            }
+            let Some(name) = token.into_name() else {
+                (qualifier, last) = (None, None);
+                continue;
+            };
+            let schema = qualifier.take();
+            let schema = schema.as_deref().unwrap_or(self.schema);
+            for rule in by_name.get(&name.to_ascii_lowercase()).into_iter().flatten() {
+                let is_of_schema = self.drops_schema || schema.eq_ignore_ascii_case(rule.table.schema.as_bytes());
+                if is_of_schema && !named.contains(rule) {
+                    named.push(rule);
                 }
             }
+            last = Some(name);
         }
         named
     }
-}
-
-enum Token<'a> {
-    Name(Cow<'a, [u8]>),
-    Dot,
-    /// A string, or another character.
-    Other,
-}
-
-impl<'a> Token<'a> {
-    fn into_name(self) -> Option<Cow<'a, [u8]>> {
-        match self {
-            Token::Name(name) => Some(name),
-            Token::Dot | Token::Other => None,
-        }
-    }
-}
-
-/// The rest of a statement.
-struct Tokens<'a> {
-    sql: &'a [u8],
-}
-
-impl<'a> Iterator for Tokens<'a> {
-    type Item = Token<'a>;
-
-    fn next(&mut self) -> Option<Token<'a>> {
-        loop {
-            let rest = self.sql;
-            let (token, length) = match *rest.first()? {
-                b'`' | b'"' => {
-                    let (name, length) = quoted(rest);
-                    (Some(Token::Name(name.into())), length)
-                }
-                b'\'' => (Some(Token::Other), string_bytes(rest)),
-                b'#' => (None, line_bytes(rest)),
-                b'-' if rest.starts_with(b"-- ") => (None, line_bytes(rest)),
-                // Executable comments hold code.
-                b'/' if rest.starts_with(b"/*!") || rest.starts_with(b"/*M!") => {
-                    let head = if rest[2] == b'!' { 3 } else { 4 };
-                    (None, head + rest[head..].iter().take_while(|byte| byte.is_ascii_digit()).count())
-                }
-                b'/' if rest.starts_with(b"/*") => {
-                    (None, memmem::find(&rest[2..], b"*/").map_or(rest.len(), |end| end + 4))
-                }
-                b'.' => (Some(Token::Dot), 1),
-                byte if is_word(byte) => {
-                    let length = rest.iter().take_while(|byte| is_word(**byte)).count();
-                    (Some(Token::Name(rest[..length].into())), length)
-                }
-                byte if byte.is_ascii_whitespace() => (None, 1),
-                _ => (Some(Token::Other), 1),
-            };
-            self.sql = &rest[length..];
-            if token.is_some() {
-                return token;
-            }
-        }
-    }
-}
-
-fn line_bytes(text: &[u8]) -> usize {
-    memchr(b'\n', text).map_or(text.len(), |end| end + 1)
-}
-
-fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || byte >= 0x80
-}
-
-/// The identifier at the start of `text`, and its length with the quotes.
-fn quoted(text: &[u8]) -> (Vec<u8>, usize) {
-    let quote = text[0];
-    let (mut name, mut at) = (Vec::new(), 1);
-    while let Some(&byte) = text.get(at) {
-        at += 1;
-        if byte == quote {
-            if text.get(at) != Some(&quote) {
-                break;
-            }
-            at += 1;
-        }
-        name.push(byte);
-    }
-    (name, at)
-}
-
-/// The length of the string at the start of `text`. A backslash is taken for an escape, as in the default SQL mode.
-fn string_bytes(text: &[u8]) -> usize {
-    let mut at = 1;
-    while let Some(&byte) = text.get(at) {
-        at += if byte == b'\\' { 2 } else { 1 };
-        if byte == b'\'' {
-            return at;
-        }
-    }
-    text.len()
 }
 
 #[cfg(test)]
@@ -213,6 +126,24 @@ mod tests {
             ("ALTER ONLINE IGNORE TABLE app . users TRUNCATE PARTITION p0", Some(TableChange::SchemaChange)),
             ("RENAME TABLE users TO users_old, users_new TO users", Some(TableChange::SchemaChange)),
             ("CREATE OR REPLACE TABLE users (id INT)", Some(TableChange::SchemaChange)),
+            ("CREATE OR REPLACE DATABASE app", Some(TableChange::SchemaChange)),
+            ("CREATE OR REPLACE DATABASE other", None),
+            ("CREATE OR REPLACE TEMPORARY TABLE users (id INT)", None),
+            ("CREATE DATABASE app", None),
+            (
+                "SET STATEMENT max_statement_time=0 FOR ALTER TABLE users ADD COLUMN a INT",
+                Some(TableChange::SchemaChange),
+            ),
+            ("SET STATEMENT lock_wait_timeout=1, sql_mode='' FOR TRUNCATE TABLE users", Some(TableChange::Truncate)),
+            ("set\tstatement/* a */max_statement_time=0 for\n-- b\ndrop table users", Some(TableChange::SchemaChange)),
+            ("SET STATEMENT users=0 FOR TRUNCATE TABLE posts", None),
+            ("SET STATEMENT max_statement_time=0 FOR UPDATE users SET a = 1", Some(TableChange::Statement)),
+            ("/*!50000 ALTER TABLE users ADD COLUMN a INT */", Some(TableChange::SchemaChange)),
+            ("/*M!100100 TRUNCATE*/ users", Some(TableChange::Truncate)),
+            ("--\tx\nTRUNCATE users", Some(TableChange::Truncate)),
+            ("ANALYZE FORMAT=JSON DELETE FROM users", Some(TableChange::Statement)),
+            ("ANALYZE TABLE users", None),
+            ("WITH a AS (SELECT 1) DELETE FROM users", Some(TableChange::Statement)),
             ("CREATE TABLE users (id INT)", None),
             ("CREATE TEMPORARY TABLE users (id INT)", None),
             ("UPDATE users SET name = 'x'", Some(TableChange::Statement)),

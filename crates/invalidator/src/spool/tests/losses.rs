@@ -1,6 +1,6 @@
 //! Positions that are lost, and starts that are none.
 
-use super::*;
+use super::{super::record::HEADER, *};
 
 /// A fixture whose first process has read four commits, and whose files are gone.
 async fn without_files() -> Fixture {
@@ -99,4 +99,56 @@ async fn a_first_start_that_was_interrupted_is_no_loss() {
     let mut one = fixture.open(0).await;
     fixture.log.commit(1);
     assert_eq!(read_to(&mut *one.source, 1).await, [1]);
+}
+
+/// The mark was removed when it was read. A start that was interrupted a second time was then taken for a loss.
+#[tokio::test(start_paused = true)]
+async fn a_first_start_that_is_interrupted_again_is_no_loss() {
+    let mut fixture = Fixture::new(1 << 30);
+    fixture.writer.abort();
+    fixture.spool.begin_start().expect("it is marked");
+    (fixture.log.state.lock().remembers, fixture.log.state.lock().is_down) = (true, true);
+    for _ in 0..3 {
+        fixture.restart();
+        sleep(Duration::from_secs(1)).await;
+    }
+    fixture.log.state.lock().is_down = false;
+    fixture.restart();
+    let mut one = fixture.open(0).await;
+    fixture.log.commit(1);
+    assert_eq!(read_to(&mut *one.source, 1).await, [1]);
+}
+
+/// The mark stayed beside the segments. When all of these were damaged, it said that nothing had been delivered.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_spool_is_not_taken_for_a_first_start() {
+    let mut fixture = Fixture::new(1 << 30);
+    fixture.open(0).await;
+    fixture.log.commit(4);
+    until("all is on disk", || fixture.log.state.lock().released == 4).await;
+    fixture.writer.abort();
+    for (bytes, _) in fixture.files.0.lock().files.values_mut().filter(|(bytes, _)| bytes.len() > HEADER.len()) {
+        bytes[HEADER.len()] ^= 1;
+    }
+    fixture.restart();
+    assert_eq!(read_loss(&mut *fixture.open(0).await.source).await, "4");
+}
+
+/// A cluster that has acted on a loss must not find another one of the same epoch later, as it would if a crash removed
+/// the first one.
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_not_read_before_it_is_durable() {
+    let fixture = Fixture::new(1 << 30);
+    let mut one = fixture.open(0).await;
+    fixture.writer.abort();
+    fixture.spool.prepare().expect("it is written");
+    fixture.files.0.lock().fails_to_sync = true;
+    assert!(fixture.spool.append_gap(&Position("5".into()), "gone").is_err());
+    let read = timeout(Duration::from_secs(10), one.source.next(10)).await;
+    assert!(read.is_err(), "{read:?}");
+    assert_eq!(fixture.cluster(0).newest_position().await.expect("a position").0, "0", "the epoch is the same");
+    fixture.files.0.lock().fails_to_sync = false;
+    fixture.spool.prepare().expect("there is a new segment");
+    fixture.spool.append_gap(&Position("5".into()), "gone").expect("it is synced");
+    assert_eq!(read_loss(&mut *one.source).await, "0");
 }

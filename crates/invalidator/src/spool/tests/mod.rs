@@ -17,6 +17,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+mod damage;
 mod faults;
 mod losses;
 

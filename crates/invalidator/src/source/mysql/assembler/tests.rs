@@ -1,18 +1,22 @@
 //! Events as a server sends them, valid and damaged, and the commits that result.
 
-use super::{Anomalies, Assembler};
+use super::Assembler;
 use crate::{
     rules::{RowRules, Rules, TableName},
-    source::mysql::{
-        catalogue::{Declared, tests::declared},
-        gtid::{GtidList, GtidPosition},
+    source::{
+        Anomalies,
+        mysql::{
+            catalogue::{Declared, tests::declared},
+            gtid::{GtidList, GtidPosition},
+            options::MysqlOptions,
+        },
     },
 };
 use proptest::prelude::*;
-use std::{sync::Arc, time::UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 fn assembler(has_checksum: bool) -> Assembler {
-    Assembler::new("lookaside_outbox", Arc::default(), GtidPosition::Mariadb(GtidList::default()), has_checksum)
+    Assembler::new(&MysqlOptions::default(), GtidPosition::Mariadb(GtidList::default()), has_checksum)
 }
 
 fn event(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -52,8 +56,8 @@ fn row_transaction() -> Vec<Vec<u8>> {
 /// An assembler with a rule for app.users, and its columns.
 fn assembler_with_rule() -> Assembler {
     let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}', 'n:{name}']").expect("valid");
-    let row_rules = RowRules::new(rules);
-    let mut assembler = Assembler::new("outbox", row_rules, GtidPosition::Mariadb(GtidList::default()), false);
+    let options = MysqlOptions { row_rules: RowRules::new(rules), ..MysqlOptions::default() };
+    let mut assembler = Assembler::new(&options, GtidPosition::Mariadb(GtidList::default()), false);
     let name = Declared { octets: 400, ..declared("name", "varchar", "varchar(100)") };
     let table = TableName { schema: "app".into(), name: "users".into() };
     assembler.row_tables().needed_catalogue().expect("the columns are not known yet");
@@ -67,6 +71,18 @@ fn rows_of_a_table_with_a_rule_give_keys() {
     feed_all(&mut assembler, &row_transaction());
     assert_eq!(ready(&mut assembler), pairs(&[("u:42 n:Ada u:43 n:Grace", "0-1-9")]));
     assert!(assembler.row_tables().needed_catalogue().is_none(), "the columns fit");
+}
+
+/// The options only left out checks of the server's settings: keys were taken from both.
+#[test]
+fn keys_are_taken_from_comments_or_the_outbox_alone() {
+    let outbox_only = MysqlOptions { outbox_only: true, ..MysqlOptions::default() };
+    let comments_only = MysqlOptions { comments_only: true, ..MysqlOptions::default() };
+    for (options, keys) in [(outbox_only, "out"), (comments_only, "comment")] {
+        let mut assembler = Assembler::new(&options, GtidPosition::Mariadb(GtidList::default()), false);
+        feed_all(&mut assembler, &outbox_transaction());
+        assert_eq!(ready(&mut assembler), pairs(&[(keys, "0-1-9")]));
+    }
 }
 
 #[test]
