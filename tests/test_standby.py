@@ -1,0 +1,349 @@
+"""Two invalidators of one database: one is active, the other takes its place, and no delete is lost in between.
+
+Each test fills all caches, changes each row once while something fails, and waits until no cache anywhere holds an older
+version than the database. How long takeovers took is in the summary of the run.
+"""
+
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from postgres import Postgres
+from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, free_port, stats
+from replicated import SERVERS, fetched
+
+ROWS = 3_000
+TAKEOVER_S = 5.0
+RECOVERY_S = 60.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class PostgresDatabase(Postgres):
+    """PostgreSQL with the methods of the other databases that these tests need."""
+
+    kind = "postgres"
+    errors = (psycopg.Error, OSError)
+
+    def create_versions(self, rows: int) -> None:
+        """Creates a table with the version of each row, and what names keys."""
+        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", self.url]
+        subprocess.run(command, check=True, capture_output=True)
+        with self.connect() as connection:
+            connection.execute("CREATE TABLE versions (id int PRIMARY KEY, version int NOT NULL)")
+            connection.execute(f"INSERT INTO versions SELECT id, 0 FROM generate_series(0, {rows - 1}) id")
+
+    def change(self, row: int) -> str:
+        """The statement that gives a row the next version, and names its key."""
+        changed = f"UPDATE versions SET version = version + 1 WHERE id = {row} RETURNING id"
+        return f"WITH changed AS ({changed}) SELECT lookaside_invalidate('row:' || id) FROM changed"
+
+    def run(self, *statements: str) -> list:
+        """Runs statements, and returns the rows of the last one."""
+        with self.connect() as connection:
+            for statement in statements:
+                cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+def url_of(database) -> str:
+    return database.url if isinstance(database, Postgres) else database.url()
+
+
+class Writer(threading.Thread):
+    """Commits a change of one row after another, through errors, and each at least once."""
+
+    def __init__(self, database, rows: range) -> None:
+        super().__init__(daemon=True)
+        self.database, self.rows = database, rows
+        self.commits = 0
+        # However quick the database is, some commits are left for each fault.
+        self.allowed = 0.0
+        self.is_stopped = False
+        self.start()
+
+    def run(self) -> None:
+        while self.commits < len(self.rows) and not self.is_stopped:
+            with (
+                suppress(*self.database.errors),
+                self.database.connect() as connection,
+                connection.cursor() as cursor,
+            ):
+                while self.commits < len(self.rows) and not self.is_stopped:
+                    eventually(self.may_commit, "more commits are allowed", 120)
+                    cursor.execute(self.database.change(self.rows[self.commits]))
+                    self.commits += 1
+
+    def may_commit(self) -> bool:
+        """Whether the next commit is allowed; an end is."""
+        return self.is_stopped or self.commits < self.allowed * len(self.rows)
+
+    def wait_for(self, share: float) -> None:
+        """Returns after this share of all commits; a tenth more follows."""
+        self.allowed = share + 0.1
+        eventually(lambda: self.commits >= share * len(self.rows), f"{share:.0%} of the commits", 120)
+
+
+class Member(Process):
+    """An invalidator that shares its state with others."""
+
+    def __init__(self, name: str, database, clusters: list[Cluster], folder: Path, *arguments: str) -> None:
+        self.port, self.clusters = free_port(), clusters
+        command = [
+            PROGRAMS / "lookaside-invalidator", "--source", url_of(database), "--shared-state", "source",
+            "--state-dir", folder / f"state-{name}", "--listen", f"127.0.0.1:{self.port}", *arguments,
+        ]  # fmt: skip
+        for cluster in clusters:
+            command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
+        super().__init__(f"invalidator-{name}", command, folder)
+        self.wait_ready(lambda: answers(self.port))
+
+    def is_active(self) -> bool:
+        """Whether it delivers."""
+        if self.running.poll() is not None:
+            return False
+        found = stats(self.port)
+        states = [value for name, value in found.items() if name.endswith(":state")]
+        return found["role"] == "active" and set(states) == {"running"}
+
+    def role(self) -> str:
+        """`active` or `standby`."""
+        return stats(self.port)["role"]
+
+
+class Region:
+    """A database, two clusters and some invalidators."""
+
+    def __init__(self, database, clusters: list[Cluster], folder: Path, record) -> None:
+        self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
+        self.members: list[Member] = []
+        self.writer: Writer | None = None
+        database.create_versions(ROWS)
+        self.set_up_table()
+
+    def set_up_table(self) -> None:
+        account = "postgres" if isinstance(self.database, Postgres) else "root"
+        command = [
+            PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", account, "--database",
+            url_of(self.database),
+        ]  # fmt: skip
+        if account == "root":
+            # These servers have root@localhost only, to which 'root'@'%' is another account.
+            self.database.run("CREATE USER IF NOT EXISTS root@'%'", "GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION")
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def add(self, name: str, *arguments: str) -> Member:
+        """Starts one more invalidator."""
+        self.members.append(Member(name, self.database, self.clusters, self.folder, *arguments))
+        return self.members[-1]
+
+    def add_pair(self) -> tuple[Member, Member]:
+        """Starts an invalidator, and a standby."""
+        active = self.add("a")
+        eventually(active.is_active, f"the first is active: {active.log()}")
+        standby = self.add("b")
+        eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
+        return active, standby
+
+    def row(self) -> tuple:
+        """The holder and the counter."""
+        return tuple(self.database.run("SELECT holder, counter FROM lookaside_invalidator")[0])
+
+    def wait_takeover(self, standby: Member, since: float, within: float = TAKEOVER_S) -> float:
+        """Returns when `standby` delivers: the seconds since then."""
+        eventually(standby.is_active, f"the standby is active:\n{standby.log()}", 30)
+        seconds = time.monotonic() - since
+        self.record(f"active after {seconds:.2f} s")
+        assert seconds < within, f"{seconds:.2f} s"
+        return seconds
+
+    def begin(self) -> Writer:
+        """Fills all caches and begins to change every row."""
+        values = {f"row:{row}": str(version) for row, version in self.versions().items()}
+        for cluster in self.clusters:
+            assert cluster.client(30).set_many(values) == []
+        self.writer = Writer(self.database, range(ROWS))
+        return self.writer
+
+    def versions(self) -> dict[int, int]:
+        """The versions of all rows in the database."""
+        return dict(self.database.run("SELECT id, version FROM versions"))
+
+    def stale(self, cluster: Cluster, versions: dict[int, int]) -> list[str]:
+        """Cached values that are older than these versions, in any process of a cluster."""
+        keys = [f"row:{row}" for row in versions]
+        found = []
+        for port in [*cluster.ports, *(server.port for server in (*cluster.servers, cluster.gutter))]:
+            client = connect(port, 30)
+            for first in range(0, len(keys), 1_000):
+                found += [
+                    f"{cluster.name}: {key} = {value.decode()}, in the database {versions[int(key[4:])]}"
+                    for key, value in client.get_many(keys[first : first + 1_000]).items()
+                    if int(value) < versions[int(key[4:])]
+                ]
+            client.close()
+        return found
+
+    def finish(self) -> None:
+        """Waits until all is committed, and no cache holds an older value than the database."""
+        self.writer.allowed = 1.0
+        self.writer.join(120)
+        assert not self.writer.is_alive() and self.writer.commits == ROWS
+        versions = self.versions()
+        assert min(versions.values()) > 0
+        start = time.monotonic()
+        while left := [stale for cluster in self.clusters for stale in self.stale(cluster, versions)]:
+            assert time.monotonic() < start + RECOVERY_S, f"{len(left)} values stay stale: {left[:5]}"
+        active = [member for member in self.members if member.is_active()]
+        assert len(active) == 1
+
+    def stop(self) -> None:
+        """Stops all that was started here."""
+        if self.writer:
+            self.writer.is_stopped = True
+        for member in self.members:
+            with suppress(ProcessLookupError):
+                member.running.send_signal(signal.SIGCONT)
+            member.stop()
+
+
+@pytest.fixture(params=[*SERVERS, "postgres"])
+def database(request, tmp_path):
+    """A server of each kind."""
+    if request.param == "mysql" and not fetched("mysql"):
+        pytest.skip("MySQL has not been fetched: run tests/fetch_database mysql")
+    database = PostgresDatabase(tmp_path) if request.param == "postgres" else SERVERS[request.param](tmp_path)
+    yield database
+    database.stop()
+    if request.param == "postgres":
+        database.remove()
+
+
+@pytest.fixture
+def region(database, clusters, tmp_path, request):
+    """A region without an invalidator yet."""
+
+    def record(text: str) -> None:
+        name = request.node.name.removeprefix("test_")
+        request.node.user_properties.append(("recovery", f"{name}: {text}"))
+
+    region = Region(database, clusters, tmp_path, record)
+    yield region
+    region.stop()
+
+
+def test_killed_active(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    killed_at = time.monotonic()
+    active.kill()
+    region.wait_takeover(standby, killed_at)
+    region.finish()
+
+
+def test_active_that_hangs_and_resumes(region):
+    """The old one has a full memory of positions and deletes; nothing of that may count any more."""
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    stopped_at = time.monotonic()
+    active.running.send_signal(signal.SIGSTOP)
+    region.wait_takeover(standby, stopped_at)
+    holder, counter = region.row()
+    active.running.send_signal(signal.SIGCONT)
+    eventually(lambda: active.role() == "standby", "the old one steps down")
+    assert "stepping down" in active.log()
+    region.finish()
+    assert region.row()[0] == holder and region.row()[1] > counter
+    assert stats(standby.port)["positions_lost"] == "0"
+
+
+def test_killed_database(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    region.database.kill()
+    killed_at = time.monotonic()
+    region.database.restart()
+    eventually(lambda: active.is_active() or standby.is_active(), "one is active", 60)
+    region.record(f"active {time.monotonic() - killed_at:.2f} s after the kill of the database")
+    region.finish()
+
+
+def test_orderly_end_hands_over_at_once(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    ended_at = time.monotonic()
+    assert active.stop() == 0, active.log()
+    region.wait_takeover(standby, ended_at, 2.5)
+    region.finish()
+
+
+def test_third_one_waits_for_both(region):
+    active, standby = region.add_pair()
+    third = region.add("c")
+    eventually(lambda: "this is a standby" in third.log(), "it has seen the active one")
+    writer = region.begin()
+    writer.wait_for(0.2)
+    standby.kill()
+    writer.wait_for(0.4)
+    assert third.role() == "standby"
+    killed_at = time.monotonic()
+    active.kill()
+    region.wait_takeover(third, killed_at)
+    region.finish()
+
+
+def test_repeated_takeovers_under_load(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    for turn, share in enumerate((0.1, 0.25, 0.4, 0.55, 0.7, 0.85)):
+        writer.wait_for(share)
+        since = time.monotonic()
+        match turn % 3:
+            case 0:
+                active.kill()
+            case 1:
+                active.running.send_signal(signal.SIGSTOP)
+            case 2:
+                active.stop()
+        region.wait_takeover(standby, since)
+        match turn % 3:
+            case 1:
+                active.running.send_signal(signal.SIGCONT)
+                eventually(lambda active=active: active.role() == "standby", "the old one steps down")
+            case _:
+                active.start()
+                active.wait_ready(lambda active=active: answers(active.port))
+        active, standby = standby, active
+    region.finish()
+    assert stats(active.port)["positions_lost"] == "0"
+
+
+def test_one_write_a_second_however_busy(region):
+    """A write is a commit, which moves the position, which is saved."""
+    region.add("a")
+    writer = region.begin()
+    writer.wait_for(0.1)
+    (_, before), since = region.row(), time.monotonic()
+    writer.allowed = 1.0
+    writer.join(120)
+    (_, after), seconds = region.row(), time.monotonic() - since
+    assert after - before <= seconds + 2, f"{after - before} writes in {seconds:.1f} s"
+
+
+def test_missing_table_is_named_and_used_once_it_is_there(region):
+    region.database.run("DROP TABLE lookaside_invalidator")
+    member = region.add("a")
+    eventually(lambda: "CREATE TABLE IF NOT EXISTS" in member.log(), "the log has the statement")
+    assert member.role() == "standby" and int(stats(member.port)["shared_state_failures"]) > 0
+    region.set_up_table()
+    eventually(member.is_active, "it is active")
