@@ -1,7 +1,7 @@
 """Two invalidators of one database: one is active, the other takes its place, and no delete is lost in between.
 
-Each test fills all caches, changes each row once while something fails, and waits until no cache anywhere holds an older
-version than the database. How long takeovers took is in the summary of the run.
+Each test fills all caches, changes each row once while something fails, and waits until no cache anywhere holds an
+older version than the database. How long takeovers took is in the summary of the run.
 """
 
 import signal
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from forwarder import Forwarder
 from postgres import Postgres
 from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, free_port, stats
 from replicated import SERVERS, fetched
@@ -51,8 +52,10 @@ class PostgresDatabase(Postgres):
             return cursor.fetchall() if cursor.description else []
 
 
-def url_of(database) -> str:
-    return database.url if isinstance(database, Postgres) else database.url()
+def url_of(database, port: int | None = None) -> str:
+    """As `--source` takes it, by another port if given."""
+    url = database.url if isinstance(database, Postgres) else database.url()
+    return url.replace(f":{database.port}/", f":{port or database.port}/")
 
 
 class Writer(threading.Thread):
@@ -89,14 +92,17 @@ class Writer(threading.Thread):
         eventually(lambda: self.commits >= share * len(self.rows), f"{share:.0%} of the commits", 120)
 
 
-class Member(Process):
-    """An invalidator that shares its state with others."""
+SHARED = ("--shared-state", "source")
 
-    def __init__(self, name: str, database, clusters: list[Cluster], folder: Path, *arguments: str) -> None:
+
+class Member(Process):
+    """An invalidator that may share its state with others."""
+
+    def __init__(self, name: str, url: str, clusters: list[Cluster], folder: Path, *arguments: str) -> None:
         self.port, self.clusters = free_port(), clusters
         command = [
-            PROGRAMS / "lookaside-invalidator", "--source", url_of(database), "--shared-state", "source",
-            "--state-dir", folder / f"state-{name}", "--listen", f"127.0.0.1:{self.port}", *arguments,
+            PROGRAMS / "lookaside-invalidator", "--source", url, "--state-dir", folder / f"state-{name}",
+            "--listen", f"127.0.0.1:{self.port}", *arguments,
         ]  # fmt: skip
         for cluster in clusters:
             command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
@@ -123,6 +129,7 @@ class Region:
         self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
         self.members: list[Member] = []
         self.writer: Writer | None = None
+        self.url = url_of(database)
         database.create_versions(ROWS)
         self.set_up_table()
 
@@ -140,7 +147,7 @@ class Region:
 
     def add(self, name: str, *arguments: str) -> Member:
         """Starts one more invalidator."""
-        self.members.append(Member(name, self.database, self.clusters, self.folder, *arguments))
+        self.members.append(Member(name, self.url, self.clusters, self.folder, *(arguments or SHARED)))
         return self.members[-1]
 
     def add_pair(self) -> tuple[Member, Member]:
@@ -223,6 +230,15 @@ def database(request, tmp_path):
     database.stop()
     if request.param == "postgres":
         database.remove()
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    """Two clusters that may be flushed."""
+    clusters = [Cluster(name, tmp_path, ("--enable-flush-cmd",)) for name in ("one", "two")]
+    yield clusters
+    for cluster in clusters:
+        cluster.stop()
 
 
 @pytest.fixture
@@ -326,6 +342,85 @@ def test_repeated_takeovers_under_load(region):
         active, standby = standby, active
     region.finish()
     assert stats(active.port)["positions_lost"] == "0"
+
+
+def test_takeover_while_a_cluster_is_down(region):
+    """Its deletes are in the database's log alone, wherever the first invalidator had kept them."""
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    cluster = region.clusters[1]
+    cluster.router.kill()
+    writer.wait_for(0.4)
+    before = stats(active.port)["cluster:two:position"]
+    eventually(lambda: stats(active.port)["cluster:one:position"] != before, "the other cluster goes on")
+    writer.wait_for(0.6)
+    active.kill()
+    eventually(lambda: stats(standby.port)["role"] == "active", "the standby is active")
+    writer.wait_for(0.8)
+    cluster.router.start()
+    cluster.router.wait_ready(lambda: answers(cluster.port))
+    eventually(standby.is_active, "the cluster catches up")
+    region.finish()
+    assert stats(standby.port)["positions_lost"] == "0"
+
+
+def test_one_invalidator_becomes_two(region):
+    """It begins at the position in its folder. The slot of PostgreSQL may be beyond that: the clusters are flushed."""
+    flush = ("--on-position-lost", "flush")
+    single = region.add("a", *flush)
+    eventually(single.is_active, "it runs by itself")
+    writer = region.begin()
+    writer.wait_for(0.2)
+    single.kill()
+    writer.wait_for(0.4)
+    active = region.add("a", *SHARED, *flush)
+    eventually(active.is_active, "it is active")
+    assert "beginning at the position in --state-dir" in active.log()
+    region.add("b", *SHARED, *flush)
+    region.finish()
+    if region.database.kind != "postgres":
+        assert stats(active.port)["positions_lost"] == "0"
+
+
+def test_failover_to_a_promoted_replica(region, tmp_path):
+    """The table is in the log, so the replica has it."""
+    if region.database.kind == "postgres":
+        pytest.skip("the slot is missing on a promoted server of PostgreSQL: the position is lost there")
+    replica = type(region.database)(tmp_path, server_id=2)
+    link = Forwarder(region.database.port)
+    try:
+        replica.follow(region.database)
+        region.url = url_of(region.database, link.port)
+        region.add_pair()
+        writer = region.begin()
+        writer.wait_for(0.2)
+        eventually(lambda: not writer.may_commit(), "the writer pauses")
+        # Replication is asynchronous: nothing may be lost, not even a renewal.
+        lock = region.database.connect()
+        lock.cursor().execute("FLUSH TABLES WITH READ LOCK")
+        tables = ("versions", "lookaside_invalidator")
+
+        def is_replicated() -> bool:
+            with suppress(*replica.errors):
+                return all(
+                    replica.run(f"SELECT * FROM {t}") == region.database.run(f"SELECT * FROM {t}") for t in tables
+                )
+            return False
+
+        eventually(is_replicated, "the replica has everything", 60)
+        region.database.kill()
+        killed_at = time.monotonic()
+        replica.promote()
+        region.database = writer.database = replica
+        link.switch(replica.port)
+        eventually(lambda: any(member.is_active() for member in region.members), "one is active", 60)
+        region.record(f"active {time.monotonic() - killed_at:.2f} s after the kill of the primary")
+        region.finish()
+    finally:
+        region.stop()
+        link.close()
+        replica.stop()
 
 
 def test_one_write_a_second_however_busy(region):

@@ -7,7 +7,7 @@ mod active;
 
 use crate::{
     CommitLog, WallClock,
-    election::{Candidate, StateLocation, Term},
+    election::{Standby, StateLocation, Term},
     key_options::rule_checker,
     observe::{metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
     options::Options,
@@ -215,10 +215,10 @@ async fn serve(
     let mut background = JoinSet::new();
     watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
-    let candidate = state.map(|state| {
+    let standby = state.map(|state| {
         statistics.election.enable();
         let store = state.store(network.clone(), &options.shared_state_name);
-        Candidate::new(store, holder_name(), statistics.election.clone(), || fastrand::u64(..))
+        Standby::new(store, holder_name(), statistics.election.clone(), || fastrand::u64(..))
     });
     tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
     let daemon = Daemon { options, database, network, routers, statistics };
@@ -226,7 +226,7 @@ async fn serve(
         biased;
         // Without one of them the daemon would seem to run.
         Some(Err(why)) = background.join_next() => Err(background_panicked(&why)),
-        ended = run_roles(&daemon, candidate.as_ref(), &mut signals) => ended,
+        ended = run_roles(&daemon, standby.as_ref(), &mut signals) => ended,
     }
 }
 
@@ -235,16 +235,16 @@ fn background_panicked(why: &tokio::task::JoinError) -> String {
 }
 
 /// Is active, or a standby that becomes active, and again a standby if another one has become active.
-async fn run_roles(daemon: &Daemon<'_>, candidate: Option<&Candidate>, signals: &mut EndSignals) -> Result<(), String> {
+async fn run_roles(daemon: &Daemon<'_>, standby: Option<&Standby>, signals: &mut EndSignals) -> Result<(), String> {
     loop {
-        let term = match candidate {
+        let term = match standby {
             None => None,
-            Some(candidate) => {
+            Some(standby) => {
                 daemon.statistics.set_standby();
                 tokio::select! {
                     biased;
                     () = signals.recv() => return Ok(()),
-                    term = candidate.wait_until_active() => Some(term),
+                    term = standby.wait_until_active() => Some(term),
                 }
             }
         };

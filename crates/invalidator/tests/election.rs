@@ -14,7 +14,7 @@ use fakes::{Cluster, Database, FakeLog, ms, wall_clock};
 use lookaside_client::{GatedTask, TaskGate};
 use lookaside_invalidator::{
     Start,
-    election::{Candidate, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedPositions},
+    election::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedPositions, Standby},
     observe::stats::Statistics,
     pipeline::{Options, Pipeline, positions::PositionFile},
 };
@@ -68,6 +68,25 @@ struct TableState {
 }
 
 impl Table {
+    fn new(rng: fastrand::Rng, ignored: Ignored) -> Arc<Table> {
+        let database = Database::new();
+        let cluster = Cluster::new(&database);
+        let state = TableState {
+            record: None,
+            former_holders: BTreeSet::new(),
+            is_away: false,
+            failing_percent: 0,
+            delayed: 0,
+            rng,
+            violation: None,
+        };
+        Arc::new(Table { state: Mutex::new(state), database, cluster, ignored })
+    }
+
+    fn position(&self) -> usize {
+        self.state().record.as_ref().map_or(0, position_of)
+    }
+
     fn state(&self) -> MutexGuard<'_, TableState> {
         self.state.lock().expect("no panic while it is held")
     }
@@ -257,9 +276,9 @@ impl Node {
         let run = async move {
             let random = || RANDOM.fetch_add(1, Relaxed);
             let store = Arc::new(FakeStore(table.clone()));
-            let candidate = Candidate::new(store, name, statistics.election.clone(), random);
+            let standby = Standby::new(store, name, statistics.election.clone(), random);
             loop {
-                let term = candidate.wait_until_active().await;
+                let term = standby.wait_until_active().await;
                 let file = PositionFile::new(Path::new("/nonexistent"), CLUSTER);
                 let (_shutdown, shutdown) = watch::channel(false);
                 let pipeline = Pipeline {
@@ -280,6 +299,14 @@ impl Node {
         self.tasks.spawn(GatedTask::new(self.gate.clone(), run));
     }
 
+    /// Ends its hang, or starts it again.
+    fn resume(&mut self, table: &Arc<Table>) {
+        match self.is_running() {
+            true => self.gate.set_hung(false),
+            false => self.start(table),
+        }
+    }
+
     async fn kill(&mut self) {
         // An aborted task that hangs would not be polled.
         self.gate.set_hung(false);
@@ -295,34 +322,31 @@ impl Node {
     }
 }
 
-/// One run. Returns how many takeovers there were, or what was found wrong.
-async fn run(seed: u64, ignored: Ignored) -> Result<usize, String> {
-    let database = Database::new();
-    let cluster = Cluster::new(&database);
-    let mut rng = fastrand::Rng::with_seed(seed);
-    let state = TableState {
-        record: None,
-        former_holders: BTreeSet::new(),
-        is_away: false,
-        failing_percent: 0,
-        delayed: 0,
-        rng: rng.fork(),
-        violation: None,
-    };
-    let table =
-        Arc::new(Table { state: Mutex::new(state), database: database.clone(), cluster: cluster.clone(), ignored });
-    let mut nodes: Vec<Node> = ["one", "two", "three"][..rng.usize(2..=3)].iter().map(|name| Node::new(name)).collect();
-    nodes.iter_mut().for_each(|node| node.start(&table));
-    let (mut faults_end, mut commits) = (Instant::now() + FAULTS_FOR, 0);
-    // When each node resumes or is started again; when the database is back.
-    let mut node_back = vec![None; nodes.len()];
-    let mut database_back = None;
-    while Instant::now() < faults_end {
-        sleep(ms(rng.u64(1..100))).await;
-        let now = Instant::now();
-        database.commit(&[&format!("key:{commits}")], ms(rng.u64(0..5)));
-        commits += 1;
-        for (node, back) in nodes.iter_mut().zip(&mut node_back) {
+/// What can fail, and until when it does.
+struct Faults {
+    table: Arc<Table>,
+    nodes: Vec<Node>,
+    rng: fastrand::Rng,
+    /// When each node resumes or is started again; `None` while it runs.
+    node_back: Vec<Option<Instant>>,
+    /// `None` while the database runs.
+    database_back: Option<Instant>,
+}
+
+impl Faults {
+    fn new(seed: u64, ignored: Ignored) -> Faults {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let table = Table::new(rng.fork(), ignored);
+        let names = &["one", "two", "three"][..rng.usize(2..=3)];
+        let mut nodes: Vec<Node> = names.iter().map(|name| Node::new(name)).collect();
+        nodes.iter_mut().for_each(|node| node.start(&table));
+        Faults { table, node_back: vec![None; nodes.len()], nodes, rng, database_back: None }
+    }
+
+    /// Lets something fail, or ends that.
+    async fn step(&mut self) {
+        let (rng, now) = (&mut self.rng, Instant::now());
+        for (node, back) in self.nodes.iter_mut().zip(&mut self.node_back) {
             match back {
                 None if rng.u32(0..100) == 0 => {
                     *back = Some(now + ms(rng.u64(0..8_000)));
@@ -330,63 +354,71 @@ async fn run(seed: u64, ignored: Ignored) -> Result<usize, String> {
                 }
                 Some(at) if *at <= now => {
                     *back = None;
-                    match node.is_running() {
-                        true => node.gate.set_hung(false),
-                        false => node.start(&table),
-                    }
+                    node.resume(&self.table);
                 }
                 _ => {}
             }
         }
-        match database_back {
-            None if rng.u32(0..200) == 0 => {
-                database_back = Some(now + ms(rng.u64(0..6_000)));
-                table.state().is_away = true;
-                database.state().failing_percent = 100;
-            }
-            Some(at) if at <= now => {
-                database_back = None;
-                table.state().is_away = false;
-                database.state().failing_percent = 0;
-            }
+        match self.database_back {
+            None if rng.u32(0..200) == 0 => self.database_back = Some(now + ms(rng.u64(0..6_000))),
+            Some(at) if at <= now => self.database_back = None,
             _ => {}
         }
-        table.state().failing_percent = if rng.u32(0..4) == 0 { rng.u32(0..60) } else { 0 };
-        cluster.state().failing_percent = rng.u32(0..20);
+        let failing_percent = if rng.u32(0..4) == 0 { rng.u32(0..60) } else { 0 };
+        let cluster_percent = rng.u32(0..20);
+        self.set(self.database_back.is_some(), failing_percent, cluster_percent);
     }
-    table.state().is_away = false;
-    table.state().failing_percent = 0;
-    database.state().failing_percent = 0;
-    cluster.state().failing_percent = 0;
-    while table.state().delayed > 0 {
-        sleep(ms(1)).await;
+
+    fn set(&self, is_away: bool, failing_percent: u32, cluster_percent: u32) {
+        let mut state = self.table.state();
+        (state.is_away, state.failing_percent) = (is_away, failing_percent);
+        self.table.database.state().failing_percent = if is_away { 100 } else { 0 };
+        self.table.cluster.state().failing_percent = cluster_percent;
     }
-    for node in &mut nodes {
-        node.gate.set_hung(false);
-        if !node.is_running() {
-            node.start(&table);
+
+    /// Ends all of them.
+    async fn end(&mut self) {
+        self.set(false, 0, 0);
+        while self.table.state().delayed > 0 {
+            sleep(ms(1)).await;
         }
+        self.nodes.iter_mut().for_each(|node| node.resume(&self.table));
     }
-    faults_end = Instant::now();
-    while !nodes.iter().any(Node::is_active) {
-        if faults_end.elapsed() > ACTIVE_WITHIN {
+
+    fn active(&self) -> usize {
+        self.nodes.iter().filter(|node| node.is_active()).count()
+    }
+}
+
+/// One run. Returns how many takeovers there were, or what was found wrong.
+async fn run(seed: u64, ignored: Ignored) -> Result<usize, String> {
+    let mut faults = Faults::new(seed, ignored);
+    let (table, faults_end) = (faults.table.clone(), Instant::now() + FAULTS_FOR);
+    let mut commits = 0;
+    while Instant::now() < faults_end {
+        let (pause, hidden_for) = (ms(faults.rng.u64(1..100)), ms(faults.rng.u64(0..5)));
+        sleep(pause).await;
+        table.database.commit(&[&format!("key:{commits}")], hidden_for);
+        commits += 1;
+        faults.step().await;
+    }
+    faults.end().await;
+    let faults_ended = Instant::now();
+    while faults.active() == 0 {
+        if faults_ended.elapsed() > ACTIVE_WITHIN {
             return Err("none is active".into());
         }
         sleep(ms(10)).await;
     }
-    database.commit(&["last"], ms(1));
-    let end = database.state().commits.len();
-    loop {
-        let record = table.state().record.clone();
-        if record.as_ref().is_some_and(|record| position_of(record) == end) {
-            break;
-        }
-        if faults_end.elapsed() > ACTIVE_WITHIN * 4 {
-            return Err(format!("the position stays at {:?} of {end}", record.as_ref().map(position_of)));
+    table.database.commit(&["last"], ms(1));
+    let end = table.database.state().commits.len();
+    while table.position() != end {
+        if faults_ended.elapsed() > ACTIVE_WITHIN * 4 {
+            return Err(format!("the position stays at {} of {end}", table.position()));
         }
         sleep(ms(10)).await;
     }
-    if nodes.iter().filter(|node| node.is_active()).count() != 1 {
+    if faults.active() != 1 {
         return Err("two stay active".into());
     }
     let mut state = table.state();
@@ -427,19 +459,7 @@ fn statements_that_demand_less_are_found() {
 #[tokio::test(start_paused = true)]
 async fn a_standby_is_active_soon_after_a_death() {
     for killed_after in [0, 300, 600, 900] {
-        let database = Database::new();
-        let cluster = Cluster::new(&database);
-        let state = TableState {
-            record: None,
-            former_holders: BTreeSet::new(),
-            is_away: false,
-            failing_percent: 0,
-            delayed: 0,
-            rng: fastrand::Rng::with_seed(1),
-            violation: None,
-        };
-        let table = Table { state: Mutex::new(state), database, cluster, ignored: Ignored::Nothing };
-        let table = Arc::new(table);
+        let table = Table::new(fastrand::Rng::with_seed(1), Ignored::Nothing);
         let [mut one, mut two] = [Node::new("one"), Node::new("two")];
         one.start(&table);
         fakes::until("it is active", || one.is_active()).await;

@@ -23,35 +23,22 @@
 //! | file | |
 //! |---|---|
 //! | `record.rs` | the record, and the interface of what stores it |
-//! | `candidate.rs` | a standby: waits until it is active |
+//! | `standby.rs` | a standby: waits until it is active |
 //! | `term.rs` | the time that an invalidator is active: renewals, saves, the end |
 //! | `shared_positions.rs` | saves of a pipeline and marks of the spool, as parts of the next renewal |
 //! | `mysql.rs`, `postgres.rs` | the record in a table |
 //! | `location.rs` | `--shared-state` |
 
-mod candidate;
 mod location;
 mod mysql;
 mod postgres;
 mod record;
 mod shared_positions;
+mod standby;
 mod term;
 
-pub use candidate::Candidate;
 pub use location::StateLocation;
-pub use record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState};
+pub use record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
 pub use shared_positions::{SharedMarks, SharedPositions};
+pub use standby::Standby;
 pub use term::Term;
-
-use std::time::Duration;
-
-/// The table that has the record.
-pub const TABLE: &str = "lookaside_invalidator";
-/// How often the active invalidator renews the record.
-pub const RENEW_EVERY: Duration = Duration::from_secs(1);
-/// A standby becomes active when the record has not changed for this long. Long enough for two failed renewals.
-pub const EXPIRES_AFTER: Duration = Duration::from_secs(3);
-/// How often a standby reads the record.
-pub const POLL_EVERY: Duration = Duration::from_millis(250);
-/// How long one access to the record may take.
-pub const ACCESS_WAIT_MAX: Duration = Duration::from_secs(2);

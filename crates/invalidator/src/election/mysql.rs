@@ -1,9 +1,6 @@
 //! The record in a table of MariaDB or MySQL. The table is in the binlog, so a promoted replica has it.
 
-use super::{
-    ACCESS_WAIT_MAX, TABLE,
-    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState},
-};
+use super::record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
 use crate::{
     SourceError,
     source::mysql::{MysqlConnection, MysqlOptions, Row, ServerError},

@@ -3,8 +3,12 @@
 use crate::{Position, pipeline::positions::SavedPosition};
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+/// The table that has the record.
+pub const TABLE: &str = "lookaside_invalidator";
+/// How long one access to the record may take.
+pub(super) const ACCESS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The version of the state's format.
 const FORMAT: u32 = 1;
 
@@ -90,7 +94,7 @@ impl SharedState {
             RecordError(format!(
                 "the state in the table {} is malformed ({why}); delete the row to start again with --from, after \
                  emptying the clusters",
-                super::TABLE
+                TABLE
             ))
         };
         let text: StateText = serde_json::from_str(text).map_err(|why| malformed(why.to_string()))?;

@@ -1,10 +1,7 @@
 //! The time that an invalidator is active: it renews the record, with what is to be saved, until another one has replaced
 //! it.
 
-use super::{
-    RENEW_EVERY,
-    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState},
-};
+use super::record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState};
 use crate::observe::{election_stats::ElectionStatistics, log_throttle};
 use lookaside_sync::Mutex;
 use std::{
@@ -19,6 +16,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+/// How often the record is renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
 /// The delay after a failed renewal.
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 /// How long a save waits for its renewal. The pipeline that waits repeats it.

@@ -97,7 +97,7 @@ async fn a_loss_that_no_cluster_has_acted_on_is_found_by_the_next_one() {
     invalidators.fixture.log.commit(4);
     assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
     invalidators.save(0, "4");
-    // The slot is gone, and is created again; readers do not see the newest commits yet, so no cluster is told.
+    // The slot is gone, and is created again; readers do not see the newest commits yet, so no cluster acts on it.
     invalidators.take_over();
     invalidators.fixture.writer.abort();
     {

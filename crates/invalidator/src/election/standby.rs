@@ -1,16 +1,20 @@
 //! A standby: reads the record until it may replace it, and is active then.
 
 use super::{
-    EXPIRES_AFTER, POLL_EVERY,
     record::{ElectionRecord, RecordError, RecordStore, RecordVersion},
     term::Term,
 };
 use crate::observe::{election_stats::ElectionStatistics, log_throttle};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
+/// A standby becomes active when the record has not changed for this long. Long enough for two failed renewals.
+const EXPIRES_AFTER: Duration = Duration::from_secs(3);
+/// How often a standby reads the record.
+const POLL_EVERY: Duration = Duration::from_millis(250);
+
 /// An invalidator that can become active.
-pub struct Candidate {
+pub struct Standby {
     store: Arc<dyn RecordStore>,
     /// Shown to operators; need not be unique.
     name: String,
@@ -24,15 +28,15 @@ struct UnchangedRecord {
     since: Instant,
 }
 
-impl Candidate {
-    /// A candidate that is shown as `name`. `random` must return another number at each call, in each process.
+impl Standby {
+    /// A standby that is shown as `name`. `random` must return another number at each call, in each process.
     pub fn new(
         store: Arc<dyn RecordStore>,
         name: String,
         statistics: Arc<ElectionStatistics>,
         random: fn() -> u64,
-    ) -> Candidate {
-        Candidate { store, name, statistics, random }
+    ) -> Standby {
+        Standby { store, name, statistics, random }
     }
 
     /// Waits until this invalidator is active. May be dropped: a record that it stored nevertheless expires.
