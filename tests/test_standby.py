@@ -145,14 +145,15 @@ class Region:
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
-    def add(self, name: str, *arguments: str) -> Member:
+    def add(self, name: str, *arguments: str, url: str | None = None) -> Member:
         """Starts one more invalidator."""
-        self.members.append(Member(name, self.url, self.clusters, self.folder, *(arguments or SHARED)))
+        arguments = arguments or SHARED
+        self.members.append(Member(name, url or self.url, self.clusters, self.folder, *arguments))
         return self.members[-1]
 
-    def add_pair(self) -> tuple[Member, Member]:
-        """Starts an invalidator, and a standby."""
-        active = self.add("a")
+    def add_pair(self, url: str | None = None) -> tuple[Member, Member]:
+        """Starts an invalidator, which reaches the database at `url` if that is given, and a standby."""
+        active = self.add("a", url=url)
         eventually(active.is_active, f"the first is active: {active.log()}")
         standby = self.add("b")
         eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
@@ -279,6 +280,26 @@ def test_active_that_hangs_and_resumes(region):
     region.finish()
     assert region.row()[0] == holder and region.row()[1] > counter
     assert stats(standby.port)["positions_lost"] == "0"
+
+
+def test_active_cut_off_from_the_database(region):
+    """Its connections stay open at the database, and so does its session that reads the slot of PostgreSQL."""
+    link = Forwarder(region.database.port)
+    try:
+        active, standby = region.add_pair(url_of(region.database, link.port))
+        writer = region.begin()
+        writer.wait_for(0.2)
+        cut_at = time.monotonic()
+        link.cut()
+        region.wait_takeover(standby, cut_at)
+        assert active.role() == "active", "it cannot know"
+        writer.wait_for(0.5)
+        link.heal()
+        eventually(lambda: active.role() == "standby", "the old one steps down")
+        region.finish()
+        assert stats(standby.port)["positions_lost"] == "0"
+    finally:
+        link.close()
 
 
 def test_killed_database(region):

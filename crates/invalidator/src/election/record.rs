@@ -99,7 +99,8 @@ impl SharedState {
         };
         let text: StateText = serde_json::from_str(text).map_err(|why| malformed(why.to_string()))?;
         if text.format != FORMAT {
-            return Err(malformed(format!("format {} is not {FORMAT}", text.format)));
+            let format = text.format;
+            return Err(RecordError(format!("the state in the table {TABLE} has format {format}, of a newer version")));
         }
         let positions = text.clusters.into_iter().map(|(cluster, text)| {
             (cluster, SavedPosition { log_identity: text.log, position: Position(text.position) })
@@ -122,8 +123,10 @@ mod tests {
 
     #[test]
     fn malformed_states_are_refused() {
-        for text in ["", "{}", "null", r#"{"format":2,"clusters":{}}"#, r#"{"format":1}"#] {
+        for text in ["", "{}", "null", r#"{"format":1}"#] {
             assert!(SharedState::parse(text).expect_err(text).0.contains("malformed"), "{text}");
         }
+        let newer = SharedState::parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");
+        assert!(newer.0.contains("newer version") && !newer.0.contains("delete"), "{newer}");
     }
 }

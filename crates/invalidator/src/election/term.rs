@@ -215,7 +215,8 @@ impl Term {
                 contents.stored = found.state;
                 Ok(Renewal::Retry)
             }
-            found => Ok(Renewal::Lost(found.map(|found| found.version.holder).unwrap_or_default())),
+            Some(found) => Ok(Renewal::Lost(found.version.holder)),
+            None => Ok(Renewal::Lost("none: the row was deleted".into())),
         }
     }
 
