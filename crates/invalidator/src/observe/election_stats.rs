@@ -32,7 +32,10 @@ impl ElectionStatistics {
 
     /// `active` or `standby`.
     pub fn role(&self) -> &'static str {
-        if self.is_active() { "active" } else { "standby" }
+        match self.is_active() {
+            true => "active",
+            false => "standby",
+        }
     }
 
     /// Whether this invalidator delivers. One without a standby always does.
@@ -72,5 +75,31 @@ impl ElectionStatistics {
             report.push(("shared_state_why", why.replace(|c: char| c.is_control(), " ")));
         }
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn report(statistics: &ElectionStatistics) -> (String, String) {
+        let report = statistics.report();
+        let value = |name| report.iter().find(|(found, _)| *found == name).expect("it is reported").1.clone();
+        (value("role"), value("renewal_age_ms"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_role_and_the_age_follow_the_election() {
+        let statistics = ElectionStatistics::default();
+        assert_eq!(report(&statistics), ("active".into(), "-".into()), "without a standby");
+        statistics.enable();
+        assert_eq!(report(&statistics), ("standby".into(), "-".into()));
+        statistics.set_active(true);
+        statistics.record_renewal();
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        assert_eq!(report(&statistics), ("active".into(), "1500".into()));
+        statistics.set_active(false);
+        assert_eq!((report(&statistics), statistics.is_active()), (("standby".into(), "-".into()), false));
     }
 }

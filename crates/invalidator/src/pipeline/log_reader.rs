@@ -48,7 +48,8 @@ pub enum PipelineError {
     /// Deletes were lost.
     #[error(
         "{0}: deletes between there and the oldest commit in the log are lost, and the cluster may hold old values. \
-         Empty the cluster (flush_all on its servers), move its position file away and start again with --from now; \
+         Empty the cluster (flush_all on its servers), move its position file away (with --shared-state: empty all \
+         clusters, and delete the row) and start again with --from now; \
          --on-position-lost flush does the same automatically"
     )]
     PositionLost(SourceError),
