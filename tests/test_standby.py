@@ -44,6 +44,17 @@ class PostgresDatabase(Postgres):
         changed = f"UPDATE versions SET version = version + 1 WHERE id = {row} RETURNING id"
         return f"WITH changed AS ({changed}) SELECT lookaside_invalidate('row:' || id) FROM changed"
 
+    def restart(self) -> None:
+        """Starts the server again; its children outlive a killed one by a moment, and keep it from starting."""
+
+        def accepts() -> bool:
+            if self.running.poll() is not None:
+                self.start()
+            return self.accepts()
+
+        self.start()
+        eventually(accepts, "the server accepts connections", 60)
+
     def run(self, *statements: str) -> list:
         """Runs statements, and returns the rows of the last one."""
         with self.connect() as connection:

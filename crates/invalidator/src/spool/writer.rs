@@ -217,14 +217,15 @@ impl SpoolWriter {
     /// cluster decides what follows when it gets there.
     async fn record_loss(&self, why: String) -> Result<OpenedSource, SourceError> {
         let lost = self.spool.end().text();
+        // First, and it fails if another invalidator is active: to one that hung until now the log seems to be lost.
+        if let Some(marks) = &self.spool.marks {
+            marks.save(SpoolMarksState { losses: self.spool.end().epoch + 1, is_starting: false }).await?;
+        }
         self.spool.statistics.gaps.add(1);
         tracing::error!(position = lost.0, why, "deletes after this position are lost for all clusters");
         let why_nothing = format!("deletes after {} are lost ({why}); waiting for open transactions", lost.0);
         self.spool.set_failure(Some(SourceError::Unreachable { why: why_nothing }));
         self.write(Spool::begin_loss).await?;
-        if let Some(marks) = &self.spool.marks {
-            marks.save(SpoolMarksState { losses: self.spool.end().epoch + 1, is_starting: false }).await?;
-        }
         let mut opened = self.spool.log.open(&Start::Now).await?;
         // A client that fills a key after the flush sees all commits up to here.
         opened.source.wait_until_visible(&opened.position).await?;
