@@ -64,9 +64,9 @@ class PostgresDatabase(Postgres):
 
 
 def url_of(database, port: int | None = None) -> str:
-    """As `--source` takes it, by another port if given."""
-    url = database.url if isinstance(database, Postgres) else database.url()
-    return url.replace(f":{database.port}/", f":{port or database.port}/")
+    """As `--source` takes it, by another port if given, with the account of the invalidators."""
+    scheme = "postgres" if isinstance(database, Postgres) else "mysql"
+    return f"{scheme}://lookaside:secret@127.0.0.1:{port or database.port}/app"
 
 
 class Writer(threading.Thread):
@@ -142,17 +142,25 @@ class Region:
         self.writer: Writer | None = None
         self.url = url_of(database)
         database.create_versions(ROWS)
-        self.set_up_table()
+        self.set_up_account()
 
-    def set_up_table(self) -> None:
-        account = "postgres" if isinstance(self.database, Postgres) else "root"
+    def set_up_account(self) -> None:
+        """Creates the table, and gives an account of the invalidator's own what the documents list."""
+        postgres = ["CREATE ROLE lookaside LOGIN REPLICATION PASSWORD 'secret'"]
+        log = {"mariadb": "BINLOG MONITOR, SLAVE MONITOR", "mysql": "REPLICATION CLIENT"}.get(self.database.kind)
+        binlog = [
+            "CREATE USER lookaside@'%' IDENTIFIED BY 'secret'",
+            f"GRANT REPLICATION SLAVE, {log} ON *.* TO lookaside@'%'",
+        ]
+        self.database.run(*(binlog if log else postgres))
+        self.run_setup()
+
+    def run_setup(self) -> None:
+        """Creates the table if it is missing, and gives the account the rights on it."""
         command = [
-            PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", account, "--database",
-            url_of(self.database),
+            PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", "lookaside", "--database",
+            self.database.url if isinstance(self.database, Postgres) else self.database.url(),
         ]  # fmt: skip
-        if account == "root":
-            # These servers have root@localhost only, to which 'root'@'%' is another account.
-            self.database.run("CREATE USER IF NOT EXISTS root@'%'", "GRANT ALL ON *.* TO root@'%' WITH GRANT OPTION")
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -477,5 +485,5 @@ def test_missing_table_is_named_and_used_once_it_is_there(region):
     member = region.add("a")
     eventually(lambda: "CREATE TABLE IF NOT EXISTS" in member.log(), "the log has the statement")
     assert member.role() == "standby" and int(stats(member.port)["shared_state_failures"]) > 0
-    region.set_up_table()
+    region.run_setup()
     eventually(member.is_active, "it is active")
