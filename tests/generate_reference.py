@@ -353,6 +353,12 @@ MEANINGS: dict[str, dict[str, str]] = {
         "source_failures|cluster:NAME:source_failures": "Failures to read the commit log.",
         "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
         "(cluster:NAME:)?save_failures": "Failures to save a position.",
+        "role": "`active` or `standby` (`--shared-state`); `active` without a standby.",
+        "renewal_age_ms": "Milliseconds since the active one last wrote the shared state; `-` of a standby, or without"
+        " `--shared-state`.",
+        "takeovers": "How often this invalidator became active (`--shared-state`).",
+        "shared_state_failures": "Failures to read or write the shared state.",
+        "shared_state_why": "The last failure; absent after a success.",
         "spool_segments": "PostgreSQL: files of the spool. This and the others of the spool are 0 or `-` without one.",
         "spool_bytes": "Their bytes (`--spool-bytes-max`).",
         "spool_commits": "Commits written to the spool.",

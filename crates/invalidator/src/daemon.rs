@@ -1,58 +1,61 @@
 //! The daemon: gives sockets, files, signals and the clock to the pipelines.
 //!
 //! One thread runs all pipelines. Calls of SQLite and saves of positions block, so they run on tokio's blocking
-//! threads.
+//! threads. With `--shared-state` pipelines run only while this invalidator is active ([`crate::election`]).
+
+mod active;
 
 use crate::{
     CommitLog, WallClock,
+    election::{Standby, StateLocation, Term},
     key_options::rule_checker,
-    observe::{metrics_endpoint::MetricsThread, source_lag, stats::Statistics, stats_endpoint},
+    observe::{metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
     options::Options,
-    pipeline::{Pipeline, delivery::connect_routers, positions::PositionFile},
     rule_file::{RuleChecker, RuleFile},
     rules::RowRules,
     source::{
         mysql::{MysqlLog, MysqlOptions},
         postgres::{PostgresLog, PostgresOptions},
-        sqlite::{PRUNE_EVERY, SqliteLog, prune},
+        sqlite::SqliteLog,
     },
-    spool::{SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
 };
+use active::Active;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_routing::Address;
 use std::{
     fs::{self, File, TryLockError},
     io,
-    path::{Path, PathBuf},
-    process::ExitCode,
+    path::Path,
+    process::{self, ExitCode},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
+    signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
-    time::sleep,
 };
 
 /// The exit code for an invalid command line.
 const EXIT_USAGE: u8 = 2;
+
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
     lookaside_telemetry::Log::start(options.log_format, options.verbose.into());
     let loaded = options.check().and_then(|()| {
         let (text, rules) = options.keys.read_rules()?;
         let row_rules = RowRules::new(rules);
-        Ok((DatabaseUrl::from_options(&options, &row_rules)?, text, row_rules))
+        let state = options.shared_state.as_deref();
+        let state = state.map(|url| StateLocation::parse("--shared-state", url, &options.source)).transpose()?;
+        Ok((DatabaseUrl::from_options(&options, &row_rules)?, state, text, row_rules))
     });
-    let (source, rules_text, row_rules) = match loaded {
+    let (source, state, rules_text, row_rules) = match loaded {
         Ok(loaded) => loaded,
         Err(why) => return fail(&why, EXIT_USAGE),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime
         .map_err(|error| format!("cannot create the tokio runtime: {error}"))
-        .and_then(|runtime| runtime.block_on(serve(&options, source, rules_text, row_rules)));
+        .and_then(|runtime| runtime.block_on(serve(&options, source, state, rules_text, row_rules)));
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(&why, 1),
@@ -107,12 +110,19 @@ impl DatabaseUrl {
         Some(rule_checker(server, network))
     }
 
-    fn log(&self, network: &Arc<dyn Network>) -> Arc<dyn CommitLog> {
+    /// The log; `term` is that of an invalidator with a standby.
+    fn log(&self, network: &Arc<dyn Network>, term: Option<&Arc<Term>>) -> Arc<dyn CommitLog> {
         let wall_clock: WallClock = Arc::new(SystemTime::now);
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
             DatabaseUrl::Mysql(server) => Arc::new(MysqlLog::new(server.clone(), network.clone(), wall_clock)),
-            DatabaseUrl::Postgres(server) => Arc::new(PostgresLog::new(server.clone(), network.clone(), wall_clock)),
+            DatabaseUrl::Postgres(server) => {
+                let log = PostgresLog::new(server.clone(), network.clone(), wall_clock);
+                Arc::new(match term.cloned() {
+                    Some(term) => log.with_shared_slot(Arc::new(move || term.is_certain())),
+                    None => log,
+                })
+            }
         }
     }
 
@@ -120,30 +130,6 @@ impl DatabaseUrl {
     fn needs_spool(&self) -> bool {
         matches!(self, DatabaseUrl::Postgres(_))
     }
-}
-
-/// Opens the spool in the folder `spool` of --state-dir, and spawns its writer.
-fn open_spool(
-    options: &Options,
-    log: Arc<dyn CommitLog>,
-    statistics: &Arc<Statistics>,
-    background: &mut JoinSet<()>,
-) -> Result<Arc<Spool>, String> {
-    let path = options.state_dir.join("spool");
-    let shown = path.display();
-    let files = SegmentFolder::open(&path).map_err(|why| format!("{shown} cannot be used: {why}"))?;
-    let clusters = options.clusters.iter().map(|cluster| cluster.name.as_str());
-    let spool =
-        Spool::recover(Arc::new(files), log, options.spool_bytes_max, clusters.clone(), statistics.spool.clone())
-            .map_err(|why| format!("{shown}: {why}"))?;
-    // A file that cannot be read stops its own pipeline, which reports it.
-    let saved = clusters.filter_map(|cluster| PositionFile::new(&options.state_dir, cluster).read().ok().flatten());
-    let saved = saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
-    let pipeline = options.pipeline();
-    let writer =
-        SpoolWriter { spool: spool.clone(), start: pipeline.start, saved, read_keys_max: pipeline.read_keys_max };
-    background.spawn(async move { match writer.run().await {} });
-    Ok(spool)
 }
 
 /// Compares the rules with the database, and spawns the task that loads them again.
@@ -171,15 +157,45 @@ async fn watch_rules(
     Ok(())
 }
 
+/// What an active invalidator is made of.
+struct Daemon<'a> {
+    options: &'a Options,
+    database: DatabaseUrl,
+    network: Arc<dyn Network>,
+    /// To routers: logs in, if they require it.
+    routers: Arc<dyn Network>,
+    statistics: Arc<Statistics>,
+}
+
+/// The signals that end the daemon.
+struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl EndSignals {
+    fn new() -> io::Result<EndSignals> {
+        let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(EndSignals { interrupt, terminate })
+    }
+
+    /// Waits for one of them, and logs it.
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => tracing::info!("SIGINT: shutting down"),
+            _ = self.terminate.recv() => tracing::info!("SIGTERM: shutting down"),
+        }
+    }
+}
+
 async fn serve(
     options: &Options,
     database: DatabaseUrl,
+    state: Option<StateLocation>,
     rules_text: String,
     row_rules: Arc<RowRules>,
 ) -> Result<(), String> {
-    let cannot_receive = |error: io::Error| format!("cannot receive signals: {error}");
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_receive)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(cannot_receive)?;
+    let mut signals = EndSignals::new().map_err(|error| format!("cannot receive signals: {error}"))?;
     let _lock = lock_directory(&options.state_dir)?;
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
     let listener = network
@@ -198,75 +214,90 @@ async fn serve(
     let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
     let mut background = JoinSet::new();
     watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
-    let spool = match database.needs_spool() {
-        true => Some(open_spool(options, database.log(&network), &statistics, &mut background)?),
-        false => None,
-    };
-    let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
-        match &spool {
-            Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
-            None => database.log(&network),
-        }
-    };
-    let (request_shutdown, shutdown) = watch::channel(false);
-    let mut pipelines = JoinSet::new();
-    for (index, cluster) in options.clusters.iter().enumerate() {
-        let pipeline = build_pipeline(options, index, log_of(&cluster.name), &routers, &statistics);
-        pipelines.spawn(pipeline.run(shutdown.clone()));
-    }
-    background.spawn(source_lag::watch(log_of(&options.clusters[0].name), statistics.clone()));
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
-    // The other databases prune their logs themselves.
-    if let DatabaseUrl::Sqlite(log) = &database {
-        let history = Duration::from_secs(options.journal_history_s.into());
-        background.spawn(prune_loop(log.path().to_path_buf(), statistics, history));
-    }
+    let standby = state.map(|state| {
+        statistics.election.enable();
+        let store = state.store(network.clone(), &options.shared_state_name);
+        Standby::new(store, holder_name(), statistics.election.clone(), || fastrand::u64(..))
+    });
     tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
+    let daemon = Daemon { options, database, network, routers, statistics };
     tokio::select! {
         biased;
-        _ = interrupt.recv() => tracing::info!("SIGINT: shutting down"),
-        _ = terminate.recv() => tracing::info!("SIGTERM: shutting down"),
-        () = join_all(&mut pipelines) => return Err("all pipelines have stopped; see the errors above".into()),
-        // Without the writer of the spool the clusters would wait for ever.
-        Some(Err(why)) = background.join_next() => {
-            return Err(format!("a background task panicked: {why}; please report this bug"));
-        }
-    }
-    request_shutdown.send_replace(true);
-    join_all(&mut pipelines).await;
-    Ok(())
-}
-
-/// Waits until all pipelines have stopped. Each logs the reason itself.
-async fn join_all<T: 'static>(pipelines: &mut JoinSet<T>) {
-    while let Some(joined) = pipelines.join_next().await {
-        if let Err(why) = joined {
-            tracing::error!(%why, "a pipeline panicked; please report this bug");
-        }
+        // Without one of them the daemon would seem to run.
+        Some(Err(why)) = background.join_next() => Err(background_panicked(&why)),
+        ended = run_roles(&daemon, standby.as_ref(), &mut signals) => ended,
     }
 }
 
-fn build_pipeline(
-    options: &Options,
-    index: usize,
-    log: Arc<dyn CommitLog>,
-    network: &Arc<dyn Network>,
-    statistics: &Arc<Statistics>,
-) -> Pipeline {
-    let cluster = &options.clusters[index];
-    let wall_clock: WallClock = Arc::new(SystemTime::now);
-    Pipeline {
-        log,
-        delivery: Arc::new(
-            connect_routers(&cluster.routers, options.router_timeout_ms, network, &statistics.clusters()[index])
-                .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
-        ),
-        positions: Arc::new(PositionFile::new(&options.state_dir, &cluster.name)),
-        statistics: statistics.clone(),
-        cluster: index,
-        wall_clock,
-        options: options.pipeline(),
+fn background_panicked(why: &tokio::task::JoinError) -> String {
+    format!("a background task panicked: {why}; please report this bug")
+}
+
+/// Is active, or a standby that becomes active, and again a standby if another one has become active.
+async fn run_roles(daemon: &Daemon<'_>, standby: Option<&Standby>, signals: &mut EndSignals) -> Result<(), String> {
+    loop {
+        let term = match standby {
+            None => None,
+            Some(standby) => {
+                daemon.statistics.set_standby();
+                tokio::select! {
+                    biased;
+                    () = signals.recv() => return Ok(()),
+                    term = standby.wait_until_active() => Some(term),
+                }
+            }
+        };
+        if let Some(ended) = run_active(daemon, term.as_ref(), signals).await {
+            if let Some(term) = &term {
+                term.resign().await;
+            }
+            return ended;
+        }
     }
+}
+
+/// Runs the pipelines until a signal, or until nothing is left to run; `None` once another invalidator is active.
+async fn run_active(
+    daemon: &Daemon<'_>,
+    term: Option<&Arc<Term>>,
+    signals: &mut EndSignals,
+) -> Option<Result<(), String>> {
+    let mut active = match Active::start(daemon, term) {
+        Ok(active) => active,
+        Err(why) => return Some(Err(why)),
+    };
+    let hold = async {
+        match term {
+            Some(term) => term.hold().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(hold);
+    tokio::select! {
+        biased;
+        () = signals.recv() => {}
+        why = active.failed() => return Some(Err(why)),
+        () = &mut hold => {
+            active.abort().await;
+            return None;
+        }
+    }
+    if let Some(term) = term {
+        term.begin_close();
+    }
+    tokio::select! {
+        () = active.stop() => {}
+        () = hold => {}
+    }
+    Some(Ok(()))
+}
+
+/// The name by which operators know this process.
+fn holder_name() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c)).take(64).collect();
+    format!("{host}/{}", process::id())
 }
 
 /// Locks the directory: two invalidators in it would overwrite each other's positions.
@@ -282,17 +313,5 @@ fn lock_directory(directory: &Path) -> Result<File, String> {
             Err(format!("--state-dir {} is in use by another lookaside-invalidator", directory.display()))
         }
         Err(TryLockError::Error(why)) => Err(failed(why)),
-    }
-}
-
-async fn prune_loop(path: PathBuf, statistics: Arc<Statistics>, history: Duration) {
-    loop {
-        sleep(PRUNE_EVERY).await;
-        let saved: Option<Vec<_>> = statistics.clusters().iter().map(|cluster| cluster.saved_position()).collect();
-        match prune(path.clone(), saved.unwrap_or_default(), history, SystemTime::now()).await {
-            Ok(0) => {}
-            Ok(rows) => tracing::debug!(rows, "pruned the journal"),
-            Err(why) => tracing::warn!(%why, "pruning the journal failed; retrying"),
-        }
     }
 }

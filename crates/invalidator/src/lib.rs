@@ -13,6 +13,7 @@
 //! | [`rules`] | keys of changed rows, by a rule file; [`rule_file`] loads it |
 //! | [`spool`] | commits on disk, for clusters to read, if the log cannot be read again (PostgreSQL) |
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
+//! | [`election`] | which of several invalidators is active, and the positions that they share |
 //! | [`replay`] | sends the deletes of a part of the log again |
 //! | [`observe`] | statistics and their endpoints |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line, [`key_options`] the part that a replay has too |
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod daemon;
+pub mod election;
 pub mod key_options;
 pub mod keys;
 pub mod observe;

@@ -63,6 +63,14 @@ pub struct Options {
     /// a restart does not know which deletes are pending
     #[arg(long, value_name = "PATH")]
     pub state_dir: PathBuf,
+    /// Run beside a standby: several invalidators with the same options, of which one is active. They share the positions
+    /// of the clusters in a table of this database: `source`, or mysql://USER:PASSWORD@HOST:PORT/SCHEMA, mariadb://... or
+    /// postgres://... It must accept writes. `lookaside invalidator setup --shared-state` creates the table
+    #[arg(long, value_name = "source|URL", env = "LOOKASIDE_SHARED_STATE", hide_env_values = true)]
+    pub shared_state: Option<String>,
+    /// The name of the row with the shared state: invalidators with the same name stand by for each other
+    #[arg(long, value_name = "NAME", default_value = "lookaside", value_parser = row_name)]
+    pub shared_state_name: String,
     /// Address that serves `stats` and `version` in memcached's text protocol
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:11250")]
     pub listen: String,
@@ -144,6 +152,13 @@ pub struct Options {
 
 fn metrics_address(text: &str) -> Result<String, String> {
     lookaside_telemetry::check_address(text).map(|()| lookaside_telemetry::full_address(text))
+}
+
+fn row_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=NAME_BYTES_MAX if text.chars().all(|c| c.is_ascii_graphic()) => Ok(text.to_owned()),
+        _ => Err(format!("expected 1 to {NAME_BYTES_MAX} characters of ASCII, without white space")),
+    }
 }
 
 /// A cluster on the command line.

@@ -32,11 +32,13 @@ pub enum PipelineState {
     SourceFailing(String),
     /// Stopped, for this reason.
     Stopped(String),
+    /// Another invalidator is active (`--shared-state`).
+    Standby,
 }
 
 impl PipelineState {
     /// The names of all states.
-    pub const NAMES: [&str; 6] = ["starting", "running", "retrying", "blocked", "source_failing", "stopped"];
+    pub const NAMES: [&str; 7] = ["starting", "running", "retrying", "blocked", "source_failing", "stopped", "standby"];
 
     /// Its name in `stats`.
     pub fn name(&self) -> &'static str {
@@ -47,13 +49,14 @@ impl PipelineState {
             PipelineState::Blocked(_) => "blocked",
             PipelineState::SourceFailing(_) => "source_failing",
             PipelineState::Stopped(_) => "stopped",
+            PipelineState::Standby => "standby",
         }
     }
 
     /// The reason; `None` if the state has none.
     pub fn why(&self) -> Option<&str> {
         match self {
-            PipelineState::Starting | PipelineState::Running => None,
+            PipelineState::Starting | PipelineState::Running | PipelineState::Standby => None,
             PipelineState::Retrying(why)
             | PipelineState::Blocked(why)
             | PipelineState::SourceFailing(why)
@@ -213,6 +216,18 @@ impl ClusterStatistics {
     /// Sets the state of reading.
     pub fn set_state(&self, state: PipelineState) {
         self.locked.lock().reading_state = state;
+    }
+
+    /// Records that the pipeline does not run, and has nothing pending.
+    pub(super) fn set_standby(&self) {
+        self.set_pending_keys(0);
+        self.set_retry_queue_size((0, 0));
+        let mut locked = self.locked.lock();
+        locked.reading_state = PipelineState::Standby;
+        locked.delivery_state = None;
+        locked.saved_position = None;
+        locked.source_lag = None;
+        locked.oldest_pending_at = None;
     }
 
     /// The state of the pipeline.

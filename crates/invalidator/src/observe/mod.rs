@@ -4,6 +4,7 @@ mod all_clusters;
 mod cluster_statistics;
 mod delivery_health;
 mod distribution;
+pub mod election_stats;
 mod figures;
 pub mod metrics_endpoint;
 pub mod prometheus;

@@ -4,6 +4,7 @@
 use super::{
     cluster_statistics::{ClusterStatistics, PipelineState},
     distribution::Distribution,
+    election_stats::ElectionStatistics,
     figures::{COUNTERS, Figure, GAUGES, RULE_COUNTERS, RULES},
     source_lag::SourceLag,
     spool_stats::SpoolStatistics,
@@ -43,6 +44,7 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     let mut out = Exposition::new("lookaside_invalidator_");
     out.family("info", Gauge, "The version that runs.");
     out.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    write_election(&statistics.election, &mut out);
     write_states(statistics, &mut out);
     COUNTERS.iter().for_each(|counter| write_figure(statistics, counter, Counter, &mut out));
     GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
@@ -51,6 +53,18 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     write_ages(statistics, now, &mut out);
     write_histograms(statistics, &mut out);
     out.into_text()
+}
+
+fn write_election(election: &ElectionStatistics, out: &mut Exposition) {
+    out.family("active", Gauge, "1 if this invalidator delivers deletes, 0 if it is a standby (--shared-state).");
+    out.sample(&[], u8::from(election.is_active()));
+    let help = "Since the last renewal of the shared state. No sample of a standby, or without --shared-state.";
+    out.family("renewal_age_seconds", Gauge, help);
+    election.renewal_age_s().into_iter().for_each(|age_s| out.sample(&[], age_s));
+    out.family("takeovers_total", Counter, "How often this invalidator became active (--shared-state).");
+    out.sample(&[], election.takeovers.value());
+    out.family("shared_state_failures_total", Counter, "Failures to read or renew the shared state.");
+    out.sample(&[], election.failures.value());
 }
 
 fn write_states(statistics: &Statistics, out: &mut Exposition) {

@@ -9,6 +9,7 @@ pub use super::cluster_statistics::{ClusterStatistics, PipelineState};
 use super::{
     all_clusters::AllClustersLatency,
     distribution::Distribution,
+    election_stats::ElectionStatistics,
     figures::{COUNTERS, GAUGES, RULE_COUNTERS, RULES},
     spool_stats::SpoolStatistics,
 };
@@ -30,6 +31,8 @@ pub struct Statistics {
     pub(super) row_rules: Arc<RowRules>,
     /// The statistics of the spool.
     pub spool: Arc<SpoolStatistics>,
+    /// Whether this invalidator is active.
+    pub election: Arc<ElectionStatistics>,
     pub(super) all_clusters: Mutex<AllClustersLatency>,
 }
 
@@ -49,6 +52,7 @@ impl Statistics {
             clusters,
             row_rules,
             spool: Arc::default(),
+            election: Arc::default(),
             all_clusters: Mutex::new(AllClustersLatency::new()),
         })
     }
@@ -56,6 +60,11 @@ impl Statistics {
     /// The statistics of each cluster, in the order given to [`Statistics::new`].
     pub fn clusters(&self) -> &[Arc<ClusterStatistics>] {
         &self.clusters
+    }
+
+    /// Records that the pipelines have stopped, as another invalidator is active.
+    pub(crate) fn set_standby(&self) {
+        self.clusters.iter().for_each(|cluster| cluster.set_standby());
     }
 
     /// Records that cluster number `cluster` has applied every delete of the commit at `position`.
@@ -77,6 +86,9 @@ impl Statistics {
         let sum =
             |value: fn(&ClusterStatistics) -> u64| self.clusters.iter().map(|cluster| value(cluster)).sum::<u64>();
         let mut lines = StatLines(Vec::new());
+        for (name, value) in self.election.report() {
+            lines.add(name, value);
+        }
         for counter in COUNTERS {
             if let Some(total) = counter.total {
                 lines.add(total, sum(counter.value));

@@ -62,6 +62,12 @@ pub enum PositionError {
         /// The problem.
         why: String,
     },
+    /// The position could not be saved where invalidators share it.
+    #[error("the shared state: {why}")]
+    NotShared {
+        /// The cause.
+        why: String,
+    },
     /// The saved position belongs to another log.
     #[error(
         "the saved position belongs to the log {saved}, but the source is {actual}: resuming from it could skip \

@@ -84,6 +84,17 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// The cause, without the words that place it.
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            SourceError::NotConnected { why }
+            | SourceError::Unreachable { why }
+            | SourceError::PositionLost { why, .. }
+            | SourceError::Unusable { why }
+            | SourceError::SpoolFailed { why } => why,
+        }
+    }
+
     /// The longest delay before the next attempt.
     pub(crate) fn retry_delay_max(&self) -> Duration {
         match self {

@@ -10,7 +10,7 @@
 //!
 //! position.rs    positions, and the losses before them        record.rs      the format of a segment
 //! segments.rs    which segment a cluster needs                storage.rs     the files
-//! recovery.rs    what a crash has left
+//! recovery.rs    what a crash has left           marks.rs       what a standby must know
 //! ```
 //!
 //! Invariants:
@@ -24,7 +24,10 @@
 //! * The spool has a limit. Beyond it the oldest segment is removed, and the clusters that need it have lost their
 //!   position. A cluster that is down delays no other, and does not make the database keep its log.
 //! * A loss is a record. Each cluster finds it, now or after a restart, and is flushed or stopped.
+//! * If a standby may take over, the files are a cache. The log is then released up to what all clusters have saved, not
+//!   up to what is synced; and a loss is marked where the standby finds it, before the log may go on behind it.
 
+mod marks;
 mod position;
 mod reader;
 mod record;
@@ -35,6 +38,7 @@ mod storage;
 mod tests;
 mod writer;
 
+pub use marks::{SpoolMarks, SpoolMarksState};
 pub use reader::SpooledLog;
 pub use storage::{SegmentFiles, SegmentFolder};
 pub use writer::{SavedStart, SpoolWriter};
@@ -43,6 +47,7 @@ use crate::{CommitLog, Commits, Position, SourceError, observe::spool_stats::Spo
 use lookaside_sync::Mutex;
 use position::SpoolPosition;
 use record::{Base, HEADER, Record, encode, encode_commit};
+use recovery::Recovered;
 use segments::{Place, Segments, SpoolSegment};
 use std::{collections::BTreeMap, io, sync::Arc};
 use tokio::sync::watch;
@@ -57,6 +62,8 @@ pub struct Spool {
     files: Arc<dyn SegmentFiles>,
     log: Arc<dyn CommitLog>,
     bytes_max: u64,
+    /// `None` if all that is to be remembered is in the files.
+    marks: Option<Arc<dyn SpoolMarks>>,
     state: Mutex<State>,
     /// Held while a segment is synced. The kernel reports a failed write to one of two concurrent syncs only: the other
     /// would take the segment for durable.
@@ -93,6 +100,32 @@ impl Spool {
         statistics: Arc<SpoolStatistics>,
     ) -> Result<Arc<Spool>, String> {
         let recovered = recovery::recover(&*files, &*log)?;
+        Ok(Spool::from_recovered(recovered, files, log, bytes_max, clusters, statistics, None))
+    }
+
+    /// A spool whose files, of which there are none yet, are a cache: another invalidator will begin at the positions of
+    /// the clusters and at `marks`.
+    pub fn cache<'a>(
+        files: Arc<dyn SegmentFiles>,
+        log: Arc<dyn CommitLog>,
+        bytes_max: u64,
+        clusters: impl IntoIterator<Item = &'a str>,
+        statistics: Arc<SpoolStatistics>,
+        marks: Arc<dyn SpoolMarks>,
+    ) -> Arc<Spool> {
+        let recovered = Recovered { segments: None, is_intact: false, start_mark: None, next_number: 1 };
+        Spool::from_recovered(recovered, files, log, bytes_max, clusters, statistics, Some(marks))
+    }
+
+    fn from_recovered<'a>(
+        recovered: Recovered,
+        files: Arc<dyn SegmentFiles>,
+        log: Arc<dyn CommitLog>,
+        bytes_max: u64,
+        clusters: impl IntoIterator<Item = &'a str>,
+        statistics: Arc<SpoolStatistics>,
+        marks: Option<Arc<dyn SpoolMarks>>,
+    ) -> Arc<Spool> {
         let synced = recovered.segments.as_ref().map(|segments| segments.end.clone());
         let state = State {
             segments: recovered.segments,
@@ -104,9 +137,9 @@ impl Spool {
             held: clusters.into_iter().map(|cluster| (cluster.to_owned(), None)).collect(),
         };
         let (state, syncing, changed) = (Mutex::new(state), Mutex::default(), watch::Sender::new(()));
-        let spool = Spool { files, log, bytes_max, state, syncing, changed, statistics };
+        let spool = Spool { files, log, bytes_max, marks, state, syncing, changed, statistics };
         spool.report();
-        Ok(Arc::new(spool))
+        Arc::new(spool)
     }
 
     /// Records that a first start is about to begin: until there are segments, nothing will have been delivered.
@@ -315,6 +348,23 @@ impl Spool {
     /// `cluster` will not read before `position` again.
     fn hold(&self, cluster: &str, position: SpoolPosition) {
         self.state.lock().held.insert(cluster.to_owned(), Some(position));
+        if self.marks.is_some() {
+            self.release_log();
+        }
+    }
+
+    /// Lets the log end before what will not be read again.
+    fn release_log(&self) {
+        let released = {
+            let state = self.state.lock();
+            match &self.marks {
+                None => Some(state.synced.clone()),
+                Some(_) => state.segments.as_ref().and_then(|segments| segments.acknowledged(&state.held, &*self.log)),
+            }
+        };
+        if let Some(released) = released {
+            self.log.release(&released.position);
+        }
     }
 
     fn set_failure(&self, failure: Option<SourceError>) {

@@ -6,7 +6,7 @@
 
 use super::{position::SpoolPosition, record::Base};
 use crate::CommitLog;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Debug)]
 pub(super) struct SpoolSegment {
@@ -56,6 +56,20 @@ impl Segments {
             (0, Some(next)) => Place::Next(next.number),
             (bytes, _) => Place::Bytes(bytes),
         }
+    }
+
+    /// What every cluster has acknowledged, of those that have not lost their position; `None` if a cluster has not yet
+    /// acted on the last loss.
+    pub fn acknowledged(
+        &self,
+        held: &BTreeMap<String, Option<SpoolPosition>>,
+        log: &dyn CommitLog,
+    ) -> Option<SpoolPosition> {
+        let begin = &self.list.front()?.base.position;
+        // A cluster that needs what was removed has lost its position.
+        let kept = held.values().map(|held| held.as_ref().filter(|held| held.covers(begin, log)).unwrap_or(begin));
+        let oldest = kept.reduce(|oldest, held| if held.is_before(oldest, log) { held } else { oldest })?;
+        (oldest.epoch == self.end.epoch).then(|| oldest.clone())
     }
 
     pub fn bytes(&self) -> u64 {

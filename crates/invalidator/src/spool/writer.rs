@@ -15,7 +15,7 @@
 //! | a loss and its record | the log reports the loss again |
 //! | the save of the last cluster's position and the removal of a segment | it is removed later |
 
-use super::{Spool, position::SpoolPosition};
+use super::{Spool, SpoolMarksState, position::SpoolPosition};
 use crate::{
     Commits, OpenedSource, Position, SourceError, Start,
     observe::log_throttle,
@@ -30,6 +30,8 @@ use tokio::{
 
 const STATE_GONE: &str = "spool and positions of an earlier run are gone from --state-dir; if no cluster was in use, drop \
                           the replication slot and empty the folder";
+
+const LOSS_MARKED: &str = "an invalidator that was active before has met a loss, and not all clusters have acted on it";
 
 /// What a cluster had saved when the daemon started.
 #[derive(Clone, Debug)]
@@ -89,7 +91,7 @@ impl SpoolWriter {
         // First: while nothing can be written nothing is read.
         self.write(Spool::prepare).await?;
         let opened = match self.spool.is_orphan() {
-            true => self.record_loss(STATE_GONE.into()).await?,
+            true => self.record_loss(self.why_orphan().into()).await?,
             false => match log.open(&Start::At(self.spool.end().position)).await {
                 Err(SourceError::PositionLost { why, .. }) => self.record_loss(why).await?,
                 opened => opened?,
@@ -110,8 +112,8 @@ impl SpoolWriter {
                 tokio::select! {
                     biased;
                     Some(synced) = syncs.join_next() => {
-                        let synced: SpoolPosition = checked(synced.expect("a sync does not panic"), &self.spool)?;
-                        self.spool.log.release(&synced.position);
+                        checked(synced.expect("a sync does not panic"), &self.spool)?;
+                        self.spool.release_log();
                         self.start_sync(&mut syncs);
                     }
                     commits = &mut reading => break commits?,
@@ -143,25 +145,67 @@ impl SpoolWriter {
         let log = self.spool.log.clone();
         let saved = self.saved.iter().filter(|saved| saved.log_identity == log_identity);
         let saved: Vec<_> = saved.map(|saved| SpoolPosition::parse(&saved.position)).collect();
+        let saved = self.resumable(saved).await?;
         let epoch = saved.iter().map(|saved| saved.epoch).max();
         let oldest = saved.into_iter().filter(|saved| Some(saved.epoch) == epoch);
         let oldest = oldest.reduce(|oldest, saved| if saved.is_before(&oldest, &*log) { saved } else { oldest });
         if let Some(oldest) = oldest {
+            let losses = self.spool.marks.as_ref().map_or(0, |marks| marks.state().losses);
+            if losses > oldest.epoch {
+                // A loss was met, and no cluster has acted on it.
+                let oldest = SpoolPosition::new(losses - 1, &oldest.position);
+                return self.write_segment(log_identity, oldest, true).await;
+            }
             // Whether the log still reaches back to it is seen when it is opened.
             return self.write_segment(log_identity, oldest, false).await;
         }
-        if self.start == Start::Now && self.spool.state.lock().start_mark.is_none() {
+        if self.start == Start::Now && !self.is_starting() {
             if let Some(position) = log.remembered_position().await? {
                 tracing::error!(position = position.0, "the database remembers a reader of this name: {STATE_GONE}");
                 return self.write_segment(log_identity, SpoolPosition::new(0, &position), true).await;
             }
-            self.write(Spool::begin_start).await?;
+            self.begin_start().await?;
         }
         let (position, is_orphan) = match log.open(&self.start).await {
             Err(SourceError::PositionLost { position, .. }) => (position, true),
             opened => (opened?.position, false),
         };
         self.write_segment(log_identity, SpoolPosition::new(0, &position), is_orphan).await
+    }
+
+    /// Those of `saved` that the log still reaches back to, if positions are all that is left of an earlier run; all of
+    /// them if it reaches back to none. The clusters with older ones have lost their position, the others have not.
+    async fn resumable(&self, saved: Vec<SpoolPosition>) -> Result<Vec<SpoolPosition>, SourceError> {
+        let log = &self.spool.log;
+        if self.spool.marks.is_none() || saved.is_empty() {
+            return Ok(saved);
+        }
+        let Some(confirmed) = log.remembered_position().await? else { return Ok(saved) };
+        let epoch = saved.iter().map(|saved| saved.epoch).max();
+        let is_resumable =
+            |saved: &&SpoolPosition| Some(saved.epoch) == epoch && log.covers(&saved.position, &confirmed);
+        let resumable: Vec<_> = saved.iter().filter(is_resumable).cloned().collect();
+        Ok(if resumable.is_empty() { saved } else { resumable })
+    }
+
+    /// Why deletes before the end of the spool are lost.
+    fn why_orphan(&self) -> &'static str {
+        let losses = self.spool.marks.as_ref().map_or(0, |marks| marks.state().losses);
+        if losses > self.spool.end().epoch { LOSS_MARKED } else { STATE_GONE }
+    }
+
+    fn is_starting(&self) -> bool {
+        match &self.spool.marks {
+            Some(marks) => marks.state().is_starting,
+            None => self.spool.state.lock().start_mark.is_some(),
+        }
+    }
+
+    async fn begin_start(&self) -> Result<(), SourceError> {
+        match &self.spool.marks {
+            Some(marks) => marks.save(SpoolMarksState { is_starting: true, ..marks.state() }).await,
+            None => self.write(Spool::begin_start).await,
+        }
     }
 
     async fn write_segment(&self, identity: &str, at: SpoolPosition, is_orphan: bool) -> Result<(), SourceError> {
@@ -173,6 +217,10 @@ impl SpoolWriter {
     /// cluster decides what follows when it gets there.
     async fn record_loss(&self, why: String) -> Result<OpenedSource, SourceError> {
         let lost = self.spool.end().text();
+        // First, and it fails if another invalidator is active: to one that hung until now the log seems to be lost.
+        if let Some(marks) = &self.spool.marks {
+            marks.save(SpoolMarksState { losses: self.spool.end().epoch + 1, is_starting: false }).await?;
+        }
         self.spool.statistics.gaps.add(1);
         tracing::error!(position = lost.0, why, "deletes after this position are lost for all clusters");
         let why_nothing = format!("deletes after {} are lost ({why}); waiting for open transactions", lost.0);

@@ -25,6 +25,9 @@ pub struct MysqlOptions {
     pub user: String,
     /// Its password. Default none.
     pub password: Password,
+    /// The schema of the URL, which has the table of the shared state; `None` (the default) if it names none. The log
+    /// covers all schemas.
+    pub schema: Option<String>,
     /// How connections are secured; `None` (the default) for connections without TLS.
     pub tls: Option<DatabaseTls>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
@@ -61,6 +64,7 @@ impl Default for MysqlOptions {
             port: PORT_DEFAULT,
             user: "root".into(),
             password: Password::default(),
+            schema: None,
             tls: None,
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
@@ -78,7 +82,7 @@ impl Default for MysqlOptions {
 
 impl MysqlOptions {
     /// Parses `mysql://user:password@host:port/schema?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE` or the same with
-    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional and ignored, as the log
+    /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional, as the log
     /// covers all schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
     /// `ssl-cert` and `ssl-key` identify the client. Other parameters are refused.
     ///
@@ -102,6 +106,8 @@ impl MysqlOptions {
             return Err(invalid("has more than a schema after the host"));
         }
         let mut options = MysqlOptions { tls: tls_of(parameters).map_err(|why| invalid(&why))?, ..Default::default() };
+        let schema = percent::decode_text(schema).ok_or_else(|| invalid("has an invalid percent escape"))?;
+        options.schema = Some(schema).filter(|schema| !schema.is_empty());
         let endpoint = match rest.rsplit_once('@') {
             Some((account, endpoint)) => {
                 let (user, password) = account.split_once(':').unwrap_or((account, ""));

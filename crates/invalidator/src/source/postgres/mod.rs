@@ -42,7 +42,7 @@ pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
 use options::HEARTBEATS_MISSED_MAX;
 pub use options::PostgresOptions;
-pub use setup::setup_sql;
+pub use setup::{quote_literal, quote_name, setup_sql};
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
@@ -73,13 +73,25 @@ pub struct PostgresLog {
     wall_clock: WallClock,
     /// The server need not keep its log before this.
     released: Arc<AtomicU64>,
+    /// `None` if no other invalidator may use the slot.
+    shared_slot: Option<SlotOwner>,
 }
+
+/// Whether this invalidator is certain to be the active one of those that share the slot.
+pub type SlotOwner = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
-        PostgresLog { options, network, wall_clock, released: Arc::default() }
+        PostgresLog { options, network, wall_clock, released: Arc::default(), shared_slot: None }
+    }
+
+    /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the slot
+    /// is confirmed by [`CommitLog::release`] alone, and the session of a reader that hangs is ended while `is_owner`
+    /// returns true.
+    pub fn with_shared_slot(self, is_owner: SlotOwner) -> PostgresLog {
+        PostgresLog { shared_slot: Some(is_owner), ..self }
     }
 }
 
@@ -138,6 +150,7 @@ pub struct PostgresSource {
     wall_clock: WallClock,
     server: Server,
     released: Arc<AtomicU64>,
+    shared_slot: Option<SlotOwner>,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
     assembler: Assembler,
@@ -167,7 +180,7 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released } = log;
+        let PostgresLog { options, network, wall_clock, released, shared_slot } = log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
         let server = Server::inspect(&mut connection, options).await?;
         for warning in &server.warnings {
@@ -176,7 +189,8 @@ impl PostgresSource {
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
         let from = server.start_position(&mut connection, &mut queries, options, start).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
-        released.store(from.0, Relaxed);
+        // A shared slot was confirmed up to what is safe; 0 confirms nothing.
+        released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
         let unfinished = match start {
             Start::At(_) => BTreeSet::new(),
             Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
@@ -188,6 +202,7 @@ impl PostgresSource {
             wall_clock: wall_clock.clone(),
             server,
             released: released.clone(),
+            shared_slot: shared_slot.clone(),
             queries: Some(queries),
             stream: None,
             returned: (from, Instant::now()),
@@ -221,9 +236,10 @@ impl PostgresSource {
             let stream = match ReplicationStream::start(connection, &command).await {
                 Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
                     let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-                    if slot::end_earlier_session(&mut queries, &self.options).await? {
+                    let is_owner = self.shared_slot.as_ref().is_some_and(|is_owner| is_owner());
+                    if slot::end_earlier_session(&mut queries, &self.options, is_owner).await? {
                         let slot = &self.options.slot;
-                        tracing::info!(slot, "ended an earlier session of this process, which held the slot");
+                        tracing::info!(slot, "ended an earlier session, which held the slot");
                     }
                     return Err(error.into());
                 }

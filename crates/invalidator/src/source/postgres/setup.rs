@@ -30,12 +30,12 @@ END $$;
 }
 
 /// `name` as an identifier in SQL.
-pub(super) fn quote_name(name: &str) -> String {
+pub fn quote_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// `text` as a literal in SQL, whatever `standard_conforming_strings` is.
-pub(super) fn quote_literal(text: &str) -> String {
+pub fn quote_literal(text: &str) -> String {
     let quoted = text.replace('\'', "''");
     match text.contains('\\') {
         true => format!("E'{}'", quoted.replace('\\', "\\\\")),

@@ -177,16 +177,18 @@ pub(super) fn check_not_confirmed_beyond(confirmed: Option<Lsn>, from: Lsn, slot
 }
 
 /// Ends the session that reads the slot if it is an earlier one of this process, whose connection was lost before the
-/// server noticed. Sessions of others are left alone: two invalidators with one slot are for an operator to sort out.
-/// Returns whether there was one.
+/// server noticed. Those of others are ended if `is_owner`: this is the active one of the invalidators that share the
+/// slot. Otherwise they are left alone: two invalidators with one slot are for an operator to sort out. Returns whether
+/// there was one.
 pub(super) async fn end_earlier_session(
     connection: &mut PostgresConnection,
     options: &PostgresOptions,
+    is_owner: bool,
 ) -> Result<bool, SourceError> {
     let (slot, name) = (setup::quote_literal(&options.slot), setup::quote_literal(&options.application_name));
     let sql = format!(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid \
-         WHERE slot_name = {slot} AND application_name = {name}"
+         WHERE slot_name = {slot} AND (application_name = {name} OR {is_owner})"
     );
     Ok(connection.query_one(&sql).await?.as_deref() == Some("t"))
 }

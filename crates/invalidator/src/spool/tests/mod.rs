@@ -20,6 +20,7 @@ use tokio::{
 mod damage;
 mod faults;
 mod losses;
+mod takeover;
 
 const CLUSTERS: [&str; 2] = ["one", "two"];
 
@@ -42,6 +43,8 @@ struct ScriptedState {
     /// Readers do not see the newest commits.
     is_hidden: bool,
     remembers: bool,
+    /// Whether to begin reading releases nothing.
+    is_shared: bool,
 }
 
 struct ScriptedSource(Arc<ScriptedLog>, u64);
@@ -85,7 +88,9 @@ impl CommitLog for LogHandle {
                 return Err(SourceError::PositionLost { position: Position(from.to_string()), why: "gone".into() });
             }
             state.remembers = true;
-            state.released = state.released.max(from);
+            if !state.is_shared {
+                state.released = state.released.max(from);
+            }
             Ok(OpenedSource {
                 source: Box::new(ScriptedSource(self.0.clone(), from)),
                 position: Position(from.to_string()),

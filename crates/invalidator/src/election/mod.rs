@@ -1,0 +1,44 @@
+//! Which of several invalidators of one database is active, and the positions that they share (ADR 015).
+//!
+//! ```text
+//! active:  every second     record {me, 17, positions}  ->  {me, 18, newer positions}     replaced if it is still {me, 17}
+//! standby: reads it;        {other, 18, positions} unchanged for 3 s  ->  {me, 19, positions}   if it is still {other, 18}
+//! ```
+//!
+//! There is one record, a row of a table. It has the holder, a counter and the positions of all clusters, and is
+//! replaced as a whole, by a statement that demands the former holder and counter. So saving positions and being active
+//! are one operation: an invalidator that is no longer active cannot save.
+//!
+//! Invariants:
+//! * A record replaces the one that was read, and no other. The holder is a new name each time that an invalidator
+//!   becomes active, so no record occurs twice, and a statement that a dead connection delivers late changes nothing.
+//! * A saved position is one that all deletes up to it were acknowledged at, by this active invalidator or by the one
+//!   whose record it replaced.
+//! * No lock is held: an invalidator that hangs, or is cut off, stops renewing, and that is all it takes.
+//! * Two may deliver for a moment: one that hung and resumes has not read the record yet. Deletes are idempotent; it
+//!   saves nothing, and steps down at its next renewal.
+//! * An active invalidator that cannot reach the record delivers, and saves nothing.
+//! * One write a second at most, however busy the database is: the write is itself a commit, which moves the positions.
+//!
+//! | file | |
+//! |---|---|
+//! | `record.rs` | the record, and the interface of what stores it |
+//! | `standby.rs` | a standby: waits until it is active |
+//! | `term.rs` | the time that an invalidator is active: renewals, saves, the end |
+//! | `shared_positions.rs` | saves of a pipeline and marks of the spool, as parts of the next renewal |
+//! | `mysql.rs`, `postgres.rs` | the record in a table |
+//! | `location.rs` | `--shared-state` |
+
+mod location;
+mod mysql;
+mod postgres;
+mod record;
+mod shared_positions;
+mod standby;
+mod term;
+
+pub use location::StateLocation;
+pub use record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
+pub use shared_positions::{SharedMarks, SharedPositions};
+pub use standby::Standby;
+pub use term::Term;

@@ -1,0 +1,132 @@
+//! The record that the invalidators of a database share, and the interface of what stores it.
+
+use crate::{Position, pipeline::positions::SavedPosition};
+use lookaside_routing::BoxFuture;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, time::Duration};
+
+/// The table that has the record.
+pub const TABLE: &str = "lookaside_invalidator";
+/// How long one access to the record may take.
+pub(super) const ACCESS_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The version of the state's format.
+const FORMAT: u32 = 1;
+
+/// Tells records apart: no two have the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordVersion {
+    /// The invalidator that is active, and which of the times that it was; empty if it has resigned.
+    pub holder: String,
+    /// Grows with every record.
+    pub counter: u64,
+}
+
+/// What is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElectionRecord {
+    /// Which record this is.
+    pub version: RecordVersion,
+    /// What the invalidators share.
+    pub state: SharedState,
+}
+
+/// What one invalidator leaves to the next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedState {
+    /// By cluster: all deletes up to here have been acknowledged.
+    pub positions: BTreeMap<String, SavedPosition>,
+    /// PostgreSQL: how many losses of the slot's position were met.
+    pub losses: u64,
+    /// PostgreSQL: whether an invalidator was about to create the slot. Means nothing once there is a position.
+    pub is_starting: bool,
+}
+
+/// Why the record could not be read or replaced. Whether it was replaced is unknown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RecordError(pub String);
+
+/// Stores the record.
+pub trait RecordStore: Send + Sync {
+    /// The record; `None` if there is none.
+    fn read(&self) -> BoxFuture<'_, Result<Option<ElectionRecord>, RecordError>>;
+
+    /// Stores `record` if the stored one has the version `expected`, or if there is none and `expected` is `None`.
+    /// Returns whether it did.
+    fn replace<'a>(
+        &'a self,
+        expected: Option<&'a RecordVersion>,
+        record: &'a ElectionRecord,
+    ) -> BoxFuture<'a, Result<bool, RecordError>>;
+}
+
+#[derive(Serialize, Deserialize)]
+struct StateText {
+    format: u32,
+    #[serde(default)]
+    losses: u64,
+    #[serde(default)]
+    starting: bool,
+    clusters: BTreeMap<String, PositionText>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct PositionText {
+    log: String,
+    position: String,
+}
+
+impl SharedState {
+    /// As it is stored.
+    pub fn to_text(&self) -> String {
+        let clusters = self.positions.iter().map(|(cluster, saved)| {
+            let text = PositionText { log: saved.log_identity.clone(), position: saved.position.0.clone() };
+            (cluster.clone(), text)
+        });
+        let text =
+            StateText { format: FORMAT, losses: self.losses, starting: self.is_starting, clusters: clusters.collect() };
+        serde_json::to_string(&text).expect("text and numbers can be written as JSON")
+    }
+
+    /// Parses what is stored.
+    pub fn parse(text: &str) -> Result<SharedState, RecordError> {
+        let malformed = |why: String| {
+            RecordError(format!(
+                "the state in the table {} is malformed ({why}); delete the row to start again with --from, after \
+                 emptying the clusters",
+                TABLE
+            ))
+        };
+        let text: StateText = serde_json::from_str(text).map_err(|why| malformed(why.to_string()))?;
+        if text.format != FORMAT {
+            let format = text.format;
+            return Err(RecordError(format!("the state in the table {TABLE} has format {format}, of a newer version")));
+        }
+        let positions = text.clusters.into_iter().map(|(cluster, text)| {
+            (cluster, SavedPosition { log_identity: text.log, position: Position(text.position) })
+        });
+        Ok(SharedState { positions: positions.collect(), losses: text.losses, is_starting: text.starting })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_read_as_it_is_written() {
+        let saved = SavedPosition { log_identity: "mysql:1\"'\\".into(), position: Position("a:1-5".into()) };
+        let positions = [("one".to_owned(), saved)].into();
+        let state = SharedState { positions, losses: 2, is_starting: true };
+        assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
+    }
+
+    #[test]
+    fn malformed_states_are_refused() {
+        for text in ["", "{}", "null", r#"{"format":1}"#] {
+            assert!(SharedState::parse(text).expect_err(text).0.contains("malformed"), "{text}");
+        }
+        let newer = SharedState::parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");
+        assert!(newer.0.contains("newer version") && !newer.0.contains("delete"), "{newer}");
+    }
+}

@@ -1,0 +1,69 @@
+//! What is saved in the shared record: the position of a pipeline, and the marks of the spool.
+
+use super::term::Term;
+use crate::{
+    SourceError,
+    pipeline::positions::{PositionError, PositionFile, PositionStore, SavedPosition},
+    spool::{SpoolMarks, SpoolMarksState},
+};
+use lookaside_routing::BoxFuture;
+use std::sync::Arc;
+
+/// The position of one cluster.
+pub struct SharedPositions {
+    term: Arc<Term>,
+    cluster: String,
+    /// Where an invalidator without a standby had the position: it counts until one is shared.
+    file: PositionFile,
+}
+
+impl SharedPositions {
+    /// The position of `cluster`, at first the one in `file`.
+    pub fn new(term: Arc<Term>, cluster: &str, file: PositionFile) -> SharedPositions {
+        SharedPositions { term, cluster: cluster.to_owned(), file }
+    }
+}
+
+impl PositionStore for SharedPositions {
+    fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>> {
+        Box::pin(async {
+            if let Some(saved) = self.term.state().positions.remove(&self.cluster) {
+                return Ok(Some(saved));
+            }
+            let from_file = self.file.load().await?;
+            if let Some(saved) = &from_file {
+                let (cluster, position) = (&self.cluster, &saved.position.0);
+                tracing::info!(cluster, position, "beginning at the position in --state-dir: none is shared yet");
+            }
+            Ok(from_file)
+        })
+    }
+
+    fn save(&self, position: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
+        Box::pin(async move {
+            let cluster = self.cluster.clone();
+            let saved = self.term.save(|state| drop(state.positions.insert(cluster, position))).await;
+            saved.map_err(|error| PositionError::NotShared { why: error.0 })
+        })
+    }
+}
+
+/// The marks of the spool.
+pub struct SharedMarks(pub Arc<Term>);
+
+impl SpoolMarks for SharedMarks {
+    fn state(&self) -> SpoolMarksState {
+        let state = self.0.state();
+        SpoolMarksState { losses: state.losses, is_starting: state.is_starting }
+    }
+
+    fn save(&self, marks: SpoolMarksState) -> BoxFuture<'_, Result<(), SourceError>> {
+        Box::pin(async move {
+            let saved = self.0.save(|state| {
+                state.losses = marks.losses;
+                state.is_starting = marks.is_starting;
+            });
+            saved.await.map_err(|error| SourceError::SpoolFailed { why: error.0 })
+        })
+    }
+}

@@ -1,0 +1,231 @@
+//! The time that an invalidator is active: it renews the record, with what is to be saved, until another one has replaced
+//! it.
+
+use super::record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState};
+use crate::observe::{election_stats::ElectionStatistics, log_throttle};
+use lookaside_sync::Mutex;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep, timeout},
+};
+
+/// How often the record is renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+/// The delay after a failed renewal.
+const RETRY_DELAY: Duration = Duration::from_millis(250);
+/// How long a save waits for its renewal. The pipeline that waits repeats it.
+const SAVE_WAIT_MAX: Duration = Duration::from_secs(3);
+
+/// The time that this invalidator is active.
+pub struct Term {
+    store: Arc<dyn RecordStore>,
+    statistics: Arc<ElectionStatistics>,
+    contents: Mutex<TermContents>,
+    /// How many changes are stored; `None` once another invalidator is active.
+    progress: watch::Sender<Option<u64>>,
+    /// Whether changes are stored at once, as the invalidator is about to end.
+    is_closing: AtomicBool,
+    wake: Notify,
+}
+
+struct TermContents {
+    /// The version that was stored last, as far as is known.
+    version: RecordVersion,
+    /// What is stored.
+    stored: SharedState,
+    /// What is to be stored, after this many changes.
+    wanted: SharedState,
+    changes: u64,
+    renewed_at: Instant,
+}
+
+/// The result of a renewal.
+enum Renewal {
+    Stored,
+    /// The record is ours, and has another version than was expected: a reply was lost, or the database lost a write.
+    Retry,
+    /// Another invalidator is active.
+    Lost(String),
+}
+
+impl Term {
+    /// A term that begins with `record`, which is stored.
+    pub(super) fn new(
+        store: Arc<dyn RecordStore>,
+        record: ElectionRecord,
+        statistics: Arc<ElectionStatistics>,
+    ) -> Term {
+        statistics.set_active(true);
+        statistics.record_renewal();
+        let ElectionRecord { version, state } = record;
+        let contents =
+            TermContents { version, stored: state.clone(), wanted: state, changes: 0, renewed_at: Instant::now() };
+        Term {
+            store,
+            statistics,
+            contents: Mutex::new(contents),
+            progress: watch::Sender::new(Some(0)),
+            is_closing: AtomicBool::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    /// What is stored.
+    pub fn state(&self) -> SharedState {
+        self.contents.lock().stored.clone()
+    }
+
+    /// Whether the record was renewed so recently that no other invalidator can have replaced it since.
+    pub fn is_certain(&self) -> bool {
+        let renewed_at = self.contents.lock().renewed_at;
+        self.progress.borrow().is_some() && renewed_at.elapsed() < RENEW_EVERY * 2
+    }
+
+    /// Renews the record until another invalidator is active. To be polled for as long as this one is active.
+    pub async fn hold(&self) {
+        let mut throttle = log_throttle();
+        let mut due_at = self.contents.lock().renewed_at + RENEW_EVERY;
+        loop {
+            self.wait_until_due(due_at).await;
+            due_at = Instant::now() + RENEW_EVERY;
+            match self.renew().await {
+                Ok(Renewal::Stored) => self.statistics.set_failure(None),
+                Ok(Renewal::Retry) => due_at = Instant::now(),
+                Ok(Renewal::Lost(other)) => {
+                    tracing::warn!(active = other, "stepping down: another invalidator is active");
+                    self.end();
+                    return;
+                }
+                Err(RecordError(why)) => {
+                    self.statistics.failures.add(1);
+                    if throttle.allow(Instant::now()).is_some() {
+                        tracing::warn!(
+                            why,
+                            "the shared state cannot be renewed; deletes go on, positions are not saved"
+                        );
+                    }
+                    self.statistics.set_failure(Some(why));
+                    sleep(RETRY_DELAY).await;
+                    due_at = Instant::now();
+                }
+            }
+        }
+    }
+
+    /// From now on changes are stored at once: the invalidator is about to end.
+    pub fn begin_close(&self) {
+        self.is_closing.store(true, Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// Gives the record up, so that a standby need not wait until it expires. [`Term::hold`] must not be polled any more.
+    pub async fn resign(&self) {
+        self.is_closing.store(true, Relaxed);
+        // The second attempt is for a renewal whose result is unknown.
+        for _ in 0..2 {
+            match self.replace(String::new()).await {
+                Ok(Renewal::Retry) => {}
+                Ok(Renewal::Stored) => {
+                    tracing::info!("resigned: a standby may become active");
+                    break;
+                }
+                Ok(Renewal::Lost(_)) => break,
+                Err(RecordError(why)) => {
+                    tracing::warn!(why, "cannot resign; a standby becomes active when the record expires");
+                    break;
+                }
+            }
+        }
+        self.end();
+    }
+
+    /// Changes what is to be stored, and waits until it is.
+    pub(super) async fn save(&self, change: impl FnOnce(&mut SharedState)) -> Result<(), RecordError> {
+        let number = {
+            let mut contents = self.contents.lock();
+            change(&mut contents.wanted);
+            if contents.wanted == contents.stored {
+                return match *self.progress.borrow() {
+                    Some(_) => Ok(()),
+                    None => Err(not_active()),
+                };
+            }
+            contents.changes += 1;
+            contents.changes
+        };
+        self.wake.notify_one();
+        let mut progress = self.progress.subscribe();
+        let is_stored = progress.wait_for(|stored| stored.is_none_or(|stored| stored >= number));
+        match timeout(SAVE_WAIT_MAX, is_stored).await {
+            Ok(Ok(stored)) if stored.is_some() => Ok(()),
+            Ok(_) => Err(not_active()),
+            Err(_) => Err(RecordError(format!("the shared state was not renewed within {SAVE_WAIT_MAX:?}"))),
+        }
+    }
+
+    async fn wait_until_due(&self, due_at: Instant) {
+        loop {
+            let due_in = due_at.saturating_duration_since(Instant::now());
+            let has_change = || {
+                let contents = self.contents.lock();
+                contents.wanted != contents.stored
+            };
+            if due_in.is_zero() || (self.is_closing.load(Relaxed) && has_change()) {
+                return;
+            }
+            let _ = timeout(due_in, self.wake.notified()).await;
+        }
+    }
+
+    async fn renew(&self) -> Result<Renewal, RecordError> {
+        let holder = self.contents.lock().version.holder.clone();
+        self.replace(holder).await
+    }
+
+    /// Replaces the record by one of `holder` with what is to be stored.
+    async fn replace(&self, holder: String) -> Result<Renewal, RecordError> {
+        let (expected, record, changes) = {
+            let contents = self.contents.lock();
+            let version = RecordVersion { holder, counter: contents.version.counter + 1 };
+            let record = ElectionRecord { version, state: contents.wanted.clone() };
+            (contents.version.clone(), record, contents.changes)
+        };
+        let started_at = Instant::now();
+        if self.store.replace(Some(&expected), &record).await? {
+            let mut contents = self.contents.lock();
+            contents.version = record.version;
+            contents.stored = record.state;
+            contents.renewed_at = started_at;
+            drop(contents);
+            self.statistics.record_renewal();
+            self.progress.send_replace(Some(changes));
+            return Ok(Renewal::Stored);
+        }
+        match self.store.read().await? {
+            Some(found) if found.version.holder == expected.holder => {
+                let mut contents = self.contents.lock();
+                contents.version = found.version;
+                contents.stored = found.state;
+                Ok(Renewal::Retry)
+            }
+            Some(found) => Ok(Renewal::Lost(found.version.holder)),
+            None => Ok(Renewal::Lost("none: the row was deleted".into())),
+        }
+    }
+
+    fn end(&self) {
+        self.progress.send_replace(None);
+        self.statistics.set_active(false);
+    }
+}
+
+fn not_active() -> RecordError {
+    RecordError("another invalidator is active".into())
+}

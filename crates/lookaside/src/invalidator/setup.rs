@@ -1,0 +1,115 @@
+//! `lookaside invalidator setup`: creates what the invalidator needs in a database, or prints the SQL.
+
+use anyhow::{Result, anyhow, bail};
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::{
+    SourceError,
+    election::{StateLocation, TABLE},
+    source::{
+        SourceUrl,
+        mysql::MysqlConnection,
+        postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql},
+    },
+};
+use std::io::Write as _;
+
+const EXAMPLES: &str = "Examples:
+  lookaside invalidator setup --database postgres://postgres:secret@db.example/shop
+  lookaside invalidator setup --print | psql shop
+
+An application then names keys in its transactions:
+  SELECT lookaside_invalidate('user:42', 'list:users');
+  INSERT INTO lookaside_outbox (key) VALUES ('user:42');
+
+The invalidator itself needs an account with LOGIN and REPLICATION, and wal_level = logical on the server.
+
+The table for an active and a standby invalidator (--shared-state of the daemon), and the rights on it:
+  lookaside invalidator setup --shared-state --account lookaside --database mariadb://root:secret@db.example/shop
+  lookaside invalidator setup --shared-state --account lookaside --database postgres://postgres:secret@db.example/shop";
+
+/// The options of `setup`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct SetupOptions {
+    /// The database, with an account that may create tables and publications in it: postgres://..., or with
+    /// --shared-state mysql:// or mariadb:// and a schema
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "LOOKASIDE_DATABASE",
+        hide_env_values = true,
+        required_unless_present = "print"
+    )]
+    database: Option<SourceUrl>,
+    /// Print the SQL and change nothing
+    #[arg(long)]
+    print: bool,
+    /// The outbox table, as the invalidator's --outbox-table
+    #[arg(long, value_name = "TABLE", default_value = "lookaside_outbox")]
+    outbox_table: String,
+    /// The publication, as the invalidator's --publication
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    publication: String,
+    /// Create the table that an active and a standby invalidator share, and nothing else
+    #[arg(long, requires_all = ["account", "database"])]
+    shared_state: bool,
+    /// The account of the invalidators, which is given the rights on the table (MariaDB, MySQL: of any host)
+    #[arg(long, value_name = "USER", requires = "shared_state")]
+    account: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(options: &SetupOptions) -> Result<()> {
+    let database = options.database.as_deref().unwrap_or_default();
+    if options.shared_state {
+        return set_up_shared_state(options, database);
+    }
+    let sql = setup_sql(&options.publication, &options.outbox_table);
+    if options.print {
+        return print(&sql);
+    }
+    if database.starts_with("mysql://") || database.starts_with("mariadb://") {
+        bail!("MariaDB and MySQL need no preparation but that for a standby: see --shared-state");
+    }
+    let server = PostgresOptions::from_url(database).map_err(|error| anyhow!("--database: {error}"))?;
+    let wal_level = block_on(async {
+        let mut connection = PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?;
+        connection.query(&sql).await?;
+        Ok(connection.query_one("SHOW wal_level").await?)
+    })?;
+    println!("{} is set up: {} and {}", server.database, options.outbox_table, options.publication);
+    if wal_level.as_deref() != Some("logical") {
+        println!("the server must still be restarted after ALTER SYSTEM SET wal_level = logical");
+    }
+    Ok(())
+}
+
+fn set_up_shared_state(options: &SetupOptions, database: &str) -> Result<()> {
+    let location = StateLocation::parse("--database", database, database).map_err(|why| anyhow!(why))?;
+    let sql = location.setup_sql(options.account.as_deref().unwrap_or_default());
+    if options.print {
+        return print(&sql);
+    }
+    block_on(async {
+        match location {
+            StateLocation::Mysql(server, _) => {
+                MysqlConnection::open(&TcpNetwork, &server).await?.query(&sql).await?;
+            }
+            StateLocation::Postgres(server) => {
+                PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?.query(&sql).await?;
+            }
+        }
+        Ok(())
+    })?;
+    println!("the table {TABLE} is set up");
+    Ok(())
+}
+
+fn print(sql: &str) -> Result<()> {
+    Ok(std::io::stdout().write_all(sql.as_bytes())?)
+}
+
+fn block_on<T>(work: impl Future<Output = Result<T, SourceError>>) -> Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(work)?)
+}

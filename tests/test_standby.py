@@ -1,0 +1,489 @@
+"""Two invalidators of one database: one is active, the other takes its place, and no delete is lost in between.
+
+Each test fills all caches, changes each row once while something fails, and waits until no cache anywhere holds an
+older version than the database. How long takeovers took is in the summary of the run.
+"""
+
+import signal
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+from forwarder import Forwarder
+from postgres import Postgres
+from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, free_port, stats
+from replicated import SERVERS, fetched
+
+ROWS = 3_000
+TAKEOVER_S = 5.0
+RECOVERY_S = 60.0
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class PostgresDatabase(Postgres):
+    """PostgreSQL with the methods of the other databases that these tests need."""
+
+    kind = "postgres"
+    errors = (psycopg.Error, OSError)
+
+    def create_versions(self, rows: int) -> None:
+        """Creates a table with the version of each row, and what names keys."""
+        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", self.url]
+        subprocess.run(command, check=True, capture_output=True)
+        with self.connect() as connection:
+            connection.execute("CREATE TABLE versions (id int PRIMARY KEY, version int NOT NULL)")
+            connection.execute(f"INSERT INTO versions SELECT id, 0 FROM generate_series(0, {rows - 1}) id")
+
+    def change(self, row: int) -> str:
+        """The statement that gives a row the next version, and names its key."""
+        changed = f"UPDATE versions SET version = version + 1 WHERE id = {row} RETURNING id"
+        return f"WITH changed AS ({changed}) SELECT lookaside_invalidate('row:' || id) FROM changed"
+
+    def restart(self) -> None:
+        """Starts the server again; its children outlive a killed one by a moment, and keep it from starting."""
+
+        def accepts() -> bool:
+            if self.running.poll() is not None:
+                self.start()
+            return self.accepts()
+
+        self.start()
+        eventually(accepts, "the server accepts connections", 60)
+
+    def run(self, *statements: str) -> list:
+        """Runs statements, and returns the rows of the last one."""
+        with self.connect() as connection:
+            for statement in statements:
+                cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+def url_of(database, port: int | None = None) -> str:
+    """As `--source` takes it, by another port if given, with the account of the invalidators."""
+    scheme = "postgres" if isinstance(database, Postgres) else "mysql"
+    return f"{scheme}://lookaside:secret@127.0.0.1:{port or database.port}/app"
+
+
+class Writer(threading.Thread):
+    """Commits a change of one row after another, through errors, and each at least once."""
+
+    def __init__(self, database, rows: range) -> None:
+        super().__init__(daemon=True)
+        self.database, self.rows = database, rows
+        self.commits = 0
+        # However quick the database is, some commits are left for each fault.
+        self.allowed = 0.0
+        self.is_stopped = False
+        self.start()
+
+    def run(self) -> None:
+        while self.commits < len(self.rows) and not self.is_stopped:
+            with (
+                suppress(*self.database.errors),
+                self.database.connect() as connection,
+                connection.cursor() as cursor,
+            ):
+                while self.commits < len(self.rows) and not self.is_stopped:
+                    eventually(self.may_commit, "more commits are allowed", 120)
+                    cursor.execute(self.database.change(self.rows[self.commits]))
+                    self.commits += 1
+
+    def may_commit(self) -> bool:
+        """Whether the next commit is allowed; an end is."""
+        return self.is_stopped or self.commits < self.allowed * len(self.rows)
+
+    def wait_for(self, share: float) -> None:
+        """Returns after this share of all commits; a tenth more follows."""
+        self.allowed = share + 0.1
+        eventually(lambda: self.commits >= share * len(self.rows), f"{share:.0%} of the commits", 120)
+
+
+SHARED = ("--shared-state", "source")
+
+
+class Member(Process):
+    """An invalidator that may share its state with others."""
+
+    def __init__(self, name: str, url: str, clusters: list[Cluster], folder: Path, *arguments: str) -> None:
+        self.port, self.clusters = free_port(), clusters
+        command = [
+            PROGRAMS / "lookaside-invalidator", "--source", url, "--state-dir", folder / f"state-{name}",
+            "--listen", f"127.0.0.1:{self.port}", *arguments,
+        ]  # fmt: skip
+        for cluster in clusters:
+            command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
+        super().__init__(f"invalidator-{name}", command, folder)
+        self.wait_ready(lambda: answers(self.port))
+
+    def is_active(self) -> bool:
+        """Whether it delivers."""
+        if self.running.poll() is not None:
+            return False
+        found = stats(self.port)
+        states = [value for name, value in found.items() if name.endswith(":state")]
+        return found["role"] == "active" and set(states) == {"running"}
+
+    def role(self) -> str:
+        """`active` or `standby`."""
+        return stats(self.port)["role"]
+
+
+class Region:
+    """A database, two clusters and some invalidators."""
+
+    def __init__(self, database, clusters: list[Cluster], folder: Path, record) -> None:
+        self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
+        self.members: list[Member] = []
+        self.writer: Writer | None = None
+        self.url = url_of(database)
+        database.create_versions(ROWS)
+        self.set_up_account()
+
+    def set_up_account(self) -> None:
+        """Creates the table, and gives an account of the invalidator's own what the documents list."""
+        postgres = ["CREATE ROLE lookaside LOGIN REPLICATION PASSWORD 'secret'"]
+        log = {"mariadb": "BINLOG MONITOR, SLAVE MONITOR", "mysql": "REPLICATION CLIENT"}.get(self.database.kind)
+        binlog = [
+            "CREATE USER lookaside@'%' IDENTIFIED BY 'secret'",
+            f"GRANT REPLICATION SLAVE, {log} ON *.* TO lookaside@'%'",
+        ]
+        self.database.run(*(binlog if log else postgres))
+        self.run_setup()
+
+    def run_setup(self) -> None:
+        """Creates the table if it is missing, and gives the account the rights on it."""
+        command = [
+            PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", "lookaside", "--database",
+            self.database.url if isinstance(self.database, Postgres) else self.database.url(),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def add(self, name: str, *arguments: str, url: str | None = None) -> Member:
+        """Starts one more invalidator."""
+        arguments = arguments or SHARED
+        self.members.append(Member(name, url or self.url, self.clusters, self.folder, *arguments))
+        return self.members[-1]
+
+    def add_pair(self, url: str | None = None) -> tuple[Member, Member]:
+        """Starts an invalidator, which reaches the database at `url` if that is given, and a standby."""
+        active = self.add("a", url=url)
+        eventually(active.is_active, f"the first is active: {active.log()}")
+        standby = self.add("b")
+        eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
+        return active, standby
+
+    def row(self) -> tuple:
+        """The holder and the counter."""
+        return tuple(self.database.run("SELECT holder, counter FROM lookaside_invalidator")[0])
+
+    def wait_takeover(self, standby: Member, since: float, within: float = TAKEOVER_S) -> float:
+        """Returns when `standby` delivers: the seconds since then."""
+        eventually(standby.is_active, f"the standby is active:\n{standby.log()}", 30)
+        seconds = time.monotonic() - since
+        self.record(f"active after {seconds:.2f} s")
+        assert seconds < within, f"{seconds:.2f} s"
+        return seconds
+
+    def begin(self) -> Writer:
+        """Fills all caches and begins to change every row."""
+        values = {f"row:{row}": str(version) for row, version in self.versions().items()}
+        for cluster in self.clusters:
+            assert cluster.client(30).set_many(values) == []
+        self.writer = Writer(self.database, range(ROWS))
+        return self.writer
+
+    def versions(self) -> dict[int, int]:
+        """The versions of all rows in the database."""
+        return dict(self.database.run("SELECT id, version FROM versions"))
+
+    def stale(self, cluster: Cluster, versions: dict[int, int]) -> list[str]:
+        """Cached values that are older than these versions, in any process of a cluster."""
+        keys = [f"row:{row}" for row in versions]
+        found = []
+        for port in [*cluster.ports, *(server.port for server in (*cluster.servers, cluster.gutter))]:
+            client = connect(port, 30)
+            for first in range(0, len(keys), 1_000):
+                found += [
+                    f"{cluster.name}: {key} = {value.decode()}, in the database {versions[int(key[4:])]}"
+                    for key, value in client.get_many(keys[first : first + 1_000]).items()
+                    if int(value) < versions[int(key[4:])]
+                ]
+            client.close()
+        return found
+
+    def finish(self) -> None:
+        """Waits until all is committed, and no cache holds an older value than the database."""
+        self.writer.allowed = 1.0
+        self.writer.join(120)
+        assert not self.writer.is_alive() and self.writer.commits == ROWS
+        versions = self.versions()
+        assert min(versions.values()) > 0
+        start = time.monotonic()
+        while left := [stale for cluster in self.clusters for stale in self.stale(cluster, versions)]:
+            assert time.monotonic() < start + RECOVERY_S, f"{len(left)} values stay stale: {left[:5]}"
+        active = [member for member in self.members if member.is_active()]
+        assert len(active) == 1
+
+    def losses(self) -> list[str]:
+        """What the invalidators that run have counted as lost."""
+        found = [stats(member.port) for member in self.members if member.running.poll() is None]
+        return [name for one in found for name in ("positions_lost", "spool_gaps") if one[name] != "0"]
+
+    def stop(self) -> None:
+        """Stops all that was started here."""
+        if self.writer:
+            self.writer.is_stopped = True
+        for member in self.members:
+            with suppress(ProcessLookupError):
+                member.running.send_signal(signal.SIGCONT)
+            member.stop()
+
+
+@pytest.fixture(params=[*SERVERS, "postgres"])
+def database(request, tmp_path):
+    """A server of each kind."""
+    if request.param == "mysql" and not fetched("mysql"):
+        pytest.skip("MySQL has not been fetched: run tests/fetch_database mysql")
+    database = PostgresDatabase(tmp_path) if request.param == "postgres" else SERVERS[request.param](tmp_path)
+    yield database
+    database.stop()
+    if request.param == "postgres":
+        database.remove()
+
+
+@pytest.fixture
+def clusters(tmp_path):
+    """Two clusters that may be flushed."""
+    clusters = [Cluster(name, tmp_path, ("--enable-flush-cmd",)) for name in ("one", "two")]
+    yield clusters
+    for cluster in clusters:
+        cluster.stop()
+
+
+@pytest.fixture
+def region(database, clusters, tmp_path, request):
+    """A region without an invalidator yet."""
+
+    def record(text: str) -> None:
+        name = request.node.name.removeprefix("test_")
+        request.node.user_properties.append(("recovery", f"{name}: {text}"))
+
+    region = Region(database, clusters, tmp_path, record)
+    yield region
+    region.stop()
+
+
+def test_killed_active(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    killed_at = time.monotonic()
+    active.kill()
+    region.wait_takeover(standby, killed_at)
+    region.finish()
+
+
+def test_active_that_hangs_and_resumes(region):
+    """The old one has a full memory of positions and deletes; nothing of that may count any more."""
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    stopped_at = time.monotonic()
+    active.running.send_signal(signal.SIGSTOP)
+    region.wait_takeover(standby, stopped_at)
+    holder, counter = region.row()
+    active.running.send_signal(signal.SIGCONT)
+    eventually(lambda: active.role() == "standby", "the old one steps down")
+    assert "stepping down" in active.log()
+    region.finish()
+    assert region.row()[0] == holder and region.row()[1] > counter
+    assert not region.losses()
+
+
+def test_active_cut_off_from_the_database(region):
+    """Its connections stay open at the database, and so does its session that reads the slot of PostgreSQL."""
+    link = Forwarder(region.database.port)
+    try:
+        active, standby = region.add_pair(url_of(region.database, link.port))
+        writer = region.begin()
+        writer.wait_for(0.2)
+        cut_at = time.monotonic()
+        link.cut()
+        region.wait_takeover(standby, cut_at)
+        assert active.role() == "active", "it cannot know"
+        writer.wait_for(0.5)
+        link.heal()
+        eventually(lambda: active.role() == "standby", "the old one steps down")
+        region.finish()
+        assert not region.losses()
+    finally:
+        link.close()
+
+
+def test_killed_database(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    region.database.kill()
+    killed_at = time.monotonic()
+    region.database.restart()
+    eventually(lambda: active.is_active() or standby.is_active(), "one is active", 60)
+    region.record(f"active {time.monotonic() - killed_at:.2f} s after the kill of the database")
+    region.finish()
+
+
+def test_orderly_end_hands_over_at_once(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    ended_at = time.monotonic()
+    assert active.stop() == 0, active.log()
+    region.wait_takeover(standby, ended_at, 2.5)
+    region.finish()
+
+
+def test_third_one_waits_for_both(region):
+    active, standby = region.add_pair()
+    third = region.add("c")
+    eventually(lambda: "this is a standby" in third.log(), "it has seen the active one")
+    writer = region.begin()
+    writer.wait_for(0.2)
+    standby.kill()
+    writer.wait_for(0.4)
+    assert third.role() == "standby"
+    killed_at = time.monotonic()
+    active.kill()
+    region.wait_takeover(third, killed_at)
+    region.finish()
+
+
+def test_repeated_takeovers_under_load(region):
+    active, standby = region.add_pair()
+    writer = region.begin()
+    for turn, share in enumerate((0.1, 0.25, 0.4, 0.55, 0.7, 0.85)):
+        writer.wait_for(share)
+        since = time.monotonic()
+        match turn % 3:
+            case 0:
+                active.kill()
+            case 1:
+                active.running.send_signal(signal.SIGSTOP)
+            case 2:
+                active.stop()
+        region.wait_takeover(standby, since)
+        match turn % 3:
+            case 1:
+                active.running.send_signal(signal.SIGCONT)
+                eventually(lambda active=active: active.role() == "standby", "the old one steps down")
+            case _:
+                active.start()
+                active.wait_ready(lambda active=active: answers(active.port))
+        active, standby = standby, active
+    region.finish()
+    assert stats(active.port)["positions_lost"] == "0"
+
+
+def test_takeover_while_a_cluster_is_down(region):
+    """Its deletes are in the database's log alone, wherever the first invalidator had kept them."""
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    cluster = region.clusters[1]
+    cluster.router.kill()
+    writer.wait_for(0.4)
+    before = stats(active.port)["cluster:two:position"]
+    eventually(lambda: stats(active.port)["cluster:one:position"] != before, "the other cluster goes on")
+    writer.wait_for(0.6)
+    active.kill()
+    eventually(lambda: stats(standby.port)["role"] == "active", "the standby is active")
+    writer.wait_for(0.8)
+    cluster.router.start()
+    cluster.router.wait_ready(lambda: answers(cluster.port))
+    eventually(standby.is_active, "the cluster catches up")
+    region.finish()
+    assert stats(standby.port)["positions_lost"] == "0"
+
+
+def test_one_invalidator_becomes_two(region):
+    """It begins at the position in its folder. The slot of PostgreSQL may be beyond that: the clusters are flushed."""
+    flush = ("--on-position-lost", "flush")
+    single = region.add("a", *flush)
+    eventually(single.is_active, "it runs by itself")
+    writer = region.begin()
+    writer.wait_for(0.2)
+    single.kill()
+    writer.wait_for(0.4)
+    active = region.add("a", *SHARED, *flush)
+    eventually(active.is_active, "it is active")
+    assert "beginning at the position in --state-dir" in active.log()
+    region.add("b", *SHARED, *flush)
+    region.finish()
+    if region.database.kind != "postgres":
+        assert stats(active.port)["positions_lost"] == "0"
+
+
+def test_failover_to_a_promoted_replica(region, tmp_path):
+    """The table is in the log, so the replica has it."""
+    if region.database.kind == "postgres":
+        pytest.skip("the slot is missing on a promoted server of PostgreSQL: the position is lost there")
+    replica = type(region.database)(tmp_path, server_id=2)
+    link = Forwarder(region.database.port)
+    try:
+        replica.follow(region.database)
+        region.url = url_of(region.database, link.port)
+        region.add_pair()
+        writer = region.begin()
+        writer.wait_for(0.2)
+        eventually(lambda: not writer.may_commit(), "the writer pauses")
+        # Replication is asynchronous: nothing may be lost, not even a renewal.
+        lock = region.database.connect()
+        lock.cursor().execute("FLUSH TABLES WITH READ LOCK")
+        tables = ("versions", "lookaside_invalidator")
+
+        def is_replicated() -> bool:
+            with suppress(*replica.errors):
+                return all(
+                    replica.run(f"SELECT * FROM {t}") == region.database.run(f"SELECT * FROM {t}") for t in tables
+                )
+            return False
+
+        eventually(is_replicated, "the replica has everything", 60)
+        region.database.kill()
+        killed_at = time.monotonic()
+        replica.promote()
+        region.database = writer.database = replica
+        link.switch(replica.port)
+        eventually(lambda: any(member.is_active() for member in region.members), "one is active", 60)
+        region.record(f"active {time.monotonic() - killed_at:.2f} s after the kill of the primary")
+        region.finish()
+    finally:
+        region.stop()
+        link.close()
+        replica.stop()
+
+
+def test_one_write_a_second_however_busy(region):
+    """A write is a commit, which moves the position, which is saved."""
+    region.add("a")
+    writer = region.begin()
+    writer.wait_for(0.1)
+    (_, before), since = region.row(), time.monotonic()
+    writer.allowed = 1.0
+    writer.join(120)
+    (_, after), seconds = region.row(), time.monotonic() - since
+    assert after - before <= seconds + 2, f"{after - before} writes in {seconds:.1f} s"
+
+
+def test_missing_table_is_named_and_used_once_it_is_there(region):
+    region.database.run("DROP TABLE lookaside_invalidator")
+    member = region.add("a")
+    eventually(lambda: "CREATE TABLE IF NOT EXISTS" in member.log(), "the log has the statement")
+    assert member.role() == "standby" and int(stats(member.port)["shared_state_failures"]) > 0
+    region.run_setup()
+    eventually(member.is_active, "it is active")
