@@ -76,7 +76,7 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
 	PYTHONPATH=tests:. $(PYTHON) -m chaos $(CHAOS)
 
-staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (three minutes)
+staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (four minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
 
