@@ -27,6 +27,8 @@ class CommitLog(abc.ABC):
     name: str
     # The database's own reader of its log.
     reader: str | None = None
+    # Transactions of a round. They should take its reader seconds, so that the start of a program does not count.
+    commits: int = 60_000
 
     @property
     @abc.abstractmethod
@@ -151,7 +153,7 @@ class MysqlLog(Binlog):
 class PostgresLog(CommitLog):
     """The installed PostgreSQL. What a slot has passed cannot be read again: each reader of a round has its own."""
 
-    name, reader = "PostgreSQL", "pg_recvlogical"
+    name, reader, commits = "PostgreSQL", "pg_recvlogical", 300_000
 
     def __init__(self, folder: Path) -> None:
         self.server = Postgres(folder)
