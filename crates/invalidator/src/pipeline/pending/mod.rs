@@ -18,8 +18,9 @@
 //!   single commit names more. Nothing is admitted while the retry queue holds `retry_queue_keys_max` keys or
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
-//! * While the cluster is not reachable, nothing is admitted once `keys_max` keys are pending in and outside the retry
-//!   queue: the database's log keeps the rest, at no cost in memory.
+//! * While the cluster is not reachable, and then until the keys that had failed have been sent again, nothing is
+//!   admitted once `keys_max` keys are pending in and outside the retry queue: the database's log keeps the rest, at no
+//!   cost in memory.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released. A fresh delete that
 //!   is refused uses no capacity any more.
@@ -114,7 +115,7 @@ impl PendingDeletes {
     pub fn is_blocked(&self) -> bool {
         self.retries.len() >= self.limits.retry_queue_keys_max
             || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
-            || (!self.is_reachable && self.keys() >= self.limits.keys_max)
+            || ((!self.is_reachable || self.retries.has_released()) && self.keys() >= self.limits.keys_max)
     }
 
     /// Records whether any delete can be delivered.
