@@ -78,7 +78,7 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 chaos: install build ## real processes and a MariaDB under a seeded schedule of faults; every read is checked (CHAOS="--help" lists the options)
 	PYTHONPATH=tests:. $(PYTHON) -m chaos $(CHAOS)
 
-staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (three minutes)
+staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (four minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
 
@@ -115,8 +115,8 @@ packets: install ## packets of deletes beside those of each delete by itself, at
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.delete_packets --report
 
-bench-invalidator: install ## the invalidator's rate against mariadb-binlog's, its memory while a cluster is down, commit to empty (two minutes)
-	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
+bench-invalidator: install ## the invalidator's rate against each database's own reader, its memory while a cluster is down, commit to empty (eight minutes)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report
 
 connections: ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers

@@ -151,9 +151,9 @@ def connect(port: int, timeout: float = 5, host: str = "127.0.0.1") -> Client:
     return Client((host, port), connect_timeout=timeout, timeout=timeout, default_noreply=False)
 
 
-def stats(port: int, host: str = "127.0.0.1") -> dict[str, str]:
+def stats(port: int, host: str = "127.0.0.1", timeout: float = 5) -> dict[str, str]:
     """`stats` of any daemon."""
-    client = connect(port, host=host)
+    client = connect(port, timeout, host)
     try:
         return {
             name.decode(): str(value.decode() if isinstance(value, bytes) else value)

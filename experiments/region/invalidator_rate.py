@@ -1,188 +1,243 @@
-"""How fast the invalidator reads MariaDB's binlog and deletes, its memory while a cluster is down, and how late deletes
-are.
+"""How fast the invalidator reads each database's commit log and deletes, its memory while a cluster is down, and how
+late deletes are.
 
-What: COMMITS transactions that each name a key of its own are written before anything reads them. Then, from the same
-position and in turns,
+Rate: in each of ROUNDS rounds transactions that each name a key of their own are written before anything reads them.
+Then, from the same position and in turns,
 
-* `mariadb-binlog --read-from-remote-server` prints them to /dev/null: the database's own reader, which sends nothing;
-* the invalidator reads them, waits at its gate, and deletes each key in a cluster of two servers behind a router.
+* the database's own reader (`mariadb-binlog`, `mysqlbinlog`, `pg_recvlogical`) reads them from the server, and prints
+  them to /dev/null;
+* the invalidator reads them, waits at its gate, and deletes each key in a cluster of two servers behind a router, from
+  its start until all deletes are acknowledged.
 
-The ratio of their rates is held against BAR_RATIO. Memory is the peak of the invalidator's resident size (`VmHWM`)
-when it reads no further because no router of its cluster runs. Commit to empty is measured from outside, one
-commit after the other: from sending COMMIT to the first get through the router that misses.
+The ratio of their rates is held against BAR_RATIO. SQLite has no such reader.
 
-    make bench-invalidator      some two minutes; --report writes docs/measurements/invalidator.md
+Memory: a cluster's router is down while the commits of HOUR_S seconds at HOUR_COMMITS_PER_S are written, as fast as the
+database takes them. The invalidator runs meanwhile, until it reads no further, and then until the cluster is back and
+has all deletes. The figure is the peak of its resident size (`VmHWM`).
+
+Commit to empty is measured from outside, at SAMPLES_PER_S commits a second: from sending COMMIT to the first get
+through the router that misses.
+
+    make bench-invalidator      some eight minutes; --report writes docs/measurements/invalidator.md
+    --only NAME                 one database: MariaDB, MySQL, PostgreSQL or SQLite; prints and writes no page
 """
 
 import contextlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from mariadb import LOCAL, PASSWORD, USER, MariaDb
-from processes import PROGRAMS, ROOT, Cluster, Invalidator, Process, answers, connect, eventually, free_port, stats
+from processes import PROGRAMS, ROOT, Cluster, Invalidator, answers, connect, eventually, stats
 
 from experiments import command_line, machine_facts
+from experiments.region.commit_logs import COMMIT_LOGS, CommitLog
 
-COMMITS, ROUNDS, SAMPLES = 100_000, 3, 500
+ROUNDS = 3
+HOUR_S, HOUR_COMMITS_PER_S = 3_600, 100
+SAMPLES, SAMPLES_PER_S = 1_000, 100
 BAR_RATIO, BAR_MIB, BAR_P99_MS = 0.5, 64, 20
 REPORT = ROOT / "docs" / "measurements" / "invalidator.md"
 
-WRITE = f"""
-CREATE PROCEDURE app.write_commits()
-BEGIN
-  FOR number IN 1..{COMMITS} DO
-    INSERT INTO lookaside_outbox VALUES (CONCAT('user:', number, ':profile'));
-  END FOR;
-END
-"""
 
-
-def end_of_log(cursor) -> str:
-    """The position after the newest commit."""
-    cursor.execute("SELECT @@global.gtid_binlog_pos")
-    return cursor.fetchone()[0]
-
-
-def write_commits(database: MariaDb) -> tuple[str, str]:
-    """Writes COMMITS transactions; the positions before and after them."""
-    with database.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-        cursor.execute("CREATE TABLE lookaside_outbox (`key` VARBINARY(250) NOT NULL) ENGINE=InnoDB")
-        cursor.execute(WRITE)
-        start = end_of_log(cursor)
-        cursor.execute("CALL write_commits()")
-        return start, end_of_log(cursor)
-
-
-def dump_seconds(database: MariaDb, start: str) -> float:
-    """How long the database's own reader takes."""
-    command = [
-        "mariadb-binlog", "--no-defaults", "--read-from-remote-server", "--protocol=tcp", f"--host={LOCAL}",
-        f"--port={database.port}", f"--user={USER}", f"--password={PASSWORD}", f"--start-position={start}",
-        "--to-last-log", "binlog.000001",
-    ]  # fmt: skip
+def seconds_of(action) -> float:
+    """How long an action takes."""
     begun = time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    action()
     return time.monotonic() - begun
 
 
-def invalidate_seconds(database: MariaDb, cluster: Cluster, start: str, end: str) -> tuple[float, dict[str, str]]:
-    """How long the invalidator takes from its start to the saved position after the last commit; its statistics."""
+def read_stats(invalidator: Invalidator) -> dict[str, str]:
+    """`stats`, which may wait for the processor while deletes are sent."""
+    return stats(invalidator.port, timeout=60)
+
+
+def wait_until_deleted(invalidator: Invalidator, keys: int, seconds: float) -> dict[str, str]:
+    """Returns the statistics when that many deletes are acknowledged, and none is pending."""
+    figures: dict[str, str] = {}
+
+    def is_done() -> bool:
+        figures.update(read_stats(invalidator))
+        return int(figures["invalidations_total"]) >= keys and figures["cluster:one:pending_keys"] == "0"
+
+    eventually(is_done, f"{keys} deletes are acknowledged", seconds)
+    return figures
+
+
+def measure_round(log: CommitLog, cluster: Cluster, number: int) -> dict:
+    """The rate of the database's own reader, and ours, one after the other."""
     with tempfile.TemporaryDirectory(prefix="lookaside-rate-") as name:
-        folder = Path(name)
-        begun = time.monotonic()
-        invalidator = Invalidator(database.url, [cluster], folder / "state", folder, "--from", start)
-        try:
-            done = "all is acknowledged"
-            eventually(lambda: stats(invalidator.port)["cluster:one:position"] == end, done, 300)
-            return time.monotonic() - begun, stats(invalidator.port)
-        finally:
-            invalidator.stop()
+        folder, figures = Path(name), {}
+        arguments = log.begin_round(cluster, folder)
+        log.write(log.commits, f"round:{number}:")
 
+        def invalidate() -> None:
+            invalidator = Invalidator(log.url, [cluster], folder / "state", folder, *arguments)
+            try:
+                figures.update(wait_until_deleted(invalidator, log.commits, 300))
+            finally:
+                invalidator.stop()
 
-def peak_mib(database: MariaDb, start: str) -> float:
-    """The invalidator's peak memory when it reads no further because its cluster is down."""
-    with tempfile.TemporaryDirectory(prefix="lookaside-rate-") as name:
-        port = free_port()
-        command = [
-            PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", name, "--from", start,
-            "--listen", f"127.0.0.1:{port}", "--cluster", f"one=127.0.0.1:{free_port()}",
-        ]  # fmt: skip
-        invalidator = Process("invalidator", command, Path(name))
-        try:
-            invalidator.wait_ready(lambda: answers(port))
-            eventually(lambda: stats(port)["cluster:one:state"] == "blocked", "no more keys are read", 120)
-            status = Path(f"/proc/{invalidator.running.pid}/status").read_text()
-            return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
-        finally:
-            invalidator.stop()
-
-
-def commit_to_empty_ms(database: MariaDb, cluster: Cluster) -> list[float]:
-    """The time of each of SAMPLES commits, in order of size."""
-    with tempfile.TemporaryDirectory(prefix="lookaside-rate-") as name, contextlib.ExitStack() as stack:
-        invalidator = Invalidator(database.url, [cluster], Path(name) / "state", Path(name))
-        stack.callback(invalidator.stop)
-        client, connection = connect(cluster.port), stack.enter_context(database.connect())
-        times = []
-        with connection.cursor() as cursor:
-            for number in range(SAMPLES):
-                assert client.set(f"sample:{number}", "old")
-                cursor.execute("BEGIN")
-                cursor.execute("INSERT INTO lookaside_outbox VALUES (%s)", (f"sample:{number}",))
-                begun = time.monotonic()
-                cursor.execute("COMMIT")
-                while client.get(f"sample:{number}") is not None:
-                    assert time.monotonic() < begun + 30
-                times.append((time.monotonic() - begun) * 1e3)
-        return sorted(times)
-
-
-def measure() -> dict:
-    """All figures."""
-    with tempfile.TemporaryDirectory(prefix="lookaside-rate-") as name, contextlib.ExitStack() as stack:
-        database = MariaDb(Path(name))
-        stack.callback(database.stop)
-        cluster = Cluster("one", Path(name))
-        stack.callback(cluster.stop)
-        start, end = write_commits(database)
-        rounds = []
-        for _ in range(ROUNDS):
-            dump_s = dump_seconds(database, start)
-            ours_s, figures = invalidate_seconds(database, cluster, start, end)
-            rounds.append({"dump_per_s": COMMITS / dump_s, "ours_per_s": COMMITS / ours_s, "ratio": dump_s / ours_s})
-            print(rounds[-1], file=sys.stderr, flush=True)
-        times = commit_to_empty_ms(database, cluster)
+        sides = {"reader": log.read, "ours": invalidate}
+        order = list(sides) if number % 2 else list(reversed(sides))
+        taken_s = {side: seconds_of(sides[side]) for side in order}
         return {
-            "commits": COMMITS,
-            "rounds": rounds,
-            "ratio": statistics.median(run["ratio"] for run in rounds),
+            "commits": log.commits,
+            "reader_per_s": log.commits / taken_s["reader"],
+            "ours_per_s": log.commits / taken_s["ours"],
+            "ratio": taken_s["reader"] / taken_s["ours"],
             "keys_per_batch": float(figures["keys_per_batch"]),
             "keys_per_packet": float(figures["keys_per_packet"]),
-            "peak_mib": peak_mib(database, start),
-            "commit_to_empty_ms": {"p50": times[SAMPLES // 2], "p99": times[SAMPLES * 99 // 100], "max": times[-1]},
         }
 
 
-def report(results: dict, facts: dict[str, str]) -> str:
-    """The page."""
-    rows = [
-        f"| {number} | {run['dump_per_s']:,.0f} | {run['ours_per_s']:,.0f} | **{run['ratio']:.2f}** |"
-        for number, run in enumerate(results["rounds"], 1)
+def measure_hour(log: CommitLog, folder: Path) -> dict:
+    """The peak memory while a cluster is down, and until it has caught up."""
+    commits = HOUR_S * HOUR_COMMITS_PER_S
+    with contextlib.ExitStack() as stack:
+        cluster = Cluster("one", folder)
+        stack.callback(cluster.stop)
+        cluster.router.kill()
+        arguments = log.begin_round(cluster, folder)
+        invalidator = Invalidator(log.url, [cluster], folder / "state", folder, *arguments)
+        stack.callback(invalidator.stop)
+        written_s = seconds_of(lambda: log.write(commits, "hour:"))
+        eventually(lambda: log.is_read(read_stats(invalidator), commits), "nothing more is read", 300)
+        down_mib = peak_mib(invalidator)
+        cluster.router.start()
+        cluster.router.wait_ready(lambda: answers(cluster.port))
+        caught_up_s = seconds_of(lambda: wait_until_deleted(invalidator, commits, 600))
+        return {
+            "commits": commits,
+            "written_per_s": commits / written_s,
+            "down_mib": down_mib,
+            "peak_mib": peak_mib(invalidator),
+            "caught_up_s": caught_up_s,
+        }
+
+
+def peak_mib(invalidator: Invalidator) -> float:
+    """The peak of its resident memory so far."""
+    status = Path(f"/proc/{invalidator.running.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
+
+
+def measure_latency(log: CommitLog, cluster: Cluster) -> dict[str, float]:
+    """Commit to empty, in milliseconds."""
+    with tempfile.TemporaryDirectory(prefix="lookaside-rate-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        arguments = log.begin_round(cluster, folder)
+        invalidator = Invalidator(log.url, [cluster], folder / "state", folder, *arguments)
+        stack.callback(invalidator.stop)
+        client, begin = connect(cluster.port), log.writer()
+        times, due = [], time.monotonic()
+        for number in range(SAMPLES):
+            due = max(due + 1 / SAMPLES_PER_S, time.monotonic())
+            assert client.set(f"sample:{number}", "old")
+            commit = begin(f"sample:{number}")
+            time.sleep(max(0.0, due - time.monotonic()))
+            begun = time.monotonic()
+            commit()
+            while client.get(f"sample:{number}") is not None:
+                assert time.monotonic() < begun + 30, f"sample {number} is not deleted"
+            times.append((time.monotonic() - begun) * 1e3)
+        times.sort()
+        return {"p50": times[SAMPLES // 2], "p99": times[SAMPLES * 99 // 100], "max": times[-1]}
+
+
+def measure(kind: type[CommitLog]) -> dict:
+    """All figures of a database."""
+    with tempfile.TemporaryDirectory(prefix="lookaside-rate-") as name, contextlib.ExitStack() as stack:
+        folders = {part: Path(name) / part for part in ("database", "cluster", "hour")}
+        for folder in folders.values():
+            folder.mkdir()
+        log = kind(folders["database"])
+        stack.callback(log.stop)
+        with contextlib.ExitStack() as clusters:
+            cluster = Cluster("one", folders["cluster"])
+            clusters.callback(cluster.stop)
+            rounds = [measure_round(log, cluster, number) for number in range(ROUNDS)] if log.reader else []
+            latency_ms = measure_latency(log, cluster)
+        results = {
+            "database": log.name,
+            "reader": log.reader,
+            "rounds": rounds,
+            "ratio": statistics.median(one["ratio"] for one in rounds) if rounds else None,
+            "commit_to_empty_ms": latency_ms,
+            "hour": measure_hour(log, folders["hour"]),
+        }
+        print(results, file=sys.stderr, flush=True)
+        return results
+
+
+def verdict(is_met: bool) -> str:
+    """How a bar is shown."""
+    return "met" if is_met else "**missed**"
+
+
+def rate_rows(results: dict) -> list[str]:
+    """The rounds of a database."""
+    return [
+        f"| {results['database']}, `{results['reader']}` | {number} | {one['commits']:,} | {one['reader_per_s']:,.0f} |"
+        f" {one['ours_per_s']:,.0f} | {one['ratio']:.2f} | {one['keys_per_batch']:,.0f} |"
+        f" {one['keys_per_packet']:.0f} |"
+        for number, one in enumerate(results["rounds"], 1)
     ]
-    latency = results["commit_to_empty_ms"]
 
-    def verdict(is_kept: bool) -> str:
-        return "kept" if is_kept else "**not kept**"
 
+def bar_rows(results: dict) -> list[str]:
+    """The bars of a database."""
+    name, ratio, hour, latency = (results[part] for part in ("database", "ratio", "hour", "commit_to_empty_ms"))
+    rows = []
+    if ratio is not None:
+        rows.append(
+            f"| {name} | at least {BAR_RATIO:.0%} of the rate of `{results['reader']}` | {ratio:.0%} (median) |"
+            f" {verdict(ratio >= BAR_RATIO)} |"
+        )
+    rows.append(
+        f"| {name} | under {BAR_MIB} MiB while a cluster is down for an hour | {hour['down_mib']:.0f} MiB; then"
+        f" {hour['peak_mib']:.0f} MiB, until it has caught up after {hour['caught_up_s']:.0f} s |"
+        f" {verdict(hour['down_mib'] < BAR_MIB)} |"
+    )
+    rows.append(
+        f"| {name} | commit to empty, p99, under {BAR_P99_MS} ms | {latency['p99']:.1f} ms (p50 {latency['p50']:.1f},"
+        f" max {latency['max']:.1f}) | {verdict(latency['p99'] < BAR_P99_MS)} |"
+    )
+    return rows
+
+
+def report(results: list[dict], facts: dict[str, str]) -> str:
+    """The page."""
+    bars = "\n".join(row for one in results for row in bar_rows(one))
+    rates = "\n".join(row for one in results for row in rate_rows(one))
+    machine = "\n".join(f"* {name}: {value}" for name, value in facts.items())
     return f"""# How fast the invalidator is
 
-`make bench-invalidator` measures this and writes this page, with MariaDB on the same machine. {COMMITS:,} transactions,
-each with a key of its own, are read from the same position by `mariadb-binlog --read-from-remote-server`, which sends
-nothing, and by the invalidator, from its start to the saved position after the last one.
+`make bench-invalidator` measures this and writes this page, with the databases on the same machine.
 
-| round | mariadb-binlog, commits/s | invalidator, commits/s | ratio |
+| database | bar | measured | |
 |---|---|---|---|
-{chr(10).join(rows)}
+{bars}
 
-| aim | measured | |
-|---|---|---|
-| at least {BAR_RATIO:.0%} of the rate of the database's own reader | {results["ratio"]:.0%} (median) \
-| {verdict(results["ratio"] >= BAR_RATIO)} |
-| under {BAR_MIB} MiB while a cluster is down, with {COMMITS:,} commits to read | {results["peak_mib"]:.0f} MiB \
-| {verdict(results["peak_mib"] < BAR_MIB)} |
-| commit to empty, p99, under {BAR_P99_MS} ms | {latency["p99"]:.1f} ms (p50 {latency["p50"]:.1f}, max \
-{latency["max"]:.1f}; {SAMPLES} commits) | {verdict(latency["p99"] < BAR_P99_MS)} |
+**Rate.** In each round transactions are written, each with a key of its own. Then they are read from the same position,
+in turns, by the database's own reader, which prints them to /dev/null, and by the invalidator, from its start until all
+deletes are acknowledged. SQLite has no such reader.
 
-While it caught up a batch held {results["keys_per_batch"]:,.0f} keys, and a packet {results["keys_per_packet"]:.0f}
-deletes. Commit to empty is from sending COMMIT to the first get that misses.
+| reader | round | commits | reader, a second | invalidator, a second | ratio | keys per batch | deletes per packet |
+|---|---|---|---|---|---|---|---|
+{rates}
 
-{chr(10).join(f"* {name}: {value}" for name, value in facts.items())}
+**Memory.** The router of the only cluster is down while {HOUR_S * HOUR_COMMITS_PER_S:,} commits are written: those of
+an hour at {HOUR_COMMITS_PER_S} a second, as fast as the database takes them. The figures are the peaks of the
+invalidator's resident memory: until it reads no further, and until the cluster is back and has all deletes. The bar is
+for the first.
+
+**Commit to empty** is from sending COMMIT to the first get through the router that misses: {SAMPLES:,} commits, at
+{SAMPLES_PER_S} a second at most.
+
+{machine}
 """
 
 
@@ -190,13 +245,14 @@ def main() -> int:
     """Measures, prints the results as JSON and writes the page."""
     parser = command_line.parser(__doc__)
     parser.add_argument("--report", action="store_true", help=f"write {REPORT.relative_to(ROOT)}")
+    parser.add_argument("--only", choices=[kind.name for kind in COMMIT_LOGS], help="one database, and no page")
     options = parser.parse_args()
 
     def run() -> None:
         facts = {**machine_facts.facts(), "build": PROGRAMS.name}
-        results = measure()
+        results = [measure(kind) for kind in COMMIT_LOGS if options.only in (None, kind.name)]
         command_line.print_results(results)
-        if options.report:
+        if options.report and not options.only:
             REPORT.write_text(report(results, facts))
 
     return command_line.run_measurement("invalidator_rate", run)

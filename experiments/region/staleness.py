@@ -8,18 +8,18 @@ such read was seen. Reported are its median, 99th percentile and maximum, the re
 that a page of keys took.
 
 How: the fault injector of tests/chaos with the faults below instead of a seed's. Every key of a page is read some
-sixty times a second in each cluster, which is the resolution. The routers have their default timeouts. The programs'
-build hardly matters: the figures are timeouts.
+sixty times a second in each cluster, which is the resolution. The routers have their default timeouts; those of cluster
+`two` are started with `--wait-for-invalidator`. The programs' build hardly matters: the figures are timeouts.
 
-    make staleness       some three minutes; writes docs/measurements/staleness.md and its picture
+    make staleness       four minutes; writes docs/measurements/staleness.md and its picture
     --check              exit status 1 if an old value was visible for longer than AIM_MS, in a scenario with one fault
                          of a process that readers and deletes can do without
-    --wait-for-invalidator SECONDS   the routers', for the scenario in which both are killed
 """
 
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chaos import report as chaos_report
@@ -30,7 +30,7 @@ from chaos.run import Outcome, Settings, run
 from processes import PROGRAMS, ROOT
 
 from experiments import command_line, machine_facts
-from experiments.plots import lines
+from experiments.plots import panels
 
 FAULT_S, REST_S = 6.0, 6.0
 LOAD = Load(keys=48, readers=8, reads=6000.0, page=24, writers=4, writes=40.0, own_deletes=0.0)
@@ -38,35 +38,81 @@ LOAD = Load(keys=48, readers=8, reads=6000.0, page=24, writers=4, writes=40.0, o
 BEFORE_S = 0.5
 AIM_MS = 1000
 OLD_MS = 500
+MARKS_MS = (1, 10, 100, 1000, 10_000)
+GATE_S = 10
+LAYOUT = Layout(cluster_router_options={"two": ("--wait-for-invalidator", str(GATE_S))})
 
 REPORT = ROOT / "docs" / "measurements" / "staleness.md"
 PICTURES = ROOT / "docs" / "measurements" / "pictures"
 
+ONE = "One process that readers and deletes can do without"
+SEVERAL = "Two processes at once"
+SOURCE = "What all deletes come from"
+
 
 @dataclass(frozen=True)
 class Scenario:
-    """Processes of cluster `one`, or all that share its database, that fail together."""
+    """Processes of a cluster, or all that share its database, that fail together."""
 
     name: str
     kind: str
     targets: tuple[str, ...]
-    # Whether old values must not be read for longer than AIM_MS.
-    has_aim: bool = True
+    panel: str
 
+    @property
+    def has_aim(self) -> bool:
+        """Whether old values must not be read for longer than AIM_MS."""
+        return self.panel == ONE
+
+
+ROUTERS_KILLED = "both routers are killed"
+WAITING_ROUTERS_KILLED = "both routers are killed that wait for the invalidator"
+DATABASE_KILLED, DATABASE_HANGS = "the database is killed", "the database hangs"
+SERVER_AND_GUTTER_HANG = "a server and the gutter hang"
+SERVER_HANGS, GUTTER_HANGS, ROUTER_HANGS = "a server hangs", "the gutter hangs", "a router hangs"
 
 SCENARIOS = (
-    Scenario("none", "", ()),
-    Scenario("a server hangs", "hang", ("one-server-1",)),
-    Scenario("a server is killed", "kill", ("one-server-1",)),
-    Scenario("the gutter hangs", "hang", ("one-gutter",)),
-    Scenario("the gutter is killed", "kill", ("one-gutter",)),
-    Scenario("a server and the gutter hang", "hang", ("one-server-1", "one-gutter"), has_aim=False),
-    Scenario("a router hangs", "hang", ("one-router-1",)),
-    Scenario("a router is killed", "kill", ("one-router-1",)),
-    Scenario("a server and a router hang", "hang", ("one-server-1", "one-router-1"), has_aim=False),
-    Scenario("both routers are killed", "kill", ("one-router-1", "one-router-2"), has_aim=False),
-    Scenario("the database is killed", "kill", ("database",), has_aim=False),
-    Scenario("the invalidator is killed", "kill", ("invalidator",), has_aim=False),
+    Scenario("none", "", (), ONE),
+    Scenario(SERVER_HANGS, "hang", ("one-server-1",), ONE),
+    Scenario("a server is killed", "kill", ("one-server-1",), ONE),
+    Scenario(GUTTER_HANGS, "hang", ("one-gutter",), ONE),
+    Scenario("the gutter is killed", "kill", ("one-gutter",), ONE),
+    Scenario(ROUTER_HANGS, "hang", ("one-router-1",), ONE),
+    Scenario("a router is killed", "kill", ("one-router-1",), ONE),
+    Scenario(SERVER_AND_GUTTER_HANG, "hang", ("one-server-1", "one-gutter"), SEVERAL),
+    Scenario("a server and a router hang", "hang", ("one-server-1", "one-router-1"), SEVERAL),
+    Scenario(ROUTERS_KILLED, "kill", ("one-router-1", "one-router-2"), SEVERAL),
+    Scenario(WAITING_ROUTERS_KILLED, "kill", ("two-router-1", "two-router-2"), SEVERAL),
+    Scenario(DATABASE_KILLED, "kill", ("database",), SOURCE),
+    Scenario(DATABASE_HANGS, "hang", ("database",), SOURCE),
+    Scenario("the invalidator is killed", "kill", ("invalidator",), SOURCE),
+    Scenario("the invalidator hangs", "hang", ("invalidator",), SOURCE),
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the same faults cost before, as far as it was measured, and the figure of today that answers it."""
+
+    what: str
+    before: str
+    scenarios: tuple[str, ...]
+    figure: str
+
+
+# Measured with a fault injector of the same kind, in the state of the programs before deletes were routed side by side,
+# routers hedged, retries released and connections to the database tried sooner.
+COMPARISONS = (
+    Comparison("a server, or the gutter, hangs: old for, at most", "2,000", (SERVER_HANGS, GUTTER_HANGS), "max_ms"),
+    Comparison("a router hangs: old for, at most", "5,000", (ROUTER_HANGS,), "max_ms"),
+    Comparison(
+        "all routers return: old values are read for", "1,000, up to 20 s old", (ROUTERS_KILLED,), "last old read_ms"
+    ),
+    Comparison(
+        f"the same, with `--wait-for-invalidator {GATE_S}`", "not there", (WAITING_ROUTERS_KILLED,), "last old read_ms"
+    ),
+    Comparison("the database returns: old for, at most", "5,000", (DATABASE_KILLED, DATABASE_HANGS), "max_ms"),
+    Comparison("a server and the gutter hang: a page waits for", "5,000", (SERVER_AND_GUTTER_HANG,), "longest page_ms"),
 )
 
 
@@ -118,21 +164,28 @@ def last_old_ms(outcome: Outcome, begin_s: float, end_s: float) -> float:
 
 def draw(outcome: Outcome) -> str:
     """Staleness over time, with the faults as bands."""
-    bands = [
-        (scenario.name, begin_of(number), begin_of(number) + FAULT_S)
-        for number, scenario in enumerate(SCENARIOS)
-        if scenario.targets
-    ]
-    oldest = {"oldest read": chaos_report.oldest_by_bin(outcome)}
-    return lines.svg("Age of the oldest value that a read returned", "seconds", "ms", oldest, bands=bands)
+    shown = []
+    for name in (ONE, SEVERAL, SOURCE):
+        numbers = [number for number, scenario in enumerate(SCENARIOS) if scenario.panel == name]
+        bands = [
+            (SCENARIOS[number].name, begin_of(number), begin_of(number) + FAULT_S)
+            for number in numbers
+            if SCENARIOS[number].targets
+        ]
+        begin = begin_of(numbers[0]) - REST_S / 2
+        shown.append(panels.Panel(name, begin, begin_of(numbers[-1]) + FAULT_S + REST_S / 2, bands))
+    title = "Age of the oldest value that a read returned, in each tenth of a second"
+    points = chaos_report.oldest_by_bin(outcome)
+    return panels.svg(title, "seconds", "ms", points, shown, MARKS_MS, ("aim", AIM_MS))
 
 
 TEXT = """# For how long old values are read while a process fails
 
 `make staleness` measures this and writes this page (§5 of "Scaling Memcache at Facebook": deletes are buffered and
 replayed, but a reader may see what they have not reached yet). Two clusters of three servers, a gutter and two routers
-with `--spool` and `--spool-peers`, an invalidator and MariaDB; the other options are the defaults. Faults are in
-cluster `one`, {fault:g} s each, with {rest:g} s between them.
+with `--spool` and `--spool-peers`, an invalidator and MariaDB; the other options are the defaults, but for
+`--wait-for-invalidator {gate}` at the routers of cluster `two`. Faults are in cluster `one`, and those of the routers
+that wait for the invalidator in `two`: {fault:g} s each, with {rest:g} s between them.
 
 "Old for" is the time from a commit to the last read that began after it and did not see it: of all commits from half a
 second before the fault to half a second before the next, in both clusters; 0 if no such read was seen. Every key is
@@ -150,46 +203,70 @@ milliseconds.
 
 ![staleness over time](pictures/staleness.svg)
 
+## Then and now
+
+Before deletes were routed side by side, routers hedged, pending deletes released by the first answer, and the database
+asked more often, the same faults cost more. Those figures were measured once, with other programs and faults of other
+lengths; today's programs cannot repeat them. Times are in milliseconds.
+
+| | then | now |
+|---|---|---|
+{comparisons}
+
 {facts}
 """
 
 
+AIM = (
+    "{verdict} The aim is at most {aim:,} ms in the first {aimed} rows, in which one process fails that readers and"
+    " deletes can do without. While no router of a cluster runs, its readers read nothing; when the routers are back,"
+    " they may read what was replaced meanwhile, unless the routers wait for the invalidator. While the invalidator is"
+    " dead or hangs, old values are read for as long as that lasts ([what readers see"
+    " then](../operating/runbook.md#the-invalidator-dies))."
+)
+
+
+def cell(value: float | int | str) -> str:
+    """A figure in a table."""
+    return value if isinstance(value, str) else f"{value:,.0f}"
+
+
 def page(rows: list[dict], facts: dict[str, str]) -> str:
     """docs/measurements/staleness.md."""
-    shown = [
-        "| " + " | ".join(f"{value:,.0f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int)
-                          else value for value in one.values()) + " |"
-        for one in rows
-    ]  # fmt: skip
     above = [one["fault"] for one in rows if one["max_ms"] > AIM_MS]
-    aim = (
-        textwrap.fill(f"Above {AIM_MS:,} ms: {'; '.join(above)}.", 120) if above else f"Nothing is above {AIM_MS:,} ms."
-    )
+    verdict = f"Above {AIM_MS:,} ms: {'; '.join(above)}." if above else f"Nothing is above {AIM_MS:,} ms."
+    aim = AIM.format(verdict=verdict, aimed=sum(scenario.has_aim for scenario in SCENARIOS), aim=AIM_MS)
+    by_name = {one["fault"]: one for one in rows}
+    comparisons = [
+        (compared.what, compared.before, max(by_name[name][compared.figure] for name in compared.scenarios))
+        for compared in COMPARISONS
+    ]
     return TEXT.format(
+        gate=GATE_S,
         fault=FAULT_S,
         old=OLD_MS,
         rest=REST_S,
         page=LOAD.page,
-        rows="\n".join(shown),
-        aim=aim,
+        rows=table(one.values() for one in rows),
+        aim=textwrap.fill(aim, 120, break_long_words=False, break_on_hyphens=False),
+        comparisons=table(comparisons),
         facts="\n".join(f"* {name}: {fact}" for name, fact in facts.items()),
     )
+
+
+def table(rows: Iterable[Iterable]) -> str:
+    """The rows of a table."""
+    return "\n".join("| " + " | ".join(map(cell, one)) + " |" for one in rows)
 
 
 def main() -> int:
     """Measures, draws, writes the page, and prints the figures as JSON."""
     parser = command_line.parser(__doc__)
     parser.add_argument("--check", action="store_true", help="fail if an old value was visible for longer than the aim")
-    parser.add_argument(
-        "--wait-for-invalidator", type=int, default=0, metavar="SECONDS", help="of the routers (default: %(default)s)"
-    )
     options = parser.parse_args()
-    layout = Layout(router_options=("--wait-for-invalidator", str(options.wait_for_invalidator)))
     facts = {**machine_facts.facts(), "build": PROGRAMS.name}
-    if options.wait_for_invalidator:
-        facts["routers"] = f"started with `--wait-for-invalidator {options.wait_for_invalidator}`"
     seconds = begin_of(len(SCENARIOS))
-    outcome = run(Settings(layout, load=LOAD, plan=Plan(seed=1, seconds=seconds, given=faults())))
+    outcome = run(Settings(LAYOUT, load=LOAD, plan=Plan(seed=1, seconds=seconds, given=faults())))
     rows = [row(outcome, number) for number in range(len(SCENARIOS))]
     print(chaos_report.text(outcome), file=sys.stderr)
     command_line.print_results(rows)

@@ -16,7 +16,8 @@ import socket
 import subprocess
 import tempfile
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mariadb import MariaDb
@@ -42,6 +43,8 @@ class Layout:
     is_spooling: bool = True
     is_resized: bool = False
     router_options: tuple[str, ...] = ()
+    # Further options of the routers of some clusters, by the cluster's name.
+    cluster_router_options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -252,7 +255,8 @@ class Cluster:
             peers = [f"router-{other + 1}" for other in range(self.layout.routers) if other != number]
             if peers:
                 words += ["--spool-peers", ",".join(self.places[peer].address for peer in peers)]
-        return self.start_node(full, "router", "router", place, [*words, *self.layout.router_options])
+        words += [*self.layout.router_options, *self.layout.cluster_router_options.get(self.name, ())]
+        return self.start_node(full, "router", "router", place, words)
 
     def start_node(self, name: str, role: str, program: str, place: Place, words: list) -> Node:
         """Starts a process, which `stop` stops."""

@@ -30,6 +30,34 @@ async fn dead_server_delays_no_key_of_another() {
     assert_eq!(fixture.stat("cluster:a:retry_queue_keys"), "0");
 }
 
+/// A delete is refused if it fails anywhere, also at a gutter that is down while the key's own server is healthy. Commits
+/// that named such a key were not sent before its next retry, up to a second later, and not while one was in flight.
+#[tokio::test(start_paused = true)]
+async fn commits_of_a_refused_key_are_sent_at_once() {
+    for is_hung in [false, true] {
+        let fixture = Fixture::new(1);
+        let cluster = &fixture.clusters[0].0;
+        match is_hung {
+            true => cluster.state().hung_prefix = Some("key".into()),
+            false => cluster.state().refused.push("key".into()),
+        }
+        let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+        until("it runs", || fixture.stat("cluster:a:state") == "running").await;
+        fixture.database.commit(&["key"], ms(0));
+        sleep(Duration::from_secs(20)).await;
+        let mut latest = Duration::ZERO;
+        for _ in 0..20 {
+            sleep(ms(330)).await;
+            let (before, committed) = (cluster.state().batches.len(), Instant::now());
+            fixture.database.commit(&["key"], ms(0));
+            until("it is sent", || cluster.state().batches.len() > before).await;
+            latest = latest.max(committed.elapsed());
+        }
+        assert!(latest <= ms(15), "hung: {is_hung}: {latest:?}");
+        assert_eq!(fixture.clusters[0].1.position(), Some(0), "nothing is acknowledged");
+    }
+}
+
 /// The state was `running` even if all deletes failed.
 #[tokio::test(start_paused = true)]
 async fn state_shows_that_deletes_fail_and_why() {

@@ -5,7 +5,8 @@
 //!    all keys up to a position that the invalidator has saved. (Values marked as stale are exempt.)
 //! 2. **No old read.** While at most one router or one server of the cluster has failed, and the server that owns the
 //!    key has not, no read returns a value that is older than the newest visible one by more than [`OUTDATED_MAX`],
-//!    whether its delete has been acknowledged or not.
+//!    whether its delete has been acknowledged or not. While the invalidator has failed, there is no such bound; if
+//!    nothing else has failed, the same holds again [`OUTDATED_MAX`] after it has been repaired.
 //! 3. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
 
@@ -22,8 +23,13 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// How long ago a value that is read outside of the failed part may have been replaced in the database.
-pub const OUTDATED_MAX: Duration = Duration::from_secs(1);
+/// How long ago a value that is read outside of the failed part may have been replaced in the database: half of the
+/// second that is promised, so that what comes near it is found.
+///
+/// What a delete waits for is derived in `lookaside_invalidator::pipeline`: 211 ms while a router hangs. The simulated
+/// links add up to 41 ms for each of the two hops to the server. The oldest reads of 250 seeds are 237 ms old, and a delay
+/// of a retry, which grows to a second, is above.
+pub const OUTDATED_MAX: Duration = Duration::from_millis(500);
 
 /// A violated guarantee. Only the first one of a run is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +45,8 @@ pub enum Violation {
         /// The oldest allowed version.
         acknowledged: u64,
     },
-    /// A read returned an old value although at most one process of its cluster had failed, and not the key's server.
+    /// A read returned an old value although at most one process of its cluster had failed, and not the key's server;
+    /// or although the invalidator was back.
     OldRead {
         /// Where it was read.
         cluster: String,
@@ -47,7 +54,8 @@ pub enum Violation {
         key: String,
         /// The version that the cache returned.
         read: u64,
-        /// For how long new readers of the database had seen a newer one, in milliseconds.
+        /// For how long new readers of the database had seen a newer one, or the invalidator had been back, in
+        /// milliseconds.
         outdated_ms: u64,
     },
     /// At the end, a server still held an old version.
@@ -93,7 +101,8 @@ impl fmt::Display for Violation {
             Violation::OldRead { cluster, key, read, outdated_ms } => write!(
                 f,
                 "old read: cluster {cluster} returned version {read} of {key}, which had been outdated for \
-                 {outdated_ms} ms, although neither its server nor more than one process had failed"
+                 {outdated_ms} ms, although neither its server nor more than one process had failed, or the \
+                 invalidator had been back for as long"
             ),
             Violation::LostDelete { server, key, held, newest } => write!(
                 f,
@@ -168,6 +177,8 @@ pub struct OutdatedMax {
     pub one_router_ms: u64,
     /// While one server had failed that does not own the key, and nothing else.
     pub one_server_ms: u64,
+    /// After the invalidator had failed, and nothing else: since it was repaired.
+    pub after_invalidator_ms: u64,
     /// Of all reads.
     pub any_ms: u64,
 }
@@ -179,10 +190,10 @@ impl OutdatedMax {
             Exposure::Calm => &mut self.calm_ms,
             Exposure::OneRouter => &mut self.one_router_ms,
             Exposure::OneServer => &mut self.one_server_ms,
+            Exposure::InvalidatorUntil(_) => &mut self.after_invalidator_ms,
             Exposure::Failed => &mut self.any_ms,
         };
         *of_exposure = ms.max(*of_exposure);
-        self.any_ms = ms.max(self.any_ms);
     }
 
     fn max(self, other: OutdatedMax) -> OutdatedMax {
@@ -190,6 +201,7 @@ impl OutdatedMax {
             calm_ms: self.calm_ms.max(other.calm_ms),
             one_router_ms: self.one_router_ms.max(other.one_router_ms),
             one_server_ms: self.one_server_ms.max(other.one_server_ms),
+            after_invalidator_ms: self.after_invalidator_ms.max(other.after_invalidator_ms),
             any_ms: self.any_ms.max(other.any_ms),
         }
     }
@@ -233,8 +245,13 @@ impl CheckerState {
     fn check_age(&mut self, read: &ReadInProgress, version: u64) {
         let since = self.database.outdated_since(&read.key, version).filter(|since| *since < read.began);
         let Some(since) = since else { return };
-        let outdated = read.began - since;
         let exposure = self.faults.exposure(&read.cluster, read.owner.as_deref(), since, read.began);
+        self.tally.outdated.record(Exposure::Failed, read.began - since);
+        let since = match exposure {
+            Exposure::InvalidatorUntil(repaired) => since.max(repaired.min(read.began)),
+            _ => since,
+        };
+        let outdated = read.began - since;
         self.tally.outdated.record(exposure, outdated);
         if exposure != Exposure::Failed && outdated > OUTDATED_MAX {
             let violation = Violation::OldRead {

@@ -18,7 +18,9 @@ pub enum FailedPart {
     Router,
     /// A server, spare or gutter is down or hangs.
     Server(String),
-    /// The invalidator, the only router of a cluster, a link, or several parts at once.
+    /// The invalidator is down or hangs.
+    Invalidator,
+    /// The only router of a cluster, a link, or several parts at once.
     Delivery,
 }
 
@@ -44,6 +46,8 @@ pub enum Exposure {
     OneRouter,
     /// One server that does not own the key had failed, and nothing else.
     OneServer,
+    /// The invalidator had failed, and nothing else, and it was repaired then.
+    InvalidatorUntil(Instant),
     /// More had failed, or the part that the key needs.
     Failed,
 }
@@ -69,12 +73,12 @@ impl FaultLog {
             let is_here = fault.cluster.as_deref().is_none_or(|other| other == cluster);
             is_here && fault.began <= to && fault.ended.is_none_or(|ended| from < ended + AFTERMATH)
         });
-        match (concerned.next().map(|fault| &fault.part), concerned.next()) {
-            (None, _) => Exposure::Calm,
-            (Some(FailedPart::Router), None) => Exposure::OneRouter,
-            (Some(FailedPart::Server(server)), None) if owner.is_some_and(|owner| server != owner) => {
-                Exposure::OneServer
-            }
+        let (Some(fault), another) = (concerned.next(), concerned.next()) else { return Exposure::Calm };
+        match (&fault.part, fault.ended) {
+            _ if another.is_some() => Exposure::Failed,
+            (FailedPart::Router, _) => Exposure::OneRouter,
+            (FailedPart::Server(server), _) if owner.is_some_and(|owner| server != owner) => Exposure::OneServer,
+            (FailedPart::Invalidator, Some(ended)) => Exposure::InvalidatorUntil(ended),
             _ => Exposure::Failed,
         }
     }

@@ -4,17 +4,21 @@
 //!
 //! ```text
 //! refused -> waiting -> due -> in flight -> acknowledged: removed
-//!              |     ^_____________|  \____ named meanwhile: pending again, see `pending_again`
+//!              |     ^_____________|  \____ refused for a newer commit meanwhile: waiting again, see `uncovered`
 //!              '-----'
 //!              released: the cause of all failures is gone
 //! ```
 //!
+//! A commit that names a key of the queue does not wait for the key's retry, nor for its delete in flight: it has a
+//! delete of its own, at once, outside of the queue. For a delete is refused if it fails anywhere, also at the gutter,
+//! while the server that is read is healthy. If that delete is refused, too, its commits join the key's entry here.
+//!
 //! Invariants:
-//! * A key has one entry, however many commits name it: with the oldest of them, which holds back the safe position,
-//!   and the newest. Its next delete covers all commits that are admitted when that delete is sent.
-//! * A commit that names a key while its delete is in flight is not covered by that delete. The first such commit is
-//!   recorded, and holds back the safe position after the delete has succeeded.
-//! * Memory is bounded by the number of keys: at most two commits are recorded for each.
+//! * A key has one entry, however many commits its refused deletes had: with the oldest of them, which holds back the
+//!   safe position, and the newest. Its next delete covers all commits that are admitted when that delete is sent.
+//! * A delete in flight does not cover commits that were admitted after it was sent. The oldest such commit that joins
+//!   the entry is recorded, and holds back the safe position after the delete has succeeded.
+//! * Memory is bounded by the number of keys: at most three commits are recorded for each.
 //! * The delay of a key grows with its failures, and all keys together are sent at most [`RETRIES_PER_S_MAX`] times per
 //!   second: a server that is down must not flood the router with retries.
 //! * Released keys are due at once, in the order of their failures, and go before all others. If they fail again, their
@@ -41,17 +45,6 @@ pub(crate) struct Backoff {
     pub max: Duration,
 }
 
-/// How a key that a new commit names relates to the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryState {
-    /// The key is not in the queue.
-    NotQueued,
-    /// A delete that an older commit waits for covers the new commit too.
-    Covered,
-    /// A delete is in flight. After it the key is pending again, for the new commit.
-    PendingAgain,
-}
-
 /// The keys that wait for a retry or are in flight as one.
 #[derive(Debug)]
 pub(crate) struct RetryQueue {
@@ -73,11 +66,19 @@ type Due = (Instant, u64);
 struct RetryEntry {
     oldest: u64,
     newest: u64,
-    /// The first commit that named the key while its delete was in flight.
-    pending_again: Option<u64>,
     failures: u32,
-    /// `None` while its delete is in flight.
-    due: Option<Due>,
+    state: EntryState,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum EntryState {
+    Waiting(Due),
+    InFlight {
+        /// The newest commit when the delete was sent.
+        covered: u64,
+        /// The oldest commit of the entry that the delete does not cover; `None` if it covers all.
+        uncovered: Option<u64>,
+    },
 }
 
 impl RetryQueue {
@@ -128,46 +129,31 @@ impl RetryQueue {
         }
     }
 
-    /// Records that commit `number`, newer than all before, names `key`.
-    pub fn record_commit(&mut self, key: &[u8], number: u64) -> RetryState {
-        let Some(entry) = self.keys.get_mut(key) else { return RetryState::NotQueued };
-        entry.newest = number;
-        if entry.due.is_none() && entry.pending_again.is_none() {
-            entry.pending_again = Some(number);
-            return RetryState::PendingAgain;
-        }
-        RetryState::Covered
-    }
-
-    /// Adds a key whose delete was refused for the `failures`th time and is pending for the commits `oldest` to
-    /// `newest`. If several of its deletes were in flight, the key may have an entry already: returns the one of the
-    /// two oldest commits that need not be tracked.
-    pub fn insert(&mut self, key: Bytes, (oldest, newest): (u64, u64), failures: u32, now: Instant) -> Option<u64> {
+    /// Adds a key whose delete for `commits` was refused. The key may have an entry already. Returns the commits that
+    /// need not be tracked, as an older one tracks the key.
+    pub fn insert(&mut self, key: Bytes, mut commits: Vec<u64>, now: Instant) -> Vec<u64> {
         match self.keys.entry(key.clone()) {
-            Entry::Occupied(mut entry) => {
-                // A delete that was sent since covers these commits too, for they were admitted before it.
-                let entry = entry.get_mut();
-                let released = entry.oldest.max(oldest);
-                entry.oldest = entry.oldest.min(oldest);
-                entry.newest = entry.newest.max(newest);
-                Some(released)
-            }
+            Entry::Occupied(mut entry) => entry.get_mut().join(commits),
             Entry::Vacant(vacant) => {
                 self.key_bytes += key.len();
-                vacant.insert(RetryEntry { oldest, newest, pending_again: None, failures, due: None });
+                commits.sort_unstable();
+                let newest = commits.last().copied().expect("a delete has a commit");
+                let state = EntryState::InFlight { covered: newest, uncovered: None };
+                vacant.insert(RetryEntry { oldest: commits.remove(0), newest, failures: 1, state });
                 self.schedule(&key, now);
-                None
+                commits
             }
         }
     }
 
-    /// Takes the key that is due first out of the waiting keys, if it is due at `now` and `fits`. It is in flight then.
-    pub fn pop_due(&mut self, now: Instant, fits: impl FnOnce(&Bytes) -> bool) -> Option<Bytes> {
+    /// Takes the key that is due first out of the waiting keys, if it is due at `now` and `fits`. Its delete is in
+    /// flight then, and covers the commits up to `newest_commit`.
+    pub fn pop_due(&mut self, now: Instant, newest_commit: u64, fits: impl FnOnce(&Bytes) -> bool) -> Option<Bytes> {
         let is_released = self.has_released();
         let first = if is_released { self.released.first_entry() } else { self.waiting.first_entry() };
         let key = first.filter(|first| (is_released || first.key().0 <= now) && fits(first.get()))?.remove();
         let entry = self.keys.get_mut(&key).expect("a waiting key has an entry");
-        entry.due = None;
+        entry.state = EntryState::InFlight { covered: newest_commit, uncovered: None };
         if is_released {
             entry.failures = 0;
         }
@@ -178,25 +164,40 @@ impl RetryQueue {
     pub fn reschedule(&mut self, key: &Bytes, now: Instant) -> Option<u64> {
         let entry = self.keys.get_mut(key).expect("a key in flight has an entry");
         entry.failures += 1;
-        let released = entry.pending_again.take();
+        let released = entry.uncovered();
         self.schedule(key, now);
         released
     }
 
-    /// Removes a key whose delete succeeded. Returns its oldest commit, and the commit for which the key is pending
-    /// again.
-    pub fn acknowledge(&mut self, key: &Bytes) -> (u64, Option<u64>) {
-        let entry = self.keys.remove(key).expect("a key in flight has an entry");
-        self.key_bytes -= key.len();
-        (entry.oldest, entry.pending_again)
+    /// Removes a key whose delete succeeded, or schedules it again for the commits that the delete does not cover.
+    /// Returns its oldest commit.
+    pub fn acknowledge(&mut self, key: &Bytes, now: Instant) -> u64 {
+        let entry = self.keys.get_mut(key).expect("a key in flight has an entry");
+        let oldest = entry.oldest;
+        match entry.uncovered() {
+            Some(uncovered) => {
+                (entry.oldest, entry.failures) = (uncovered, 1);
+                self.schedule(key, now);
+            }
+            None => self.remove(key),
+        }
+        oldest
     }
 
     /// Removes a waiting key if a delete outside the queue, sent after commit `newest_commit` was admitted, covers all
     /// of its commits. Returns its oldest commit.
     pub fn acknowledge_by_other_delete(&mut self, key: &Bytes, newest_commit: u64) -> Option<u64> {
-        let due = self.keys.get(key).filter(|entry| entry.newest <= newest_commit)?.due?;
+        let entry = self.keys.get(key).filter(|entry| entry.newest <= newest_commit)?;
+        let EntryState::Waiting(due) = entry.state else { return None };
+        let oldest = entry.oldest;
         self.waiting.remove(&due).or_else(|| self.released.remove(&due));
-        Some(self.acknowledge(key).0)
+        self.remove(key);
+        Some(oldest)
+    }
+
+    fn remove(&mut self, key: &Bytes) {
+        self.keys.remove(key);
+        self.key_bytes -= key.len();
     }
 
     /// The delay with which all keys together are sent [`RETRIES_PER_S_MAX`] times per second.
@@ -210,7 +211,31 @@ impl RetryQueue {
         let doubled = self.backoff.min.saturating_mul(1 << (entry.failures.max(1) - 1).min(16));
         self.scheduled += 1;
         let due = (now + doubled.min(self.backoff.max).max(rate_delay), self.scheduled);
-        entry.due = Some(due);
+        entry.state = EntryState::Waiting(due);
         self.waiting.insert(due, key.clone());
+    }
+}
+
+impl RetryEntry {
+    /// The oldest commit that the delete in flight does not cover; `None` if there is none.
+    fn uncovered(&self) -> Option<u64> {
+        match self.state {
+            EntryState::InFlight { uncovered, .. } => uncovered,
+            EntryState::Waiting(_) => None,
+        }
+    }
+
+    /// Adds the commits of another refused delete. Returns those that need not be tracked.
+    fn join(&mut self, mut commits: Vec<u64>) -> Vec<u64> {
+        commits.push(self.oldest);
+        commits.extend(self.uncovered());
+        commits.sort_unstable();
+        self.newest = commits.last().copied().map_or(self.newest, |last| last.max(self.newest));
+        self.oldest = commits.remove(0);
+        if let EntryState::InFlight { covered, uncovered } = &mut self.state {
+            let later = commits.partition_point(|commit| commit <= covered);
+            *uncovered = (later < commits.len()).then(|| commits.remove(later));
+        }
+        commits
     }
 }

@@ -99,13 +99,12 @@ impl Kind {
                 let is_only_one = plan.routers(target.router.cluster).count() == 1;
                 Some(if is_only_one { FailedPart::Delivery } else { FailedPart::Router })
             }
+            Kind::HangInvalidator | Kind::RestartInvalidator => Some(FailedPart::Invalidator),
             Kind::HangServer | Kind::RestartServer => Some(FailedPart::Server(target.server.clone())),
             Kind::CutServer
             | Kind::CutPeer
             | Kind::CutInvalidator
             | Kind::SlowServer
-            | Kind::RestartInvalidator
-            | Kind::HangInvalidator
             | Kind::LoseCoverage
             | Kind::ReplaceRouterWithBacklog => Some(FailedPart::Delivery),
         }

@@ -1,6 +1,6 @@
 //! Batches of deletes, and how many keys one may hold.
 
-use super::{Limits, PendingKey};
+use super::Limits;
 use bytes::Bytes;
 
 /// Deletes that are sent together. Return it with their results to [`PendingDeletes::complete`].
@@ -16,8 +16,8 @@ pub struct InFlightBatch {
 /// The keys of a batch, each once.
 #[derive(Debug)]
 pub(super) enum BatchKeys {
-    /// Keys that are not in the retry queue, with the commits that named them.
-    Fresh(Vec<(Bytes, PendingKey)>),
+    /// Keys that were not sent for these commits before.
+    Fresh(Vec<(Bytes, Vec<u64>)>),
     /// Keys of the retry queue.
     Retry(Vec<Bytes>),
 }

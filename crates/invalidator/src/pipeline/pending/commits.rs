@@ -58,30 +58,13 @@ impl PendingCommits {
         self.merged
     }
 
-    /// Numbers a new commit.
-    pub fn assign_number(&mut self) -> u64 {
+    /// Adds a commit that is newer than all others and names `keys` keys. Returns its number.
+    pub fn insert(&mut self, position: Position, committed_at: SystemTime, keys: usize) -> u64 {
         self.newest += 1;
-        self.newest
-    }
-
-    /// Adds commit `number`, the newest. It names `named_keys` keys and tracks `tracked_keys` of them; the others wait
-    /// for a delete that an older commit tracks.
-    pub fn insert(
-        &mut self,
-        number: u64,
-        position: Position,
-        committed_at: SystemTime,
-        tracked_keys: usize,
-        named_keys: usize,
-    ) {
         let position_before = std::mem::replace(&mut self.admitted, position.clone());
-        if tracked_keys == 0 {
-            self.merged += 1;
-            return;
-        }
-        let is_merged = tracked_keys < named_keys;
-        let commit = PendingCommit { position_before, position, committed_at, keys: tracked_keys, is_merged };
-        self.commits.insert(number, commit);
+        let commit = PendingCommit { position_before, position, committed_at, keys, is_merged: false };
+        self.commits.insert(self.newest, commit);
+        self.newest
     }
 
     /// Sets the position up to which commits have been admitted.

@@ -12,15 +12,18 @@
 //! Invariants:
 //! * The safe position never passes a commit with a pending delete: it is the position before the oldest of them.
 //! * A delete covers the commits that were admitted before it was sent, and no later one. A key that is named again
-//!   while it is in flight is pending again.
+//!   while it is in flight, or in the retry queue, is sent again at once: how old a value may be that a healthy server
+//!   holds depends on no other server, and on no delay of a retry.
 //! * At most `keys_max` keys outside the retry queue are pending, counted once per commit that names them, unless a
 //!   single commit names more. Nothing is admitted while the retry queue holds `retry_queue_keys_max` keys or
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
-//! * While the cluster is not reachable, nothing is admitted once `keys_max` keys are pending in and outside the retry
-//!   queue: the database's log keeps the rest, at no cost in memory.
+//! * While the cluster is not reachable, and then until the keys that had failed have been sent again, nothing is
+//!   admitted once `keys_max` keys are pending in and outside the retry queue: the database's log keeps the rest, at no
+//!   cost in memory.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
-//!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released.
+//!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released. A fresh delete that
+//!   is refused uses no capacity any more.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
 //!   whose keys are all tracked by older commits in the retry queue, leaves nothing behind.
 //!
@@ -33,7 +36,7 @@ mod commits;
 pub use batch::InFlightBatch;
 pub use commits::AckedCommit;
 
-use super::retry_queue::{Backoff, RetryQueue, RetryState};
+use super::retry_queue::{Backoff, RetryQueue};
 use crate::{Commit, Position};
 use batch::{BatchBudget, BatchKeys};
 use bytes::Bytes;
@@ -73,7 +76,8 @@ pub struct PendingDeletes {
     commits: PendingCommits,
     /// The keys outside the retry queue, unsent or in flight, counted once per commit.
     fresh_keys: usize,
-    unsent: BTreeMap<Bytes, PendingKey>,
+    /// Keys that wait to be sent, with the commits that name them.
+    unsent: BTreeMap<Bytes, Vec<u64>>,
     /// The keys of `unsent` in the order of sending.
     send_queue: VecDeque<Bytes>,
     /// The bytes of the keys of `unsent`.
@@ -82,23 +86,6 @@ pub struct PendingDeletes {
     retries: RetryQueue,
     is_reachable: bool,
     batches: u64,
-}
-
-/// A pending key outside the retry queue.
-#[derive(Debug, Default)]
-struct PendingKey {
-    /// The commits that track it.
-    commits: Vec<u64>,
-    failures: u32,
-}
-
-impl PendingKey {
-    /// The oldest and the newest of its commits.
-    fn span(&self) -> (u64, u64) {
-        let ends = self.commits.iter().min().zip(self.commits.iter().max());
-        let (oldest, newest) = ends.expect("a pending key has a commit");
-        (*oldest, *newest)
-    }
 }
 
 impl PendingDeletes {
@@ -128,7 +115,7 @@ impl PendingDeletes {
     pub fn is_blocked(&self) -> bool {
         self.retries.len() >= self.limits.retry_queue_keys_max
             || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
-            || (!self.is_reachable && self.keys() >= self.limits.keys_max)
+            || ((!self.is_reachable || self.retries.has_released()) && self.keys() >= self.limits.keys_max)
     }
 
     /// Records whether any delete can be delivered.
@@ -141,32 +128,21 @@ impl PendingDeletes {
         if commit.keys.is_empty() {
             return self.advance(commit.position);
         }
-        let number = self.commits.assign_number();
-        let (named_keys, mut tracked_keys) = (commit.keys.len(), 0);
-        for key in commit.keys {
-            match self.retries.record_commit(&key, number) {
-                RetryState::NotQueued => {
-                    self.add_unsent(key.into(), number);
-                    tracked_keys += 1;
-                }
-                RetryState::PendingAgain => tracked_keys += 1,
-                RetryState::Covered => self.duplicates_removed += 1,
-            }
-        }
-        self.commits.insert(number, commit.position, commit.committed_at, tracked_keys, named_keys);
+        let number = self.commits.insert(commit.position, commit.committed_at, commit.keys.len());
+        commit.keys.into_iter().for_each(|key| self.add_unsent(key.into(), number));
     }
 
     fn add_unsent(&mut self, key: Bytes, number: u64) {
         self.fresh_keys += 1;
         match self.unsent.entry(key) {
             Entry::Occupied(mut pending) => {
-                pending.get_mut().commits.push(number);
+                pending.get_mut().push(number);
                 self.duplicates_removed += 1;
             }
             Entry::Vacant(vacant) => {
                 self.unsent_bytes += vacant.key().len();
                 self.send_queue.push_back(vacant.key().clone());
-                vacant.insert(PendingKey { commits: vec![number], failures: 0 });
+                vacant.insert(vec![number]);
             }
         }
     }
@@ -196,16 +172,18 @@ impl PendingDeletes {
         let mut keys = Vec::new();
         while self.send_queue.front().is_some_and(|key| budget.reserve(key)) {
             let key = self.send_queue.pop_front().expect("it has a front");
-            let pending = self.unsent.remove(&key).expect("a queued key is unsent");
+            let commits = self.unsent.remove(&key).expect("a queued key is unsent");
             self.unsent_bytes -= key.len();
-            keys.push((key, pending));
+            keys.push((key, commits));
         }
         (!keys.is_empty()).then_some(BatchKeys::Fresh(keys))
     }
 
     fn next_retry_keys(&mut self, now: Instant) -> Option<BatchKeys> {
         let mut budget = BatchBudget::new(&self.limits);
-        let keys: Vec<Bytes> = std::iter::from_fn(|| self.retries.pop_due(now, |key| budget.reserve(key))).collect();
+        let newest = self.commits.newest();
+        let pop = || self.retries.pop_due(now, newest, |key| budget.reserve(key));
+        let keys: Vec<Bytes> = std::iter::from_fn(pop).collect();
         (!keys.is_empty()).then_some(BatchKeys::Retry(keys))
     }
 
@@ -237,10 +215,11 @@ impl PendingDeletes {
         match batch.keys {
             BatchKeys::Fresh(keys) => {
                 assert_eq!(keys.len(), is_final.len(), "one result per key");
-                for ((key, pending), is_final) in keys.into_iter().zip(is_final) {
+                for ((key, commits), is_final) in keys.into_iter().zip(is_final) {
+                    self.fresh_keys -= commits.len();
                     match is_final {
-                        true => self.acknowledge(&key, &pending, batch.newest_commit, &mut acked),
-                        false => self.enqueue_retry(key, pending, now, &mut acked),
+                        true => self.acknowledge(&key, &commits, batch.newest_commit, &mut acked),
+                        false => self.enqueue_retry(key, commits, now, &mut acked),
                     }
                 }
             }
@@ -248,7 +227,7 @@ impl PendingDeletes {
                 assert_eq!(keys.len(), is_final.len(), "one result per key");
                 for (key, is_final) in keys.into_iter().zip(is_final) {
                     match is_final {
-                        true => self.acknowledge_retry(key, &mut acked),
+                        true => self.acknowledge_retry(&key, now, &mut acked),
                         false => self.reschedule_retry(&key, now, &mut acked),
                     }
                 }
@@ -257,36 +236,22 @@ impl PendingDeletes {
         acked
     }
 
-    fn acknowledge(&mut self, key: &Bytes, pending: &PendingKey, newest_commit: u64, acked: &mut Vec<AckedCommit>) {
-        self.fresh_keys -= pending.commits.len();
-        pending.commits.iter().for_each(|&number| self.commits.release_key(number, false, acked));
+    fn acknowledge(&mut self, key: &Bytes, commits: &[u64], newest_commit: u64, acked: &mut Vec<AckedCommit>) {
+        commits.iter().for_each(|&number| self.commits.release_key(number, false, acked));
         if let Some(oldest) = self.retries.acknowledge_by_other_delete(key, newest_commit) {
             self.commits.release_key(oldest, false, acked);
         }
     }
 
-    fn enqueue_retry(&mut self, key: Bytes, mut pending: PendingKey, now: Instant, acked: &mut Vec<AckedCommit>) {
-        pending.failures += 1;
-        // The key was named again meanwhile and is unsent: that delete covers these commits too.
-        if let Some(newer) = self.unsent.get_mut(&key) {
-            newer.failures = newer.failures.max(pending.failures);
-            newer.commits.append(&mut pending.commits);
-            return;
-        }
-        self.fresh_keys -= pending.commits.len();
-        let span = pending.span();
-        let released = self.retries.insert(key, span, pending.failures, now);
-        for number in pending.commits.into_iter().filter(|&number| number != span.0).chain(released) {
+    fn enqueue_retry(&mut self, key: Bytes, commits: Vec<u64>, now: Instant, acked: &mut Vec<AckedCommit>) {
+        for number in self.retries.insert(key, commits, now) {
             self.commits.release_key(number, true, acked);
         }
     }
 
-    fn acknowledge_retry(&mut self, key: Bytes, acked: &mut Vec<AckedCommit>) {
-        let (oldest, pending_again) = self.retries.acknowledge(&key);
+    fn acknowledge_retry(&mut self, key: &Bytes, now: Instant, acked: &mut Vec<AckedCommit>) {
+        let oldest = self.retries.acknowledge(key, now);
         self.commits.release_key(oldest, false, acked);
-        if let Some(number) = pending_again {
-            self.add_unsent(key, number);
-        }
     }
 
     fn reschedule_retry(&mut self, key: &Bytes, now: Instant, acked: &mut Vec<AckedCommit>) {

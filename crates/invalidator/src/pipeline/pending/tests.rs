@@ -113,8 +113,10 @@ fn stuck_key_uses_constant_memory() {
     for number in 2..1_000_000 {
         let keys: &[&str] = if number % 3 == 0 { &["a", "stuck"] } else { &["a"] };
         admit(&mut pending, number, keys);
-        let batch = pending.next_batch(now, true).expect("a");
-        pending.complete(batch, &[true], now);
+        let batch = pending.next_batch(now, true).expect("a, and stuck if it is named");
+        assert_eq!(batch.keys(), keys);
+        let is_final: Vec<bool> = keys.iter().map(|key| *key != "stuck").collect();
+        pending.complete(batch, &is_final, now);
         let sizes = (pending.commits.len(), pending.unsent.len(), pending.send_queue.len(), pending.retries.len());
         assert_eq!(sizes, (1, 0, 0, 1));
     }
@@ -128,26 +130,48 @@ fn stuck_key_uses_constant_memory() {
     assert_eq!((pending.safe_position(), pending.keys()), (&Position("999999".into()), 0));
 }
 
+/// A delete that fails at the gutter alone waited up to a second for its retry, and so did the deletes of all commits that
+/// named the key meanwhile: the key's own server, which was healthy, served values that were older and older.
 #[test]
-fn retried_key_that_is_named_in_flight_is_pending_again() {
+fn commit_that_names_a_waiting_key_is_sent_at_once() {
     let (mut pending, now) = (pending(), Instant::now());
     admit(&mut pending, 1, &["a"]);
     let batch = pending.next_batch(now, true).expect("a");
     pending.complete(batch, &[false], now);
+    let due = pending.next_retry_at(now);
     admit(&mut pending, 2, &["a"]);
-    let batch = pending.next_batch(pending.next_retry_at(now).expect("a"), true).expect("a");
+    let batch = pending.next_batch(now, true).expect("a again, before its retry is due");
+    assert_eq!(pending.complete(batch, &[false], now), [], "it is refused, too");
+    assert_eq!((pending.keys(), pending.next_retry_at(now)), (1, due), "its commits share one entry, due as before");
     admit(&mut pending, 3, &["a"]);
-    admit(&mut pending, 4, &["a"]);
-    assert!(pending.next_batch(now + Duration::from_secs(60), true).is_none(), "one delete at a time");
-    assert_eq!(pending.complete(batch, &[true], now).len(), 1, "commit 1; commit 2 was merged with it");
-    assert_eq!(
-        (pending.safe_position(), pending.keys()),
-        (&Position("2".into()), 1),
-        "the delete was sent before 3 was admitted"
-    );
-    let batch = pending.next_batch(now, true).expect("a is sent without a delay");
-    assert_eq!(pending.complete(batch, &[true], now).len(), 1);
-    assert_eq!((pending.safe_position(), pending.keys()), (&Position("4".into()), 0));
+    let batch = pending.next_batch(now, true).expect("a once more");
+    assert_eq!(pending.complete(batch, &[true], now).len(), 2, "commits 1 and 3; 2 was merged with 1");
+    assert_eq!((pending.safe_position(), pending.keys()), (&Position("3".into()), 0));
+    assert_eq!(pending.next_retry_at(now), None, "the last delete covers all");
+}
+
+#[test]
+fn commit_that_names_a_key_whose_retry_is_in_flight_is_sent_at_once() {
+    let (mut pending, now) = (pending(), Instant::now());
+    admit(&mut pending, 1, &["a"]);
+    let batch = pending.next_batch(now, true).expect("a");
+    pending.complete(batch, &[false], now);
+    let later = pending.next_retry_at(now).expect("a waits");
+    let retry = pending.next_batch(later, true).expect("a is due");
+    admit(&mut pending, 2, &["a"]);
+    let second = pending.next_batch(later, true).expect("a, although its retry is in flight");
+    admit(&mut pending, 3, &["a"]);
+    let third = pending.next_batch(later, true).expect("a, although two deletes are in flight");
+    pending.complete(third, &[false], later);
+    pending.complete(second, &[false], later);
+    assert_eq!(pending.keys(), 1, "all share one entry");
+    assert_eq!(pending.complete(retry, &[true], later).len(), 1, "commit 1; 2 and 3 are not covered");
+    assert_eq!((pending.safe_position(), pending.keys()), (&Position("1".into()), 1));
+    let due = pending.next_retry_at(later).expect("a waits for them");
+    assert_eq!(due, later + LIMITS.retry_delay_min);
+    let batch = pending.next_batch(due, true).expect("a");
+    pending.complete(batch, &[true], due);
+    assert_eq!((pending.safe_position(), pending.keys()), (&Position("3".into()), 0));
 }
 
 #[test]
@@ -170,6 +194,30 @@ fn retry_queue_has_its_own_bound() {
         pending.complete(batch, &[true, false, false], now);
         assert!(pending.has_capacity(8) && !pending.is_blocked());
     }
+}
+
+/// When the routers of a cluster were back, as many keys as it held for them were read again beside those: twice the
+/// memory.
+#[test]
+fn nothing_is_admitted_beside_released_keys_before_they_are_sent() {
+    let (mut pending, now) = (pending(), Instant::now());
+    admit(&mut pending, 1, &["a", "b", "c", "d", "e", "f", "g", "h"]);
+    for _ in 0..2 {
+        let batch = pending.next_batch(now, true).expect("four keys");
+        pending.complete(batch, &[false; 4], now);
+    }
+    pending.set_reachable(false);
+    assert!(!pending.has_capacity(1), "the bound is reached");
+    pending.set_reachable(true);
+    assert_eq!(pending.release_retries(now), 8);
+    assert!(!pending.has_capacity(1), "none has been sent again");
+    let first = pending.next_batch(now, true).expect("four of them");
+    assert!(!pending.has_capacity(1), "four have not been sent");
+    pending.complete(first, &[true; 4], now);
+    assert!(pending.has_capacity(4), "four are left");
+    let second = pending.next_batch(now, true).expect("the others");
+    pending.complete(second, &[false; 4], now);
+    assert!(pending.has_capacity(8), "these have a cause of their own, and use no capacity");
 }
 
 #[test]
