@@ -107,9 +107,15 @@ async fn readers_see_a_row_after_the_gate() {
         let writer = Connection::open_with_flags(&database.path, flags).expect("a writer");
         for id in 1..=3 {
             writer.execute_batch(&format!("BEGIN IMMEDIATE; INSERT INTO users VALUES ({id}, '')")).expect("written");
-            assert!(timeout(Duration::from_millis(100), source.next(100)).await.is_err(), "it is not committed");
-            writer.execute_batch("COMMIT").expect("it is committed");
-            assert_eq!(keys(&mut *source, 1).await, [format!("user:{id}")]);
+            let read = {
+                let reading = source.next(100);
+                tokio::pin!(reading);
+                assert!(timeout(Duration::from_millis(100), &mut reading).await.is_err(), "it is not committed");
+                writer.execute_batch("COMMIT").expect("it is committed");
+                timeout(Duration::from_secs(20), reading).await.expect("in time").expect("it reads")
+            };
+            assert_eq!(read.commits[0].keys, [format!("user:{id}").into_bytes()]);
+            source.wait_until_visible(&read.position).await.expect("it is visible");
             let count = database.connection.query_row("SELECT count(*) FROM users", [], |row| row.get::<_, i64>(0));
             assert_eq!(count, Ok(id), "{journal_mode}: a row is named and not visible");
         }
