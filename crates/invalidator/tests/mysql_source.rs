@@ -528,20 +528,6 @@ async fn check_gate(rows: usize, insert: fn(usize) -> String) {
 }
 
 #[tokio::test]
-async fn gate_waits_for_positions_of_an_earlier_run() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    client.run(END).await;
-    let now = client.one("SELECT @@gtid_binlog_pos").await;
-    let options = MysqlOptions { visible_wait_max: Duration::from_millis(200), ..server.options() };
-    let mut source = server.try_source(options, Start::Now).await.expect("a source");
-    source.wait_until_visible(&Position(now)).await.expect("it is visible for long");
-    let error = source.wait_until_visible(&Position("0-1-4000".into())).await.expect_err("it is not there yet");
-    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
-}
-
-#[tokio::test]
 async fn wrong_settings_are_named_in_errors() {
     let server = Server::start(&[]).await;
     let mut client = server.client().await;
