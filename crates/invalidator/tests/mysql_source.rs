@@ -474,7 +474,7 @@ async fn readers_see_a_row_after_the_gate() {
 
 #[tokio::test]
 async fn readers_see_a_prepared_row_after_the_gate() {
-    check_gate(50, |id| {
+    check_gate(150, |id| {
         format!(
             "XA START 'x{id}'; INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */; \
              XA END 'x{id}'; XA PREPARE 'x{id}'; XA COMMIT 'x{id}'"
