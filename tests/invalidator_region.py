@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from forwarder import Forwarder
 from processes import Cluster, Invalidator, answers, connect, eventually
+from pymemcache.exceptions import MemcacheServerError
 from replicated import ReplicatedServer
 
 ROWS = 200
@@ -97,13 +98,18 @@ class Region:
         return dict(self.database.run("SELECT id, version FROM versions"))
 
     def stale(self, cluster: Cluster, versions: dict[int, int]) -> list[str]:
-        """Cached values that are older than these versions, in any process of a cluster."""
+        """Cached values that are older than these versions, in any process of a cluster, and reads that failed."""
         keys = [f"row:{row}" for row in versions]
         found = []
         for port in [*cluster.ports, *(server.port for server in (*cluster.servers, cluster.gutter))]:
             if not answers(port):
                 continue
-            cached = connect(port).get_many(keys)
+            try:
+                cached = connect(port).get_many(keys)
+            except MemcacheServerError as error:
+                # A router whose server is slow at this moment.
+                found.append(f"{cluster.name}: {error}")
+                continue
             found += [
                 f"{cluster.name}: {key} = {value.decode()}, in the database {versions[int(key[4:])]}"
                 for key, value in cached.items()
