@@ -18,7 +18,8 @@
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
 //! * While the cluster is not reachable, nothing is admitted once `keys_max` keys are pending in and outside the retry
-//!   queue: the database's log keeps the rest, at no cost in memory.
+//!   queue: the database's log keeps the rest, at no cost in memory. When it is reachable again, its keys are released,
+//!   and count for up to half of `keys_max` until they are sent.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released.
 //! * Memory is bounded by the number of pending keys, however many commits pass: a commit that is acknowledged, or
@@ -54,7 +55,7 @@ pub struct Limits {
     pub keys_max: usize,
     /// Nothing is admitted while the retry queue holds this many keys.
     pub retry_queue_keys_max: usize,
-    /// Nothing is admitted while the keys in the retry queue have this many bytes. Each key costs some 300 bytes more.
+    /// Nothing is admitted while the keys in the retry queue have this many bytes. Each key costs some 600 bytes more.
     pub retry_queue_bytes_max: usize,
     /// The most keys of one batch.
     pub batch_keys_max: usize,
@@ -120,7 +121,10 @@ impl PendingDeletes {
 
     /// Whether `keys` more keys may be admitted.
     pub fn has_capacity(&self, keys: usize) -> bool {
-        let fits = self.fresh_keys == 0 || self.fresh_keys + keys <= self.limits.keys_max;
+        // Released keys are sent before fresh ones. Half of the capacity is left to these: the server of released keys
+        // may still be down.
+        let released = self.retries.released().min(self.limits.keys_max / 2);
+        let fits = self.fresh_keys == 0 || self.fresh_keys + released + keys <= self.limits.keys_max;
         keys == 0 || (fits && !self.is_blocked())
     }
 

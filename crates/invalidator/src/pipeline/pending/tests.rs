@@ -172,6 +172,25 @@ fn retry_queue_has_its_own_bound() {
     }
 }
 
+/// After an outage the keys that had failed and as many new ones were in memory together.
+#[test]
+fn released_keys_count_for_half_of_the_capacity_until_they_are_sent() {
+    let (mut pending, now) = (pending(), Instant::now());
+    for (position, keys) in [(1, ["a", "b", "c", "d"]), (2, ["e", "f", "g", "h"])] {
+        admit(&mut pending, position, &keys);
+        let batch = pending.next_batch(now, true).expect("keys are unsent");
+        pending.complete(batch, &[false; 4], now);
+    }
+    assert_eq!(pending.release_retries(now), 8);
+    admit(&mut pending, 3, &["i"]);
+    assert!(pending.has_capacity(3) && !pending.has_capacity(4), "4 of 8 count as released");
+    for _ in 0..2 {
+        let batch = pending.next_batch(now, true).expect("released keys are due");
+        pending.complete(batch, &[true; 4], now);
+    }
+    assert!(pending.has_capacity(7) && !pending.has_capacity(8));
+}
+
 #[test]
 fn fresh_keys_go_first_but_for_every_eighth_batch() {
     let (mut pending, now) = (pending(), Instant::now());
