@@ -85,6 +85,17 @@ def test_killed_invalidator(region):
     region.recover(region.invalidator.start)
 
 
+def test_killed_invalidator_while_a_cluster_is_down(region):
+    """The cluster's position stays behind the other's. PostgreSQL's slot does not: the rest is in the spool."""
+    with region.fault(unaffected=(0,)):
+        region.clusters[1].router.kill()
+        region.writer.wait_for(ROWS)
+        region.invalidator.kill()
+        region.invalidator.start()
+        region.writer.wait_for(ROWS // 2)
+    region.recover(lambda: region.restart_router(1))
+
+
 def test_killed_router(region):
     with region.fault(unaffected=(0,)):
         region.clusters[1].router.kill()
