@@ -3,11 +3,11 @@
 import pytest
 from mariadb import MariaDb
 from postgres import Postgres
-from processes import Cluster, Server, eventually
+from processes import Cluster, Server
 from replicated import MysqlServer, fetched
 
 # Their assertions are reported in full, as those of tests are.
-pytest.register_assert_rewrite("load", "tls", "upgrade")
+pytest.register_assert_rewrite("invalidator_region", "load", "tls", "upgrade")
 
 
 @pytest.fixture
@@ -90,17 +90,7 @@ def postgres_server(tmp_path_factory):
 @pytest.fixture
 def postgres(postgres_server):
     """PostgreSQL with an empty database `app` and no replication slots."""
-    with postgres_server.connect("postgres") as connection:
-
-        def are_slots_dropped() -> bool:
-            slots = connection.execute("SELECT slot_name FROM pg_replication_slots WHERE NOT active").fetchall()
-            for (slot,) in slots:
-                connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
-            return not connection.execute("SELECT FROM pg_replication_slots").fetchall()
-
-        eventually(are_slots_dropped, "the slots of the last test are free")
-        connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
-        connection.execute("CREATE DATABASE app")
+    postgres_server.recreate_database()
     return postgres_server
 
 

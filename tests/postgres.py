@@ -4,10 +4,11 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
-from processes import Process, free_port
+from processes import Process, eventually, free_port
 
 USER = "postgres"
 PASSWORD = "secret"
@@ -72,10 +73,37 @@ class Postgres(Process):
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
         )
 
+    def recreate_database(self) -> None:
+        """Leaves an empty database `app` and no replication slots."""
+        with self.connect("postgres") as connection:
+
+            def are_slots_dropped() -> bool:
+                slots = connection.execute("SELECT slot_name FROM pg_replication_slots WHERE NOT active").fetchall()
+                for (slot,) in slots:
+                    connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+                return not connection.execute("SELECT FROM pg_replication_slots").fetchall()
+
+            eventually(are_slots_dropped, "the slots of the last test are free")
+            connection.execute("DROP DATABASE IF EXISTS app WITH (FORCE)")
+            connection.execute("CREATE DATABASE app")
+
     def promote(self) -> None:
         """Makes a standby a primary."""
         with self.connect() as connection:
             assert connection.execute("SELECT pg_promote()").fetchone() == (True,)
+
+    def kill(self) -> None:
+        """SIGKILL for all processes of the server, and waits until they are gone."""
+        pid = self.running.pid
+        # While the first process is stopped it starts no further ones.
+        self.running.send_signal(signal.SIGSTOP)
+        eventually(lambda: state_of(pid) == "T", "the server is stopped")
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
+            with suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        super().kill()
+        eventually(lambda: set(map(state_of, children)) <= {"Z"}, "the server's processes are gone")
 
     def stop(self) -> int | None:
         """A fast shutdown: SIGTERM would wait for the clients."""
@@ -92,7 +120,19 @@ class Postgres(Process):
         """Removes its files, once it has stopped."""
         shutil.rmtree(self.home, ignore_errors=True)
 
+    def url_at(self, port: int) -> str:
+        """As `--source` takes it, by another port, which leads to the server's."""
+        return f"postgres://{USER}:{PASSWORD}@127.0.0.1:{port}/app"
+
     @property
     def url(self) -> str:
         """As `--source` and `--database` take it."""
-        return f"postgres://{USER}:{PASSWORD}@127.0.0.1:{self.port}/app"
+        return self.url_at(self.port)
+
+
+def state_of(pid: int | str) -> str:
+    """The kernel's one-letter state of a process; Z if it is gone."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"

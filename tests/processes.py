@@ -83,6 +83,11 @@ class Process:
             self.stop()
             raise
 
+    def resident_bytes_max(self) -> int:
+        """The largest resident set of the running process so far."""
+        status = Path(f"/proc/{self.running.pid}/status").read_text()
+        return int(status.split("VmHWM:")[1].split()[0]) << 10
+
     def kill(self) -> None:
         """SIGKILL, and waits until the process is gone."""
         self.running.send_signal(signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""MariaDB and MySQL servers of a test's own that can be killed, replicated and promoted.
+"""MariaDB and MySQL servers of a test's own that can be killed, replicated and promoted; PostgreSQL's are in
+`replicated_postgres`.
 
 MySQL is not in Debian's stable release: `tests/fetch_database` puts it into a folder.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 import pymysql
 from mariadb import NO_NATIVE_AIO
 from processes import Process, eventually, free_port
+from replicated_postgres import PostgresServer
 
 STATEMENT_BYTES_MAX = 64 << 20
 
@@ -38,6 +40,10 @@ class ReplicatedServer(Process):
     """A server with a log in rows, and no password. Another kind of database has the same methods."""
 
     kind = ""
+    # Whether positions in the log mean the same on a replica.
+    has_positions_of_replicas = True
+    # Whether the invalidator keeps what it has read on its own disk.
+    needs_spool = False
     errors: tuple[type[Exception], ...] = (pymysql.MySQLError, OSError)
     arguments: tuple[str, ...] = ()
 
@@ -114,9 +120,24 @@ class ReplicatedServer(Process):
 
         eventually(is_purged, "the old files of the log are removed", 60)
 
-    def url(self, port: int | None = None) -> str:
-        """As `--source` takes it, by another port if given."""
-        return f"mysql://root@127.0.0.1:{port or self.port}/app"
+    def url_at(self, port: int) -> str:
+        """As `--source` takes it, by another port, which leads to the server's."""
+        return f"mysql://root@127.0.0.1:{port}/app"
+
+    def url(self) -> str:
+        """As `--source` takes it."""
+        return self.url_at(self.port)
+
+    @classmethod
+    def replicate(cls, primary: "ReplicatedServer", directory: Path) -> "ReplicatedServer":
+        """A replica of a server, in the same directory."""
+        replica = cls(directory, server_id=2)
+        try:
+            replica.follow(primary)
+        except BaseException:
+            replica.stop()
+            raise
+        return replica
 
     def follow(self, primary: "ReplicatedServer") -> None:
         """Replicates from another server."""
@@ -131,8 +152,9 @@ class ReplicatedServer(Process):
         raise NotImplementedError
 
     def create_versions(self, rows: int) -> None:
-        """Creates the schema, a table with the version of each row, and an outbox."""
+        """Creates the schema again, with a table that has the version of each row, and an outbox."""
         self.run(
+            "DROP DATABASE IF EXISTS app",
             "CREATE DATABASE app",
             "CREATE TABLE app.versions (id INT PRIMARY KEY, version INT NOT NULL) ENGINE=InnoDB",
             "CREATE TABLE app.lookaside_outbox (`key` VARBINARY(250) NOT NULL) ENGINE=InnoDB",
@@ -145,12 +167,25 @@ class ReplicatedServer(Process):
         named = " ".join(keys or [f"row:{row}"])
         return f"UPDATE versions SET version = version + 1 WHERE id = {row} /* lookaside: {named} */"
 
+    def insert_into_outbox(self, *keys: str) -> str:
+        """The statement that names keys by rows of the outbox."""
+        return "INSERT INTO lookaside_outbox VALUES " + ",".join(f"('{key}')" for key in keys)
+
+    def create_logged_table(self, table: str, columns: str) -> None:
+        """Creates a table whose rows are in the log that the invalidator reads."""
+        self.run(f"CREATE TABLE {table} ({columns})")
+
+    def store_large(self, text_bytes: int, key: str) -> None:
+        """Commits one statement that stores a text of that length, and names a key."""
+        self.create_logged_table("large", "id INT PRIMARY KEY, body LONGTEXT")
+        self.run(f"INSERT INTO large VALUES (1, '{'x' * text_bytes}') /* lookaside: {key} */")
+
     def rotate(self) -> None:
         """Begins another file of the log."""
         self.run("FLUSH BINARY LOGS")
 
     def commit_often(self, commits: int, rows: int) -> None:
-        """Commits that many changes of one row after another, whose keys are in the outbox."""
+        """Commits that many changes of one row after another; each names the row's key and a new one in the outbox."""
         self.run(
             f"""
             CREATE PROCEDURE commit_often() BEGIN
@@ -158,7 +193,7 @@ class ReplicatedServer(Process):
               WHILE n < {commits} DO
                 START TRANSACTION;
                 UPDATE versions SET version = version + 1 WHERE id = n % {rows};
-                INSERT INTO lookaside_outbox VALUES (CONCAT('row:', n % {rows}));
+                INSERT INTO lookaside_outbox VALUES (CONCAT('row:', n % {rows})), (CONCAT('commit:', n));
                 COMMIT;
                 SET n = n + 1;
               END WHILE;
@@ -256,4 +291,4 @@ class MysqlServer(ReplicatedServer):
         return f"INSERT INTO {table} {numbers} SELECT id FROM n"
 
 
-SERVERS = {server.kind: server for server in (MariadbServer, MysqlServer)}
+SERVERS = {server.kind: server for server in (MariadbServer, MysqlServer, PostgresServer)}

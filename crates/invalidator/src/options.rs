@@ -103,10 +103,10 @@ pub struct Options {
     /// that are later by as much; 0 switches it off
     #[arg(long, value_name = "MS", default_value_t = LINGER_MAX.as_millis() as u64, value_parser = value_parser!(u64).range(0..=5))]
     pub linger_ms_max: u64,
-    /// Maximum pending keys of one cluster in memory (some 300 bytes each); beyond it they wait in the database's log.
+    /// Maximum pending keys of one cluster in memory (some 700 bytes each); beyond it they wait in the database's log.
     /// Keys whose deletes were refused do not count while a router answers; up to 1,000,000 of them, or 64 MiB, are held
     /// besides
-    #[arg(long, value_name = "KEYS", default_value_t = 65_536, value_parser = value_parser!(u32).range(1..=90_000))]
+    #[arg(long, value_name = "KEYS", default_value_t = 32_768, value_parser = value_parser!(u32).range(1..=90_000))]
     pub pending_keys_max: u32,
     /// Milliseconds from a change of the position to its save. A longer time means fewer disk writes, and more deletes
     /// that are sent again after a crash

@@ -138,6 +138,25 @@ async fn inserted_rows_without_all_columns_have_their_keys() {
     }
 }
 
+#[tokio::test]
+async fn the_gate_waits_for_positions_of_an_earlier_run() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        client.run(TABLES).await;
+        let now = client.one(kind.of("SELECT @@gtid_binlog_pos", "SELECT @@global.gtid_executed")).await;
+        let later = match kind {
+            Kind::Mariadb => "0-1-4000".into(),
+            Kind::Mysql => format!("{}:1-4000", client.one("SELECT @@server_uuid").await),
+        };
+        let options = MysqlOptions { visible_wait_max: Duration::from_millis(200), ..server.options() };
+        let mut source = server.try_source(options, Start::Now).await.expect("a source");
+        source.wait_until_visible(&Position(now)).await.expect("it has been visible for long");
+        let error = source.wait_until_visible(&Position(later)).await.expect_err("it is not there yet");
+        assert!(matches!(error, SourceError::Unreachable { .. }), "{kind:?}: {error}");
+    }
+}
+
 /// A server that waits for a semi-synchronous replica has its commits in the log seconds before readers see them. The
 /// source is no such replica: it must not acknowledge what it does not store, and its gate must wait.
 #[tokio::test]

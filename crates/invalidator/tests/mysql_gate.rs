@@ -2,9 +2,8 @@
 
 mod mysql_server;
 
-use lookaside_invalidator::{Position, Source, SourceError, Start, source::mysql::MysqlOptions};
-use mysql_server::{DEADLINE, END, Server, TABLES, keys_of};
-use std::time::Duration;
+use lookaside_invalidator::{Source, Start};
+use mysql_server::{DEADLINE, Server, TABLES, keys_of};
 use tokio::time::Instant;
 
 /// Eight writers insert rows and name them. A reader that queries a row when its key has passed the gate must find it.
@@ -16,7 +15,7 @@ async fn readers_see_a_row_after_the_gate() {
 
 #[tokio::test]
 async fn readers_see_a_prepared_row_after_the_gate() {
-    check_gate(50, |id| {
+    check_gate(150, |id| {
         format!(
             "XA START 'x{id}'; INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */; \
              XA END 'x{id}'; XA PREPARE 'x{id}'; XA COMMIT 'x{id}'"
@@ -67,18 +66,4 @@ async fn check_gate(rows: usize, insert: fn(usize) -> String) {
         writer.await.expect("a writer");
     }
     println!("without the gate {too_early} of {queried} rows would not have been visible");
-}
-
-#[tokio::test]
-async fn gate_waits_for_positions_of_an_earlier_run() {
-    let server = Server::start(&[]).await;
-    let mut client = server.client().await;
-    client.run(TABLES).await;
-    client.run(END).await;
-    let now = client.one("SELECT @@gtid_binlog_pos").await;
-    let options = MysqlOptions { visible_wait_max: Duration::from_millis(200), ..server.options() };
-    let mut source = server.try_source(options, Start::Now).await.expect("a source");
-    source.wait_until_visible(&Position(now)).await.expect("it is visible for long");
-    let error = source.wait_until_visible(&Position("0-1-4000".into())).await.expect_err("it is not there yet");
-    assert!(matches!(error, SourceError::Unreachable { .. }), "{error}");
 }

@@ -3,15 +3,17 @@
 mod postgres_server;
 
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresLog, PostgresOptions, Purpose};
+use lookaside_invalidator::source::postgres::{
+    PostgresConnection, PostgresLog, PostgresOptions, PostgresSource, Purpose,
+};
 use lookaside_invalidator::source::tls::DatabaseTls;
-use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
+use lookaside_invalidator::{CommitLog as _, Position, Source, SourceError, Start};
 use postgres_server::{Client, DEADLINE, END, Server, eventually, keys_of, last_position, read_until};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
-use tokio::time::timeout;
+use tokio::{task::JoinHandle, time::timeout};
 
 #[tokio::test]
 async fn messages_and_outbox_rows_of_committed_transactions_name_keys() {
@@ -127,28 +129,37 @@ async fn remove_absent_standby(client: &mut Client) {
     client.run("SELECT pg_reload_conf()").await;
 }
 
+/// Commits a row of `app` that names a key, by `client`. Readers do not see it before the absent standby is removed.
+fn commit_row(mut client: Client) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        client.run("BEGIN; INSERT INTO app VALUES (1); SELECT lookaside_invalidate('user:1'); COMMIT").await;
+    })
+}
+
+/// Checks that the gate at `position` opens when readers see the row of `writer`, and not before.
+async fn check_gate(source: &mut PostgresSource, position: &Position, reader: &mut Client, writer: JoinHandle<()>) {
+    const COUNT: &str = "SELECT count(*) FROM app";
+    assert_eq!(reader.one(COUNT).await, "0", "the log is ahead of the readers");
+    let gate = source.wait_until_visible(position);
+    tokio::pin!(gate);
+    assert!(timeout(Duration::from_millis(300), &mut gate).await.is_err(), "the gate is closed");
+    remove_absent_standby(reader).await;
+    timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
+    assert_eq!(reader.one(COUNT).await, "1");
+    writer.await.expect("the commit is done");
+}
+
 /// A synchronous standby that never confirms: the commit is in the log, and readers do not see it yet.
 #[tokio::test]
 async fn the_gate_waits_until_readers_see_a_commit() {
     let server = Server::start(&[]).await;
-    let mut client = server.set_up().await;
+    let (mut client, mut reader) = (server.set_up().await, server.client().await);
     client.run("CREATE TABLE app (id int)").await;
     let mut source = server.source(Start::Now).await;
-    let mut reader = server.client().await;
     add_absent_standby(&server).await;
-    let writer = tokio::spawn(async move {
-        client.run("BEGIN; INSERT INTO app VALUES (1); SELECT lookaside_invalidate('user:1'); COMMIT").await;
-    });
-    let commits = read_until(&mut source, "user:1").await;
-    assert_eq!(reader.one("SELECT count(*) FROM app").await, "0", "the log is ahead of the readers");
-    let position = last_position(&commits);
-    let gate = source.wait_until_visible(&position);
-    tokio::pin!(gate);
-    assert!(timeout(Duration::from_millis(300), &mut gate).await.is_err(), "the gate is closed");
-    remove_absent_standby(&mut reader).await;
-    timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
-    assert_eq!(reader.one("SELECT count(*) FROM app").await, "1");
-    writer.await.expect("the commit is done");
+    let writer = commit_row(client);
+    let position = last_position(&read_until(&mut source, "user:1").await);
+    check_gate(&mut source, &position, &mut reader, writer).await;
 }
 
 /// The cluster was flushed while a commit before the new position was still invisible: readers filled the old row after
@@ -156,25 +167,16 @@ async fn the_gate_waits_until_readers_see_a_commit() {
 #[tokio::test]
 async fn the_gate_waits_for_commits_before_the_position_where_reading_began() {
     let server = Server::start(&[]).await;
-    let mut client = server.set_up().await;
+    let (mut client, mut reader) = (server.set_up().await, server.client().await);
     client.run("CREATE TABLE app (id int)").await;
     drop(server.source(Start::Now).await);
-    let mut reader = server.client().await;
     add_absent_standby(&server).await;
-    let writer = tokio::spawn(async move {
-        client.run("BEGIN; INSERT INTO app VALUES (1); SELECT lookaside_invalidate('user:1'); COMMIT").await;
-    });
+    let writer = commit_row(client);
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
     eventually("the commit waits", async || (reader.one(waits).await == "1").then_some(())).await;
     let mut source = server.source(Start::Now).await;
     let position = source.position();
-    let gate = source.wait_until_visible(&position);
-    tokio::pin!(gate);
-    assert!(timeout(Duration::from_millis(300), &mut gate).await.is_err(), "the gate is closed");
-    remove_absent_standby(&mut reader).await;
-    timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");
-    assert_eq!(reader.one("SELECT count(*) FROM app").await, "1");
-    writer.await.expect("the commit is done");
+    check_gate(&mut source, &position, &mut reader, writer).await;
 }
 
 /// The reader would have been a standby that every commit waits for, and it waited for the commits.
@@ -340,6 +342,11 @@ async fn a_server_that_accepts_and_does_not_answer_is_unreachable() {
     assert!(matches!(opened.err(), Some(SourceError::NotConnected { .. })));
 }
 
+/// Reads until everything up to `newest` has been read.
+async fn read_until_covered(log: &PostgresLog, source: &mut dyn Source, newest: &Position) {
+    while !log.covers(&source.next(10).await.expect("the log is read").position, newest) {}
+}
+
 /// A position that arrived soon after another was withheld until the server's next sign of life.
 #[tokio::test]
 async fn a_withheld_position_does_not_wait_for_the_next_message() {
@@ -353,8 +360,7 @@ async fn a_withheld_position_does_not_wait_for_the_next_message() {
     read_until(&mut *opened.source, "first").await;
     client.run("INSERT INTO app VALUES (1)").await;
     let newest = log.newest_position().await.expect("a position");
-    let read =
-        async { while !log.covers(&opened.source.next(10).await.expect("the log is read").position, &newest) {} };
+    let read = read_until_covered(&log, &mut *opened.source, &newest);
     timeout(DEADLINE / 6, read).await.expect("the position arrives without a heartbeat");
 }
 
@@ -371,8 +377,7 @@ async fn the_newest_position_covers_visible_commits_that_are_not_flushed() {
     let newest = log.newest_position().await.expect("a position");
     let commits = read_until(&mut *opened.source, "unflushed").await;
     assert!(log.covers(&newest, &last_position(&commits)));
-    let read =
-        async { while !log.covers(&opened.source.next(10).await.expect("the log is read").position, &newest) {} };
+    let read = read_until_covered(&log, &mut *opened.source, &newest);
     timeout(DEADLINE, read).await.expect("the newest position is reached");
 }
 

@@ -60,11 +60,13 @@ async fn replay_ends_at_the_end_that_the_log_had_when_it_began() {
     let (replay, database, cluster) = replay_of(3);
     // The gate holds the replay while more is committed.
     database.commit(&["slow"], ms(100));
+    let visible_at = Instant::now() + ms(100);
     let running = tokio::spawn(async move { replay.run(|_| {}).await });
     tokio::time::sleep(ms(50)).await;
     database.commit(&["later"], ms(0));
     let summary = running.await.expect("no panic").expect("it ends");
     assert_eq!((cluster.deletes_of("slow"), cluster.deletes_of("later")), (1, 0));
+    assert!(cluster.state().deleted.iter().all(|(key, at)| key != "slow" || *at >= visible_at), "the gate is closed");
     assert_eq!(summary.position, Some(Position("4".into())));
 }
 

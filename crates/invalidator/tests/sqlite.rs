@@ -4,7 +4,7 @@ use lookaside_invalidator::{
     CommitLog, OpenedSource, Position, Source, SourceError, Start,
     source::sqlite::{SqliteLog, create_journal, prune, triggers_sql},
 };
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
 use std::{
     path::PathBuf,
     time::{Duration, SystemTime},
@@ -93,6 +93,33 @@ async fn uncommitted_rows_are_not_read() {
     database.run("COMMIT");
     other.execute_batch("INSERT INTO lookaside_journal(key) VALUES (X'6162')").expect("a second writer");
     assert_eq!(keys(&mut *source, 2).await, ["open", "ab"]);
+}
+
+/// The source reads as other readers do, so its gate can open at once. A source that reads uncommitted rows, which
+/// connections with a shared cache may, names keys before readers see their rows.
+#[tokio::test]
+async fn readers_see_a_row_after_the_gate() {
+    for journal_mode in ["wal", "delete"] {
+        let database = Database::new();
+        database.connection.pragma_update(None, "journal_mode", journal_mode).expect("the mode is set");
+        let mut source = database.source(Start::Now).await;
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_SHARED_CACHE;
+        let writer = Connection::open_with_flags(&database.path, flags).expect("a writer");
+        for id in 1..=3 {
+            writer.execute_batch(&format!("BEGIN IMMEDIATE; INSERT INTO users VALUES ({id}, '')")).expect("written");
+            let read = {
+                let reading = source.next(100);
+                tokio::pin!(reading);
+                assert!(timeout(Duration::from_millis(100), &mut reading).await.is_err(), "it is not committed");
+                writer.execute_batch("COMMIT").expect("it is committed");
+                timeout(Duration::from_secs(20), reading).await.expect("in time").expect("it reads")
+            };
+            assert_eq!(read.commits[0].keys, [format!("user:{id}").into_bytes()]);
+            source.wait_until_visible(&read.position).await.expect("it is visible");
+            let count = database.connection.query_row("SELECT count(*) FROM users", [], |row| row.get::<_, i64>(0));
+            assert_eq!(count, Ok(id), "{journal_mode}: a row is named and not visible");
+        }
+    }
 }
 
 #[tokio::test]

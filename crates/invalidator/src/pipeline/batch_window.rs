@@ -12,6 +12,8 @@
 //!   that arrive meanwhile share the next batch, and with them the next batch leaves within that time.
 //! * Of several prompt batches one is left to fresh keys: retries are likely to be slow. For the same reason slow retries
 //!   do not keep other retries from being sent.
+//! * While no router of the cluster answers, one batch of the retry queue is in flight: more would fail as it does, and
+//!   each key in flight costs as much memory as in the queue.
 //! * At most [`BATCHES_MAX`] are in flight, and [`RETRY_BATCHES_MAX`] of the retry queue. Their keys are pending keys,
 //!   which bounds their bytes.
 
@@ -37,11 +39,17 @@ pub(super) struct BatchWindow {
     /// Those of `batches` that are of the retry queue.
     retries: BTreeMap<BatchNumber, Instant>,
     next_number: BatchNumber,
+    is_reachable: bool,
 }
 
 impl BatchWindow {
     pub fn new(prompt_max: usize) -> BatchWindow {
-        BatchWindow { prompt_max, ..BatchWindow::default() }
+        BatchWindow { prompt_max, is_reachable: true, ..BatchWindow::default() }
+    }
+
+    /// Records whether any router of the cluster answers.
+    pub fn set_reachable(&mut self, is_reachable: bool) {
+        self.is_reachable = is_reachable;
     }
 
     pub fn is_empty(&self) -> bool {
@@ -71,6 +79,9 @@ impl BatchWindow {
 
     /// As [`BatchWindow::next_send_at`], for a batch of the retry queue if any may be sent.
     pub fn next_retry_at(&self, now: Instant) -> Option<Instant> {
+        if !self.is_reachable && !self.retries.is_empty() {
+            return None;
+        }
         next_at(&self.retries, (self.prompt_max - 1).max(1), RETRY_BATCHES_MAX, now)
     }
 
@@ -137,6 +148,21 @@ mod tests {
         assert!(single.may_retry(now));
         single.add(now, true);
         assert!(!single.may_retry(now) && !single.may_send(now));
+    }
+
+    #[test]
+    fn one_retry_is_in_flight_while_no_router_answers() {
+        let (mut window, now) = (BatchWindow::new(4), Instant::now());
+        window.set_reachable(false);
+        let retry = window.add(now, true);
+        let later = now + 2 * BATCH_SLOW_AFTER;
+        assert_eq!(window.next_retry_at(later), None);
+        assert!(window.may_send(later), "of fresh keys");
+        window.set_reachable(true);
+        assert!(window.may_retry(later));
+        window.set_reachable(false);
+        window.remove(retry);
+        assert!(window.may_retry(later));
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             limits: Limits {
-                keys_max: 65_536,
+                keys_max: 32_768,
                 retry_queue_keys_max: RETRY_QUEUE_KEYS_MAX,
                 retry_queue_bytes_max: RETRY_QUEUE_BYTES_MAX,
                 batch_keys_max: 1_000,

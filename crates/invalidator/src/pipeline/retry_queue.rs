@@ -116,6 +116,11 @@ impl RetryQueue {
         keys
     }
 
+    /// How many released keys wait.
+    pub fn released(&self) -> usize {
+        self.released.len()
+    }
+
     /// Whether released keys wait.
     pub fn has_released(&self) -> bool {
         !self.released.is_empty()

@@ -206,7 +206,9 @@ impl PipelineTask {
     /// Admits the buffered commits once there is capacity for all of them.
     fn admit_buffered(&mut self) {
         let Some((_, pending)) = &mut self.pending else { return };
-        pending.set_reachable(self.pipeline.delivery.is_reachable());
+        let is_reachable = self.pipeline.delivery.is_reachable();
+        pending.set_reachable(is_reachable);
+        self.in_flight.window.set_reachable(is_reachable);
         let count = |buffered: &Commits| buffered.commits.iter().map(|commit| commit.keys.len()).sum();
         let keys = self.buffered.as_ref().map_or(0, count);
         if let Some(buffered) = self.buffered.take_if(|_| pending.has_capacity(keys)) {

@@ -18,9 +18,9 @@
 //!   single commit names more. Nothing is admitted while the retry queue holds `retry_queue_keys_max` keys or
 //!   `retry_queue_bytes_max` bytes of keys. Keys admitted before that may still fail, so the queue may exceed its bound
 //!   by `keys_max`.
-//! * While the cluster is not reachable, and then until the keys that had failed have been sent again, nothing is
-//!   admitted once `keys_max` keys are pending in and outside the retry queue: the database's log keeps the rest, at no
-//!   cost in memory.
+//! * While the cluster is not reachable, nothing is admitted once `keys_max` keys are pending in and outside the retry
+//!   queue: the database's log keeps the rest, at no cost in memory. When it is reachable again, its keys are released,
+//!   and count for up to half of `keys_max` until they are sent.
 //! * A key that fails holds back itself and the safe position, but no other key. A batch holds either fresh keys or
 //!   keys of the retry queue, and fresh keys go first, unless keys of the retry queue are released. A fresh delete that
 //!   is refused uses no capacity any more.
@@ -57,7 +57,7 @@ pub struct Limits {
     pub keys_max: usize,
     /// Nothing is admitted while the retry queue holds this many keys.
     pub retry_queue_keys_max: usize,
-    /// Nothing is admitted while the keys in the retry queue have this many bytes. Each key costs some 300 bytes more.
+    /// Nothing is admitted while the keys in the retry queue have this many bytes. Each key costs some 600 bytes more.
     pub retry_queue_bytes_max: usize,
     /// The most keys of one batch.
     pub batch_keys_max: usize,
@@ -107,7 +107,10 @@ impl PendingDeletes {
 
     /// Whether `keys` more keys may be admitted.
     pub fn has_capacity(&self, keys: usize) -> bool {
-        let fits = self.fresh_keys == 0 || self.fresh_keys + keys <= self.limits.keys_max;
+        // Released keys are sent before fresh ones. Half of the capacity is left to these: the server of released keys
+        // may still be down.
+        let released = self.retries.released().min(self.limits.keys_max / 2);
+        let fits = self.fresh_keys == 0 || self.fresh_keys + released + keys <= self.limits.keys_max;
         keys == 0 || (fits && !self.is_blocked())
     }
 
@@ -115,7 +118,7 @@ impl PendingDeletes {
     pub fn is_blocked(&self) -> bool {
         self.retries.len() >= self.limits.retry_queue_keys_max
             || self.retries.key_bytes() >= self.limits.retry_queue_bytes_max
-            || ((!self.is_reachable || self.retries.has_released()) && self.keys() >= self.limits.keys_max)
+            || (!self.is_reachable && self.keys() >= self.limits.keys_max)
     }
 
     /// Records whether any delete can be delivered.

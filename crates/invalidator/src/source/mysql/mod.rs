@@ -269,6 +269,8 @@ impl MysqlSource {
             if self.assembler.row_tables().needed_catalogue().is_some() {
                 return Ok(());
             }
+            // Before the next one is read: both may be long.
+            drop(packet);
             match dump.read_ready().await? {
                 Some(more) => packet = more,
                 None => return Ok(()),

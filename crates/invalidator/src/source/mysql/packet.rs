@@ -6,6 +6,13 @@
 //!
 //! A payload of 2^24 - 1 bytes is continued by the next packet. Every read has a time limit: a server that is silent
 //! for longer is treated as dead. Reads are cancel-safe: bytes that have arrived stay in the buffer.
+//!
+//! A long message is in memory once: its bytes move to a buffer of their own as they arrive, which is freed with it and
+//! does not grow, as an event of the log begins with its length.
+//!
+//! ```text
+//! message with an event | 0: 1 byte | time: 4 | type: 1 | server: 4 | length of the event: 4 | ...
+//! ```
 
 use crate::SourceError;
 use crate::source::tls::{Bytestream, DatabaseTls};
@@ -25,20 +32,33 @@ const READ_BYTES: usize = 64 << 10;
 
 const HEAD_BYTES: usize = 4;
 
+/// Where the length of an event ends in its message.
+const EVENT_LENGTH_END: usize = 14;
+
 /// A stream of packets.
 pub struct PacketStream {
     stream: Box<dyn Bytestream>,
     arrived: BytesMut,
-    /// The message whose last packet has not arrived yet.
+    /// The part of a long message that has arrived.
     message: BytesMut,
+    /// The packet that is moved to `message`; `None` if the next byte begins a packet.
+    moving: Option<MovingPacket>,
     /// The sequence number of the next packet that we send.
     sequence: u8,
+}
+
+/// A packet whose payload is moved to the message as it arrives.
+#[derive(Clone, Copy)]
+struct MovingPacket {
+    bytes_left: usize,
+    /// Whether the next packet continues the message.
+    is_continued: bool,
 }
 
 impl PacketStream {
     /// Reads and writes packets on `stream`.
     pub(super) fn new(stream: Box<dyn Bytestream>) -> Self {
-        PacketStream { stream, arrived: BytesMut::new(), message: BytesMut::new(), sequence: 0 }
+        PacketStream { stream, arrived: BytesMut::new(), message: BytesMut::new(), moving: None, sequence: 0 }
     }
 
     /// Secures the rest of the stream, to `host`.
@@ -114,33 +134,144 @@ impl PacketStream {
         }
     }
 
+    /// The next message, if it has arrived.
     fn take_message(&mut self) -> Result<Option<BytesMut>, SourceError> {
-        while let Some(&[low, middle, high, sequence]) = self.arrived.first_chunk::<HEAD_BYTES>() {
-            let length = u32::from_le_bytes([low, middle, high, 0]) as usize;
-            if self.message.len() + length > MESSAGE_BYTES_MAX {
-                return Err(SourceError::Unreachable {
-                    why: format!("the server sent a message of over {MESSAGE_BYTES_MAX} bytes"),
-                });
-            }
-            if self.arrived.len() < HEAD_BYTES + length {
+        loop {
+            let Some(packet) = &mut self.moving else {
+                match self.begin_packet()? {
+                    PacketStart::Message(message) => return Ok(Some(message)),
+                    PacketStart::Incomplete => return Ok(None),
+                    PacketStart::Moving => continue,
+                }
+            };
+            let part = self.arrived.split_to(packet.bytes_left.min(self.arrived.len()));
+            self.message.extend_from_slice(&part);
+            packet.bytes_left -= part.len();
+            if packet.bytes_left > 0 {
                 return Ok(None);
             }
-            self.arrived.advance(HEAD_BYTES);
-            self.sequence = sequence.wrapping_add(1);
-            let part = self.arrived.split_to(length);
-            if length == PACKET_BYTES_MAX {
-                self.message.unsplit(part);
-            } else if self.message.is_empty() {
-                return Ok(Some(part));
-            } else {
-                self.message.extend_from_slice(&part);
-                return Ok(Some(self.message.split()));
+            let is_continued = packet.is_continued;
+            self.moving = None;
+            if !is_continued {
+                // Not split: the buffer is freed with the message.
+                return Ok(Some(std::mem::take(&mut self.message)));
             }
         }
-        Ok(None)
     }
+
+    fn begin_packet(&mut self) -> Result<PacketStart, SourceError> {
+        let Some(&[low, middle, high, sequence]) = self.arrived.first_chunk::<HEAD_BYTES>() else {
+            return Ok(PacketStart::Incomplete);
+        };
+        let length = u32::from_le_bytes([low, middle, high, 0]) as usize;
+        if self.message.len() + length > MESSAGE_BYTES_MAX {
+            return Err(SourceError::Unreachable {
+                why: format!("the server sent a message of over {MESSAGE_BYTES_MAX} bytes"),
+            });
+        }
+        let is_short = length <= READ_BYTES && self.message.is_empty();
+        if self.arrived.len() < HEAD_BYTES + if is_short { length } else { length.min(EVENT_LENGTH_END) } {
+            return Ok(PacketStart::Incomplete);
+        }
+        self.arrived.advance(HEAD_BYTES);
+        self.sequence = sequence.wrapping_add(1);
+        if is_short {
+            return Ok(PacketStart::Message(self.arrived.split_to(length)));
+        }
+        if self.message.is_empty() {
+            self.message = BytesMut::with_capacity(match length {
+                PACKET_BYTES_MAX => event_message_bytes(&self.arrived).clamp(length, MESSAGE_BYTES_MAX),
+                _ => length,
+            });
+        }
+        self.moving = Some(MovingPacket { bytes_left: length, is_continued: length == PACKET_BYTES_MAX });
+        Ok(PacketStart::Moving)
+    }
+}
+
+/// What the bytes at the start of a packet are.
+enum PacketStart {
+    /// A short message.
+    Message(BytesMut),
+    /// A part of a packet that is waited for.
+    Incomplete,
+    /// A packet of a long message.
+    Moving,
+}
+
+/// The length of a message that begins with `start` and has an event.
+fn event_message_bytes(start: &[u8]) -> usize {
+    let length = start[..EVENT_LENGTH_END].last_chunk().map_or(0, |length| u32::from_le_bytes(*length));
+    1 + length as usize
 }
 
 fn connection_lost(error: &std::io::Error) -> SourceError {
     SourceError::Unreachable { why: format!("the connection broke: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WAIT_MAX: Duration = Duration::from_secs(10);
+
+    fn message(bytes: usize) -> Vec<u8> {
+        let mut message = (0..251).collect::<Vec<u8>>().repeat(bytes / 251 + 1);
+        message.truncate(bytes);
+        message
+    }
+
+    fn packets(message: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for part in message.chunks(PACKET_BYTES_MAX) {
+            bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(part);
+        }
+        if message.len().is_multiple_of(PACKET_BYTES_MAX) {
+            bytes.extend_from_slice(&[0; HEAD_BYTES]);
+        }
+        bytes
+    }
+
+    #[tokio::test]
+    async fn messages_are_read_wherever_their_bytes_are_cut() {
+        let lengths = [0, 1, READ_BYTES - 1, READ_BYTES, READ_BYTES + 1, 3 * READ_BYTES, 5];
+        for cut in [1, 3, HEAD_BYTES, 1_000, READ_BYTES, READ_BYTES + HEAD_BYTES, usize::MAX] {
+            let (server, client) = tokio::io::duplex(1 << 20);
+            let writer = tokio::spawn(async move {
+                let mut server = server;
+                let bytes: Vec<u8> = lengths.iter().flat_map(|&length| packets(&message(length))).collect();
+                for part in bytes.chunks(cut.max(bytes.len() / 10_000)) {
+                    server.write_all(part).await.expect("it is read");
+                    tokio::task::yield_now().await;
+                }
+                server
+            });
+            let mut stream = PacketStream::new(Box::new(client));
+            for length in lengths {
+                assert_eq!(stream.read(WAIT_MAX).await.expect("a message"), message(length), "{length} bytes, {cut}");
+            }
+            let _server = writer.await.expect("all is written");
+            assert_eq!(stream.read_ready().await, Ok(None));
+        }
+    }
+
+    /// The parts of a long message were in the buffer of arrived bytes, in the message, and in the buffer again when it
+    /// grew. What was freed with the message was a reference.
+    #[tokio::test]
+    async fn a_long_message_is_in_memory_once() {
+        for length in [PACKET_BYTES_MAX - 1, PACKET_BYTES_MAX, PACKET_BYTES_MAX + 100_000] {
+            let (mut server, client) = tokio::io::duplex(1 << 20);
+            let mut stream = PacketStream::new(Box::new(client));
+            let mut event = message(length);
+            event[EVENT_LENGTH_END - 4..EVENT_LENGTH_END].copy_from_slice(&(length as u32 - 1).to_le_bytes());
+            let bytes = packets(&event);
+            let writer = tokio::spawn(async move { server.write_all(&bytes).await.map(|()| server) });
+            let read = stream.read(WAIT_MAX).await.expect("a message");
+            assert!(read == event && read.capacity() == length, "{length} bytes in {}", read.capacity());
+            assert!(stream.arrived.capacity() <= 4 * READ_BYTES, "{} bytes", stream.arrived.capacity());
+            assert_eq!(stream.message.capacity(), 0);
+            writer.await.expect("no panic").expect("all is written");
+        }
+    }
 }

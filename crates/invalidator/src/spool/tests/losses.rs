@@ -42,6 +42,24 @@ async fn a_loss_is_found_by_every_cluster_after_the_commits_before_it_and_once()
     assert!(!fixture.cluster(1).covers(&Position("4".into()), &newest), "a router is not told that all is deleted");
 }
 
+/// Clusters are flushed when they find a loss: a client that fills a key after that must see the commits before the new
+/// position, whose deletes are never sent.
+#[tokio::test(start_paused = true)]
+async fn a_loss_is_not_found_before_readers_see_what_the_new_position_covers() {
+    let mut fixture = Fixture::new(1 << 30);
+    fixture.saved[0] = Some(fixture.open(0).await.position);
+    fixture.writer.abort();
+    fixture.log.commit(4);
+    fixture.log.state.lock().released = 4;
+    fixture.log.state.lock().is_hidden = true;
+    fixture.restart();
+    let reading = async { read_loss(&mut *fixture.open(0).await.source).await };
+    tokio::pin!(reading);
+    assert!(timeout(Duration::from_secs(30), &mut reading).await.is_err(), "readers do not see it yet");
+    fixture.log.state.lock().is_hidden = false;
+    assert_eq!(reading.await, "0");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_state_directory_that_is_gone_is_a_loss() {
     let mut fixture = without_files().await;

@@ -1,0 +1,166 @@
+"""A database, two clusters and an invalidator between them, of which a test breaks one part after another."""
+
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+from forwarder import Forwarder
+from processes import Cluster, Invalidator, answers, connect, eventually
+from pymemcache.exceptions import MemcacheServerError
+from replicated import ReplicatedServer
+
+ROWS = 200
+RECOVERY_S = 60.0
+# What the invalidator may take in all, whatever fails.
+MEMORY_BYTES_MAX = 64 << 20
+
+
+class Writer(threading.Thread):
+    """Commits changes of one row after another, through errors, until it is stopped."""
+
+    def __init__(self, database: ReplicatedServer) -> None:
+        super().__init__(daemon=True)
+        self.database = database
+        self.commits = 0
+        self.is_stopped = False
+        self.start()
+
+    def run(self) -> None:
+        while not self.is_stopped:
+            with (
+                suppress(*self.database.errors),
+                self.database.connect() as connection,
+                connection.cursor() as cursor,
+            ):
+                while not self.is_stopped:
+                    cursor.execute(self.database.change(self.commits % ROWS))
+                    self.commits += 1
+
+    def wait_for(self, commits: int) -> None:
+        """Returns after that number of further commits."""
+        least = self.commits + commits
+        eventually(lambda: self.commits >= least, f"{commits} commits", 120)
+
+    def stop(self) -> None:
+        """Returns when nothing more is committed."""
+        self.is_stopped = True
+        self.join(70)
+        assert not self.is_alive()
+
+
+class Region:
+    """A database, two clusters and an invalidator, with a forwarder on each link of the invalidator."""
+
+    def __init__(self, database: ReplicatedServer, clusters: list[Cluster], folder: Path, record) -> None:
+        self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
+        self.database_link = Forwarder(database.port)
+        self.links = [Forwarder(cluster.port) for cluster in clusters]
+        self.state_dir = folder / "state"
+        self.invalidator: Invalidator | None = None
+        self.writer: Writer | None = None
+        database.create_versions(ROWS)
+
+    def start_invalidator(self, *arguments: str) -> None:
+        """Starts the invalidator, which reaches everything through the forwarders."""
+        behind = [
+            SimpleNamespace(name=cluster.name, ports=[link.port])
+            for cluster, link in zip(self.clusters, self.links, strict=True)
+        ]
+        url = self.database.url_at(self.database_link.port)
+        self.invalidator = Invalidator(url, behind, self.state_dir, self.folder, *arguments)
+
+    def start_flushing_invalidator(self) -> None:
+        """Starts the invalidator after its position was lost: it stops and names the choices, and flushes the clusters
+        with --on-position-lost."""
+        self.invalidator.start()
+        assert self.invalidator.running.wait(60) == 1
+        log = self.invalidator.log()
+        assert "Empty the cluster" in log and "--on-position-lost flush" in log, log
+        self.start_invalidator("--on-position-lost", "flush")
+
+    def restart_router(self, index: int) -> None:
+        """Starts the router of a cluster again, after a kill."""
+        cluster = self.clusters[index]
+        cluster.router.start()
+        cluster.router.wait_ready(lambda: answers(cluster.port))
+
+    def fill(self) -> None:
+        """Stores the newest version of each row in each cluster."""
+        values = {f"row:{row}": str(version) for row, version in self.versions().items()}
+        for cluster in self.clusters:
+            # A delete that has just arrived refuses to be followed by `add`, not by `set`.
+            assert cluster.client().set_many(values) == []
+
+    def versions(self) -> dict[int, int]:
+        """The versions of all rows in the database."""
+        return dict(self.database.run("SELECT id, version FROM versions"))
+
+    def stale(self, cluster: Cluster, versions: dict[int, int]) -> list[str]:
+        """Cached values that are older than these versions, in any process of a cluster, and reads that failed."""
+        keys = [f"row:{row}" for row in versions]
+        found = []
+        for port in [*cluster.ports, *(server.port for server in (*cluster.servers, cluster.gutter))]:
+            if not answers(port):
+                continue
+            try:
+                cached = connect(port).get_many(keys)
+            except MemcacheServerError as error:
+                # A router whose server is slow at this moment.
+                found.append(f"{cluster.name}: {error}")
+                continue
+            found += [
+                f"{cluster.name}: {key} = {value.decode()}, in the database {versions[int(key[4:])]}"
+                for key, value in cached.items()
+                if int(value) < versions[int(key[4:])]
+            ]
+        return found
+
+    def wait_fresh(self, clusters: list[Cluster] | None = None, since: float | None = None) -> float:
+        """Returns when no cache holds an older value than the database, the seconds since then or since a moment."""
+        start = since or time.monotonic()
+        versions = self.versions()
+        for cluster in clusters or self.clusters:
+            eventually(
+                lambda cluster=cluster: not self.stale(cluster, versions),
+                f"{cluster.name} is as new as the database",
+                RECOVERY_S,
+            )
+        return time.monotonic() - start
+
+    @contextmanager
+    def fault(self, *, unaffected: tuple[int, ...] = ()):
+        """Runs the body, which injects the fault, in the middle of commits; clusters that it does not affect catch up
+        while it lasts. The caller then calls `recover`."""
+        self.fill()
+        self.writer = Writer(self.database)
+        self.writer.wait_for(ROWS // 2)
+        yield
+        self.writer.stop()
+        if unaffected:
+            self.wait_fresh([self.clusters[index] for index in unaffected])
+
+    def recover(self, end_fault=lambda: None, since: float | None = None) -> None:
+        """Ends the fault, waits until all caches are fresh, and checks that commits are still followed in little
+        memory."""
+        start = since or time.monotonic()
+        end_fault()
+        recovery_s = self.wait_fresh(since=start)
+        self.fill()
+        writer = Writer(self.database)
+        writer.wait_for(ROWS)
+        writer.stop()
+        self.wait_fresh()
+        memory_bytes = self.invalidator.resident_bytes_max()
+        self.record(f"fresh after {recovery_s:.2f} s, {memory_bytes >> 20} MiB")
+        assert memory_bytes < MEMORY_BYTES_MAX
+
+    def stop(self) -> None:
+        """Stops all that was started here."""
+        if self.writer:
+            self.writer.is_stopped = True
+        if self.invalidator:
+            self.invalidator.stop()
+        for link in (self.database_link, *self.links):
+            link.close()

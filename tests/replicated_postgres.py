@@ -1,0 +1,125 @@
+"""PostgreSQL servers of a test's own, with the methods of `replicated.ReplicatedServer`.
+
+A replica is a physical standby.
+"""
+
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import psycopg
+from postgres import Postgres
+from processes import PROGRAMS, eventually
+
+READ_TIMEOUT_S = 60
+
+
+class PostgresServer(Postgres):
+    """The installed PostgreSQL."""
+
+    kind = "postgres"
+    errors: tuple[type[Exception], ...] = (psycopg.Error, OSError)
+    has_positions_of_replicas = False
+    needs_spool = True
+
+    def __init__(self, directory: Path, server_id: int = 1, primary: Postgres | None = None) -> None:
+        home = directory / f"{self.kind}-{server_id}"
+        home.mkdir()
+        super().__init__(home, primary=primary)
+
+    @classmethod
+    def replicate(cls, primary: Postgres, directory: Path) -> "PostgresServer":
+        """A replica of a server, in the same directory."""
+        return cls(directory, server_id=2, primary=primary)
+
+    def run(self, *statements: str) -> list[tuple]:
+        """Runs statements, and returns the rows of the last one."""
+        with self.connect() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+    def stop(self) -> int | None:
+        """An immediate shutdown: an orderly one waits for a checkpoint, and nothing is read afterwards."""
+        if self.running is not None and self.running.poll() is None:
+            self.running.send_signal(signal.SIGQUIT)
+        code = super().stop()
+        self.remove()
+        return code
+
+    def create_versions(self, rows: int) -> None:
+        """Creates the database again, with a table that has the version of each row, and what `setup` creates."""
+        self.recreate_database()
+        setup = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", self.url]
+        subprocess.run(setup, check=True, capture_output=True)
+        self.run(
+            "CREATE TABLE versions (id INT PRIMARY KEY, version INT NOT NULL)",
+            f"INSERT INTO versions SELECT row, 0 FROM generate_series(0, {rows - 1}) AS row",
+        )
+
+    def change(self, row: int, *keys: str) -> str:
+        """The statement that gives a row the next version, and names its key, or other keys, by a message."""
+        named = ",".join(f"'{key}'" for key in keys or [f"row:{row}"])
+        change = f"UPDATE versions SET version = version + 1 WHERE id = {row} RETURNING id"
+        return f"WITH changed AS ({change}) SELECT lookaside_invalidate(VARIADIC ARRAY[{named}]) FROM changed"
+
+    def insert_into_outbox(self, *keys: str) -> str:
+        """The statement that names keys by rows of the outbox."""
+        return "INSERT INTO lookaside_outbox (key) VALUES " + ",".join(f"('{key}')" for key in keys)
+
+    def create_logged_table(self, table: str, columns: str) -> None:
+        """Creates a table whose rows are in the log that the invalidator reads."""
+        self.run(f"CREATE TABLE {table} ({columns})", f"ALTER PUBLICATION lookaside ADD TABLE {table}")
+
+    def store_large(self, text_bytes: int, key: str) -> None:
+        """Commits one statement that stores a text of that length, logs it as a message too, and names a key."""
+        self.create_logged_table("large", "id INT PRIMARY KEY, body TEXT")
+        store = f"INSERT INTO large VALUES (1, '{'x' * text_bytes}') RETURNING body"
+        name = f"pg_logical_emit_message(true, 'application', body), lookaside_invalidate('{key}')"
+        self.run(f"WITH stored AS ({store}) SELECT {name} FROM stored")
+
+    def fill_numbers(self, table: str, rows: int) -> str:
+        """The statement that inserts the numbers from 1 to `rows` into a table."""
+        return f"INSERT INTO {table} SELECT generate_series(1, {rows})"
+
+    def commit_often(self, commits: int, rows: int) -> None:
+        """Commits that many changes of one row after another; each names the row's key and a new one in the outbox."""
+        self.run(
+            f"""
+            DO $$ BEGIN
+              FOR n IN 0..{commits - 1} LOOP
+                UPDATE versions SET version = version + 1 WHERE id = n % {rows};
+                INSERT INTO lookaside_outbox (key) VALUES ('row:' || n % {rows}), ('commit:' || n);
+                COMMIT;
+              END LOOP;
+            END $$
+            """
+        )
+
+    def rotate(self) -> None:
+        """Begins another file of the log."""
+        self.run("SELECT pg_switch_wal()")
+
+    def purge(self) -> None:
+        """Removes the log that the slot needs, as it is longer than the server may keep."""
+
+        def is_removed() -> bool:
+            # A change is needed for another file.
+            self.run("UPDATE versions SET version = version", "SELECT pg_switch_wal()", "CHECKPOINT")
+            return self.run("SELECT wal_status FROM pg_replication_slots") == [("lost",)]
+
+        self.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+        eventually(is_removed, "the slot has lost its log", READ_TIMEOUT_S)
+        self.run("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+    def drop_slot(self) -> None:
+        """Drops the slot of the invalidator, once the server has noticed that its reader is gone."""
+
+        def is_dropped() -> bool:
+            with suppress(psycopg.errors.ObjectInUse):
+                self.run("SELECT pg_drop_replication_slot('lookaside')")
+                return True
+            return False
+
+        eventually(is_dropped, "the slot is dropped", READ_TIMEOUT_S)
