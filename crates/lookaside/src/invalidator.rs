@@ -8,13 +8,18 @@ mod time;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::SourceError;
-use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql};
-use std::io::Write as _;
+use lookaside_invalidator::{
+    SourceError,
+    rule_file::RuleFile,
+    rules::Rules,
+    source::postgres::{PostgresConnection, PostgresOptions, Purpose, check_rules, rules_setup_sql, setup_sql},
+};
+use std::{io::Write as _, path::PathBuf};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator setup --database postgres://postgres:secret@db.example/shop
   lookaside invalidator setup --print | psql shop
+  lookaside invalidator setup --rules rules.toml --database postgres://postgres:secret@db.example/shop
 
 An application then names keys in its transactions:
   SELECT lookaside_invalidate('user:42', 'list:users');
@@ -57,6 +62,10 @@ pub struct SetupOptions {
     /// The publication, as the invalidator's --publication
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     publication: String,
+    /// A rule file, as the invalidator's --rules: its tables are added to the publication, and get REPLICA IDENTITY FULL
+    /// if their keys need values of old rows that the log would lack
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -70,18 +79,31 @@ pub fn run(command: &Invalidator) -> Result<()> {
 }
 
 fn setup(options: &SetupOptions) -> Result<()> {
-    let sql = setup_sql(&options.publication, &options.outbox_table);
+    let mut sql = setup_sql(&options.publication, &options.outbox_table);
+    let rules = match &options.rules {
+        Some(path) => RuleFile::read(path).map_err(|why| anyhow!(why))?.1,
+        None => Rules::default(),
+    };
+    if !rules.is_empty() {
+        sql.push_str(&rules_setup_sql(&options.publication, &rules));
+    }
     let Some(url) = options.database.as_deref().filter(|_| !options.print) else {
         return Ok(std::io::stdout().write_all(sql.as_bytes())?);
     };
     let server = PostgresOptions::from_url(url).map_err(|error| anyhow!("--database: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let wal_level = runtime.block_on(async {
+    let server = PostgresOptions { publication: options.publication.clone(), ..server };
+    let (wal_level, problems) = runtime.block_on(async {
         let mut connection = PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?;
         connection.query(&sql).await?;
-        Ok::<_, SourceError>(connection.query_one("SHOW wal_level").await?)
+        let wal_level = connection.query_one("SHOW wal_level").await?;
+        Ok::<_, SourceError>((wal_level, check_rules(&TcpNetwork, &server, &rules).await?))
     })?;
     println!("{} is set up: {} and {}", server.database, options.outbox_table, options.publication);
+    if !rules.is_empty() {
+        println!("the tables of {} rules are in {}", rules.iter().count(), options.publication);
+        problems.iter().for_each(|problem| println!("{problem}"));
+    }
     if wal_level.as_deref() != Some("logical") {
         println!("the server must still be restarted after ALTER SYSTEM SET wal_level = logical");
     }

@@ -9,28 +9,36 @@
 //! slot.rs              settings of the server, the replication slot
 //! gate.rs              waits until readers see what was read
 //! transactions.rs      logs which transactions a start waits for
+//! row_tables.rs, column_type.rs   rows of tables with a rule, and their columns
+//! catalogue.rs, coverage.rs       types; changes of tables that the log does not have
+//! rule_check.rs        rules that the database does not fit
 //! standby.rs           refuses to be a synchronous standby
 //! legacy_slots.rs      slots of versions that had one for each cluster
 //! ```
 //!
 //! Serves the delete path (§4.1 of the paper). Keys come from messages (`SELECT lookaside_invalidate('user:42')`, in the
-//! transaction) and from rows of the outbox table.
+//! transaction), from rows of the outbox table, and from rows of tables with a rule.
 //!
 //! There is one slot, for all clusters. It is confirmed up to what [`crate::spool`] has on disk: the server keeps its log
 //! while the invalidator is stopped, as far as `max_slot_wal_keep_size` allows, but not for a cluster that is down. If the
 //! slot is lost, so is the position, and the operator decides.
 //!
-//! Not supported: keys in comments of statements, which this log does not contain; rules that map a table's columns to
-//! keys. Transactions arrive when they are committed, a prepared one when it is committed: no streaming in progress.
+//! Not supported: keys in comments of statements, which this log does not contain. Transactions arrive when they are
+//! committed, a prepared one when it is committed: no streaming in progress.
 
 mod assembler;
+mod catalogue;
+mod column_type;
 mod connection;
+mod coverage;
 mod gate;
 mod legacy_slots;
 mod lsn;
 mod options;
 mod pgoutput;
 mod replication_stream;
+mod row_tables;
+mod rule_check;
 mod setup;
 mod slot;
 mod standby;
@@ -42,13 +50,16 @@ pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
 use options::HEARTBEATS_MISSED_MAX;
 pub use options::PostgresOptions;
-pub use setup::setup_sql;
+pub use rule_check::check_rules;
+pub use setup::{rules_setup_sql, setup_sql};
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
 use connection::{OBJECT_IN_USE, protocol_error};
+use coverage::Coverage;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
 use replication_stream::{LogMessage, ReplicationStream};
 use slot::Server;
 use std::{
@@ -73,13 +84,14 @@ pub struct PostgresLog {
     wall_clock: WallClock,
     /// The server need not keep its log before this.
     released: Arc<AtomicU64>,
+    coverage: Arc<Mutex<Coverage>>,
 }
 
 impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
-        PostgresLog { options, network, wall_clock, released: Arc::default() }
+        PostgresLog { options, network, wall_clock, released: Arc::default(), coverage: Arc::default() }
     }
 }
 
@@ -138,6 +150,9 @@ pub struct PostgresSource {
     wall_clock: WallClock,
     server: Server,
     released: Arc<AtomicU64>,
+    coverage: Arc<Mutex<Coverage>>,
+    /// When the catalogue is to be compared with what it was.
+    catalogue_due: Instant,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
     assembler: Assembler,
@@ -167,7 +182,7 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released } = log;
+        let PostgresLog { options, network, wall_clock, released, coverage } = log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
         let server = Server::inspect(&mut connection, options).await?;
         for warning in &server.warnings {
@@ -177,12 +192,18 @@ impl PostgresSource {
         let from = server.start_position(&mut connection, &mut queries, options, start).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         released.store(from.0, Relaxed);
+        let mut assembler = Assembler::new(&options.outbox_table, options.row_rules.clone(), from);
+        for (rule, change) in coverage.lock().unsaved(from) {
+            assembler.add_unlogged_change(rule, change, wall_clock());
+        }
         let unfinished = match start {
             Start::At(_) => BTreeSet::new(),
             Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
         };
         Ok(PostgresSource {
-            assembler: Assembler::new(&options.outbox_table, from),
+            assembler,
+            coverage: coverage.clone(),
+            catalogue_due: Instant::now(),
             network: network.clone(),
             options: options.clone(),
             wall_clock: wall_clock.clone(),
@@ -239,23 +260,67 @@ impl PostgresSource {
     /// Whether another reader had the slot after it was looked at and before it became ours. The server would begin where
     /// that one left off.
     async fn check_confirmed(&mut self) -> Result<(), SourceError> {
-        let mut queries = match self.queries.take() {
-            Some(queries) => queries,
-            None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
-        };
+        let mut queries = self.take_queries().await?;
         let confirmed = slot::confirmed_position(&mut queries, &self.options).await?;
         self.queries = Some(queries);
         slot::check_not_confirmed_beyond(confirmed, self.assembler.read(), &self.options.slot)
     }
 
-    /// Waits for a message, or until a position is due that was withheld, and reads on while more have arrived already.
+    /// The connection for queries. The caller gives it back, unless a query has failed or was given up: it may hold unread
+    /// replies then.
+    async fn take_queries(&mut self) -> Result<PostgresConnection, SourceError> {
+        match self.queries.take() {
+            Some(queries) => Ok(queries),
+            None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await,
+        }
+    }
+
+    /// Reads the types that rows of tables with a rule have, and compares the tables with what they were, if either is
+    /// due. Called between two messages: dropped meanwhile, it loses none.
+    async fn read_catalogue(&mut self) -> Result<(), SourceError> {
+        let needed = self.assembler.row_tables().needed_types();
+        let rules = self.options.row_rules.current();
+        let is_due = !rules.is_empty() && Instant::now() >= self.catalogue_due;
+        if needed.is_empty() && !is_due {
+            return Ok(());
+        }
+        let mut queries = self.take_queries().await?;
+        let types = catalogue::load_types(&mut queries, &needed).await?;
+        self.assembler.row_tables().add_types(types);
+        if is_due {
+            let publication = &self.options.publication;
+            let found = catalogue::load(&mut queries, publication, &rules).await?;
+            let found_at = (self.wall_clock)();
+            let read = self.assembler.read();
+            for (rule, change) in self.coverage.lock().observe(&rules, &found, publication, read) {
+                self.assembler.add_unlogged_change(rule, change, found_at);
+            }
+            self.catalogue_due = Instant::now() + self.options.catalogue_interval;
+        }
+        self.queries = Some(queries);
+        Ok(())
+    }
+
+    /// When reading must pause although no message has arrived; `None` if it need not.
+    fn pause_at(&self) -> Option<Instant> {
+        let (returned, at) = self.returned;
+        let withheld = (self.assembler.read() > returned).then_some(at + STATUS_INTERVAL);
+        let has_rules = !self.options.row_rules.current().is_empty();
+        withheld.into_iter().chain(has_rules.then_some(self.catalogue_due)).min()
+    }
+
+    /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on while
+    /// more have arrived already.
     async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
+        self.read_catalogue().await?;
+        if !self.assembler.ready().is_empty() {
+            return Ok(());
+        }
         self.open_stream().await?;
+        let wait_until = self.pause_at();
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
-        let (returned, at) = self.returned;
-        let wait_until = (read > returned).then_some(at + STATUS_INTERVAL);
         let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await?;
         let Some(mut message) = message else { return Ok(()) };
         let (mut keys, mut messages) = (0, 0);
@@ -265,7 +330,9 @@ impl PostgresSource {
                 LogMessage::Data(bytes) => {
                     self.assembler.feed(bytes).map_err(|malformed| protocol_error(malformed.0))?;
                 }
-                LogMessage::Skipped { .. } => self.assembler.record_oversized(),
+                LogMessage::Skipped { relation } => {
+                    self.assembler.record_oversized(relation).map_err(|malformed| protocol_error(malformed.0))?;
+                }
                 LogMessage::Keepalive { end, is_reply_requested } => {
                     self.assembler.advance(end);
                     if is_reply_requested {
@@ -277,6 +344,10 @@ impl PostgresSource {
             keys += self.assembler.ready().range(ready_before..).map(|commit| commit.keys.len()).sum::<usize>();
             messages += 1;
             if keys >= keys_max || messages >= MESSAGES_OF_NEXT_MAX {
+                return Ok(());
+            }
+            // The next message may need them.
+            if !self.assembler.row_tables().needed_types().is_empty() {
                 return Ok(());
             }
             match log.stream.read_ready()? {
@@ -313,7 +384,8 @@ impl PostgresSource {
         self.rejected += self.assembler.rejected();
         self.anomalies = self.anomalies();
         self.invisible.append(&mut self.assembler.take_xids());
-        self.assembler = Assembler::new(&self.options.outbox_table, self.returned.0);
+        let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
+        self.assembler = Assembler::new(outbox_table, row_rules, self.returned.0);
     }
 }
 
@@ -378,6 +450,14 @@ impl Source for PostgresSource {
         self.keys_rejected()
     }
 
+    fn messages_untransactional(&self) -> u64 {
+        self.anomalies().untransactional
+    }
+
+    fn messages_oversized(&self) -> u64 {
+        self.anomalies().oversized
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);
@@ -402,10 +482,7 @@ impl Source for PostgresSource {
 
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            let mut queries = match self.queries.take() {
-                Some(queries) => queries,
-                None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
-            };
+            let mut queries = self.take_queries().await?;
             self.invisible.append(&mut self.assembler.take_xids());
             // The position where reading began covers commits that are not read. Later ones stand for those that are.
             let (from, unfinished) = &mut self.opening;
