@@ -97,7 +97,8 @@ fn setup(options: &SetupOptions) -> Result<()> {
         let mut connection = PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?;
         connection.query(&sql).await?;
         let wal_level = connection.query_one("SHOW wal_level").await?;
-        Ok::<_, SourceError>((wal_level, check_rules(&TcpNetwork, &server, &rules).await?))
+        let problems = if rules.is_empty() { Vec::new() } else { check_rules(&TcpNetwork, &server, &rules).await? };
+        Ok::<_, SourceError>((wal_level, problems))
     })?;
     println!("{} is set up: {} and {}", server.database, options.outbox_table, options.publication);
     if !rules.is_empty() {

@@ -369,8 +369,11 @@ mod tests {
         assert_eq!(keys_of_users(true, &[changed]), ["e:a", "e:b", "u:1"]);
         assert_eq!(keys_of_users(true, &[delete(5, &["1", "a"])]), ["e:a", "u:1"]);
         assert_eq!(keys_of_users(true, &[insert(5, &["1", "-"])]), ["u:1"]);
-        let unchanged = update(5, Some(&["1", "a"]), &["2", "?"]);
-        assert_eq!(keys_of_users(true, &[unchanged]), ["e:a", "u:1", "u:2"], "a value that is stored apart");
+        let moved = update(5, Some(&["1", "a"]), &["2", "?"]);
+        assert_eq!(keys_of_users(true, &[moved]), ["e:a", "u:1", "u:2"], "a value that is stored apart");
+        for unchanged in [["1", "a"], ["1", "?"]] {
+            assert_eq!(keys_of_users(true, &[update(5, Some(&["1", "a"]), &unchanged)]), [""; 0]);
+        }
     }
 
     #[test]

@@ -107,7 +107,7 @@ fn log_problems(rule: &Rule, problems: &[String], is_known: bool) {
         [] => {}
         _ => tracing::error!(
             %table,
-            why = problems.join("; "),
+            why = %problems.join("; "),
             "the table of a rule: changes may be missing, and cached values stale; correct it"
         ),
     }

@@ -9,7 +9,8 @@
 //! | UPDATE | none: the identity has not changed | those of the identity, from the new row |
 //! | UPDATE, DELETE | one | those of the identity; all with REPLICA IDENTITY FULL |
 //!
-//! A value that is stored apart and was not changed is missing in the new row; it is the old row's.
+//! A value that is stored apart and was not changed is missing in the new row; it is the old row's. An UPDATE that leaves a
+//! row as it was is in the log, unlike in those of other databases; with REPLICA IDENTITY FULL it names no keys here either.
 //!
 //! Rows of a partition arrive as rows of the whole table, with its description, but what is in them depends on the
 //! partition's identity. The server describes the partition right behind the table, so a table that is described next and
@@ -147,6 +148,7 @@ impl RowTables {
         let decoder = Decoder { types: &bound.types, watched: &bound.watched, is_in_old_row: &table.is_in_old_row };
         let (before, after);
         let change = match rows {
+            LoggedRows::Update(Some(old), new) if decoder.is_unchanged(old, new) => return Ok(()),
             LoggedRows::Insert(new) => {
                 after = decoder.read_new(new)?;
                 RowChange::Insert { after: &after }
@@ -231,6 +233,14 @@ impl Decoder<'_> {
 
     fn read_old<'r>(&self, row: &'r Row) -> Result<Vec<RowValue<'r>>, Malformed> {
         self.read(row, |at| self.is_in_old_row[at])
+    }
+
+    /// Whether all values of both rows are known, and are the same.
+    fn is_unchanged(&self, old: &Row, new: &Row) -> bool {
+        let is_same = |(old, new): (&ColumnValue, &ColumnValue)| *new == ColumnValue::Unchanged || old == new;
+        self.is_in_old_row.iter().all(|is_known| *is_known)
+            && old.len() == new.len()
+            && old.iter().zip(new).all(is_same)
     }
 
     fn read<'r>(&self, row: &'r Row, is_known: impl Fn(usize) -> bool) -> Result<Vec<RowValue<'r>>, Malformed> {
