@@ -9,8 +9,8 @@
 //! slot.rs              settings of the server, the replication slot
 //! gate.rs              waits until readers see what was read
 //! transactions.rs      logs which transactions a start waits for
-//! row_tables.rs, column_type.rs   rows of tables with a rule, and their columns
-//! catalogue.rs, coverage.rs       types; changes of tables that the log does not have
+//! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
+//! catalogue.rs, catalogue_reader.rs, coverage.rs   types; changes of tables that the log does not have
 //! rule_check.rs        rules that the database does not fit
 //! standby.rs           refuses to be a synchronous standby
 //! legacy_slots.rs      slots of versions that had one for each cluster
@@ -28,6 +28,7 @@
 
 mod assembler;
 mod catalogue;
+mod catalogue_reader;
 mod column_type;
 mod connection;
 mod coverage;
@@ -55,6 +56,7 @@ pub use setup::{rules_setup_sql, setup_sql};
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
+use catalogue_reader::CatalogueReader;
 use connection::{OBJECT_IN_USE, protocol_error};
 use coverage::Coverage;
 use lookaside_client::Network;
@@ -150,9 +152,7 @@ pub struct PostgresSource {
     wall_clock: WallClock,
     server: Server,
     released: Arc<AtomicU64>,
-    coverage: Arc<Mutex<Coverage>>,
-    /// When the catalogue is to be compared with what it was.
-    catalogue_due: Instant,
+    catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
     assembler: Assembler,
@@ -202,8 +202,7 @@ impl PostgresSource {
         };
         Ok(PostgresSource {
             assembler,
-            coverage: coverage.clone(),
-            catalogue_due: Instant::now(),
+            catalogue: CatalogueReader::new(coverage.clone()),
             network: network.clone(),
             options: options.clone(),
             wall_clock: wall_clock.clone(),
@@ -275,29 +274,13 @@ impl PostgresSource {
         }
     }
 
-    /// Reads the types that rows of tables with a rule have, and compares the tables with what they were, if either is
-    /// due. Called between two messages: dropped meanwhile, it loses none.
+    /// Reads the catalogue if that is due. Called between two messages: dropped meanwhile, it loses none.
     async fn read_catalogue(&mut self) -> Result<(), SourceError> {
-        let needed = self.assembler.row_tables().needed_types();
-        let rules = self.options.row_rules.current();
-        let is_due = !rules.is_empty() && Instant::now() >= self.catalogue_due;
-        if needed.is_empty() && !is_due {
-            return Ok(());
+        if self.catalogue.is_due(&self.options, &mut self.assembler) {
+            let mut queries = self.take_queries().await?;
+            self.catalogue.read(&mut queries, &self.options, &mut self.assembler, &self.wall_clock).await?;
+            self.queries = Some(queries);
         }
-        let mut queries = self.take_queries().await?;
-        let types = catalogue::load_types(&mut queries, &needed).await?;
-        self.assembler.row_tables().add_types(types);
-        if is_due {
-            let publication = &self.options.publication;
-            let found = catalogue::load(&mut queries, publication, &rules).await?;
-            let found_at = (self.wall_clock)();
-            let read = self.assembler.read();
-            for (rule, change) in self.coverage.lock().observe(&rules, &found, publication, read) {
-                self.assembler.add_unlogged_change(rule, change, found_at);
-            }
-            self.catalogue_due = Instant::now() + self.options.catalogue_interval;
-        }
-        self.queries = Some(queries);
         Ok(())
     }
 
@@ -305,8 +288,7 @@ impl PostgresSource {
     fn pause_at(&self) -> Option<Instant> {
         let (returned, at) = self.returned;
         let withheld = (self.assembler.read() > returned).then_some(at + STATUS_INTERVAL);
-        let has_rules = !self.options.row_rules.current().is_empty();
-        withheld.into_iter().chain(has_rules.then_some(self.catalogue_due)).min()
+        withheld.into_iter().chain(self.catalogue.due(&self.options)).min()
     }
 
     /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on while
