@@ -321,6 +321,23 @@ async fn partitions_that_are_emptied_or_removed_are_found_in_the_catalogue() {
     assert_eq!(rules.statistics.tables_at_fault(9), [("public.users".to_owned(), 3, 0)]);
 }
 
+/// DDL in progress locks its table, and looking at partitions waits for the lock: no delete of any table was sent until it
+/// was over.
+#[tokio::test]
+async fn a_table_that_is_locked_delays_no_deletes() {
+    let server = Server::start(&[]).await;
+    server.client().await.run(PARTITIONED).await;
+    let (mut client, rules) = set_up(&server, RULE).await;
+    let mut source = source(&server, &rules).await;
+    let mut altering = server.client().await;
+    altering.run("BEGIN; ALTER TABLE users ADD COLUMN extra int; ALTER TABLE users_2 RENAME TO users_b").await;
+    let read = keys_after(&mut client, &mut source, &["SELECT lookaside_invalidate('during')"]);
+    let keys = timeout(server.options().reply_wait_max / 2, read).await.expect("the reader does not wait for the lock");
+    assert_eq!(keys, ["during"]);
+    altering.run("COMMIT").await;
+    assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()]);
+}
+
 /// A table that was created again is not in the publication: nothing in the log told, and its changes deleted nothing.
 #[tokio::test]
 async fn tables_whose_changes_are_not_in_the_log_are_found_in_the_catalogue() {

@@ -6,7 +6,7 @@
 
 use super::{
     column_type::{DeclaredType, DeclaredTypes},
-    connection::{PostgresConnection, Row, protocol_error},
+    connection::{PostgresConnection, QueryError, Row, protocol_error},
     setup::quote_literal,
 };
 use crate::{
@@ -86,12 +86,12 @@ pub(super) fn has_identity(id: &str, columns: &str) -> String {
     )
 }
 
-/// Reads what the log has of the tables of `rules`.
+/// Reads what the log has of the tables of `rules`. Waits while a partition, or a published table, is locked by DDL.
 pub(super) async fn load(
     connection: &mut PostgresConnection,
     publication: &str,
     rules: &Rules,
-) -> Result<Catalogue, SourceError> {
+) -> Result<Catalogue, QueryError> {
     let mut catalogue = Catalogue::new();
     if rules.is_empty() {
         return Ok(catalogue);

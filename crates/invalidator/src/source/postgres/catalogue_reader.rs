@@ -1,12 +1,21 @@
 //! Reads the catalogue when rows need it, and at intervals.
 
 use super::{
-    assembler::Assembler, catalogue, connection::PostgresConnection, coverage::Coverage, options::PostgresOptions,
+    assembler::Assembler,
+    catalogue,
+    connection::{PostgresConnection, QueryError},
+    coverage::Coverage,
+    options::PostgresOptions,
 };
 use crate::{SourceError, WallClock};
 use lookaside_sync::Mutex;
 use std::sync::Arc;
 use tokio::time::Instant;
+
+/// How long a look at the catalogue waits for DDL that locks a table. Nothing is read meanwhile.
+const LOCK_WAIT_MS_MAX: u32 = 50;
+/// The SQLSTATE of a lock that was not to be had in time.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// Reads the catalogue for one source.
 pub(super) struct CatalogueReader {
@@ -46,11 +55,19 @@ impl CatalogueReader {
             return Ok(());
         }
         let (rules, publication) = (options.row_rules.current(), &options.publication);
-        let found = catalogue::load(queries, publication, &rules).await?;
-        for (rule, change) in self.coverage.lock().observe(&rules, &found, publication, assembler.read()) {
-            assembler.add_unlogged_change(rule, change, wall_clock());
-        }
+        queries.query(&format!("SET lock_timeout = {LOCK_WAIT_MS_MAX}")).await?;
+        let found = catalogue::load(queries, publication, &rules).await;
         self.due = Instant::now() + options.catalogue_interval;
-        Ok(())
+        match found {
+            Ok(found) => {
+                for (rule, change) in self.coverage.lock().observe(&rules, &found, publication, assembler.read()) {
+                    assembler.add_unlogged_change(rule, change, wall_clock());
+                }
+                Ok(())
+            }
+            // What locks a table is not committed; the next look finds what it has done.
+            Err(QueryError::Server(error)) if error.code == LOCK_NOT_AVAILABLE => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
