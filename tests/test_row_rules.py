@@ -260,6 +260,24 @@ def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path)
         daemon.stop()
 
 
+def test_a_refused_file_is_loaded_once_the_tables_fit(users, router, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE)
+    users.prepare(rules)
+    daemon = Invalidator(users.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    try:
+        rules.write_text(RULE.replace("user:{id}", "user:{nick}"))
+        eventually(lambda: stats(daemon.port)["rules_refused"] == "1", "the file is refused", 30)
+        users.run("ALTER TABLE app.users ADD COLUMN nick VARCHAR(20)")
+        eventually(lambda: stats(daemon.port)["rules_loaded"] == "2", "the file is loaded", 30)
+        users.run("INSERT INTO app.users (id, nick) VALUES (1, 'ada')")
+        eventually(lambda: router.has("user:ada"), "the new rule is used", 30)
+        shown = stats(daemon.port)
+        assert (shown["rules_refused"], daemon.log().count("has no column nick")) == ("1", 1)
+    finally:
+        daemon.stop()
+
+
 @WITH_BINLOG
 def test_a_replay_finds_the_keys_of_rules_and_flushes_nothing(users, router, tmp_path):
     rules = tmp_path / "rules.toml"

@@ -65,6 +65,7 @@ fn fail(why: &str, code: u8) -> ExitCode {
 }
 
 /// The database that `--source` names.
+#[expect(clippy::large_enum_variant, reason = "a daemon has one")]
 enum DatabaseUrl {
     Sqlite(SqliteLog),
     Rows(RowDatabase),

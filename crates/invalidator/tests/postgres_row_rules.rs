@@ -10,7 +10,8 @@ use lookaside_invalidator::{
     source::postgres::{PostgresOptions, PostgresSource, check_rules, rules_setup_sql},
 };
 use postgres_server::{
-    Client, DEADLINE, END, Server, add_absent_standby, keys_of, last_position, read_until, remove_absent_standby,
+    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
+    remove_absent_standby,
 };
 use std::{
     sync::{
@@ -384,6 +385,28 @@ async fn rows_from_before_an_alter_table_have_the_names_of_their_time() {
     let keys = keys_after(&mut client, &mut late, &[]).await;
     assert_eq!(keys, [&flush(), "all", "e:a", "e:b", "e:d", "e:unnamed", "u:1"]);
     assert_eq!(rules.statistics.inexpressible.value(), 1, "the rule did not fit while there was no such column");
+}
+
+#[tokio::test]
+async fn the_account_needs_no_privilege_on_the_tables() {
+    let server = Server::start(&[]).await;
+    let mut owner = server.client().await;
+    owner.run("CREATE SCHEMA private; CREATE TYPE private.mood AS ENUM ('ok')").await;
+    owner.run("CREATE TABLE private.t (id int PRIMARY KEY, feels private.mood) PARTITION BY RANGE (id)").await;
+    owner.run("CREATE TABLE private.t_1 PARTITION OF private.t FOR VALUES FROM (0) TO (9)").await;
+    owner.run("CREATE ROLE reader LOGIN REPLICATION PASSWORD 'secret'").await;
+    let (mut client, rules) = set_up(&server, "[[rule]]\ntable = 'private.t'\nkeys = ['t:{feels}']").await;
+    let options = PostgresOptions { user: "reader".into(), password: "secret".into(), ..options(&server, &rules) };
+    assert_eq!(check_rules(&TcpNetwork, &options, &rules.current()).await, Ok(vec![]));
+    let mut source = server.try_source(options, Start::Now).await.expect("a source");
+    assert_eq!(keys_after(&mut client, &mut source, &["INSERT INTO private.t VALUES (1, 'ok')"]).await, ["t:ok"]);
+    client.run("TRUNCATE private.t_1").await;
+    eventually("the truncation is noticed", async || {
+        let read = timeout(Duration::from_millis(100), source.next(10)).await;
+        read.is_ok_and(|read| read.is_ok()).then_some(())?;
+        (rules.statistics.inexpressible.value() == 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ async fn every_problem_of_rules_is_reported_with_what_mends_it() {
     client.run(USERS).await;
     client.run("ALTER TABLE users ADD score float8, ADD doc json, ADD n numeric, ADD joined text GENERATED ALWAYS AS (email || bio) STORED").await;
     client.run("CREATE VIEW shown AS SELECT * FROM users; CREATE UNLOGGED TABLE fast (id int PRIMARY KEY)").await;
-    client.run("CREATE TABLE old (id int PRIMARY KEY); CREATE TABLE older () INHERITS (old)").await;
+    client.run("CREATE TABLE old (id int PRIMARY KEY, seen int); CREATE TABLE older () INHERITS (old)").await;
     client.run("CREATE TABLE parted (id int) PARTITION BY RANGE (id)").await;
     client.run("CREATE TABLE part PARTITION OF parted FOR VALUES FROM (1) TO (2)").await;
     let rule = |table: &str, keys: &str| format!("[[rule]]\ntable = 'public.{table}'\nkeys = [{keys}]\n");
@@ -30,7 +30,7 @@ async fn every_problem_of_rules_is_reported_with_what_mends_it() {
         rule("users", "'u:{id}', 'e:{email}', '{score}', '{doc}', '{n}', '{joined}', '{gone}'"),
         rule("shown", "'a'"),
         rule("fast", "'f:{id}'"),
-        rule("old", "'o:{id}'"),
+        rule("old", "'o:{id}'") + "ignore_columns = ['seen']\n",
         rule("none", "'x'"),
         rule("parted", "'p:{id}'"),
     ];
@@ -57,6 +57,7 @@ async fn every_problem_of_rules_is_reported_with_what_mends_it() {
         (RuleRefused, &["public.shown is not a permanent table"]),
         (RuleRefused, &["public.fast is not a permanent table"]),
         (Warning, &["public.old has tables that inherit"]),
+        (Warning, &["public.old has ignore_columns without an effect", "REPLICA IDENTITY FULL"]),
         (TableMissing, &["public.none does not exist"]),
         (
             LogLacks,

@@ -43,6 +43,8 @@ pub(super) struct DeclaredTable {
     pub partitions: BTreeSet<String>,
     /// Whether tables inherit from it that are no partitions.
     pub is_inherited: bool,
+    /// Whether old rows, of all its partitions too, have all values.
+    pub has_old_rows: bool,
     /// A digest of the names and types of its columns.
     pub columns_digest: String,
     /// Its columns, if they were read.
@@ -124,7 +126,8 @@ pub(super) async fn load(
            EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid \
              WHERE h.inhparent = found.oid AND NOT c.relispartition), \
            (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod), ',' ORDER BY attnum)) \
-             FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped) \
+             FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
+           (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid) \
          FROM found LEFT JOIN pg_publication_tables p \
            ON p.pubname = {publication} AND p.schemaname = found.schema AND p.tablename = found.name",
         rules = rules_as_values(rules),
@@ -146,6 +149,7 @@ pub(super) async fn load(
             partitions: texts(&row, 9)?.into_iter().collect(),
             is_inherited: is_true(10),
             columns_digest: text(11).unwrap_or_default(),
+            has_old_rows: is_true(12),
             columns: Vec::new(),
         };
         catalogue.insert(table, declared);

@@ -121,6 +121,12 @@ pub(super) fn check_coverage(
     if !table.without_identity.is_empty() {
         add(ProblemKind::LogLacks, identity_problem(rule, &table.without_identity));
     }
+    if !rule.ignore_columns.is_empty() && !table.has_old_rows {
+        let why = format!(
+            "has ignore_columns without an effect, as the log lacks old values; ALTER TABLE {name} REPLICA IDENTITY FULL"
+        );
+        add(ProblemKind::Warning, why);
+    }
     if table.is_inherited {
         let why = "has tables that inherit from it: their rows need rules of their own";
         add(ProblemKind::Warning, why.into());
