@@ -363,9 +363,13 @@ async fn tables_whose_changes_are_not_in_the_log_are_found_in_the_catalogue() {
     assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "what was not seen");
     let seen = ["UPDATE users SET email = 'b'"];
     assert_eq!(keys_after(&mut client, &mut source, &seen).await, ["all", "e:a", "e:b", "u:1"]);
+    for publish in ["insert, delete, truncate", "insert, update, delete, truncate"] {
+        client.run(&format!("ALTER PUBLICATION lookaside SET (publish = '{publish}')")).await;
+        assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "{publish}");
+    }
     client.run("ALTER PUBLICATION lookaside SET TABLE lookaside_outbox, users WHERE (id > 7)").await;
     assert_eq!(keys_of(&read_until(&mut source, &flush()).await), [flush(), "all".into()], "a row filter");
-    assert_eq!(rules.statistics.tables_at_fault(9), [("public.users".to_owned(), 10, 0)]);
+    assert_eq!(rules.statistics.tables_at_fault(9), [("public.users".to_owned(), 12, 0)]);
 }
 
 /// Rows are read long after their table was altered. They must not get its present columns.

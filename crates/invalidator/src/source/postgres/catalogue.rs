@@ -33,6 +33,8 @@ pub(super) struct DeclaredTable {
     pub persistence: String,
     /// Whether the publication has its changes, under its own name.
     pub is_published: bool,
+    /// Whether the publication has all kinds of changes.
+    pub has_all_changes: bool,
     /// The condition that rows must fulfil to be published; `None` if all are.
     pub filter: Option<String>,
     /// The columns that the publication leaves out; `None` if it has all.
@@ -127,7 +129,8 @@ pub(super) async fn load(
              WHERE h.inhparent = found.oid AND NOT c.relispartition), \
            (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod), ',' ORDER BY attnum)) \
              FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
-           (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid) \
+           (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid), \
+           (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}) \
          FROM found LEFT JOIN pg_publication_tables p \
            ON p.pubname = {publication} AND p.schemaname = found.schema AND p.tablename = found.name",
         rules = rules_as_values(rules),
@@ -150,6 +153,7 @@ pub(super) async fn load(
             is_inherited: is_true(10),
             columns_digest: text(11).unwrap_or_default(),
             has_old_rows: is_true(12),
+            has_all_changes: is_true(13),
             columns: Vec::new(),
         };
         catalogue.insert(table, declared);

@@ -6,7 +6,7 @@
 //!
 //! | the catalogue | change |
 //! |---|---|
-//! | the table is not published any more, or with a filter | unpublished, once |
+//! | the table is not published any more, or only in part | unpublished, once |
 //! | it is published again | unpublished, once more: what was committed in between is not in the log |
 //! | another table has its name, or it has other columns | the schema was changed |
 //! | a partition is gone, or has another file | truncated |
@@ -15,7 +15,11 @@
 //! begins with what it finds. A change that was found is not in the log, so it is repeated by the next source until a
 //! later position is safe on disk. Sans-I/O.
 
-use super::{catalogue::Catalogue, lsn::Lsn, rule_check::check_coverage};
+use super::{
+    catalogue::Catalogue,
+    lsn::Lsn,
+    rule_check::{check_coverage, publish_problem},
+};
 use crate::rules::{ProblemKind, Rule, Rules, TableChange, TableName};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,9 +63,13 @@ impl Coverage {
         let former = std::mem::take(&mut self.seen);
         for rule in rules.iter() {
             let table = catalogue.get(&rule.table);
-            let problems = check_coverage(rule, table, publication);
-            let is_covered = table
-                .is_some_and(|table| table.is_published && table.filter.is_none() && table.hidden_columns.is_none());
+            let mut problems = check_coverage(rule, table, publication);
+            if table.is_some_and(|table| table.is_published && !table.has_all_changes) {
+                problems.push((ProblemKind::LogLacks, publish_problem(publication)));
+            }
+            let is_covered = table.is_some_and(|table| {
+                table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
+            });
             let present = TableCoverage {
                 schema: table.filter(|_| is_covered).map(|table| (table.id.clone(), table.columns_digest.clone())),
                 partitions: table.map(|table| table.partitions.clone()).unwrap_or_default(),
@@ -123,6 +131,7 @@ mod tests {
             kind: "r".into(),
             persistence: "p".into(),
             is_published,
+            has_all_changes: true,
             partitions: partitions.iter().map(|partition| (*partition).into()).collect(),
             ..DeclaredTable::default()
         }

@@ -261,7 +261,7 @@ pub(super) mod tests {
             "?" => b"u".to_vec(),
             text => [b"t", &(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat(),
         };
-        let values = values.iter().map(|text| value(text)).collect::<Vec<_>>();
+        let values = values.iter().map(value).collect::<Vec<_>>();
         [&(values.len() as u16).to_be_bytes()[..], &values.concat()].concat()
     }
 

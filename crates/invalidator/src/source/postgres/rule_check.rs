@@ -59,14 +59,7 @@ async fn check_log(connection: &mut PostgresConnection, publication: &str) -> Re
     );
     match connection.query_one(&sql).await?.as_deref() {
         Some("t") => {}
-        Some(_) => add(
-            ProblemKind::LogLacks,
-            format!(
-                "the publication {name} leaves out changes; ALTER PUBLICATION {name} SET (publish = 'insert, update, \
-                 delete, truncate'), after each of its tables has a replica identity, or UPDATE and DELETE of it fail: \
-                 `lookaside invalidator setup --rules FILE` does both"
-            ),
-        ),
+        Some(_) => add(ProblemKind::LogLacks, publish_problem(publication)),
         None => add(
             ProblemKind::LogLacks,
             format!("the publication {name} does not exist; `lookaside invalidator setup --rules FILE` creates it"),
@@ -77,6 +70,16 @@ async fn check_log(connection: &mut PostgresConnection, publication: &str) -> Re
         add(ProblemKind::Warning, why.into());
     }
     Ok(problems)
+}
+
+/// What mends a publication without all kinds of changes.
+pub(super) fn publish_problem(publication: &str) -> String {
+    let name = quote_name(publication);
+    format!(
+        "the publication {name} leaves out changes; ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, \
+         truncate'), after each of its tables has a replica identity, or UPDATE and DELETE of it fail: `lookaside \
+         invalidator setup --rules FILE` does both"
+    )
 }
 
 /// What of a rule's table the log will lack.
