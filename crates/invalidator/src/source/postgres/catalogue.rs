@@ -102,6 +102,38 @@ pub(super) async fn load(
     }
     let version = connection.query_one("SHOW server_version_num").await?;
     let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    for row in connection.query(&tables_sql(publication, rules, version)).await? {
+        let text = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
+        catalogue.insert(TableName { schema: text(0), name: text(1) }, DeclaredTable::read(&row)?);
+    }
+    Ok(catalogue)
+}
+
+impl DeclaredTable {
+    /// Reads a row of [`tables_sql`].
+    fn read(row: &Row) -> Result<DeclaredTable, SourceError> {
+        let text = |at: usize| row.get(at).cloned().flatten();
+        let is_true = |at: usize| text(at).as_deref() == Some("t");
+        Ok(DeclaredTable {
+            id: text(2).unwrap_or_default(),
+            kind: text(3).unwrap_or_default(),
+            persistence: text(4).unwrap_or_default(),
+            is_published: is_true(5),
+            filter: text(6),
+            hidden_columns: text(7),
+            without_identity: texts(row, 8)?,
+            partitions: texts(row, 9)?.into_iter().collect(),
+            is_inherited: is_true(10),
+            columns_digest: text(11).unwrap_or_default(),
+            has_old_rows: is_true(12),
+            has_all_changes: is_true(13),
+            columns: Vec::new(),
+        })
+    }
+}
+
+/// The query of the tables of `rules`.
+fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
     let (filter, hidden) = match version >= VERSION_WITH_FILTERS {
         true => (
             "p.rowfilter",
@@ -110,7 +142,7 @@ pub(super) async fn load(
         ),
         false => ("NULL", "NULL"),
     };
-    let sql = format!(
+    format!(
         "WITH rule(schema, name, columns) AS (VALUES {rules}), \
          found AS (SELECT rule.*, c.oid, c.relkind, c.relpersistence FROM rule \
            JOIN pg_namespace n ON n.nspname = rule.schema \
@@ -136,29 +168,7 @@ pub(super) async fn load(
         rules = rules_as_values(rules),
         identity = has_identity("member.oid", "member.columns"),
         publication = quote_literal(publication),
-    );
-    for row in connection.query(&sql).await? {
-        let text = |at: usize| row.get(at).cloned().flatten();
-        let table = TableName { schema: text(0).unwrap_or_default(), name: text(1).unwrap_or_default() };
-        let is_true = |at: usize| text(at).as_deref() == Some("t");
-        let declared = DeclaredTable {
-            id: text(2).unwrap_or_default(),
-            kind: text(3).unwrap_or_default(),
-            persistence: text(4).unwrap_or_default(),
-            is_published: is_true(5),
-            filter: text(6),
-            hidden_columns: text(7),
-            without_identity: texts(&row, 8)?,
-            partitions: texts(&row, 9)?.into_iter().collect(),
-            is_inherited: is_true(10),
-            columns_digest: text(11).unwrap_or_default(),
-            has_old_rows: is_true(12),
-            has_all_changes: is_true(13),
-            columns: Vec::new(),
-        };
-        catalogue.insert(table, declared);
-    }
-    Ok(catalogue)
+    )
 }
 
 /// Reads the columns of the tables of `catalogue`.

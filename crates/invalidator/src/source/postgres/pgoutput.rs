@@ -115,22 +115,7 @@ impl Change {
                     _ => return Err(Malformed("an inserted row without new values")),
                 }
             }
-            b'U' => {
-                let relation = bytes.try_get_u32().map_err(short)?;
-                let mut kind = bytes.try_get_u8().map_err(short)?;
-                let old = match kind {
-                    b'K' | b'O' => {
-                        let old = read_row(&mut bytes)?;
-                        kind = bytes.try_get_u8().map_err(short)?;
-                        Some(old)
-                    }
-                    _ => None,
-                };
-                match kind {
-                    b'N' => Change::Update { relation, old, new: read_row(&mut bytes)? },
-                    _ => return Err(Malformed("an updated row without new values")),
-                }
-            }
+            b'U' => read_update(bytes)?,
             b'D' => {
                 let relation = bytes.try_get_u32().map_err(short)?;
                 match bytes.try_get_u8().map_err(short)? {
@@ -138,15 +123,7 @@ impl Change {
                     _ => return Err(Malformed("a deleted row without old values")),
                 }
             }
-            b'T' => {
-                let count = bytes.try_get_u32().map_err(short)?;
-                bytes.try_get_u8().map_err(short)?;
-                let mut relations = Vec::new();
-                for _ in 0..count {
-                    relations.push(bytes.try_get_u32().map_err(short)?);
-                }
-                Change::Truncate { relations }
-            }
+            b'T' => read_truncate(bytes)?,
             b'M' => {
                 let flags = bytes.try_get_u8().map_err(short)?;
                 bytes.try_get_u64().map_err(short)?;
@@ -181,6 +158,32 @@ impl Relation {
         }
         Ok(Relation { id, schema, name, columns })
     }
+}
+
+fn read_update(mut bytes: Bytes) -> Result<Change, Malformed> {
+    let short = |_| Malformed("an updated row");
+    let relation = bytes.try_get_u32().map_err(short)?;
+    let mut kind = bytes.try_get_u8().map_err(short)?;
+    let mut old = None;
+    if matches!(kind, b'K' | b'O') {
+        old = Some(read_row(&mut bytes)?);
+        kind = bytes.try_get_u8().map_err(short)?;
+    }
+    match kind {
+        b'N' => Ok(Change::Update { relation, old, new: read_row(&mut bytes)? }),
+        _ => Err(Malformed("an updated row without new values")),
+    }
+}
+
+fn read_truncate(mut bytes: Bytes) -> Result<Change, Malformed> {
+    let short = |_| Malformed("truncated tables");
+    let count = bytes.try_get_u32().map_err(short)?;
+    bytes.try_get_u8().map_err(short)?;
+    let mut relations = Vec::new();
+    for _ in 0..count {
+        relations.push(bytes.try_get_u32().map_err(short)?);
+    }
+    Ok(Change::Truncate { relations })
 }
 
 fn read_row(bytes: &mut Bytes) -> Result<Row, Malformed> {
