@@ -365,6 +365,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_failures": "Failures to write or sync the spool; nothing is read meanwhile.",
         "spool_gaps": "How often the log no longer reached back to the end of the spool.",
         "spool_discarded_segments": "Segments that were removed because the spool was full, and that clusters needed.",
+        "spool_keys_rejected": "Keys of commits that no server accepts, found while the log was read into the spool;"
+        " part of `keys_rejected`.",
+        "spool_messages_untransactional": "Messages of the log that are not part of a transaction; ignored.",
+        "spool_messages_oversized": "Messages and rows of the log of over 16 MiB; ignored.",
         "spool_position": "The position up to which the log was read.",
         "spool_synced_position": "The position up to which the spool survives a crash; the log is released up to here.",
         "(cluster:NAME:)?hedged_batches": "Batches that a second router got too (`--hedge-delay-ms`).",

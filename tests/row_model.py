@@ -4,6 +4,7 @@ The model knows nothing of logs: it holds the rows as a client sees them, and co
 docs/operating/row_rules.md. A `Sql` shows how a database writes the same types and values.
 """
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,17 +32,39 @@ def random_text(random: random.Random, length_max: int) -> str:
 
 @dataclass(frozen=True)
 class Sql:
-    """A database's names of types, and its literals of bytes."""
+    """How a database writes types, literals and statements."""
 
     name: str
     types: dict[str, str]
     bytes_literal: Callable[[bytes], str]
     # A statement that sets what follows for a session.
     session: str
+    # INSERT with `VALUES`, and the columns of rows that exist already: the statement that replaces these columns there.
+    upsert: Callable[[str, list[str]], str]
+    # The table, a column and a type: the statement that gives the column this type.
+    retype: Callable[[str, str, str], str]
+    # The word that replaces whole rows; empty if there is none.
+    replace: str
 
 
 def mysql_bytes(value: bytes) -> str:
     return f"x'{value.hex()}'"
+
+
+def mysql_upsert(insert: str, columns: list[str]) -> str:
+    return f"{insert} ON DUPLICATE KEY UPDATE {', '.join(f'{name} = VALUES({name})' for name in columns)}"
+
+
+def mysql_retype(table: str, column: str, type_name: str) -> str:
+    return f"ALTER TABLE {table} MODIFY {column} {type_name}"
+
+
+def postgres_upsert(insert: str, columns: list[str]) -> str:
+    return f"{insert} ON CONFLICT (id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns)}"
+
+
+def postgres_retype(table: str, column: str, type_name: str) -> str:
+    return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_name}"
 
 
 MYSQL_TYPES = {
@@ -49,20 +72,33 @@ MYSQL_TYPES = {
     "text": "VARCHAR(60) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", "long_text": "TEXT CHARACTER SET utf8mb4",
     "bytes": "VARBINARY(20)", "date": "DATE", "datetime": "DATETIME(3)", "instant": "TIMESTAMP(6) NULL",
     "time": "TIME(2)", "enum": "ENUM('new','it''s','ready')",
+    "padded": "CHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
 }  # fmt: skip
 
-MARIADB = Sql("mariadb", {**MYSQL_TYPES, "uuid": "UUID"}, mysql_bytes, "SET time_zone = '+00:00'")
-MYSQL = Sql("mysql", MYSQL_TYPES, mysql_bytes, "SET time_zone = '+00:00'")
+MARIADB = Sql(
+    "mariadb", {**MYSQL_TYPES, "uuid": "UUID"}, mysql_bytes, "SET time_zone = '+00:00'", mysql_upsert, mysql_retype,
+    "REPLACE",
+)  # fmt: skip
+MYSQL = Sql(
+    "mysql", MYSQL_TYPES, mysql_bytes, "SET time_zone = '+00:00'", mysql_upsert, mysql_retype, "REPLACE"
+)  # fmt: skip
 POSTGRES = Sql(
     "postgres",
     {
         "integer": "integer", "small": "smallint", "big": "bigint", "boolean": "boolean", "decimal": "numeric(12,3)",
         "text": "varchar(60)", "long_text": "text", "bytes": "bytea", "date": "date", "datetime": "timestamp(3)",
-        "instant": "timestamptz(6)", "time": "time(2)", "uuid": "uuid",
+        "instant": "timestamptz(6)", "time": "time(2)", "uuid": "uuid", "enum": "app.state", "padded": "char(30)",
     },
     lambda value: f"'\\x{value.hex()}'",
-    "SET TIME ZONE 'UTC'",
+    # As the other databases have an enum without a name.
+    "SET TIME ZONE 'UTC'; CREATE TYPE app.state AS ENUM ('new', 'it''s', 'ready')",
+    postgres_upsert, postgres_retype, "",
 )  # fmt: skip
+
+# The kinds of columns that every database has.
+COMMON_KINDS = sorted(set(MARIADB.types) & set(MYSQL.types) & set(POSTGRES.types))
+# Kinds whose columns can become of another kind, and keep their values.
+WIDER = {"small": "integer", "integer": "big", "text": "long_text"}
 
 
 def fraction(random: random.Random, digits: int) -> str:
@@ -93,6 +129,9 @@ def random_value(random: random.Random, kind: str, sql: Sql) -> Value:
             return f"{number:.3f}", f"{number:.3f}"
         case "text" | "long_text":
             text = random_text(random, 20 if kind == "text" else random.choice([5, 300]))
+            return quoted(text), text
+        case "padded":
+            text = random_text(random, 20).strip(" ")
             return quoted(text), text
         case "bytes":
             value = random.choice([b"", b"\0", random.randbytes(random.randint(0, 20))])
@@ -141,6 +180,10 @@ class Table:
                 keys.add("".join(texts))
         return {key for key in keys if is_valid(key)}
 
+    def columns_of_keys(self) -> set[str]:
+        """The columns that a template has."""
+        return {part for template in self.templates for part in template[1::2]}
+
     def constant_keys(self) -> set[str]:
         """The keys without columns."""
         return {template[0] for template in self.templates if len(template) == 1}
@@ -152,9 +195,9 @@ class Table:
         return f'[[rule]]\ntable = "{self.name}"\nkeys = [{keys}]\notherwise = "flush-cluster"\n'
 
 
-def random_table(random: random.Random, name: str, sql: Sql) -> Table:
-    """A table with a random schema and random templates."""
-    kinds = random.choices(sorted(sql.types), k=random.randint(1, 6))
+def random_table(random: random.Random, name: str, kinds: list[str]) -> Table:
+    """A table with columns of random kinds, and random templates."""
+    kinds = random.choices(kinds, k=random.randint(1, 6))
     columns = {"id": "integer"} | {f"c{number}": kind for number, kind in enumerate(kinds)}
     short = name.rsplit(".", 1)[-1]
     templates: list[tuple[str, ...]] = [(f"{short}:", "id", "")]
@@ -181,12 +224,18 @@ class Session:
         self.random = random.Random(seed)
         self.tables = tables
         self.sql = sql
+        # The keys of rows that the last step's statements have left as they were.
+        self.unchanged: set[str] = set()
 
     def statement(self, table: Table) -> tuple[str, set[str]]:
         """A statement that changes rows, and the keys that it makes stale."""
-        match self.random.choice(["insert", "insert", "update", "update", "move", "delete"]):
+        match self.random.choice(["insert", "insert", "upsert", "replace", "update", "update", "move", "delete"]):
             case "insert":
                 return self.insert(table)
+            case "upsert":
+                return self.upsert(table)
+            case "replace":
+                return self.replace(table)
             case "update":
                 return self.update(table)
             case "move":
@@ -206,6 +255,74 @@ class Session:
             texts.append(f"({', '.join(row[name][0] for name in table.columns)})")
         return f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES {', '.join(texts)}", keys
 
+    def upsert(self, table: Table) -> tuple[str, set[str]]:
+        """INSERT of rows of which some exist; there some columns are replaced."""
+        names = self.random.sample([name for name in table.columns if name != "id"], k=1)
+        rows, keys = self.overwrite(table, names)
+        return self.sql.upsert(f"INSERT INTO {table.name} {rows}", names), keys
+
+    def replace(self, table: Table) -> tuple[str, set[str]]:
+        """INSERT of rows of which some exist; those are replaced."""
+        names = [name for name in table.columns if name != "id"]
+        rows, keys = self.overwrite(table, names)
+        if self.sql.replace:
+            return f"{self.sql.replace} INTO {table.name} {rows}", keys
+        return self.sql.upsert(f"INSERT INTO {table.name} {rows}", names), keys
+
+    def overwrite(self, table: Table, names: list[str]) -> tuple[str, set[str]]:
+        """New rows, with the values of `names` for those that exist."""
+        keys, texts = set(), []
+        for number in self.random.sample(sorted({*table.rows, *range(-3, 3)}), k=2):
+            row = {name: self.value(kind) for name, kind in table.columns.items()}
+            row["id"] = (str(number), str(number))
+            texts.append(f"({', '.join(row[name][0] for name in table.columns)})")
+            old = table.rows.get(number)
+            new = table.rows[number] = row if old is None else old | {name: row[name] for name in names}
+            keys |= table.keys(new) if old is None else self.changed_keys(table, old, new)
+        return f"({', '.join(table.columns)}) VALUES {', '.join(texts)}", keys
+
+    def changed_keys(self, table: Table, old: dict[str, Value], new: dict[str, Value]) -> set[str]:
+        """The keys of both images; none if they are the same, as nothing is stale then."""
+        if all(old[name][1] == new[name][1] for name in table.columns):
+            self.unchanged |= table.keys(new)
+            return set()
+        return table.keys(old) | table.keys(new)
+
+    def alter(self, table: Table) -> str:
+        """ALTER TABLE, after which the rule still fits: a column is added, removed, renamed, or gets a wider type."""
+        free = sorted(set(table.columns) - table.columns_of_keys() - {"id"})
+        wider = sorted(name for name, kind in table.columns.items() if kind in WIDER and name != "id")
+        choices = [
+            "add",
+            *(["drop"] if len(free) > 1 else []),
+            *(["rename"] if free else []),
+            *(["wider"] if wider else []),
+        ]
+        new = f"n{self.random.randrange(10**6)}"
+        match self.random.choice(choices):
+            case "add":
+                kind = self.random.choice(COMMON_KINDS)
+                table.columns[new] = kind
+                for row in table.rows.values():
+                    row[new] = NULL
+                return f"ALTER TABLE {table.name} ADD COLUMN {new} {self.sql.types[kind]}"
+            case "drop":
+                name = self.random.choice(free)
+                del table.columns[name]
+                for row in table.rows.values():
+                    del row[name]
+                return f"ALTER TABLE {table.name} DROP COLUMN {name}"
+            case "rename":
+                name = self.random.choice(free)
+                table.columns = {new if other == name else other: kind for other, kind in table.columns.items()}
+                for row in table.rows.values():
+                    row[new] = row.pop(name)
+                return f"ALTER TABLE {table.name} RENAME COLUMN {name} TO {new}"
+            case _:
+                name = self.random.choice(wider)
+                table.columns[name] = WIDER[table.columns[name]]
+                return self.sql.retype(table.name, name, self.sql.types[table.columns[name]])
+
     def update(self, table: Table) -> tuple[str, set[str]]:
         """UPDATE of some columns of a range of rows."""
         where, chosen = self.some_rows(table)
@@ -214,9 +331,7 @@ class Session:
         keys = set()
         for number in chosen:
             old, new = table.rows[number], table.rows[number] | values
-            # The log of MariaDB and MySQL lacks rows that stay as they are, and nothing is stale.
-            if any(old[name][1] != new[name][1] for name in names):
-                keys |= table.keys(old) | table.keys(new)
+            keys |= self.changed_keys(table, old, new)
             table.rows[number] = new
         assignments = ", ".join(f"{name} = {value[0]}" for name, value in values.items())
         return f"UPDATE {table.name} SET {assignments} WHERE {where}", keys
@@ -246,3 +361,48 @@ class Session:
     def value(self, kind: str) -> Value:
         """A value of a column."""
         return random_value(self.random, kind, self.sql)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Statements of one connection, and what they make stale: keys, and the whole cluster. `unchanged` has the keys of
+    rows that they leave as they were."""
+
+    statements: list[str]
+    keys: set[str]
+    flushes: int
+    unchanged: set[str] = field(default_factory=set)
+
+
+def random_step(session: Session) -> Step:
+    """A statement, a transaction, or a change of a whole table."""
+    random = session.random
+    session.unchanged = set()
+    table = random.choice(session.tables)
+    kind = random.choices(
+        ["one", "transaction", "rollback", "savepoint", "truncate", "alter"], weights=[50, 18, 10, 10, 4, 8]
+    )[0]
+    if kind == "truncate":
+        table.rows.clear()
+        return Step([f"TRUNCATE TABLE {table.name}"], table.constant_keys(), 1)
+    if kind == "alter":
+        return Step([session.alter(table)], table.constant_keys(), 1)
+
+    def some(count: int) -> tuple[list[str], set[str]]:
+        made = [session.statement(random.choice(session.tables)) for _ in range(count)]
+        return [text for text, _ in made], set().union(*(keys for _, keys in made))
+
+    before = copy.deepcopy(session.tables)
+    statements, keys = some(1 if kind == "one" else random.randint(1, 4))
+    match kind:
+        case "rollback":
+            session.tables = before
+            return Step(["BEGIN", *statements, "ROLLBACK"], set(), 0)
+        case "savepoint":
+            before = copy.deepcopy(session.tables)
+            undone, _ = some(random.randint(1, 3))
+            session.tables = before
+            more, more_keys = some(1)
+            statements += ["SAVEPOINT here", *undone, "ROLLBACK TO SAVEPOINT here", *more]
+            keys |= more_keys
+    return Step(["BEGIN", *statements, "COMMIT"], keys, 0, session.unchanged)

@@ -8,13 +8,13 @@ mod active;
 use crate::{
     CommitLog, WallClock,
     election::{Standby, StateLocation, Term},
-    key_options::rule_checker,
+    key_options::RowDatabase,
     observe::{metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
     options::Options,
     rule_file::{RuleChecker, RuleFile},
     rules::RowRules,
     source::{
-        mysql::{MysqlLog, MysqlOptions},
+        mysql::MysqlLog,
         postgres::{PostgresLog, PostgresOptions},
         sqlite::SqliteLog,
     },
@@ -68,36 +68,26 @@ fn fail(why: &str, code: u8) -> ExitCode {
 }
 
 /// The database that `--source` names.
+#[expect(clippy::large_enum_variant, reason = "a daemon has one")]
 enum DatabaseUrl {
     Sqlite(SqliteLog),
-    Mysql(MysqlOptions),
-    Postgres(PostgresOptions),
+    Rows(RowDatabase),
 }
 
 impl DatabaseUrl {
     fn from_options(options: &Options, row_rules: &Arc<RowRules>) -> Result<DatabaseUrl, String> {
         let url = &options.source;
-        if let Some(server) = options.keys.mysql_server("--source", url, row_rules)? {
-            return Ok(DatabaseUrl::Mysql(server));
+        match options.keys.row_database("--source", url, row_rules)? {
+            Some(RowDatabase::Postgres(server)) => {
+                let (publication, slot) = (options.publication.clone(), options.slot.clone());
+                let server = PostgresOptions { publication, slot, ..server };
+                return Ok(DatabaseUrl::Rows(RowDatabase::Postgres(server)));
+            }
+            Some(server) => return Ok(DatabaseUrl::Rows(server)),
+            None => {}
         }
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
             return Ok(DatabaseUrl::Sqlite(SqliteLog::new(path)));
-        }
-        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-            if options.keys.outbox_only || options.keys.comments_only {
-                return Err(
-                    "--outbox-only and --comments-only are for MariaDB and MySQL: PostgreSQL's log has no text \
-                            of statements"
-                        .into(),
-                );
-            }
-            let server = PostgresOptions::from_url(url).map_err(|why| format!("--source: {why}"))?;
-            return Ok(DatabaseUrl::Postgres(PostgresOptions {
-                outbox_table: options.keys.outbox_table.clone(),
-                publication: options.publication.clone(),
-                slot: options.slot.clone(),
-                ..server
-            }));
         }
         // Not the URL itself: it may hold a password.
         Err("--source must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
@@ -106,8 +96,8 @@ impl DatabaseUrl {
 
     /// Compares rules with the database; `None` if it has no row rules.
     fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
-        let DatabaseUrl::Mysql(server) = self else { return None };
-        Some(rule_checker(server, network))
+        let DatabaseUrl::Rows(database) = self else { return None };
+        Some(database.rule_checker(network))
     }
 
     /// The log; `term` is that of an invalidator with a standby.
@@ -115,8 +105,10 @@ impl DatabaseUrl {
         let wall_clock: WallClock = Arc::new(SystemTime::now);
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
-            DatabaseUrl::Mysql(server) => Arc::new(MysqlLog::new(server.clone(), network.clone(), wall_clock)),
-            DatabaseUrl::Postgres(server) => {
+            DatabaseUrl::Rows(RowDatabase::Mysql(server)) => {
+                Arc::new(MysqlLog::new(server.clone(), network.clone(), wall_clock))
+            }
+            DatabaseUrl::Rows(RowDatabase::Postgres(server)) => {
                 let log = PostgresLog::new(server.clone(), network.clone(), wall_clock);
                 Arc::new(match term.cloned() {
                     Some(term) => log.with_shared_slot(Arc::new(move || term.is_certain())),
@@ -128,7 +120,7 @@ impl DatabaseUrl {
 
     /// Whether its log cannot be read again, so that commits must be kept until every cluster has them.
     fn needs_spool(&self) -> bool {
-        matches!(self, DatabaseUrl::Postgres(_))
+        matches!(self, DatabaseUrl::Rows(RowDatabase::Postgres(_)))
     }
 }
 

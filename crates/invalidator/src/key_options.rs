@@ -2,9 +2,13 @@
 //! same, so that a replay finds the keys that the daemon finds.
 
 use crate::{
+    SourceError,
     rule_file::{RuleChecker, RuleFile},
-    rules::{RowRules, Rules},
-    source::mysql::{MysqlOptions, check_rules},
+    rules::{RowRules, RuleProblem, Rules},
+    source::{
+        mysql::{self, MysqlOptions},
+        postgres::{self, PostgresOptions},
+    },
 };
 use lookaside_client::Network;
 use std::{path::PathBuf, sync::Arc};
@@ -22,7 +26,7 @@ pub struct KeyOptions {
     /// MariaDB, MySQL: take keys from comments only, so that the log need not hold rows (binlog_format STATEMENT or MIXED)
     #[arg(long, conflicts_with_all = ["outbox_only", "rules"])]
     pub comments_only: bool,
-    /// MariaDB, MySQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. A daemon
+    /// MariaDB, MySQL, PostgreSQL: a rule file (TOML), which names the keys of changed rows by their tables and columns. A daemon
     /// loads it again when it changes, and on SIGHUP; a bad file is refused, and the old rules stay
     #[arg(long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
@@ -43,38 +47,75 @@ impl KeyOptions {
         RuleFile::check(check, rules).await.map_err(|why| format!("--rules {}: {why}", path.display()))
     }
 
-    /// The MariaDB or MySQL server at `url`, which the flag `flag` has; its rows name keys by `row_rules`. `None` if `url`
-    /// is that of another kind of database, which has no rules.
-    pub fn mysql_server(
+    /// The server at `url`, which the flag `flag` has; its rows name keys by `row_rules`. `None` if `url` is that of another
+    /// kind of database, which has no rules.
+    pub fn row_database(
         &self,
         flag: &str,
         url: &str,
         row_rules: &Arc<RowRules>,
-    ) -> Result<Option<MysqlOptions>, String> {
-        if !url.starts_with("mysql://") && !url.starts_with("mariadb://") {
-            return match self.rules {
-                Some(_) => Err("--rules is for MariaDB and MySQL: the journal of SQLite has no rows of other tables, \
-                                where triggers name keys; PostgreSQL's rows are not read yet"
-                    .into()),
-                None => Ok(None),
-            };
+    ) -> Result<Option<RowDatabase>, String> {
+        let (outbox_table, row_rules) = (self.outbox_table.clone(), row_rules.clone());
+        match RowDatabase::from_url(url).map_err(|why| format!("{flag}: {why}"))? {
+            Some(RowDatabase::Mysql(server)) => {
+                let (outbox_only, comments_only) = (self.outbox_only, self.comments_only);
+                let server = MysqlOptions { outbox_table, outbox_only, comments_only, row_rules, ..server };
+                Ok(Some(RowDatabase::Mysql(server)))
+            }
+            Some(RowDatabase::Postgres(_)) if self.outbox_only || self.comments_only => {
+                Err("--outbox-only and --comments-only are for MariaDB and MySQL: PostgreSQL's log has no text of \
+                     statements"
+                    .into())
+            }
+            Some(RowDatabase::Postgres(server)) => {
+                Ok(Some(RowDatabase::Postgres(PostgresOptions { outbox_table, row_rules, ..server })))
+            }
+            None if self.rules.is_some() => {
+                Err("--rules is for MariaDB, MySQL and PostgreSQL: the journal of SQLite has no rows of other tables, \
+                     where triggers name keys"
+                    .into())
+            }
+            None => Ok(None),
         }
-        let server = MysqlOptions::from_url(url).map_err(|why| format!("{flag}: {why}"))?;
-        Ok(Some(MysqlOptions {
-            outbox_table: self.outbox_table.clone(),
-            outbox_only: self.outbox_only,
-            comments_only: self.comments_only,
-            row_rules: row_rules.clone(),
-            ..server
-        }))
     }
 }
 
-/// Compares rules with the tables of `server`.
-pub fn rule_checker(server: &MysqlOptions, network: &Arc<dyn Network>) -> RuleChecker {
-    let (server, network) = (server.clone(), network.clone());
-    Arc::new(move |rules| {
-        let (server, network) = (server.clone(), network.clone());
-        Box::pin(async move { check_rules(&*network, &server, &rules).await })
-    })
+/// A database whose log has rows.
+#[derive(Clone, Debug)]
+pub enum RowDatabase {
+    /// MariaDB or MySQL.
+    Mysql(MysqlOptions),
+    /// PostgreSQL.
+    Postgres(PostgresOptions),
+}
+
+impl RowDatabase {
+    /// The database at `url`; `None` if it is another kind of database.
+    pub fn from_url(url: &str) -> Result<Option<RowDatabase>, SourceError> {
+        let is_of = |schemes: [&str; 2]| schemes.iter().any(|scheme| url.starts_with(scheme));
+        if is_of(["mysql://", "mariadb://"]) {
+            return MysqlOptions::from_url(url).map(|server| Some(RowDatabase::Mysql(server)));
+        }
+        if is_of(["postgres://", "postgresql://"]) {
+            return PostgresOptions::from_url(url).map(|server| Some(RowDatabase::Postgres(server)));
+        }
+        Ok(None)
+    }
+
+    /// The problems of `rules` with its tables and its log.
+    pub async fn check_rules(&self, network: &dyn Network, rules: &Rules) -> Result<Vec<RuleProblem>, SourceError> {
+        match self {
+            RowDatabase::Mysql(server) => mysql::check_rules(network, server, rules).await,
+            RowDatabase::Postgres(server) => postgres::check_rules(network, server, rules).await,
+        }
+    }
+
+    /// Compares rules with its tables and its log.
+    pub fn rule_checker(&self, network: &Arc<dyn Network>) -> RuleChecker {
+        let (database, network) = (self.clone(), network.clone());
+        Arc::new(move |rules| {
+            let (database, network) = (database.clone(), network.clone());
+            Box::pin(async move { database.check_rules(&*network, &rules).await })
+        })
+    }
 }

@@ -12,10 +12,15 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{signal::unix::Signal, time::sleep};
+use tokio::{
+    signal::unix::Signal,
+    time::{Instant, sleep},
+};
 
 /// How often the file is read, to see whether it has changed.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often rules that the database refused are compared with it again: their tables may be altered to fit.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Two reads this far apart must agree, so that a half-written file is not refused.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// A larger file is refused: it is no rule file.
@@ -29,6 +34,8 @@ pub struct RuleFile {
     path: PathBuf,
     /// The content that was read last, or why it could not be read.
     seen: Result<String, String>,
+    /// Why the database refused it, and when it is compared again; `None` if it did not.
+    refused: Option<(String, Instant)>,
     row_rules: Arc<RowRules>,
     check: RuleChecker,
 }
@@ -43,32 +50,23 @@ impl RuleFile {
 
     /// Watches `path`, which had the content `text` when the rules in use were read.
     pub fn new(path: PathBuf, text: String, row_rules: Arc<RowRules>, check: RuleChecker) -> RuleFile {
-        RuleFile { path, seen: Ok(text), row_rules, check }
+        RuleFile { path, seen: Ok(text), refused: None, row_rules, check }
     }
 
     /// Compares the rules with the database. A rule that does not fit its table is an error, and so is a setting of the
     /// log that leaves out what rules need. A database that cannot be reached is none, as the daemon may start before it.
     pub async fn check(check: &RuleChecker, rules: &Rules) -> Result<(), String> {
-        let problems = match check(rules.clone()).await {
-            Ok(problems) => problems,
+        match check(rules.clone()).await {
+            Ok(problems) => judge(problems),
             Err(why) => {
                 tracing::warn!(%why, "the rules could not be compared with the database; they are used nevertheless");
-                return Ok(());
+                Ok(())
             }
-        };
-        let is_refused =
-            |problem: &RuleProblem| matches!(problem.kind, ProblemKind::RuleRefused | ProblemKind::LogLacks);
-        let (refused, other): (Vec<_>, Vec<_>) = problems.into_iter().partition(is_refused);
-        for problem in other {
-            tracing::warn!(%problem, "a rule does not cover all changes; `lookaside invalidator check-rules` shows all such");
-        }
-        match refused.is_empty() {
-            true => Ok(()),
-            false => Err(refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
         }
     }
 
-    /// Loads the file again whenever it changes, and at each signal. Never returns.
+    /// Loads the file again whenever it changes, at each signal, and at intervals while the database refuses it. Never
+    /// returns.
     pub async fn watch(mut self, mut hangup: Signal) {
         loop {
             let is_requested = tokio::select! {
@@ -76,10 +74,12 @@ impl RuleFile {
                 () = sleep(POLL_INTERVAL) => false,
             };
             let content = self.read_whole().await;
-            if content == self.seen && !is_requested {
+            if content != self.seen || is_requested {
+                self.seen = content;
+                self.refused = None;
+            } else if self.refused.as_ref().is_none_or(|(_, retry_at)| Instant::now() < *retry_at) {
                 continue;
             }
-            self.seen = content;
             self.load().await;
         }
     }
@@ -101,14 +101,27 @@ impl RuleFile {
         content
     }
 
-    async fn load(&self) {
+    async fn load(&mut self) {
+        let refused_before = self.refused.take().map(|(why, _)| why);
         let parsed = self.seen.clone().and_then(|text| parse(&self.path, &text));
-        let loaded = match parsed {
-            Ok(rules) => Self::check(&self.check, &rules).await.map(|()| rules),
-            Err(why) => Err(why),
+        let checked = match (&parsed, &refused_before) {
+            (Err(why), _) => Err(why.clone()),
+            (Ok(rules), None) => Self::check(&self.check, rules).await,
+            // What was refused is used only once it is known to fit.
+            (Ok(rules), Some(before)) => match (self.check)(rules.clone()).await {
+                Ok(problems) if is_refused_as(before, &problems) => Err(before.clone()),
+                Ok(problems) => judge(problems),
+                Err(_) => Err(before.clone()),
+            },
         };
+        if let (Ok(_), Err(why)) = (&parsed, &checked) {
+            self.refused = Some((why.clone(), Instant::now() + RETRY_INTERVAL));
+        }
+        let loaded = checked.and(parsed);
         let statistics = &self.row_rules.statistics;
         match loaded {
+            // Counted and logged once.
+            Err(why) if refused_before.as_ref() == Some(&why) => {}
             Ok(rules) => {
                 let count = rules.iter().count();
                 self.row_rules.replace(rules);
@@ -116,15 +129,38 @@ impl RuleFile {
                 tracing::info!(file = %self.path.display(), rules = count, "the rule file was loaded");
             }
             Err(why) => {
-                statistics.load_failures.add(1);
+                statistics.load_failures.add(u64::from(refused_before.is_none()));
                 tracing::error!(
                     file = %self.path.display(),
                     why,
-                    "the rule file was refused, and the rules before it stay in use; correct it"
+                    "the rule file was refused, and the rules before it stay in use; correct it, or the tables"
                 );
             }
         }
     }
+}
+
+/// An error if `problems` are such that the rules are refused. Logs the others.
+fn judge(problems: Vec<RuleProblem>) -> Result<(), String> {
+    let refusal = refusal(&problems);
+    for problem in problems.iter().filter(|problem| !is_refusal(problem)) {
+        tracing::warn!(%problem, "a rule does not cover all changes; `lookaside invalidator check-rules` shows all such");
+    }
+    refusal.map_or(Ok(()), Err)
+}
+
+fn is_refused_as(before: &str, problems: &[RuleProblem]) -> bool {
+    refusal(problems).is_some_and(|why| why == before)
+}
+
+/// Why rules with these problems are refused; `None` if they are not.
+fn refusal(problems: &[RuleProblem]) -> Option<String> {
+    let refused: Vec<_> = problems.iter().filter(|problem| is_refusal(problem)).map(ToString::to_string).collect();
+    (!refused.is_empty()).then(|| refused.join("; "))
+}
+
+fn is_refusal(problem: &RuleProblem) -> bool {
+    matches!(problem.kind, ProblemKind::RuleRefused | ProblemKind::LogLacks)
 }
 
 fn parse(path: &Path, text: &str) -> Result<Rules, String> {

@@ -8,7 +8,10 @@ use lookaside_invalidator::source::postgres::{
 };
 use lookaside_invalidator::source::tls::DatabaseTls;
 use lookaside_invalidator::{CommitLog as _, Position, Source, SourceError, Start};
-use postgres_server::{Client, DEADLINE, END, Server, eventually, keys_of, last_position, read_until};
+use postgres_server::{
+    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
+    remove_absent_standby,
+};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -100,33 +103,6 @@ async fn wrong_settings_are_named_with_what_corrects_them() {
     assert!(error.contains("wal_level = logical"), "{error}");
     let error = unusable(server.try_source(server.options(), Start::At(Position("x".into()))).await.err());
     assert!(error.contains("wal_level"), "{error}");
-}
-
-/// Commits wait from now on for a synchronous standby that does not exist.
-async fn add_absent_standby(server: &Server) {
-    let mut client = server.client().await;
-    client.run("ALTER SYSTEM SET synchronous_standby_names = 'absent'").await;
-    client.run("SELECT pg_reload_conf()").await;
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
-    let mut is_in_force = false;
-    while !is_in_force {
-        let mut writer = server.client().await;
-        let commit = tokio::spawn(async move {
-            writer.run("SELECT pg_logical_emit_message(true, 'probe', '')").await;
-        });
-        eventually("a commit ends or waits", async || {
-            is_in_force = client.one(waiting).await == "1";
-            (is_in_force || commit.is_finished()).then_some(())
-        })
-        .await;
-        client.run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").await;
-        commit.await.expect("the commit is done");
-    }
-}
-
-async fn remove_absent_standby(client: &mut Client) {
-    client.run("ALTER SYSTEM RESET synchronous_standby_names").await;
-    client.run("SELECT pg_reload_conf()").await;
 }
 
 /// Commits a row of `app` that names a key, by `client`. Readers do not see it before the absent standby is removed.

@@ -122,6 +122,22 @@ fn write_spool(spool: &SpoolStatistics, out: &mut Exposition) {
             &spool.discarded_segments,
             "Segments that were removed because the spool was full, and that clusters needed.",
         ),
+        (
+            "spool_keys_rejected_total",
+            &spool.keys_rejected,
+            "Keys of commits that no server accepts (too long, with white space), found while the log was read into the \
+             spool; ignored.",
+        ),
+        (
+            "spool_messages_untransactional_total",
+            &spool.messages_untransactional,
+            "Messages of the log that are not part of a transaction (pg_logical_emit_message(false, ...)); ignored.",
+        ),
+        (
+            "spool_messages_oversized_total",
+            &spool.messages_oversized,
+            "Messages and rows of the log of over 16 MiB; ignored.",
+        ),
     ] {
         out.family(name, Counter, help);
         out.sample(&[], counter.value());

@@ -15,6 +15,12 @@ pub struct SpoolStatistics {
     pub gaps: SharedCounter,
     /// Segments that were removed because the spool was full, although clusters needed them.
     pub discarded_segments: SharedCounter,
+    /// Keys of commits that no server accepts, found while the log was read into the spool.
+    pub keys_rejected: SharedCounter,
+    /// Messages that were ignored because they are not part of a transaction.
+    pub messages_untransactional: SharedCounter,
+    /// Messages and rows that were ignored because they are too long to be read.
+    pub messages_oversized: SharedCounter,
     segments: AtomicU64,
     bytes: AtomicU64,
     positions: Mutex<SpoolPositions>,
@@ -51,6 +57,9 @@ impl SpoolStatistics {
             ("spool_failures", self.failures.value().to_string()),
             ("spool_gaps", self.gaps.value().to_string()),
             ("spool_discarded_segments", self.discarded_segments.value().to_string()),
+            ("spool_keys_rejected", self.keys_rejected.value().to_string()),
+            ("spool_messages_untransactional", self.messages_untransactional.value().to_string()),
+            ("spool_messages_oversized", self.messages_oversized.value().to_string()),
             ("spool_position", shown(positions.written)),
             ("spool_synced_position", shown(positions.synced)),
         ]

@@ -91,7 +91,9 @@ impl Statistics {
         }
         for counter in COUNTERS {
             if let Some(total) = counter.total {
-                lines.add(total, sum(counter.value));
+                // Those of the spool were read once for all clusters.
+                let of_spool = if total == "keys_rejected" { self.spool.keys_rejected.value() } else { 0 };
+                lines.add(total, sum(counter.value) + of_spool);
             }
         }
         let (packets, deletes) = (sum(|c| c.delete_packets.value()), sum(|c| c.deletes_sent.value()));

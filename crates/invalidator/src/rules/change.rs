@@ -55,6 +55,10 @@ pub enum TableChange {
     /// The log has rows, and it is not known which columns they have: they were written before an ALTER TABLE that the
     /// catalogue shows already.
     UnknownColumns,
+    /// The log does not have the table's changes: it was not published (PostgreSQL).
+    Unpublished,
+    /// A row is in the log that is too long to be read.
+    Oversized,
 }
 
 /// Why the keys of a change could not all be written.
@@ -79,6 +83,8 @@ impl fmt::Display for Inexpressible {
             Inexpressible::Table(TableChange::UnknownColumns) => {
                 "the log's rows do not have the columns that the table has now"
             }
+            Inexpressible::Table(TableChange::Unpublished) => "the log does not have all changes of the table",
+            Inexpressible::Table(TableChange::Oversized) => "a row is too long to be read from the log",
             Inexpressible::NotInLog => "the log lacks a column of the row",
             Inexpressible::Unwritable => "a value cannot be written into a key",
             Inexpressible::RuleRefused => "the rule does not fit the table",

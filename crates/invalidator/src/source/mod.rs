@@ -144,6 +144,16 @@ pub trait Source: Send {
     fn anomalies(&self) -> Anomalies {
         Anomalies::default()
     }
+
+    /// How many messages were ignored so far because they are not part of a transaction.
+    fn messages_untransactional(&self) -> u64 {
+        0
+    }
+
+    /// How many messages and rows were ignored so far because they are too long to be read.
+    fn messages_oversized(&self) -> u64 {
+        0
+    }
 }
 
 /// The next commits, once every reader that begins now sees them.

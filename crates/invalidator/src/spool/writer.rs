@@ -17,7 +17,7 @@
 
 use super::{Spool, SpoolMarksState, position::SpoolPosition};
 use crate::{
-    Commits, OpenedSource, Position, SourceError, Start,
+    Commits, OpenedSource, Position, Source, SourceError, Start,
     observe::log_throttle,
     source::{RETRY_DELAY_MIN, next_visible},
 };
@@ -105,22 +105,38 @@ impl SpoolWriter {
     /// Copies commits to the spool until either fails.
     async fn copy(&self, mut opened: OpenedSource) -> Result<Infallible, SourceError> {
         let mut syncs = JoinSet::new();
+        let mut ignored = [0; 3];
         loop {
-            let reading = next_visible(&mut *opened.source, self.read_keys_max);
-            tokio::pin!(reading);
-            let commits: Commits = loop {
-                tokio::select! {
-                    biased;
-                    Some(synced) = syncs.join_next() => {
-                        checked(synced.expect("a sync does not panic"), &self.spool)?;
-                        self.spool.release_log();
-                        self.start_sync(&mut syncs);
+            // Ends before the source is asked again.
+            let commits: Commits = {
+                let reading = next_visible(&mut *opened.source, self.read_keys_max);
+                tokio::pin!(reading);
+                loop {
+                    tokio::select! {
+                        biased;
+                        Some(synced) = syncs.join_next() => {
+                            checked(synced.expect("a sync does not panic"), &self.spool)?;
+                            self.spool.release_log();
+                            self.start_sync(&mut syncs);
+                        }
+                        commits = &mut reading => break commits?,
                     }
-                    commits = &mut reading => break commits?,
                 }
             };
+            self.count_ignored(&*opened.source, &mut ignored);
             self.write(move |spool| spool.append(&commits)).await?;
             self.start_sync(&mut syncs);
+        }
+    }
+
+    /// Counts what the source has ignored since the last call.
+    fn count_ignored(&self, source: &dyn Source, before: &mut [u64; 3]) {
+        let now = [source.keys_rejected(), source.messages_untransactional(), source.messages_oversized()];
+        let statistics = &self.spool.statistics;
+        let counters =
+            [&statistics.keys_rejected, &statistics.messages_untransactional, &statistics.messages_oversized];
+        for (counter, (now, before)) in counters.into_iter().zip(now.into_iter().zip(std::mem::replace(before, now))) {
+            counter.add(now - before);
         }
     }
 

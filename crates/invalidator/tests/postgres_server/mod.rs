@@ -204,6 +204,33 @@ pub fn last_position(commits: &[Commit]) -> Position {
     commits.last().expect("a commit").position.clone()
 }
 
+/// Commits wait from now on for a synchronous standby that does not exist.
+pub async fn add_absent_standby(server: &Server) {
+    let mut client = server.client().await;
+    client.run("ALTER SYSTEM SET synchronous_standby_names = 'absent'").await;
+    client.run("SELECT pg_reload_conf()").await;
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let mut is_in_force = false;
+    while !is_in_force {
+        let mut writer = server.client().await;
+        let commit = tokio::spawn(async move {
+            writer.run("SELECT pg_logical_emit_message(true, 'probe', '')").await;
+        });
+        eventually("a commit ends or waits", async || {
+            is_in_force = client.one(waiting).await == "1";
+            (is_in_force || commit.is_finished()).then_some(())
+        })
+        .await;
+        client.run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").await;
+        commit.await.expect("the commit is done");
+    }
+}
+
+pub async fn remove_absent_standby(client: &mut Client) {
+    client.run("ALTER SYSTEM RESET synchronous_standby_names").await;
+    client.run("SELECT pg_reload_conf()").await;
+}
+
 /// The newest installed version of one of PostgreSQL's programs. Debian keeps them out of the path.
 fn program(name: &str) -> PathBuf {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();

@@ -3,19 +3,17 @@
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
+    key_options::RowDatabase,
     rule_file::RuleFile,
     rules::{ProblemKind, RuleProblem, Rules},
-    source::{
-        SourceUrl,
-        mysql::{MysqlOptions, check_rules},
-    },
+    source::{SourceUrl, postgres::PostgresOptions},
 };
 use serde_json::json;
 use std::{io::Write as _, path::PathBuf};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator check-rules --rules rules.toml --database mariadb://lookaside:secret@db.example
-  lookaside invalidator check-rules --rules rules.toml --database mysql://... --json | jq .problems
+  lookaside invalidator check-rules --rules rules.toml --database postgres://... --json | jq .problems
 
 Exit status: 0 the rules fit, perhaps with warnings; 1 they do not, or the database cannot be reached; 2 usage error.";
 
@@ -26,9 +24,13 @@ pub struct CheckRulesOptions {
     /// The rule file
     #[arg(long, value_name = "FILE")]
     rules: PathBuf,
-    /// The database, MariaDB or MySQL. The account sees the tables on which it has a privilege
+    /// The database: mysql://, mariadb:// or postgres://. In MariaDB and MySQL the account sees the tables on which it has
+    /// a privilege
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
     database: SourceUrl,
+    /// PostgreSQL: the publication, as the invalidator's --publication
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    publication: String,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -37,7 +39,7 @@ pub struct CheckRulesOptions {
 /// Checks the rules. Fails if one does not fit.
 pub fn run(options: &CheckRulesOptions) -> Result<()> {
     let (_, rules) = RuleFile::read(&options.rules).map_err(|why| anyhow!(why))?;
-    let problems = find_problems(&options.database, &rules)?;
+    let problems = find_problems(options, &rules)?;
     let file = options.rules.display();
     let mut out = std::io::stdout().lock();
     let faults = problems.iter().filter(|problem| problem.kind != ProblemKind::Warning).count();
@@ -62,11 +64,14 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
     }
 }
 
-fn find_problems(url: &str, rules: &Rules) -> Result<Vec<RuleProblem>> {
-    if !url.starts_with("mysql://") && !url.starts_with("mariadb://") {
-        bail!("--database must be mysql:// or mariadb://: rules are for their rows");
-    }
-    let server = MysqlOptions::from_url(url).map_err(|error| anyhow!("--database: {error}"))?;
+fn find_problems(options: &CheckRulesOptions, rules: &Rules) -> Result<Vec<RuleProblem>> {
+    let database = match RowDatabase::from_url(&options.database).map_err(|error| anyhow!("--database: {error}"))? {
+        Some(RowDatabase::Postgres(server)) => {
+            RowDatabase::Postgres(PostgresOptions { publication: options.publication.clone(), ..server })
+        }
+        Some(database) => database,
+        None => bail!("--database must be mysql://, mariadb:// or postgres://: rules are for their rows"),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(check_rules(&TcpNetwork, &server, rules))?)
+    Ok(runtime.block_on(database.check_rules(&TcpNetwork, rules))?)
 }

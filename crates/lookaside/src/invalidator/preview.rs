@@ -15,6 +15,7 @@ const EXAMPLES: &str = "Examples:
   lookaside invalidator try --rules rules.toml --row app.users '{\"id\": 42, \"email\": \"new@example.org\"}' \\
       --before '{\"id\": 42, \"email\": \"old@example.org\"}'
 
+PostgreSQL's log has no text of statements: comments name no keys there. Rows name keys in all databases alike.
 A row without --before was inserted or deleted. A column that is not named is not in the log. Text, decimals, dates and
 times are strings, in the form in which keys have them; integers are numbers.
 

@@ -6,7 +6,7 @@ use clap::value_parser;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_invalidator::{
     CommitLog, Position, Start,
-    key_options::{KeyOptions, rule_checker},
+    key_options::{KeyOptions, RowDatabase},
     observe::stats::Statistics,
     options::Cluster,
     pipeline::delivery::{Delivery, connect_routers},
@@ -154,10 +154,12 @@ async fn open_log(
              Flush the cluster (flush_all) if its deletes are in doubt"
         );
     }
-    let server = options.keys.mysql_server("--database", url, row_rules).map_err(|why| anyhow!(why))?;
-    if let Some(server) = server {
-        let check = rule_checker(&server, network);
+    let database = options.keys.row_database("--database", url, row_rules).map_err(|why| anyhow!(why))?;
+    if let Some(database) = &database {
+        let check = database.rule_checker(network);
         options.keys.check_rules(&check, &row_rules.current()).await.map_err(|why| anyhow!(why))?;
+    }
+    if let Some(RowDatabase::Mysql(server)) = database {
         return Ok(Arc::new(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
     }
     match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {

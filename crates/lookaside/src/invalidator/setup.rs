@@ -5,17 +5,20 @@ use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     SourceError,
     election::{StateLocation, TABLE},
+    rule_file::RuleFile,
+    rules::Rules,
     source::{
         SourceUrl,
         mysql::MysqlConnection,
-        postgres::{PostgresConnection, PostgresOptions, Purpose, setup_sql},
+        postgres::{PostgresConnection, PostgresOptions, Purpose, check_rules, rules_setup_sql, setup_sql},
     },
 };
-use std::io::Write as _;
+use std::{io::Write as _, path::PathBuf};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator setup --database postgres://postgres:secret@db.example/shop
   lookaside invalidator setup --print | psql shop
+  lookaside invalidator setup --rules rules.toml --database postgres://postgres:secret@db.example/shop
 
 An application then names keys in its transactions:
   SELECT lookaside_invalidate('user:42', 'list:users');
@@ -50,6 +53,10 @@ pub struct SetupOptions {
     /// The publication, as the invalidator's --publication
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     publication: String,
+    /// A rule file, as the invalidator's --rules: its tables are added to the publication, and get REPLICA IDENTITY FULL
+    /// if their keys need values of old rows that the log would lack
+    #[arg(long, value_name = "FILE", conflicts_with = "shared_state")]
+    rules: Option<PathBuf>,
     /// Create the table that an active and a standby invalidator share, and nothing else
     #[arg(long, requires_all = ["account", "database"])]
     shared_state: bool,
@@ -64,7 +71,14 @@ pub fn run(options: &SetupOptions) -> Result<()> {
     if options.shared_state {
         return set_up_shared_state(options, database);
     }
-    let sql = setup_sql(&options.publication, &options.outbox_table);
+    let rules = match &options.rules {
+        Some(path) => RuleFile::read(path).map_err(|why| anyhow!(why))?.1,
+        None => Rules::default(),
+    };
+    let mut sql = setup_sql(&options.publication, &options.outbox_table);
+    if !rules.is_empty() {
+        sql.push_str(&rules_setup_sql(&options.publication, &rules));
+    }
     if options.print {
         return print(&sql);
     }
@@ -72,12 +86,19 @@ pub fn run(options: &SetupOptions) -> Result<()> {
         bail!("MariaDB and MySQL need no preparation but that for a standby: see --shared-state");
     }
     let server = PostgresOptions::from_url(database).map_err(|error| anyhow!("--database: {error}"))?;
-    let wal_level = block_on(async {
+    let server = PostgresOptions { publication: options.publication.clone(), ..server };
+    let (wal_level, problems) = block_on(async {
         let mut connection = PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?;
         connection.query(&sql).await?;
-        Ok(connection.query_one("SHOW wal_level").await?)
+        let wal_level = connection.query_one("SHOW wal_level").await?;
+        let problems = if rules.is_empty() { Vec::new() } else { check_rules(&TcpNetwork, &server, &rules).await? };
+        Ok((wal_level, problems))
     })?;
     println!("{} is set up: {} and {}", server.database, options.outbox_table, options.publication);
+    if !rules.is_empty() {
+        println!("the tables of {} rules are in {}", rules.iter().count(), options.publication);
+        problems.iter().for_each(|problem| println!("{problem}"));
+    }
     if wal_level.as_deref() != Some("logical") {
         println!("the server must still be restarted after ALTER SYSTEM SET wal_level = logical");
     }

@@ -163,6 +163,8 @@ impl PostgresConnection {
             // The session of a reader that vanished holds the slot for this long. The default is a minute.
             let timeout_ms = (options.heartbeat * HEARTBEATS_MISSED_MAX).as_millis();
             settings.push_str(&format!(" -c wal_sender_timeout={timeout_ms}ms"));
+            // One text for each value of a row, whatever the role and the database have set.
+            settings.push_str(" -c DateStyle=ISO -c TimeZone=UTC -c bytea_output=hex -c extra_float_digits=1");
             parameters.push(("replication", "database"));
         }
         parameters.push(("options", &settings));

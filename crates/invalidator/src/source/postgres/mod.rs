@@ -9,28 +9,37 @@
 //! slot.rs              settings of the server, the replication slot
 //! gate.rs              waits until readers see what was read
 //! transactions.rs      logs which transactions a start waits for
+//! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
+//! catalogue.rs, catalogue_reader.rs, coverage.rs   types; changes of tables that the log does not have
+//! rule_check.rs        rules that the database does not fit
 //! standby.rs           refuses to be a synchronous standby
 //! legacy_slots.rs      slots of versions that had one for each cluster
 //! ```
 //!
 //! Serves the delete path (§4.1 of the paper). Keys come from messages (`SELECT lookaside_invalidate('user:42')`, in the
-//! transaction) and from rows of the outbox table.
+//! transaction), from rows of the outbox table, and from rows of tables with a rule.
 //!
 //! There is one slot, for all clusters. It is confirmed up to what [`crate::spool`] has on disk: the server keeps its log
 //! while the invalidator is stopped, as far as `max_slot_wal_keep_size` allows, but not for a cluster that is down. If the
 //! slot is lost, so is the position, and the operator decides.
 //!
-//! Not supported: keys in comments of statements, which this log does not contain; rules that map a table's columns to
-//! keys. Transactions arrive when they are committed, a prepared one when it is committed: no streaming in progress.
+//! Not supported: keys in comments of statements, which this log does not contain. Transactions arrive when they are
+//! committed, a prepared one when it is committed: no streaming in progress.
 
 mod assembler;
+mod catalogue;
+mod catalogue_reader;
+mod column_type;
 mod connection;
+mod coverage;
 mod gate;
 mod legacy_slots;
 mod lsn;
 mod options;
 mod pgoutput;
 mod replication_stream;
+mod row_tables;
+mod rule_check;
 mod setup;
 mod slot;
 mod standby;
@@ -42,13 +51,17 @@ pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
 use options::HEARTBEATS_MISSED_MAX;
 pub use options::PostgresOptions;
-pub use setup::{quote_literal, quote_name, setup_sql};
+pub use rule_check::check_rules;
+pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
+use catalogue_reader::CatalogueReader;
 use connection::{OBJECT_IN_USE, protocol_error};
+use coverage::Coverage;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
 use replication_stream::{LogMessage, ReplicationStream};
 use slot::Server;
 use std::{
@@ -75,6 +88,7 @@ pub struct PostgresLog {
     released: Arc<AtomicU64>,
     /// `None` if no other invalidator may use the slot.
     shared_slot: Option<SlotOwner>,
+    coverage: Arc<Mutex<Coverage>>,
 }
 
 /// Whether this invalidator is certain to be the active one of those that share the slot.
@@ -84,7 +98,8 @@ impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
-        PostgresLog { options, network, wall_clock, released: Arc::default(), shared_slot: None }
+        let (released, coverage) = (Arc::default(), Arc::default());
+        PostgresLog { options, network, wall_clock, released, shared_slot: None, coverage }
     }
 
     /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the slot
@@ -151,6 +166,7 @@ pub struct PostgresSource {
     server: Server,
     released: Arc<AtomicU64>,
     shared_slot: Option<SlotOwner>,
+    catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
     assembler: Assembler,
@@ -180,7 +196,7 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released, shared_slot } = log;
+        let PostgresLog { options, network, wall_clock, released, shared_slot, coverage } = log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
         let server = Server::inspect(&mut connection, options).await?;
         for warning in &server.warnings {
@@ -191,12 +207,17 @@ impl PostgresSource {
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
+        let mut assembler = Assembler::new(&options.outbox_table, options.row_rules.clone(), from);
+        for (rule, change) in coverage.lock().unsaved(from) {
+            assembler.add_unlogged_change(rule, change, wall_clock());
+        }
         let unfinished = match start {
             Start::At(_) => BTreeSet::new(),
             Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
         };
         Ok(PostgresSource {
-            assembler: Assembler::new(&options.outbox_table, from),
+            assembler,
+            catalogue: CatalogueReader::new(coverage.clone()),
             network: network.clone(),
             options: options.clone(),
             wall_clock: wall_clock.clone(),
@@ -255,23 +276,50 @@ impl PostgresSource {
     /// Whether another reader had the slot after it was looked at and before it became ours. The server would begin where
     /// that one left off.
     async fn check_confirmed(&mut self) -> Result<(), SourceError> {
-        let mut queries = match self.queries.take() {
-            Some(queries) => queries,
-            None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
-        };
+        let mut queries = self.take_queries().await?;
         let confirmed = slot::confirmed_position(&mut queries, &self.options).await?;
         self.queries = Some(queries);
         slot::check_not_confirmed_beyond(confirmed, self.assembler.read(), &self.options.slot)
     }
 
-    /// Waits for a message, or until a position is due that was withheld, and reads on while more have arrived already.
+    /// The connection for queries. The caller gives it back, unless a query has failed or was given up: it may hold unread
+    /// replies then.
+    async fn take_queries(&mut self) -> Result<PostgresConnection, SourceError> {
+        match self.queries.take() {
+            Some(queries) => Ok(queries),
+            None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await,
+        }
+    }
+
+    /// Reads the catalogue if that is due. Called between two messages: dropped meanwhile, it loses none.
+    async fn read_catalogue(&mut self) -> Result<(), SourceError> {
+        if self.catalogue.is_due(&self.options, &mut self.assembler) {
+            let mut queries = self.take_queries().await?;
+            self.catalogue.read(&mut queries, &self.options, &mut self.assembler, &self.wall_clock).await?;
+            self.queries = Some(queries);
+        }
+        Ok(())
+    }
+
+    /// When reading must pause although no message has arrived; `None` if it need not.
+    fn pause_at(&self) -> Option<Instant> {
+        let (returned, at) = self.returned;
+        let withheld = (self.assembler.read() > returned).then_some(at + STATUS_INTERVAL);
+        withheld.into_iter().chain(self.catalogue.due(&self.options)).min()
+    }
+
+    /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on while
+    /// more have arrived already.
     async fn read_messages(&mut self, keys_max: usize) -> Result<(), SourceError> {
+        self.read_catalogue().await?;
+        if !self.assembler.ready().is_empty() {
+            return Ok(());
+        }
         self.open_stream().await?;
+        let wait_until = self.pause_at();
         let log = self.stream.as_mut().expect("it was opened");
         let read = self.assembler.read();
         let confirmed = Lsn(self.released.load(Relaxed)).min(read);
-        let (returned, at) = self.returned;
-        let wait_until = (read > returned).then_some(at + STATUS_INTERVAL);
         let message = log.read(&self.options, read, confirmed, &self.wall_clock, wait_until).await?;
         let Some(mut message) = message else { return Ok(()) };
         let (mut keys, mut messages) = (0, 0);
@@ -281,7 +329,9 @@ impl PostgresSource {
                 LogMessage::Data(bytes) => {
                     self.assembler.feed(bytes).map_err(|malformed| protocol_error(malformed.0))?;
                 }
-                LogMessage::Skipped { .. } => self.assembler.record_oversized(),
+                LogMessage::Skipped { relation } => {
+                    self.assembler.record_oversized(relation).map_err(|malformed| protocol_error(malformed.0))?;
+                }
                 LogMessage::Keepalive { end, is_reply_requested } => {
                     self.assembler.advance(end);
                     if is_reply_requested {
@@ -293,6 +343,10 @@ impl PostgresSource {
             keys += self.assembler.ready().range(ready_before..).map(|commit| commit.keys.len()).sum::<usize>();
             messages += 1;
             if keys >= keys_max || messages >= MESSAGES_OF_NEXT_MAX {
+                return Ok(());
+            }
+            // The next message may need them.
+            if !self.assembler.row_tables().needed_types().is_empty() {
                 return Ok(());
             }
             match log.stream.read_ready()? {
@@ -329,7 +383,8 @@ impl PostgresSource {
         self.rejected += self.assembler.rejected();
         self.anomalies = self.anomalies();
         self.invisible.append(&mut self.assembler.take_xids());
-        self.assembler = Assembler::new(&self.options.outbox_table, self.returned.0);
+        let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
+        self.assembler = Assembler::new(outbox_table, row_rules, self.returned.0);
     }
 }
 
@@ -394,6 +449,14 @@ impl Source for PostgresSource {
         self.keys_rejected()
     }
 
+    fn messages_untransactional(&self) -> u64 {
+        self.anomalies().untransactional
+    }
+
+    fn messages_oversized(&self) -> u64 {
+        self.anomalies().oversized
+    }
+
     fn next(&mut self, keys_max: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
         Box::pin(async move {
             let keys_max = keys_max.max(1);
@@ -418,10 +481,7 @@ impl Source for PostgresSource {
 
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            let mut queries = match self.queries.take() {
-                Some(queries) => queries,
-                None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?,
-            };
+            let mut queries = self.take_queries().await?;
             self.invisible.append(&mut self.assembler.take_xids());
             // The position where reading began covers commits that are not read. Later ones stand for those that are.
             let (from, unfinished) = &mut self.opening;

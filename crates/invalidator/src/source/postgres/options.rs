@@ -1,12 +1,15 @@
 //! The address, account and names that a source needs, and time limits.
 
-use crate::SourceError;
-use crate::source::{
-    Password,
-    tls::{DatabaseTls, TlsParameters},
+use crate::{
+    SourceError,
+    rules::RowRules,
+    source::{
+        Password,
+        tls::{DatabaseTls, TlsParameters},
+    },
 };
 use lookaside_protocol::percent;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const PORT_DEFAULT: u16 = 5432;
 
@@ -17,7 +20,7 @@ pub(super) const APPLICATION_NAME: &str = "lookaside-invalidator";
 pub(super) const HEARTBEATS_MISSED_MAX: u32 = 3;
 
 /// The options of a source.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct PostgresOptions {
     /// Host name or address. Default 127.0.0.1.
     pub host: String,
@@ -36,11 +39,16 @@ pub struct PostgresOptions {
     pub application_name: String,
     /// The replication slot. Created at the first start. Default `lookaside`.
     pub slot: String,
-    /// The publication, which names the outbox table. Default `lookaside`.
+    /// The publication, which names the outbox table and the tables with a rule. Default `lookaside`.
     pub publication: String,
     /// The table, in any schema, whose inserted rows name a key in the first column of a text type. Default
     /// `lookaside_outbox`.
     pub outbox_table: String,
+    /// The row rules. Default none.
+    pub row_rules: Arc<RowRules>,
+    /// With rules, the catalogue is compared with what it was this often, to find changes of tables that the log does not
+    /// have. Default 2 s. If too short, it costs queries; if too long, cached values are stale for as long.
+    pub catalogue_interval: Duration,
     /// How long connecting and login may take. Default 5 s; connecting alone takes 1 s at most.
     pub connect_wait_max: Duration,
     /// How long a reply to a query, or sending a report of the position, may take. Default 10 s. Creating a slot waits for
@@ -67,6 +75,8 @@ impl Default for PostgresOptions {
             slot: "lookaside".into(),
             publication: "lookaside".into(),
             outbox_table: "lookaside_outbox".into(),
+            row_rules: Arc::default(),
+            catalogue_interval: Duration::from_secs(2),
             connect_wait_max: Duration::from_secs(5),
             reply_wait_max: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),

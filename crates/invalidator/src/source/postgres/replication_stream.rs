@@ -11,6 +11,8 @@ use std::time::SystemTime;
 use tokio::time::timeout;
 
 const HEADER_BYTES: usize = 5;
+/// The header of a message with data of the log: `w`, its position, the end of the log, the server's clock.
+const DATA_HEADER_BYTES: usize = 25;
 const WAL_DATA: u8 = b'w';
 const KEEPALIVE: u8 = b'k';
 
@@ -21,8 +23,8 @@ pub(super) enum LogMessage {
     Data(Bytes),
     /// Everything that was committed before `end` has been sent.
     Keepalive { end: Lsn, is_reply_requested: bool },
-    /// A message that was too long to be read.
-    Skipped { bytes: usize },
+    /// A message that was too long to be read; `relation` is the id of the table if it is a change of a row.
+    Skipped { relation: Option<u32> },
 }
 
 /// The stream of a replication slot.
@@ -34,7 +36,7 @@ pub(super) struct ReplicationStream {
 /// A message that is too long and is being discarded.
 #[derive(Clone, Copy)]
 struct Skipping {
-    bytes: usize,
+    relation: Option<u32>,
     remaining: usize,
 }
 
@@ -62,15 +64,20 @@ impl ReplicationStream {
                 let discarded = skipping.remaining.min(self.connection.received.len());
                 self.connection.received.advance(discarded);
                 skipping.remaining -= discarded;
-                let Skipping { bytes, remaining } = *skipping;
+                let Skipping { relation, remaining } = *skipping;
                 if remaining > 0 {
                     return Ok(None);
                 }
                 self.skipping = None;
-                return Ok(Some(LogMessage::Skipped { bytes }));
+                return Ok(Some(LogMessage::Skipped { relation }));
             }
-            if let Some(bytes) = self.connection.message_bytes()?.filter(|&bytes| bytes > MESSAGE_BYTES_MAX) {
-                self.skipping = Some(Skipping { bytes, remaining: bytes });
+            if let Some(remaining) = self.connection.message_bytes()?.filter(|&bytes| bytes > MESSAGE_BYTES_MAX) {
+                let Some(head) =
+                    self.connection.received.get(HEADER_BYTES + DATA_HEADER_BYTES..).and_then(<[u8]>::first_chunk)
+                else {
+                    return Ok(None);
+                };
+                self.skipping = Some(Skipping { relation: changed_relation(*head), remaining });
                 continue;
             }
             match self.connection.parse_message()? {
@@ -109,11 +116,15 @@ impl ReplicationStream {
     }
 }
 
+/// The table that a message of the output plugin with these first bytes is about, if it is a change of a row.
+fn changed_relation([kind, id @ ..]: [u8; 5]) -> Option<u32> {
+    matches!(kind, b'I' | b'U' | b'D').then(|| u32::from_be_bytes(id))
+}
+
 fn parse_log_message(mut bytes: Bytes) -> Result<LogMessage, SourceError> {
     let short = |_| protocol_error("a message of the log is too short");
     match bytes.try_get_u8().map_err(short)? {
         WAL_DATA => {
-            // Its position, the end of the log, the server's clock.
             for _ in 0..3 {
                 bytes.try_get_u64().map_err(short)?;
             }

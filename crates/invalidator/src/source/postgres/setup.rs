@@ -1,5 +1,8 @@
 //! The objects that the source needs in the database, as SQL.
 
+use super::catalogue::{has_identity, rules_as_values};
+use crate::rules::Rules;
+
 /// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the publication.
 /// To be run once by the database's owner; running it again changes nothing.
 ///
@@ -26,6 +29,57 @@ DO $$ BEGIN
   END IF;
 END $$;
 "
+    )
+}
+
+/// The SQL that prepares the tables of `rules`: adds them to the publication, which has all changes of its tables then, and
+/// gives a table and its partitions a replica identity with the columns of the rule's keys. To be run after [`setup_sql`];
+/// running it again changes nothing.
+///
+/// UPDATE and DELETE of a published table without a replica identity fail, so the other tables of the publication get one
+/// too, if they have none.
+pub fn rules_setup_sql(publication: &str, rules: &Rules) -> String {
+    let (name, literal) = (quote_name(publication), quote_literal(publication));
+    let set_identities = |root: &str, columns: &str| {
+        format!(
+            "FOR member IN SELECT format('%I.%I', n.nspname, c.relname) AS shown
+      FROM (SELECT {root} AS id UNION SELECT relid FROM pg_partition_tree({root})) tree
+      JOIN pg_class c ON c.oid = tree.id JOIN pg_namespace n ON n.oid = c.relnamespace
+      WHERE NOT ({identity})
+    LOOP
+      EXECUTE 'ALTER TABLE ' || member.shown || ' REPLICA IDENTITY FULL';
+    END LOOP;",
+            identity = has_identity("c.oid", columns)
+        )
+    };
+    format!(
+        "DO $lookaside$ DECLARE rule record; member record; root oid; BEGIN
+  FOR rule IN SELECT * FROM (VALUES {values}) AS rule(schema, name, columns)
+  LOOP
+    SELECT c.oid INTO root FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+      WHERE n.nspname = rule.schema AND c.relname = rule.name AND c.relkind IN ('r', 'p');
+    IF root IS NULL THEN
+      RAISE EXCEPTION 'the table %.% of a rule does not exist', rule.schema, rule.name;
+    END IF;
+    {identities_of_rule}
+    IF NOT EXISTS (SELECT FROM pg_publication_tables
+      WHERE pubname = {literal} AND schemaname = rule.schema AND tablename = rule.name)
+    THEN
+      EXECUTE format('ALTER PUBLICATION {format_name} ADD TABLE %I.%I', rule.schema, rule.name);
+    END IF;
+  END LOOP;
+  FOR root IN SELECT c.oid FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = {literal}
+  LOOP
+    {identities_of_others}
+  END LOOP;
+END $lookaside$;
+ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');
+",
+        values = rules_as_values(rules),
+        identities_of_rule = set_identities("root", "rule.columns"),
+        identities_of_others = set_identities("root", "'{}'::text[]"),
+        format_name = name.replace('%', "%%").replace('\'', "''"),
     )
 }
 

@@ -1,0 +1,73 @@
+//! Reads the catalogue when rows need it, and at intervals.
+
+use super::{
+    assembler::Assembler,
+    catalogue,
+    connection::{PostgresConnection, QueryError},
+    coverage::Coverage,
+    options::PostgresOptions,
+};
+use crate::{SourceError, WallClock};
+use lookaside_sync::Mutex;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// How long a look at the catalogue waits for DDL that locks a table. Nothing is read meanwhile.
+const LOCK_WAIT_MS_MAX: u32 = 50;
+/// The SQLSTATE of a lock that was not to be had in time.
+const LOCK_NOT_AVAILABLE: &str = "55P03";
+
+/// Reads the catalogue for one source.
+pub(super) struct CatalogueReader {
+    coverage: Arc<Mutex<Coverage>>,
+    /// When the tables with a rule are to be compared with what they were.
+    due: Instant,
+}
+
+impl CatalogueReader {
+    /// Reads at once, and then at intervals. `coverage` is what was found before.
+    pub fn new(coverage: Arc<Mutex<Coverage>>) -> CatalogueReader {
+        CatalogueReader { coverage, due: Instant::now() }
+    }
+
+    /// When the catalogue must be read although no message has arrived; `None` without rules.
+    pub fn due(&self, options: &PostgresOptions) -> Option<Instant> {
+        (!options.row_rules.current().is_empty()).then_some(self.due)
+    }
+
+    /// Whether [`CatalogueReader::read`] has something to do before the next message.
+    pub fn is_due(&self, options: &PostgresOptions, assembler: &mut Assembler) -> bool {
+        !assembler.row_tables().needed_types().is_empty() || self.due(options).is_some_and(|due| Instant::now() >= due)
+    }
+
+    /// Reads the types that rows of tables with a rule have, and, if that is due, compares the tables with what they were.
+    /// Dropped meanwhile, it is repeated by the next call.
+    pub async fn read(
+        &mut self,
+        queries: &mut PostgresConnection,
+        options: &PostgresOptions,
+        assembler: &mut Assembler,
+        wall_clock: &WallClock,
+    ) -> Result<(), SourceError> {
+        let types = catalogue::load_types(queries, &assembler.row_tables().needed_types()).await?;
+        assembler.row_tables().add_types(types);
+        if self.due(options).is_none_or(|due| Instant::now() < due) {
+            return Ok(());
+        }
+        let (rules, publication) = (options.row_rules.current(), &options.publication);
+        queries.query(&format!("SET lock_timeout = {LOCK_WAIT_MS_MAX}")).await?;
+        let found = catalogue::load(queries, publication, &rules).await;
+        self.due = Instant::now() + options.catalogue_interval;
+        match found {
+            Ok(found) => {
+                for (rule, change) in self.coverage.lock().observe(&rules, &found, publication, assembler.read()) {
+                    assembler.add_unlogged_change(rule, change, wall_clock());
+                }
+                Ok(())
+            }
+            // What locks a table is not committed; the next look finds what it has done.
+            Err(QueryError::Server(error)) if error.code == LOCK_NOT_AVAILABLE => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
