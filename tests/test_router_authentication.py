@@ -1,6 +1,5 @@
 """Passwords at the router: clients of both protocols, other routers and the invalidator, and the next process."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,42 +7,12 @@ import subprocess
 import bmemcached
 import pytest
 from bmemcached.exceptions import MemcachedException
+from guarded import LOGIN, UNAUTHENTICATED, GuardedRouter, one_server
 from processes import PROGRAMS, Process, Server, answers, eventually, free_port, stats
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheClientError
 from test_invalidator_routers import Journal
 from upgrade import Chain, Connection
-
-LOGIN = b"set login 0 0 10\r\nada secret\r\n"
-UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated\r\n"
-
-
-def configuration(server_port: int) -> str:
-    """One server."""
-    pool = {"servers": [f"127.0.0.1:{server_port}"], "server_timeout": 300}
-    return json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"})
-
-
-class GuardedRouter(Process):
-    """A router that requires passwords, in front of one server."""
-
-    def __init__(self, folder, server_port: int, *arguments: object, sasl: bool = False, name: str = "router") -> None:
-        self.port = next((at for flag, at in zip(arguments, arguments[1:], strict=False) if flag == "-p"), free_port())
-        self.users = folder / f"{name}-users"
-        self.users.write_text("ada:secret\n")
-        command = [
-            PROGRAMS / "lookaside-router", "--config-str", configuration(server_port), "--num-proxies", "2",
-            "-Y", self.users, *(["-S"] if sasl else []),
-            *([] if "-p" in arguments else ["-p", self.port]), *arguments,
-        ]  # fmt: skip
-        super().__init__(name, command, folder, env={**os.environ, "MEMCACHED_SASL_PWDB": str(self.users)})
-        self.wait_ready(lambda: "listening" in self.log())
-
-    def client(self) -> Client:
-        """A client that has logged in."""
-        client = Client(("127.0.0.1", self.port), timeout=10, default_noreply=False)
-        assert client.set("login", "ada secret")
-        return client
 
 
 @pytest.fixture
@@ -98,7 +67,7 @@ def test_the_next_process_knows_who_has_logged_in(tmp_path, server):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
     port = free_port()
-    chain = Chain(tmp_path, ["-p", port, "--config-str", configuration(server.port), "--num-proxies", "2", "-Y", users])
+    chain = Chain(tmp_path, ["-p", port, "--config-str", one_server(server.port), "--num-proxies", "2", "-Y", users])
     chain.program = PROGRAMS / "lookaside-router"
     try:
         chain.begin()

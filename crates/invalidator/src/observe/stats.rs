@@ -13,7 +13,7 @@ use super::{
     spool_stats::SpoolStatistics,
 };
 use crate::{Position, rules::RowRules};
-use lookaside_sync::Mutex;
+use lookaside_sync::{Mutex, SharedCounter};
 use std::{
     fmt::Display,
     sync::Arc,
@@ -28,6 +28,8 @@ pub(super) const TABLES_SHOWN_MAX: usize = 100;
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
     pub(super) row_rules: Arc<RowRules>,
+    /// Connections of `--listen` that were closed because one more was opened than may be.
+    pub connections_displaced: SharedCounter,
     /// The statistics of the spool.
     pub spool: Arc<SpoolStatistics>,
     pub(super) all_clusters: Mutex<AllClustersLatency>,
@@ -48,6 +50,7 @@ impl Statistics {
         Arc::new(Statistics {
             clusters,
             row_rules,
+            connections_displaced: SharedCounter::default(),
             spool: Arc::default(),
             all_clusters: Mutex::new(AllClustersLatency::new()),
         })
@@ -94,6 +97,7 @@ impl Statistics {
         lines.add("commits_untracked", all_clusters.untracked);
         lines.add_latency("", &all_clusters.latency_us);
         drop(all_clusters);
+        lines.add("connections_displaced", self.connections_displaced.value());
         lines.add_row_rules(&self.row_rules);
         for cluster in &self.clusters {
             lines.add_cluster(cluster, now);
