@@ -94,7 +94,8 @@ impl RunningRouter {
 
     async fn set(&self, thread: usize, key: &str, value: &str) -> Outcome {
         let value = Bytes::copy_from_slice(value.as_bytes());
-        self.request(thread, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
+        self.request(thread, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false })
+            .await
     }
 
     /// Reloads the configuration, as a running router does.
