@@ -83,8 +83,8 @@ def test_the_port_of_the_invalidator(tmp_path, cluster, request_of):
         journal.connection.close()
 
 
-def test_connections_that_say_nothing_keep_no_operator_out_of_the_invalidator(tmp_path, cluster):
-    """64 of them kept everybody else waiting for 300 seconds."""
+def test_silent_connections_keep_no_operator_out_of_the_invalidator(tmp_path, cluster):
+    """64 of them kept all others waiting for 300 seconds."""
     journal = Journal(tmp_path / "app.db")
     invalidator = Invalidator(journal.url, [cluster], tmp_path / "state", tmp_path)
     try:
@@ -97,7 +97,7 @@ def test_connections_that_say_nothing_keep_no_operator_out_of_the_invalidator(tm
         journal.connection.close()
 
 
-def test_connections_that_say_nothing_keep_no_scraper_out(tmp_path):
+def test_silent_connections_keep_no_scraper_out(tmp_path):
     """Each batch of 16 had its five seconds before the next was accepted."""
     port = free_port()
     with router(tmp_path, {"route": "NullRoute"}, "--metrics-address", str(port)), contextlib.ExitStack() as held:

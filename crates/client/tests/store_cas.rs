@@ -14,7 +14,7 @@ fn set_for_cas(key: &'static str, value: &'static str) -> Request<Bytes> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_store_waits_until_the_server_has_said_its_version() {
+async fn the_first_store_waits_for_the_version_of_the_server() {
     let (network, mut accepted) = FakeNetwork::new();
     let server = destination(&network, DestinationOptions::default());
     let batches = [vec![get("a"), set("b", "2")], vec![get("c"), set_for_cas("d", "three")], vec![get("e")]];
@@ -65,7 +65,7 @@ async fn a_server_of_the_meta_protocol_is_not_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_say_its_version_times_out_as_any_other() {
+async fn a_server_that_does_not_reply_to_version_times_out_as_any_other() {
     let (network, mut accepted) = FakeNetwork::new();
     let server = destination(&network, DestinationOptions::default());
     let sent = start_send(&server, vec![set_for_cas("d", "1")]).await;

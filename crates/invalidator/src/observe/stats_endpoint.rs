@@ -9,7 +9,7 @@
 //!
 //! No command changes anything, so a stranger can only occupy connections: each for [`IDLE_MAX`] after its last command,
 //! and while it does not read its replies. One connection more than [`CONNECTIONS_MAX`] disconnects the one whose last
-//! command is the oldest, so an operator can always look, whoever holds the others.
+//! command is the oldest, so an operator can always look.
 
 use super::stats::Statistics;
 use lookaside_client::{Listener, Stream};
