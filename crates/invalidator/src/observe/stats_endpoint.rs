@@ -39,7 +39,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Serves connections until it is dropped.
 pub async fn serve(mut listener: Box<dyn Listener>, statistics: Arc<Statistics>) {
-    let mut connections = Connections::default();
+    let mut connections = StatsConnections::default();
     loop {
         match listener.accept().await {
             Ok(stream) => connections.serve(stream, &statistics),
@@ -53,13 +53,13 @@ pub async fn serve(mut listener: Box<dyn Listener>, statistics: Arc<Statistics>)
 
 /// The open connections, and some that have ended.
 #[derive(Default)]
-struct Connections {
+struct StatsConnections {
     tasks: JoinSet<()>,
-    list: Vec<Connection>,
+    list: Vec<StatsConnection>,
     activity: Arc<AtomicU64>,
 }
 
-struct Connection {
+struct StatsConnection {
     task: AbortHandle,
     last_activity: Arc<AtomicU64>,
 }
@@ -77,7 +77,7 @@ impl Activity {
     }
 }
 
-impl Connections {
+impl StatsConnections {
     fn serve(&mut self, stream: Box<dyn Stream>, statistics: &Arc<Statistics>) {
         while self.tasks.try_join_next().is_some() {}
         self.list.retain(|connection| !connection.task.is_finished());
@@ -91,11 +91,11 @@ impl Connections {
         let task = self.tasks.spawn(async move {
             let _ = serve_connection(stream, &statistics, &activity).await;
         });
-        self.list.push(Connection { task, last_activity });
+        self.list.push(StatsConnection { task, last_activity });
     }
 
     fn disconnect_least_active(&mut self, statistics: &Statistics) {
-        let by_activity = |(_, connection): &(usize, &Connection)| connection.last_activity.load(Relaxed);
+        let by_activity = |(_, connection): &(usize, &StatsConnection)| connection.last_activity.load(Relaxed);
         let Some((at, _)) = self.list.iter().enumerate().min_by_key(by_activity) else { return };
         self.list.swap_remove(at).task.abort();
         statistics.connections_displaced.add(1);
