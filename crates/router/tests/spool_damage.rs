@@ -152,3 +152,56 @@ async fn a_fence_without_a_record_ends_in_a_flush_when_the_spool_is_opened_again
     assert_eq!(router.get(0, "k").await, Ok(Reply::Miss), "it is read again");
     assert_eq!(main.asked("flush_all").len(), 1);
 }
+
+/// A record as the spool writes it, with any body.
+fn record(body: &[u8]) -> Vec<u8> {
+    let length = (body.len() as u32).to_le_bytes();
+    let sum = crc32fast::hash(&[&length[..], body].concat());
+    [&length[..], &sum.to_le_bytes(), body].concat()
+}
+
+fn delete_record(key: &[u8]) -> Vec<u8> {
+    record(&[&[1, 0, 0, 0, 0, 0][..], key].concat())
+}
+
+/// The replay ended with a panic (without debug assertions, the key's second line was a command), or the delete was
+/// dropped as if its write had not been finished.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_no_server_accepts_causes_a_flush() {
+    for bad in [delete_record(b"two words"), delete_record(b"a\r\nset b 0 0 1\r\nx"), record(&[9])] {
+        for behind in [Vec::new(), delete_record(b"c")] {
+            let fixture = Fixture::default();
+            let (router, main) = (fixture.start(ONE, 1), fixture.main());
+            main.put("other", "old");
+            main.be(Health::Gone);
+            assert_eq!(router.delete(0, "a").await, NOT_FOUND);
+            router.kill().await;
+            fixture.disk.damage(|_, _, bytes| bytes.extend([&bad[..], &behind].concat()));
+            main.be(Health::Well);
+            let router = fixture.start(ONE, 1);
+            sleep(REPAIR).await;
+            assert_eq!((router.statistics().counts.flushes, main.has("other"), main.has("b")), (1, false, false));
+            assert_eq!(router.backlog(), Backlog::default());
+        }
+    }
+}
+
+/// The flush was ignored, and nothing was left of the delete: the server was read with its old value.
+#[tokio::test(start_paused = true)]
+async fn a_flush_record_among_the_deletes_of_a_running_router_causes_a_flush() {
+    let fixture = Fixture::default();
+    let (router, main) = (fixture.start(ONE, 1), fixture.main());
+    main.put("four", "old");
+    main.be(Health::Gone);
+    assert_eq!(router.delete(0, "four").await, NOT_FOUND);
+    fixture.disk.damage(|_, _, bytes| {
+        let header = bytes[..8].to_vec();
+        let flushes = [record(&[2]), record(&[2])].concat();
+        assert_eq!(bytes.len(), header.len() + flushes.len());
+        *bytes = [header, flushes].concat();
+    });
+    main.be(Health::Well);
+    sleep(REPAIR).await;
+    assert_eq!(router.get(0, "four").await, Ok(Reply::Miss));
+    assert_eq!((router.statistics().counts.flushes, main.has("four")), (1, false));
+}
