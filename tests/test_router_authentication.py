@@ -12,6 +12,7 @@ from processes import PROGRAMS, Process, Server, answers, eventually, free_port,
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheClientError
 from test_invalidator_routers import Journal
+from test_spool import stopped
 from upgrade import Chain, Connection
 
 
@@ -100,11 +101,10 @@ def test_routers_of_a_cluster_log_in_at_each_other(tmp_path, server):
         client, connections = routers[1].client(), [Connection(("127.0.0.1", port)) for port in ports]
         assert [connection.ask(LOGIN) for connection in connections] == [b"STORED\r\n"] * 2
         assert connections[0].ask(b"set k 0 0 3\r\nold\r\n") == b"STORED\r\n"
-        server.running.send_signal(signal.SIGSTOP)
-        deleted = (b"DELETED\r\n", b"NOT_FOUND\r\n")
-        eventually(lambda: connections[0].ask(b"delete k\r\n") in deleted, "the other router confirms its fence")
-        assert int(client.stats()[b"spool_servers_fenced_by_peers"]) == 1
-        server.running.send_signal(signal.SIGCONT)
+        with stopped(server):
+            deleted = (b"DELETED\r\n", b"NOT_FOUND\r\n")
+            eventually(lambda: connections[0].ask(b"delete k\r\n") in deleted, "the other router confirms its fence")
+            assert int(client.stats()[b"spool_servers_fenced_by_peers"]) == 1
         eventually(lambda: int(client.stats()[b"spool_servers_fenced_by_peers"]) == 0, "the fence is released")
 
         def is_deleted() -> bool:
@@ -114,7 +114,6 @@ def test_routers_of_a_cluster_log_in_at_each_other(tmp_path, server):
 
         eventually(is_deleted, "the server is read again")
     finally:
-        server.running.send_signal(signal.SIGCONT)
         for router in routers:
             router.stop()
 

@@ -13,7 +13,7 @@ from processes import PROGRAMS, Invalidator, Process, answers, connect, free_por
 from routers import router
 from test_invalidator_routers import Journal
 from test_tls import TlsServer
-from test_watch import Watcher
+from test_watch import Watcher, watching
 
 INJECTED = b"set injected 0 0 1\r\nx\r\n"
 REQUESTS = {
@@ -178,6 +178,7 @@ def test_a_handshake_that_is_never_finished_gives_its_place_to_others(tmp_path):
 
 def test_a_watcher_sees_the_close_as_an_error(server):
     watcher = Watcher(server.port, "connevents")
+    watching(server.port, 1)
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         own_port = connection.getsockname()[1]
         assert all_replies(connection, REQUESTS["get"]) == b""
