@@ -129,7 +129,8 @@ UNIX_USER_NOBODY = (
     "tests/differential/test_binary.py",
     "tests/differential/test_differential.py",
     "tests/test_privileges.py",
-    "tests/test_upgrade.py",
+    "tests/test_upgrade_failures.py",
+    "tests/test_upgrade_listeners.py",
 )
 
 # (path, word or expression, reason)

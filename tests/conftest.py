@@ -7,7 +7,7 @@ from processes import Cluster, Server
 from replicated import MysqlServer, fetched
 
 # Their assertions are reported in full, as those of tests are.
-pytest.register_assert_rewrite("invalidator_region", "load", "tls", "upgrade")
+pytest.register_assert_rewrite("invalidator_region", "load", "router_upgrade", "tls", "upgrade")
 
 
 @pytest.fixture
@@ -42,6 +42,16 @@ def clusters(tmp_path):
     yield clusters
     for cluster in clusters:
         cluster.stop()
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """Servers with a region, of which each takes over from the one before."""
+    from upgrade import ServerChain  # after its registration above
+
+    chain = ServerChain(tmp_path)
+    yield chain
+    chain.stop()
 
 
 @pytest.fixture(scope="session")

@@ -96,8 +96,7 @@ class Postgres(Process):
         """SIGKILL for all processes of the server, and waits until they are gone."""
         pid = self.running.pid
         # While the first process is stopped it starts no further ones.
-        self.running.send_signal(signal.SIGSTOP)
-        eventually(lambda: state_of(pid) == "T", "the server is stopped")
+        self.freeze()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for child in children:
             with suppress(ProcessLookupError):

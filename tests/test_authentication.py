@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 from certificates import Authority
-from processes import PROGRAMS, Process, connect, eventually, free_port
+from guarded import GuardedServer
+from processes import PROGRAMS, connect, eventually, free_port
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheClientError
 
@@ -15,31 +16,8 @@ from pymemcache.exceptions import MemcacheClientError
 SECRET_HASHED = "$2y$04$QyVU2CZsTkGc8dRsRIRgxOyJ21HaRWQxaOheC5m1Rbeb7XyN8KgXW"
 
 
-class GuardedServer(Process):
-    """A server with a file of users."""
-
-    def __init__(self, folder, users: str, *arguments: str) -> None:
-        self.users_path = folder / "users"
-        self.users_path.write_text(users)
-        self.port = free_port()
-        command = [
-            PROGRAMS / "lookaside-server", "-p", self.port, "-Y", self.users_path, "-t", "2", *arguments,
-        ]  # fmt: skip
-        super().__init__("server", command, folder)
-        self.wait_ready(lambda: "listening" in self.log())
-
-    def exchange(self, *lines: bytes) -> list[bytes]:
-        """A reply to each request of one connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
-            replies = []
-            for line in lines:
-                connection.sendall(line)
-                replies.append(connection.recv(4096))
-            return replies
-
-
 def test_a_client_is_served_after_authentication(tmp_path):
-    server = GuardedServer(tmp_path, "ada:secret\nbob:x y\n")
+    server = GuardedServer(tmp_path, users="ada:secret\nbob:x y\n")
     try:
         client = connect(server.port)
         with pytest.raises(MemcacheClientError, match="unauthenticated"):
@@ -50,7 +28,7 @@ def test_a_client_is_served_after_authentication(tmp_path):
         assert client.get("auth") is None, "the password is no item"
         values = client.stats()
         assert (values[b"auth_cmds"], values[b"auth_errors"]) == (2, 1)
-        assert client.stats("settings")[b"auth_enabled_ascii"] == str(server.users_path).encode()
+        assert client.stats("settings")[b"auth_enabled_ascii"] == str(server.users).encode()
         assert server.exchange(b"set x 0 0 7\r\nbob x y\r\n") == [b"STORED\r\n"]
         assert server.exchange(b"set x 0 0 5\r\neve x\r\n") == [b"CLIENT_ERROR authentication failure\r\n"]
     finally:
@@ -58,7 +36,7 @@ def test_a_client_is_served_after_authentication(tmp_path):
 
 
 def test_refused_logins_are_logged_with_name_and_address_but_no_password(tmp_path):
-    server = GuardedServer(tmp_path, "ada:secret\n")
+    server = GuardedServer(tmp_path)
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
             port = client.getsockname()[1]
@@ -82,7 +60,7 @@ def test_refused_logins_are_logged_with_name_and_address_but_no_password(tmp_pat
 
 
 def test_no_password_is_logged_with_the_commands(tmp_path):
-    server = GuardedServer(tmp_path, "ada:secret\n", "-vv")
+    server = GuardedServer(tmp_path, "-vv")
     try:
         # Of a wrong length, so that a part of the password comes where a command should.
         server.exchange(b"set x 0 0 3\r\nada secret\r\nset x 0 0 10\r\nada secret\r\nset k 0 0 1\r\nx\r\nmn\r\n")
@@ -94,7 +72,7 @@ def test_no_password_is_logged_with_the_commands(tmp_path):
 
 
 def test_pipelining_and_the_binary_protocol_do_not_bypass_authentication(tmp_path):
-    server = GuardedServer(tmp_path, "ada:secret\n", "-A")
+    server = GuardedServer(tmp_path, "-A")
     try:
         refused = b"CLIENT_ERROR unauthenticated\r\n"
         assert server.exchange(b"shutdown\r\nstats\r\nwatch\r\n") == [refused * 3]
@@ -108,18 +86,18 @@ def test_pipelining_and_the_binary_protocol_do_not_bypass_authentication(tmp_pat
 
 
 def test_hashed_passwords_and_reload_of_the_file(tmp_path):
-    server = GuardedServer(tmp_path, f"ada:{SECRET_HASHED}\n")
+    server = GuardedServer(tmp_path, users=f"ada:{SECRET_HASHED}\n")
     try:
         right, wrong = b"set x 0 0 10\r\nada secret\r\n", b"set x 0 0 9\r\nada other\r\n"
         stored, failure = [b"STORED\r\n"], [b"CLIENT_ERROR authentication failure\r\n"]
         assert server.exchange(right) == stored and server.exchange(wrong) == failure
         hashed = f"ada {SECRET_HASHED}".encode()
         assert server.exchange(b"set x 0 0 %d\r\n%s\r\n" % (len(hashed), hashed)) == failure
-        server.users_path.write_text("ada:other\n")
+        server.users.write_text("ada:other\n")
         server.running.send_signal(signal.SIGHUP)
         eventually(lambda: server.exchange(wrong) == stored, "the new file counts")
         assert server.exchange(right) == failure
-        server.users_path.write_text("no user\n")
+        server.users.write_text("no user\n")
         server.running.send_signal(signal.SIGHUP)
         eventually(lambda: "keeping the old ones" in server.log(), "the log says that it cannot be used")
         assert server.exchange(wrong) == stored
@@ -130,7 +108,7 @@ def test_hashed_passwords_and_reload_of_the_file(tmp_path):
 def test_passwords_through_tls(tmp_path):
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
-    server = GuardedServer(tmp_path, "ada:secret\n", "-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}")
+    server = GuardedServer(tmp_path, "-Z", "-o", f"ssl_chain_cert={certificate},ssl_key={key}")
     try:
         client = Client(("localhost", server.port), tls_context=authority.context(), timeout=10, default_noreply=False)
         with pytest.raises(MemcacheClientError, match="unauthenticated"):

@@ -14,6 +14,7 @@ import bmemcached
 import pytest
 from bmemcached.exceptions import MemcachedException
 from processes import PROGRAMS, Process, Server, accepts, connect, eventually, free_port, stats
+from routers import router
 
 NOOP = struct.pack(">BBHBBHIIQ", 0x80, 0x0A, 0, 0, 0, 0, 0, 0, 0)
 HEADER_BYTES = 24
@@ -109,6 +110,45 @@ def test_a_router_translates_the_binary_protocol_for_text_servers(cluster):
     assert client.stats()[f"127.0.0.1:{cluster.port}"]["num_servers"] == b"3"
     client.disconnect_all()
     text.close()
+
+
+SET, ADD, REPLACE, APPEND = 0x01, 0x02, 0x03, 0x0E
+
+
+def ask_binary(connection: socket.socket, request: bytes) -> tuple[int, int]:
+    """Status and CAS unique of the response to one request."""
+    connection.sendall(request)
+    received = b""
+    while len(received) < HEADER_BYTES or len(received) < HEADER_BYTES + struct.unpack(">I", received[8:12])[0]:
+        piece = connection.recv(4096)
+        assert piece, f"closed after {received}"
+        received += piece
+    return struct.unpack(">H", received[6:8])[0], struct.unpack(">Q", received[16:24])[0]
+
+
+@pytest.mark.parametrize("protocol", ["ascii", "meta"])
+@pytest.mark.parametrize("route", ["PoolRoute|main", {"type": "AllSyncRoute", "children": "Pool|main"}])
+def test_a_router_answers_a_store_with_the_cas_unique(tmp_path, server, protocol, route):
+    """It was 0, so a conditional store needed another get, which might see the value of another client."""
+    pool = {"servers": [f"127.0.0.1:{server.port}"], "protocol": protocol}
+    with router(tmp_path, {"pools": {"main": pool}, "route": route}) as port:
+        client = client_of(port)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            uniques = []
+            for opcode, key, extras in (
+                (SET, b"a", bytes(8)),
+                (REPLACE, b"a", bytes(8)),
+                (APPEND, b"a", b""),
+                (ADD, b"b c", bytes(8)),
+            ):
+                status, unique = ask_binary(connection, packet(opcode, key, b"x", extras))
+                assert status == 0 and unique == client.gets(key.decode())[1] != 0
+                uniques.append(unique)
+            assert len(set(uniques)) == 4
+            assert ask_binary(connection, packet(ADD, b"a", b"x", bytes(8)))[0] == 2, "it exists"
+        assert not client.cas("a", "y", uniques[0]), "it has changed since"
+        assert client.cas("a", "y", uniques[2]) and client.get("a") == "y"
+        client.disconnect_all()
 
 
 def server_items(cluster) -> list[int]:

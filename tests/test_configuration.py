@@ -103,7 +103,7 @@ def test_a_configuration_in_etcd_is_checked_and_explained(good, tmp_path):
         missing = lookaside("check-config", location + "2")
         assert missing.returncode == 1 and "etcd has no such key" in missing.stderr, missing.stderr
         secured = lookaside("check-config", location.replace("etcd", "etcds", 1))
-        assert secured.returncode == 1 and "--validate-config" in secured.stderr, secured.stderr
+        assert secured.returncode == 1 and "--pem-ca-path" in secured.stderr, secured.stderr
         wrong = lookaside("check-config", f"etcd://127.0.0.1:{etcd.port}")
         assert wrong.returncode == 1 and "the key is missing" in wrong.stderr, wrong.stderr
     finally:

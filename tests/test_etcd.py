@@ -238,6 +238,15 @@ def test_through_tls(servers, start, tmp_path):
         router = start("--pem-ca-path", authority.certificate, *papers, source=source).started()
         secured.put(KEY, configuration(servers[1]))
         router.takes(servers[1])
+        for tool in (["check-config", source], ["route", "get", "k", "-f", source]):
+            command = [PROGRAMS / "lookaside", *tool, "--pem-ca-path", authority.certificate]
+            done = subprocess.run([*command, *papers], capture_output=True, text=True, timeout=20)
+            shown = "the configuration is good: 1 server" if tool[0] == "check-config" else str(servers[1].port)
+            assert done.returncode == 0 and shown in done.stdout, done.stderr
+            anonymous = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            assert anonymous.returncode == 1 and "etcd does not answer" in anonymous.stderr, anonymous.stderr
+            untrusting = subprocess.run(command[:-2], capture_output=True, text=True, timeout=20)
+            assert untrusting.returncode == 1 and "--pem-ca-path" in untrusting.stderr, untrusting.stderr
         stranger = Authority(tmp_path, "stranger")
         refused = start("--pem-ca-path", stranger.certificate, source=source)
         assert refused.running.wait(20) == 1 and "etcd does not answer" in refused.log()

@@ -3,8 +3,9 @@
 import re
 
 import pytest
-from generate_reference import REFERENCE, names_on, pages, without_meaning
+from generate_reference import REFERENCE, pages, without_meaning
 from processes import ROOT
+from reference_pages import names_on
 
 
 @pytest.fixture(scope="module")

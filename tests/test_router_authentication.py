@@ -1,6 +1,5 @@
 """Passwords at the router: clients of both protocols, other routers and the invalidator, and the next process."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,42 +7,12 @@ import subprocess
 import bmemcached
 import pytest
 from bmemcached.exceptions import MemcachedException
-from processes import PROGRAMS, Process, Server, answers, eventually, free_port, stats
+from guarded import LOGIN, UNAUTHENTICATED, GuardedRouter, one_server
+from processes import PROGRAMS, Process, Server, answers, eventually, free_port, frozen, stats
 from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheClientError
 from test_invalidator_routers import Journal
 from upgrade import Chain, Connection
-
-LOGIN = b"set login 0 0 10\r\nada secret\r\n"
-UNAUTHENTICATED = b"CLIENT_ERROR unauthenticated\r\n"
-
-
-def configuration(server_port: int) -> str:
-    """One server."""
-    pool = {"servers": [f"127.0.0.1:{server_port}"], "server_timeout": 300}
-    return json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"})
-
-
-class GuardedRouter(Process):
-    """A router that requires passwords, in front of one server."""
-
-    def __init__(self, folder, server_port: int, *arguments: object, sasl: bool = False, name: str = "router") -> None:
-        self.port = next((at for flag, at in zip(arguments, arguments[1:], strict=False) if flag == "-p"), free_port())
-        self.users = folder / f"{name}-users"
-        self.users.write_text("ada:secret\n")
-        command = [
-            PROGRAMS / "lookaside-router", "--config-str", configuration(server_port), "--num-proxies", "2",
-            "-Y", self.users, *(["-S"] if sasl else []),
-            *([] if "-p" in arguments else ["-p", self.port]), *arguments,
-        ]  # fmt: skip
-        super().__init__(name, command, folder, env={**os.environ, "MEMCACHED_SASL_PWDB": str(self.users)})
-        self.wait_ready(lambda: "listening" in self.log())
-
-    def client(self) -> Client:
-        """A client that has logged in."""
-        client = Client(("127.0.0.1", self.port), timeout=10, default_noreply=False)
-        assert client.set("login", "ada secret")
-        return client
 
 
 @pytest.fixture
@@ -98,7 +67,7 @@ def test_the_next_process_knows_who_has_logged_in(tmp_path, server):
     users = tmp_path / "users"
     users.write_text("ada:secret\n")
     port = free_port()
-    chain = Chain(tmp_path, ["-p", port, "--config-str", configuration(server.port), "--num-proxies", "2", "-Y", users])
+    chain = Chain(tmp_path, ["-p", port, "--config-str", one_server(server.port), "--num-proxies", "2", "-Y", users])
     chain.program = PROGRAMS / "lookaside-router"
     try:
         chain.begin()
@@ -131,11 +100,10 @@ def test_routers_of_a_cluster_log_in_at_each_other(tmp_path, server):
         client, connections = routers[1].client(), [Connection(("127.0.0.1", port)) for port in ports]
         assert [connection.ask(LOGIN) for connection in connections] == [b"STORED\r\n"] * 2
         assert connections[0].ask(b"set k 0 0 3\r\nold\r\n") == b"STORED\r\n"
-        server.freeze()
-        deleted = (b"DELETED\r\n", b"NOT_FOUND\r\n")
-        eventually(lambda: connections[0].ask(b"delete k\r\n") in deleted, "the other router confirms its fence")
-        assert int(client.stats()[b"spool_servers_fenced_by_peers"]) == 1
-        server.thaw()
+        with frozen(server):
+            deleted = (b"DELETED\r\n", b"NOT_FOUND\r\n")
+            eventually(lambda: connections[0].ask(b"delete k\r\n") in deleted, "the other router confirms its fence")
+            assert int(client.stats()[b"spool_servers_fenced_by_peers"]) == 1
         eventually(lambda: int(client.stats()[b"spool_servers_fenced_by_peers"]) == 0, "the fence is released")
 
         def is_deleted() -> bool:
@@ -145,7 +113,6 @@ def test_routers_of_a_cluster_log_in_at_each_other(tmp_path, server):
 
         eventually(is_deleted, "the server is read again")
     finally:
-        server.thaw()
         for router in routers:
             router.stop()
 

@@ -4,7 +4,6 @@ Each test fills all caches, changes each row once while something fails, and wai
 older version than the database. How long takeovers took is in the summary of the run.
 """
 
-import signal
 import subprocess
 import threading
 import time
@@ -241,7 +240,7 @@ class Region:
             self.writer.is_stopped = True
         for member in self.members:
             with suppress(ProcessLookupError):
-                member.running.send_signal(signal.SIGCONT)
+                member.thaw()
             member.stop()
 
 
@@ -295,10 +294,10 @@ def test_active_that_hangs_and_resumes(region):
     writer = region.begin()
     writer.wait_for(0.2)
     stopped_at = time.monotonic()
-    active.running.send_signal(signal.SIGSTOP)
+    active.freeze()
     region.wait_takeover(standby, stopped_at)
     holder, counter = region.row()
-    active.running.send_signal(signal.SIGCONT)
+    active.thaw()
     eventually(lambda: active.role() == "standby", "the old one steps down")
     assert "stepping down" in active.log()
     region.finish()
@@ -373,13 +372,13 @@ def test_repeated_takeovers_under_load(region):
             case 0:
                 active.kill()
             case 1:
-                active.running.send_signal(signal.SIGSTOP)
+                active.freeze()
             case 2:
                 active.stop()
         region.wait_takeover(standby, since)
         match turn % 3:
             case 1:
-                active.running.send_signal(signal.SIGCONT)
+                active.thaw()
                 eventually(lambda active=active: active.role() == "standby", "the old one steps down")
             case _:
                 active.start()

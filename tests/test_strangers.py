@@ -8,11 +8,12 @@ import contextlib
 import socket
 
 import pytest
-from processes import PROGRAMS, Invalidator, Process, Server, accepts, answers, connect, free_port, stats
+from guarded import LOGIN, GuardedServer
+from processes import PROGRAMS, Invalidator, Process, answers, connect, free_port, stats
 from routers import router
 from test_invalidator_routers import Journal
 from test_tls import TlsServer
-from test_watch import Watcher
+from test_watch import Watcher, watching
 
 INJECTED = b"set injected 0 0 1\r\nx\r\n"
 REQUESTS = {
@@ -80,6 +81,31 @@ def test_the_port_of_the_invalidator(tmp_path, cluster, request_of):
     finally:
         invalidator.stop()
         journal.connection.close()
+
+
+def test_silent_connections_keep_no_operator_out_of_the_invalidator(tmp_path, cluster):
+    """64 of them kept all others waiting for 300 seconds."""
+    journal = Journal(tmp_path / "app.db")
+    invalidator = Invalidator(journal.url, [cluster], tmp_path / "state", tmp_path)
+    try:
+        with contextlib.ExitStack() as held:
+            for _ in range(100):
+                held.enter_context(socket.create_connection(("127.0.0.1", invalidator.port), timeout=10))
+            assert int(stats(invalidator.port)["connections_displaced"]) >= 100 - 64
+    finally:
+        invalidator.stop()
+        journal.connection.close()
+
+
+def test_silent_connections_keep_no_scraper_out(tmp_path):
+    """Each batch of 16 had its five seconds before the next was accepted."""
+    port = free_port()
+    with router(tmp_path, {"route": "NullRoute"}, "--metrics-address", str(port)), contextlib.ExitStack() as held:
+        for _ in range(100):
+            held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+        with socket.create_connection(("127.0.0.1", port), timeout=4) as connection:
+            reply = all_replies(connection, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert reply.startswith(b"HTTP/1.1 200 "), reply
 
 
 def test_a_web_page_reads_no_metrics_of_a_router(tmp_path):
@@ -152,6 +178,7 @@ def test_a_handshake_that_is_never_finished_gives_its_place_to_others(tmp_path):
 
 def test_a_watcher_sees_the_close_as_an_error(server):
     watcher = Watcher(server.port, "connevents")
+    watching(server.port, 1)
     with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
         own_port = connection.getsockname()[1]
         assert all_replies(connection, REQUESTS["get"]) == b""
@@ -200,26 +227,12 @@ def test_a_multiget_may_be_long(port, verb):
         assert all_replies(connection, b"").endswith(b"END\r\n")
 
 
-class GuardedServer(Server):
-    """A server that requires a password of text clients."""
-
-    def __init__(self, folder) -> None:
-        (folder / "users").write_text("ada:secret\n")
-        self.port = free_port()
-        command = [PROGRAMS / "lookaside-server", "-p", self.port, "-t", "1", "-Y", folder / "users"]
-        Process.__init__(self, "guarded", command, folder)
-        self.wait_ready(lambda: accepts(self.port))
-
-
 @pytest.fixture
 def guarded(tmp_path):
     """A server with one user."""
     server = GuardedServer(tmp_path)
     yield server
     server.stop()
-
-
-LOGIN = b"set auth 0 0 10\r\nada secret\r\n"
 
 
 def test_before_authentication_no_value_is_swallowed(guarded):

@@ -11,7 +11,7 @@ import threading
 import uuid
 from pathlib import Path
 
-from processes import PROGRAMS, STOP_S, Process, answers, eventually, free_port
+from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, free_port
 
 SERVER = PROGRAMS / "lookaside-server"
 
@@ -409,3 +409,11 @@ def check_predecessor_that_disconnects_but_lives(chain: Chain, fake: FakePredece
     finally:
         chain.stop()
         fake.close()
+
+
+def conn_states(port: int) -> dict[str, int]:
+    """How many connections are in which state."""
+    client = connect(port)
+    states = [value.decode() for name, value in client.stats("conns").items() if name.endswith(b":state")]
+    client.close()
+    return {state: states.count(state) for state in ("conn_mwrite", "conn_read", "conn_nread")}

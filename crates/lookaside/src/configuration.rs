@@ -5,9 +5,12 @@ pub mod route;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::DestinationOptions;
-use lookaside_router::{EtcdLocation, RouterConfig, Source};
+use lookaside_router::{CertificatePaths, EtcdLocation, RouterConfig, Source, read_source};
 use lookaside_routing::{ConfigurationErrors, Defaults, RoutingPrefix};
-use std::{io::Read as _, path::Path};
+use std::{
+    io::Read as _,
+    path::{Path, PathBuf},
+};
 
 const STDIN_BYTES_MAX: u64 = 64 << 20;
 
@@ -17,6 +20,15 @@ pub struct ConfigArgs {
     /// The default routing prefix, as given to the router
     #[arg(short = 'R', long, value_name = "PREFIX", default_value = "/././")]
     route_prefix: String,
+    /// The certificate to present to etcd with etcds://, as given to the router
+    #[arg(long, value_name = "FILE")]
+    pem_cert_path: Option<PathBuf>,
+    /// Its private key [default: in the certificate's file]
+    #[arg(long, value_name = "FILE", requires = "pem_cert_path")]
+    pem_key_path: Option<PathBuf>,
+    /// The CAs that sign etcd's certificate with etcds://, as given to the router
+    #[arg(long, value_name = "FILE")]
+    pem_ca_path: Option<PathBuf>,
 }
 
 /// A configuration, or why it is invalid.
@@ -27,7 +39,7 @@ pub struct LoadedConfig {
 }
 
 impl ConfigArgs {
-    /// Loads the configuration in `file`: a path, an `etcd://` location, or `-` for standard input. Fails if it cannot
+    /// Loads the configuration in `file`: a path, an `etcd://` or `etcds://` location, or `-` for standard input. Fails if it cannot
     /// be read or an option is invalid; an invalid configuration is in the result.
     pub fn load(&self, file: &Path) -> Result<LoadedConfig> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| anyhow!("--route-prefix: {error}"))?;
@@ -43,7 +55,12 @@ impl ConfigArgs {
                 Some(location) => Source::Etcd(location.with_password(password.as_deref())),
                 None => Source::File(file.to_owned()),
             };
-            let text = source.read().map_err(|why| anyhow!(source.error_context(&why)))?;
+            let certificates = CertificatePaths {
+                chain: self.pem_cert_path.clone(),
+                key: self.pem_key_path.clone(),
+                authorities: self.pem_ca_path.clone(),
+            };
+            let text = read_source(&source, certificates).map_err(|why| anyhow!(source.error_context(&why)))?;
             (source.to_string(), text)
         };
         Ok(LoadedConfig { source, plan: RouterConfig::parse(&text, &defaults, &DestinationOptions::default()) })

@@ -27,6 +27,8 @@ pub enum Reply<B> {
     },
     /// `STORED`
     Stored,
+    /// The same, with the item's new CAS unique, which was requested.
+    StoredAs(Cas),
     /// `STALE_STORED`: the token was void; the value was kept as a stale one only.
     StaleStored,
     /// `NOT_STORED`
@@ -78,6 +80,7 @@ impl<B> Reply<B> {
             Reply::Miss => Reply::Miss,
             Reply::Lease { token, flags, stale } => Reply::Lease { token, flags, stale: stale.map(convert) },
             Reply::Stored => Reply::Stored,
+            Reply::StoredAs(cas) => Reply::StoredAs(cas),
             Reply::StaleStored => Reply::StaleStored,
             Reply::NotStored => Reply::NotStored,
             Reply::Exists => Reply::Exists,

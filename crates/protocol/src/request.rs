@@ -46,6 +46,9 @@ pub enum Operation<B> {
         exptime: i64,
         /// The value.
         value: B,
+        /// Whether the reply should carry the new CAS unique, which only a meta command can. The text protocol's reply does
+        /// not.
+        cas: bool,
     },
     /// `lease-set`: a set that needs a valid token.
     LeaseSet {
@@ -119,8 +122,8 @@ impl<B> Operation<B> {
             Operation::Get { cas } => Operation::Get { cas },
             Operation::GetAndTouch { exptime, cas } => Operation::GetAndTouch { exptime, cas },
             Operation::LeaseGet => Operation::LeaseGet,
-            Operation::Store { mode, flags, exptime, value } => {
-                Operation::Store { mode, flags, exptime, value: convert(value) }
+            Operation::Store { mode, flags, exptime, value, cas } => {
+                Operation::Store { mode, flags, exptime, value: convert(value), cas }
             }
             Operation::LeaseSet { token, flags, exptime, value } => {
                 Operation::LeaseSet { token, flags, exptime, value: convert(value) }

@@ -58,7 +58,7 @@ fn retrieving_verbs_are_parsed() {
 
 #[test]
 fn storing_verbs_are_parsed() {
-    let store = |mode| Operation::Store { mode, flags: 5, exptime: -1, value: &b"va\r\n"[..] };
+    let store = |mode| Operation::Store { mode, flags: 5, exptime: -1, value: &b"va\r\n"[..], cas: false };
     for (verb, mode) in [
         ("set", StoreMode::Set),
         ("add", StoreMode::Add),

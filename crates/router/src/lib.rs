@@ -58,6 +58,7 @@ pub use config::file::{FileWatcher, POLL_INTERVAL};
 pub use config::host::HostInfo;
 pub use config::router_config::{FAILOVER_TIMEOUT, RouterConfig};
 pub use config::source::Source;
+pub use daemon::read_source;
 pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
 pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
 pub use frontend::parse::BATCH_REQUESTS_MAX;
@@ -76,6 +77,7 @@ pub use spool::{
 pub use start_gate::StartGate;
 pub use stats::counters::CounterDelta;
 pub use timeouts::DRAIN_MAX;
+pub use tls::CertificatePaths;
 pub use tree::Tree;
 pub use tree::active_configs::ActiveConfigs;
 pub use tree::explain::{Explanation, Outages, Step, explain};

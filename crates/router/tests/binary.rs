@@ -138,6 +138,39 @@ async fn responses_do_not_depend_on_where_the_bytes_are_split() {
     }
 }
 
+/// Every store was answered with 0: a client could not store conditionally without another get.
+#[tokio::test(start_paused = true)]
+async fn store_is_answered_with_its_cas_unique() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
+    let bytes = [
+        store(op::SET, 1, "a", StoreMode::Set, "1"),
+        store(op::REPLACE, 2, "a", StoreMode::Replace, "2"),
+        keyed(op::APPEND, 3, "a", BinaryOperation::Extend { mode: StoreMode::Append, cas: None, value: b"x" }),
+        store(op::SET, 4, "a", StoreMode::Cas(Cas(9)), "3"),
+        store(op::SETQ, 5, "a", StoreMode::Set, "4"),
+        store(op::ADD, 6, "a", StoreMode::Add, "5"),
+        noop(7),
+    ];
+    client.write_all(&bytes.concat()).await.unwrap();
+    let (mut bytes, mut answers) = (Vec::new(), Vec::new());
+    while answers.last().is_none_or(|(opaque, _)| *opaque != 7) {
+        client.read_buf(&mut bytes).await.expect("a pipe does not break");
+        while let ParsedResponse::Response { response, consumed } = parse_response(&bytes, &LIMITS) {
+            answers.push((response.tag.opaque, response.cas.0));
+            bytes.drain(..consumed);
+        }
+    }
+    assert_eq!(answers, [(1, 9), (2, 9), (3, 9), (4, 9), (6, 0), (7, 0)]);
+    let batches = harness.route.batches.lock().unwrap();
+    let requested: Vec<bool> = batches
+        .iter()
+        .flatten()
+        .map(|request| matches!(request.operation, Operation::Store { cas: true, .. }))
+        .collect();
+    assert_eq!(requested, [true, true, true, true, false, true], "not for the quiet one, which has no response");
+}
+
 #[tokio::test(start_paused = true)]
 async fn number_is_created_in_order() {
     let harness = SessionHarness::start(Settings::default());

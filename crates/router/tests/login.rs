@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{SessionHarness, expect, rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 fn start(has_text: bool, has_sasl: bool) -> SessionHarness {
     let file = tempfile::NamedTempFile::new().expect("a file");
@@ -66,6 +67,38 @@ async fn nothing_of_a_client_without_a_login_is_routed() {
     let counters = harness.counters();
     assert_eq!((counters.closed_foreign_protocol, counters.closed_long_line, counters.auth_cmds), (2, 1, 0));
     assert_eq!(harness.route.keys(), [""; 0]);
+}
+
+/// Strangers kept their places among all connections for ever.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_log_in_in_time_is_disconnected() {
+    let version = request(op::VERSION, 1, BinaryCommand::Version);
+    let half = &b"set a 0 0 10\r\nada"[..];
+    for (first, then) in [(&b""[..], &b""[..]), (half, b""), (b"version\r\n", b"version\r\n"), (&version, &version)] {
+        let harness = start(true, true);
+        let mut stranger = harness.connect();
+        let (began, second, mut replies) = (tokio::time::Instant::now(), Duration::from_secs(1), [0; 4_096]);
+        stranger.write_all(first).await.unwrap();
+        while !matches!(timeout(second, stranger.read(&mut replies)).await, Ok(Ok(0) | Err(_))) {
+            assert!(began.elapsed() < Duration::from_secs(40), "{first:?}");
+            tokio::time::sleep(second).await;
+            let _ = stranger.write_all(then).await;
+        }
+        assert!(began.elapsed() >= Duration::from_secs(30), "{first:?}");
+        assert_eq!(harness.counters().login_timeouts, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_logged_in_has_no_deadline() {
+    let harness = start(true, false);
+    let mut client = harness.connect();
+    client.write_all(b"set a 0 0 10\r\nada secret\r\n").await.unwrap();
+    expect(&mut client, "STORED\r\n").await;
+    tokio::time::sleep(Duration::from_secs(3_600)).await;
+    client.write_all(b"mn\r\n").await.unwrap();
+    expect(&mut client, "MN\r\n").await;
+    assert_eq!(harness.counters().login_timeouts, 0);
 }
 
 fn request(opcode: u8, opaque: u32, command: BinaryCommand<'_>) -> Vec<u8> {

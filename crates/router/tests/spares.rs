@@ -148,7 +148,7 @@ impl Fixture {
 
     async fn fill(&self, router: usize, key: &str, value: &str) {
         let value = Bytes::copy_from_slice(value.as_bytes());
-        let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value };
+        let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false };
         assert_eq!(self.request(router, key, store).await, Ok(Reply::Stored));
     }
 
@@ -444,7 +444,8 @@ async fn a_deleted_value_is_never_read_again_in_any_order_of_outages() {
                 2..=4 => {
                     version += 1;
                     let text = Bytes::from(version.to_string());
-                    let store = Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: text };
+                    let store =
+                        Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: text, cas: false };
                     let _ = fixture.request(router, &key, store).await;
                 }
                 5 | 6 => {

@@ -4,130 +4,19 @@
 
 #[path = "support/fake_network.rs"]
 mod fake_network;
+#[path = "support/spool_router.rs"]
+mod spool_router;
 
 use bytes::Bytes;
-use fake_network::{FakeNetwork, FakeServer, Health};
-use lookaside_client::{DestinationOptions, TkoTrackers};
+use fake_network::Health;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
-use lookaside_protocol::{Operation, Reply, Request, StoreMode};
-use lookaside_router::{
-    Backlog, Disk as _, Fsync, MemoryDisk, RouterConfig, Spool, SpoolCounts, SpoolSettings, SpoolStats, Tree,
-};
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
+use lookaside_protocol::{Operation, Reply};
+use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings, Tree};
+use lookaside_routing::Failure;
+use spool_router::*;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
 use tokio::time::sleep;
-
-const MAIN: &str = "main:1";
-const GUTTER: &str = "gutter:2";
-/// Longer than any outage here takes to be detected and repaired.
-const REPAIR: Duration = Duration::from_secs(10);
-
-const ONE: &str = r#"{ "pools": { "A": { "servers": ["main:1"] } }, "route": "PoolRoute|A" }"#;
-const FAILOVER: &str = r#"{
-    "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["gutter:2"] } },
-    "route": { "type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"] }
-}"#;
-const OTHER: &str = r#"{ "pools": { "A": { "servers": ["gutter:2"] } }, "route": "PoolRoute|A" }"#;
-
-/// The state that outlives a router.
-#[derive(Default)]
-struct Fixture {
-    network: Arc<FakeNetwork>,
-    disk: Arc<MemoryDisk>,
-    settings: SpoolSettings,
-}
-
-/// A started router, with a tree for each thread.
-struct RunningRouter {
-    config: Arc<RouterConfig>,
-    spool: Arc<Spool>,
-    trees: Vec<Tree>,
-    replay: JoinHandle<()>,
-}
-
-impl Fixture {
-    fn start(&self, configuration: &str, threads: usize) -> RunningRouter {
-        self.try_start(configuration, threads).expect("the disk is good")
-    }
-
-    fn try_start(&self, configuration: &str, threads: usize) -> Result<RunningRouter, String> {
-        let tko_trackers = TkoTrackers::new();
-        let health = HealthSettings { probe_initial_ms: 50, probe_max_ms: 200, ..HealthSettings::default() };
-        let options =
-            DestinationOptions { tko_trackers: Some(tko_trackers.clone()), health, ..DestinationOptions::default() };
-        let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let spool = Spool::open(self.disk.clone(), tko_trackers, self.settings.clone())?;
-        let config = RouterConfig::parse(configuration, &defaults, &options)
-            .expect("it is good")
-            .with_spool(Some(spool.clone()));
-        spool.mark_unconfigured_for_flush(&config.servers());
-        let config = Arc::new(config);
-        let tree = |thread| Tree::build(&config, self.network.clone(), thread as u64, None);
-        let trees = (0..threads).map(tree).collect();
-        let (replayed, network) = (spool.clone(), self.network.clone());
-        let replay = tokio::spawn(async move { replayed.replay(network, 7).await });
-        Ok(RunningRouter { config, spool, trees, replay })
-    }
-
-    fn main(&self) -> Arc<FakeServer> {
-        self.network.server(MAIN)
-    }
-}
-
-impl RunningRouter {
-    async fn request(&self, thread: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
-        let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        self.trees[thread].root().route(vec![request], &Context::default()).await.remove(0)
-    }
-
-    async fn get(&self, thread: usize, key: &str) -> Outcome {
-        self.request(thread, key, Operation::Get { cas: false }).await
-    }
-
-    async fn delete(&self, thread: usize, key: &str) -> Outcome {
-        self.request(thread, key, Operation::Delete { hold_off_ms: 0 }).await
-    }
-
-    async fn set(&self, thread: usize, key: &str, value: &str) -> Outcome {
-        let value = Bytes::copy_from_slice(value.as_bytes());
-        self.request(thread, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
-    }
-
-    /// Reloads the configuration, as a running router does.
-    fn reload(&mut self, fixture: &Fixture, configuration: &str) {
-        let options = self.config.destination_options();
-        let defaults = Defaults { server_timeout_ms: 100, ..Defaults::default() };
-        let config = RouterConfig::parse(configuration, &defaults, options).expect("it is good");
-        self.config = Arc::new(config.with_spool(Some(self.spool.clone())));
-        let tree = |old: &Tree| Tree::build(&self.config, fixture.network.clone(), 1, Some(old));
-        self.trees = self.trees.iter().map(tree).collect();
-    }
-
-    fn backlog(&self) -> Backlog {
-        self.spool.backlog(&Address(MAIN.into()))
-    }
-
-    fn statistics(&self) -> SpoolStats {
-        self.spool.statistics()
-    }
-
-    /// Ends the router without closing the spool, as `kill -9` does.
-    async fn kill(self) {
-        self.replay.abort();
-        let _ = self.replay.await;
-    }
-}
-
-const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TKO: Outcome = Err(Failure::Tko);
-
-fn value(text: &str) -> Outcome {
-    Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_delete_is_replayed_before_the_server_is_read() {
@@ -257,117 +146,6 @@ async fn the_backlog_of_all_servers_together_is_bounded() {
     sleep(REPAIR).await;
     assert_eq!(router.statistics().servers_fenced, 0);
     assert!(!fixture.main().has("k3") && !fixture.network.server(GUTTER).has("k3"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn damage_causes_a_flush_and_a_torn_tail_does_not() {
-    for (is_torn, flushes) in [(true, 0), (false, 1)] {
-        let fixture = Fixture::default();
-        let (router, main) = (fixture.start(ONE, 1), fixture.main());
-        main.put("other", "old");
-        main.be(Health::Gone);
-        for key in ["a", "b", "c"] {
-            assert_eq!(router.delete(0, key).await, NOT_FOUND);
-        }
-        router.kill().await;
-        fixture.disk.damage(|_, _, bytes| match is_torn {
-            true => bytes.extend_from_slice(&[6, 0, 0]),
-            false => bytes[20] ^= 1,
-        });
-        main.be(Health::Well);
-        let router = fixture.start(ONE, 1);
-        sleep(REPAIR).await;
-        assert_eq!(router.statistics().counts.flushes, flushes);
-        assert_eq!((main.has("other"), main.asked("delete").len()), (is_torn, if is_torn { 3 } else { 0 }));
-        assert_eq!(router.backlog(), Backlog::default());
-    }
-}
-
-/// Once any failure to read a file, such as a lack of file descriptors, caused a flush at once.
-#[tokio::test(start_paused = true)]
-async fn a_file_that_is_unreadable_for_a_short_time_causes_no_flush() {
-    for (failure, duration, flushes) in [
-        (ErrorKind::Other, REPAIR, 0),
-        (ErrorKind::Other, Duration::from_secs(120), 1),
-        (ErrorKind::NotFound, REPAIR, 1),
-    ] {
-        let fixture = Fixture::default();
-        let (router, main) = (fixture.start(ONE, 1), fixture.main());
-        main.put("k", "old");
-        main.put("other", "old");
-        fixture.disk.fail_reads(Some(failure));
-        main.be(Health::Gone);
-        assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-        main.be(Health::Well);
-        sleep(duration).await;
-        let expected = if flushes == 0 { TKO } else { Ok(Reply::Miss) };
-        assert_eq!(router.get(0, "k").await, expected, "{failure} {duration:?}");
-        fixture.disk.fail_reads(None);
-        sleep(REPAIR).await;
-        assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
-        assert_eq!(
-            (router.statistics().counts.flushes, main.has("other")),
-            (flushes, flushes == 0),
-            "{failure} {duration:?}"
-        );
-    }
-}
-
-/// That the deletes of a missing file are lost was known to the running router alone. One that was killed before it had
-/// flushed the server left an empty backlog, and the next read old values.
-#[tokio::test(start_paused = true)]
-async fn a_flush_for_lost_deletes_outlives_the_router() {
-    for is_disk_full in [false, true] {
-        let fixture = Fixture::default();
-        let (router, main) = (fixture.start(ONE, 1), fixture.main());
-        main.put("k", "old");
-        main.be(Health::Gone);
-        assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-        router.kill().await;
-        let router = fixture.start(ONE, 1);
-        for folder in fixture.disk.folders().unwrap() {
-            fixture.disk.files(&folder).unwrap().iter().for_each(|file| fixture.disk.remove(&folder, file).unwrap());
-        }
-        fixture.disk.limit_free_bytes(is_disk_full.then_some(0));
-        sleep(REPAIR).await;
-        assert!(router.backlog().flush_pending);
-        // The record is written as soon as there is space.
-        fixture.disk.limit_free_bytes(None);
-        sleep(REPAIR).await;
-        router.kill().await;
-        main.be(Health::Well);
-        let router = fixture.start(ONE, 1);
-        assert_ne!(router.get(0, "k").await, value("old"));
-        sleep(REPAIR).await;
-        assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (Ok(Reply::Miss), 1));
-    }
-}
-
-/// A full disk keeps no server from being flushed.
-#[tokio::test(start_paused = true)]
-async fn a_server_is_flushed_for_lost_deletes_although_the_disk_is_full() {
-    let fixture = Fixture::default();
-    let (router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    fixture.disk.fail_reads(Some(ErrorKind::NotFound));
-    main.be(Health::Gone);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    fixture.disk.limit_free_bytes(Some(0));
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!((router.get(0, "k").await, router.statistics().counts.flushes), (Ok(Reply::Miss), 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_newer_format_is_refused() {
-    let fixture = Fixture::default();
-    let router = fixture.start(ONE, 1);
-    fixture.main().be(Health::Gone);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.kill().await;
-    fixture.disk.damage(|_, _, bytes| bytes[7] = 9);
-    let why = fixture.try_start(ONE, 1).err().expect("the backlog is unknown");
-    assert!(why.contains("format 9") && why.contains(MAIN), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -571,33 +349,6 @@ async fn a_closed_spool_is_on_disk_and_accepts_no_further_deletes() {
     assert_eq!(next.get(0, "k").await, TKO, "from the start");
     sleep(REPAIR).await;
     assert_eq!((next.get(0, "k").await, next.get(0, "l").await), (Ok(Reply::Miss), value("old")));
-}
-
-/// As in an upgrade that fails, while a backlog is removed by hand: the fence of the first spool stayed for ever.
-#[tokio::test(start_paused = true)]
-async fn a_fence_without_a_record_ends_in_a_flush_when_the_spool_is_opened_again() {
-    let fixture = Fixture::default();
-    let (mut router, main) = (fixture.start(ONE, 1), fixture.main());
-    main.put("k", "old");
-    main.be(Health::Frozen);
-    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-    router.replay.abort();
-    router.spool.close().await.expect("it is released");
-    let folder = fixture.disk.folders().expect("a list").into_iter().next().expect("the server's");
-    for file in fixture.disk.files(&folder).expect("a list") {
-        fixture.disk.remove(&folder, &file).expect("it is there");
-    }
-    let trackers = router.config.destination_options().tko_trackers.clone().expect("the fixture's");
-    let reopened = Spool::open(fixture.disk.clone(), trackers, fixture.settings.clone()).expect("the disk is good");
-    reopened.adopt_fences(&router.spool);
-    router.spool = reopened.clone();
-    router.reload(&fixture, ONE);
-    let network = fixture.network.clone();
-    router.replay = tokio::spawn(async move { reopened.replay(network, 7).await });
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    assert_eq!(router.get(0, "k").await, Ok(Reply::Miss), "it is read again");
-    assert_eq!(main.asked("flush_all").len(), 1);
 }
 
 /// Sets, deletes and gets on two threads of a router while the server freezes, stops and returns, and the router

@@ -28,6 +28,7 @@ pub(crate) fn outcomes_agree(one: &Outcome, other: &Outcome) -> bool {
     match (one, other) {
         (Err(Failure::Spooled), other) | (other, Err(Failure::Spooled)) => is_done(other),
         (Ok(Reply::Meta(one)), Ok(Reply::Meta(other))) => one.status == other.status,
+        (Ok(Reply::Stored | Reply::StoredAs(_)), Ok(Reply::Stored | Reply::StoredAs(_))) => true,
         (Ok(one), Ok(other)) => discriminant(one) == discriminant(other),
         (Err(_), Err(_)) => true,
         _ => false,
@@ -70,7 +71,12 @@ pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
 fn severity(outcome: &Outcome) -> u8 {
     match outcome {
         Ok(reply) => match reply {
-            Reply::Value { .. } | Reply::Stored | Reply::Touched | Reply::Number(_) | Reply::Ok => 0,
+            Reply::Value { .. }
+            | Reply::Stored
+            | Reply::StoredAs(_)
+            | Reply::Touched
+            | Reply::Number(_)
+            | Reply::Ok => 0,
             Reply::NotFound => 1,
             Reply::Deleted => 2,
             Reply::Miss | Reply::Lease { .. } | Reply::StaleStored | Reply::NotStored | Reply::Exists => 3,
@@ -112,7 +118,7 @@ pub(crate) fn as_store(
     exptime: i64,
 ) -> Option<Request<Bytes>> {
     let Ok(Reply::Value { flags, value, .. }) = read else { return None };
-    let operation = Operation::Store { mode, flags: *flags, exptime, value: value.clone() };
+    let operation = Operation::Store { mode, flags: *flags, exptime, value: value.clone(), cas: false };
     Some(Request { key: request.key.clone(), operation })
 }
 

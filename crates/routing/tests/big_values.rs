@@ -219,7 +219,7 @@ fn appending_server(meddle: impl Fn(&Versioned) + Send + Sync + 'static) -> (Arc
         let mut items = of_server.lock().unwrap();
         let next = items.values().map(|item| item.2).max().unwrap_or(0) + 1;
         let found = items.get(&request.key).cloned();
-        let Operation::Store { mode, flags, exptime, value } = &request.operation else {
+        let Operation::Store { mode, flags, exptime, value, .. } = &request.operation else {
             return Ok(match (&request.operation, found) {
                 (Operation::Get { cas }, Some((flags, _, unique, value))) => {
                     Reply::Value { flags, cas: cas.then_some(Cas(unique)), value }

@@ -1,7 +1,8 @@
 //! An HTTP server for `GET /metrics`. It serves no request of the cache, and no request waits for it.
 //!
 //! It has one thread, at most [`SCRAPES_MAX`] connections, requests of at most [`REQUEST_BYTES_MAX`], and
-//! [`SCRAPE_MAX`] for each connection. After one response the connection is closed.
+//! [`SCRAPE_MAX`] for each connection. After one response the connection is closed. One connection more takes the place
+//! of the oldest that has not sent its request, so connections that do nothing keep no scraper out.
 //!
 //! A request to a loopback address is served only if its `Host` is an address or `localhost`. A web page whose host name
 //! leads to loopback (DNS rebinding) sends its own name there, and could otherwise read the metrics, keys of hot items
@@ -16,8 +17,11 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Connections served at a time; further ones wait.
+/// Connections served at a time.
 const SCRAPES_MAX: usize = 16;
+
+/// Fewer than there are connections, so that each can be read from before it has to make space for others.
+const ACCEPTS_PER_ROUND: usize = SCRAPES_MAX / 2;
 
 /// The longest request with all its headers, in bytes.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
@@ -84,7 +88,7 @@ impl Endpoint {
             let interest = |scrape: &Scrape| if scrape.response.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             let mut watched = vec![PollFd::new(stop, PollFlags::IN)];
             watched.extend(scrapes.iter().map(|scrape| PollFd::new(&scrape.socket, interest(scrape))));
-            if scrapes.len() < SCRAPES_MAX && !is_backing_off {
+            if !is_backing_off {
                 watched.push(PollFd::new(&self.listener, PollFlags::IN));
             }
             if let Err(error) = poll(&mut watched, Some(if is_backing_off { &ACCEPT_BACKOFF } else { &TICK }))
@@ -97,9 +101,10 @@ impl Endpoint {
             }
             let now = Instant::now();
             scrapes.retain_mut(|scrape| now < scrape.deadline && scrape.advance(&render));
-            while scrapes.len() < SCRAPES_MAX && !is_backing_off {
+            for _ in 0..if is_backing_off { 0 } else { ACCEPTS_PER_ROUND } {
                 match self.listener.accept() {
                     Ok((socket, _)) if socket.set_nonblocking(true).is_ok() => {
+                        make_space(&mut scrapes);
                         scrapes.push(Scrape::new(socket, now + SCRAPE_MAX));
                     }
                     Ok(_) => {}
@@ -143,6 +148,14 @@ impl Scrape {
             }
         }
         false
+    }
+}
+
+/// Makes space for one more: the oldest that has not sent its request is closed, or else the oldest.
+fn make_space(scrapes: &mut Vec<Scrape>) {
+    if scrapes.len() >= SCRAPES_MAX {
+        let silent = scrapes.iter().position(|scrape| scrape.response.is_empty());
+        scrapes.remove(silent.unwrap_or(0));
     }
 }
 

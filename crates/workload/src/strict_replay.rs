@@ -268,7 +268,10 @@ impl ReplayClock<'_> {
 }
 
 fn store(key: Bytes, value: Bytes, exptime_s: u32) -> Request<Bytes> {
-    Request { key, operation: Operation::Store { mode: StoreMode::Set, flags: 0, exptime: exptime_s.into(), value } }
+    Request {
+        key,
+        operation: Operation::Store { mode: StoreMode::Set, flags: 0, exptime: exptime_s.into(), value, cas: false },
+    }
 }
 
 fn key(number: u64, key_bytes: usize) -> Bytes {

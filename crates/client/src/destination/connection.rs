@@ -310,6 +310,8 @@ impl<'a> Connection<'a> {
     fn compose(&mut self) {
         while self.write_buffer.len() < WRITE_BYTES_MAX
             && self.pipeline.unanswered() < self.window
+            && let Some(next) = self.context.waiting.front()
+            && !self.pipeline.must_ask_version(next, &mut self.write_buffer)
             && let Some(batch) = self.context.waiting.pop_front()
         {
             let deadline = self.deadlines.pop_front().expect("every waiting batch has a deadline");

@@ -1,12 +1,12 @@
 //! Translates classic requests into meta commands, and meta replies back, for servers that are configured to use the
-//! meta protocol. Serves every path; sans-I/O.
+//! meta protocol, and stores whose CAS unique is requested for others that know it. Serves every path; sans-I/O.
 //!
 //! | request | sent as | reply |
 //! |---|---|---|
 //! | `get`, `gets` | `mg k v f`, with `c` | `VA`: a value; `EN`: a miss |
 //! | `gat`, `gats` | the same with `T` | |
 //! | `touch` | `mg k T` | `HD`: touched; `EN`: not found |
-//! | `set add replace append prepend cas` | `ms k n F T`, with `ME`, `MR`, `MA`, `MP`, `C` | `HD`: stored; `NS`; `EX`; `NF` |
+//! | `set add replace append prepend cas` | `ms k n F T`, with `ME`, `MR`, `MA`, `MP`, `C`; with `c` for the CAS unique | `HD`: stored; `NS`; `EX`; `NF` |
 //! | `delete` | `md k` | `HD`: deleted; `NF` |
 //! | `incr decr` | `ma k v D`, with `MD` | `VA`: the number; `NF` |
 //! | meta commands | as they are | as they are |
@@ -46,8 +46,8 @@ pub(super) fn to_meta(request: &Request<Bytes>) -> Request<Bytes> {
             made(MetaVerb::Get, format!("v f{} T{exptime}", if *cas { " c" } else { "" }))
         }
         Operation::Touch { exptime } => made(MetaVerb::Get, format!("T{exptime}")),
-        Operation::Store { mode, flags, exptime, value } => {
-            let meta = made(MetaVerb::Set, store_flags(*mode, *flags, *exptime));
+        Operation::Store { mode, flags, exptime, value, cas } => {
+            let meta = made(MetaVerb::Set, store_flags(*mode, *flags, *exptime, *cas));
             MetaOperation { value: Some(value.clone()), ..meta }
         }
         Operation::Delete { hold_off_ms: 0 } => fixed(MetaVerb::Delete, ""),
@@ -62,8 +62,8 @@ pub(super) fn to_meta(request: &Request<Bytes>) -> Request<Bytes> {
     Request { key: request.key.clone(), operation: Operation::Meta(meta) }
 }
 
-fn store_flags(mode: StoreMode, flags: u32, exptime: i64) -> String {
-    let mut text = format!("F{flags} T{exptime}");
+fn store_flags(mode: StoreMode, flags: u32, exptime: i64, returns_cas: bool) -> String {
+    let mut text = format!("F{flags} T{exptime}{}", if returns_cas { " c" } else { "" });
     match mode {
         StoreMode::Set => {}
         StoreMode::Add => text.push_str(" ME"),
@@ -92,7 +92,9 @@ pub(super) fn to_classic(operation: &Operation<Bytes>, reply: MetaReply<Bytes>) 
         (Operation::Get { .. } | Operation::GetAndTouch { .. }, MetaStatus::Miss) => Reply::Miss,
         (Operation::Touch { .. }, MetaStatus::Done) => Reply::Touched,
         (Operation::Touch { .. }, MetaStatus::Miss) => Reply::NotFound,
-        (Operation::Store { .. }, MetaStatus::Done) => Reply::Stored,
+        (Operation::Store { cas, .. }, MetaStatus::Done) => {
+            number(&reply, b'c').filter(|_| *cas).map_or(Reply::Stored, |cas| Reply::StoredAs(Cas(cas)))
+        }
         (Operation::Store { .. }, MetaStatus::NotStored) => Reply::NotStored,
         (Operation::Store { .. }, MetaStatus::Exists) => Reply::Exists,
         (Operation::Delete { .. }, MetaStatus::Done) => Reply::Deleted,
@@ -122,7 +124,11 @@ mod tests {
     }
 
     fn store(mode: StoreMode) -> Operation<Bytes> {
-        Operation::Store { mode, flags: 5, exptime: 30, value: "abc".into() }
+        Operation::Store { mode, flags: 5, exptime: 30, value: "abc".into(), cas: false }
+    }
+
+    fn store_for_cas(mode: StoreMode) -> Operation<Bytes> {
+        Operation::Store { mode, flags: 5, exptime: 30, value: "abc".into(), cas: true }
     }
 
     #[test]
@@ -139,6 +145,7 @@ mod tests {
             (store(StoreMode::Append), "ms k 3 F5 T30 MA\r\nabc\r\n"),
             (store(StoreMode::Prepend), "ms k 3 F5 T30 MP\r\nabc\r\n"),
             (store(StoreMode::Cas(Cas(7))), "ms k 3 F5 T30 C7\r\nabc\r\n"),
+            (store_for_cas(StoreMode::Append), "ms k 3 F5 T30 c MA\r\nabc\r\n"),
             (Operation::Delete { hold_off_ms: 0 }, "md k\r\n"),
             (Operation::Arithmetic { direction: Direction::Up, delta: 5 }, "ma k v D5\r\n"),
             (Operation::Arithmetic { direction: Direction::Down, delta: 5 }, "ma k v D5 MD\r\n"),
@@ -179,6 +186,10 @@ mod tests {
         for (flags, value) in [("f5", Some("abc")), ("c7", Some("abc")), ("f5 cx", Some("abc")), ("f5 c7", None)] {
             assert_eq!(to_classic(&get, reply(Value, flags, value)), None, "{flags}");
         }
+        let (stored, set) = (Reply::StoredAs(Cas(7)), store_for_cas(StoreMode::Set));
+        assert_eq!(to_classic(&set, reply(Done, "c7", None)), Some(stored));
+        assert_eq!(to_classic(&set, reply(Done, "", None)), Some(Reply::Stored));
+        assert_eq!(to_classic(&store(StoreMode::Set), reply(Done, "c7", None)), Some(Reply::Stored));
         let count = Operation::Arithmetic { direction: Direction::Up, delta: 1 };
         assert_eq!(to_classic(&count, reply(Value, "", Some("12 "))), Some(Reply::Number(12)));
         assert_eq!(to_classic(&count, reply(Value, "", Some("x"))), None);

@@ -19,6 +19,7 @@
 //! Values are slices of the block that they were read into, and keep that block of [`crate::READ_BYTES`] (or the size
 //! of its largest value) in memory: callers that keep values for long copy them.
 
+mod cas_support;
 mod connect;
 mod connection;
 mod driver;
@@ -26,6 +27,7 @@ mod meta_translation;
 mod options;
 mod pipeline;
 mod reresolve;
+mod sent_line;
 mod shared;
 mod timer;
 

@@ -18,7 +18,12 @@
 //!
 //! Deliberately absent: sockets and clocks (`now` is an argument).
 
-use super::{meta_translation as meta, shared::Permit};
+use super::{
+    cas_support::{ASK_VERSION, CasSupport, requests_cas},
+    meta_translation as meta,
+    sent_line::{LineKind, SentLine},
+    shared::Permit,
+};
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
@@ -85,27 +90,6 @@ struct InFlightBatch {
     deadline: Instant,
 }
 
-/// One command line that has been sent, or is being composed.
-#[derive(Clone, Copy, Debug)]
-struct SentLine {
-    requests: usize,
-    kind: LineKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LineKind {
-    /// Answered by items and an END.
-    Retrieve,
-    /// Answered by one line.
-    Single,
-    /// Answered by one line; a data block followed the command line.
-    SingleWithData,
-    /// A classic request, sent as a meta command; the reply is a meta reply.
-    Translated,
-    /// The same with a data block.
-    TranslatedWithData,
-}
-
 /// A get line to which more keys may be added.
 #[derive(Debug)]
 struct OpenLine {
@@ -142,6 +126,7 @@ pub(super) struct Pipeline {
     late_batches: u64,
     limits: Limits,
     protocol: Protocol,
+    cas_support: CasSupport,
 }
 
 impl Pipeline {
@@ -158,7 +143,22 @@ impl Pipeline {
             late_batches: 0,
             limits,
             protocol,
+            cas_support: CasSupport::of_protocol(protocol),
         }
+    }
+
+    /// Whether the next batch must wait for the reply to `version`, which is sent once.
+    pub(super) fn must_ask_version(&mut self, next: &PendingBatch, out: &mut Vec<u8>) -> bool {
+        if self.cas_support.is_known() || !next.requests.iter().any(|request| requests_cas(&request.operation)) {
+            return false;
+        }
+        if self.cas_support == CasSupport::Unknown {
+            self.end_line(out);
+            out.extend_from_slice(ASK_VERSION);
+            self.lines.push_back(SentLine { requests: 0, kind: LineKind::Version });
+            self.cas_support = CasSupport::Asked;
+        }
+        true
     }
 
     /// Appends the batch's lines to `out`. [`Pipeline::end_line`] must follow before the bytes are written.
@@ -174,7 +174,10 @@ impl Pipeline {
             }
             self.end_line(out);
             let request = &self.batches[batch].requests[index];
-            let kind = LineKind::of(&request.operation, self.protocol);
+            let kind = match self.cas_support.needs_meta_set(&request.operation) {
+                true => LineKind::TranslatedWithData,
+                false => LineKind::of(&request.operation, self.protocol),
+            };
             if kind == LineKind::Retrieve {
                 let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + request.key.len();
                 self.open = Some(OpenLine { operation: request.operation.clone(), batch, request: index, bytes });
@@ -278,13 +281,24 @@ impl Pipeline {
                 self.complete_line(line, &reply);
                 if refused && kind.has_data() { Err(ProtocolError::Desynchronized) } else { Ok(()) }
             }
+            (ReplyPart::Version(version), LineKind::Version) => {
+                self.cas_support = CasSupport::of_version(version);
+                self.lines.pop_front();
+                Ok(())
+            }
+            (ReplyPart::Reply(Reply::Error(_)), LineKind::Version) => {
+                self.cas_support = CasSupport::Known { has_meta_set: false };
+                self.lines.pop_front();
+                Ok(())
+            }
             (ReplyPart::Item { .. } | ReplyPart::End, _) => {
                 Err(ProtocolError::Malformed("an item, or END, in reply to a command that is not a get"))
             }
             (ReplyPart::Reply(_), LineKind::Retrieve) => {
                 Err(ProtocolError::Malformed("neither an item nor END in reply to a get"))
             }
-            (ReplyPart::Stat { .. } | ReplyPart::Version(_) | ReplyPart::MetaNoop, _) => {
+            (ReplyPart::Stat { .. } | ReplyPart::Version(_) | ReplyPart::MetaNoop, _)
+            | (ReplyPart::Reply(_), LineKind::Version) => {
                 Err(ProtocolError::Malformed("the reply of a command that was not sent"))
             }
         }
@@ -447,27 +461,6 @@ fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {
         if outcome.is_err() {
             *outcome = Err(failure.clone());
         }
-    }
-}
-
-impl LineKind {
-    fn of(operation: &Operation<Bytes>, protocol: Protocol) -> LineKind {
-        match operation {
-            Operation::Store { .. } if protocol == Protocol::Meta => LineKind::TranslatedWithData,
-            other if protocol == Protocol::Meta && meta::is_translated(other) => LineKind::Translated,
-            Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => LineKind::Retrieve,
-            Operation::Store { .. } | Operation::LeaseSet { .. } => LineKind::SingleWithData,
-            Operation::Meta(meta) if meta.value.is_some() => LineKind::SingleWithData,
-            _ => LineKind::Single,
-        }
-    }
-
-    fn is_translated(self) -> bool {
-        matches!(self, LineKind::Translated | LineKind::TranslatedWithData)
-    }
-
-    fn has_data(self) -> bool {
-        matches!(self, LineKind::SingleWithData | LineKind::TranslatedWithData)
     }
 }
 

@@ -154,7 +154,7 @@ impl Client {
         flags: u32,
         exptime: i64,
     ) -> Result<(), ClientError> {
-        let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value: value.into() };
+        let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value: value.into(), cas: false };
         match self.send_one(key.as_ref(), operation).await? {
             Reply::Stored => Ok(()),
             other => Err(self.count_error(unexpected("set", Ok(other)))),

@@ -223,7 +223,7 @@ pub fn delete(key: &str) -> Request<Bytes> {
 
 pub fn set(key: &str, value: &str) -> Request<Bytes> {
     let value = Bytes::copy_from_slice(value.as_bytes());
-    request(key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value })
+    request(key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false })
 }
 
 pub fn request(key: &str, operation: Operation<Bytes>) -> Request<Bytes> {

@@ -50,6 +50,12 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
     write_row_rules(&statistics.row_rules, &mut out);
     write_spool(&statistics.spool, &mut out);
+    out.single(
+        "connections_displaced_total",
+        Counter,
+        "Connections of --listen closed because one more was opened than may be.",
+        statistics.connections_displaced.value(),
+    );
     write_ages(statistics, now, &mut out);
     write_histograms(statistics, &mut out);
     out.into_text()

@@ -14,7 +14,7 @@ use super::{
     spool_stats::SpoolStatistics,
 };
 use crate::{Position, rules::RowRules};
-use lookaside_sync::Mutex;
+use lookaside_sync::{Mutex, SharedCounter};
 use std::{
     fmt::Display,
     sync::Arc,
@@ -29,6 +29,8 @@ pub(super) const TABLES_SHOWN_MAX: usize = 100;
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
     pub(super) row_rules: Arc<RowRules>,
+    /// Connections of `--listen` that were closed because one more was opened than may be.
+    pub connections_displaced: SharedCounter,
     /// The statistics of the spool.
     pub spool: Arc<SpoolStatistics>,
     /// Whether this invalidator is active.
@@ -51,6 +53,7 @@ impl Statistics {
         Arc::new(Statistics {
             clusters,
             row_rules,
+            connections_displaced: SharedCounter::default(),
             spool: Arc::default(),
             election: Arc::default(),
             all_clusters: Mutex::new(AllClustersLatency::new()),
@@ -108,6 +111,7 @@ impl Statistics {
         lines.add("commits_untracked", all_clusters.untracked);
         lines.add_latency("", &all_clusters.latency_us);
         drop(all_clusters);
+        lines.add("connections_displaced", self.connections_displaced.value());
         lines.add_row_rules(&self.row_rules);
         for cluster in &self.clusters {
             lines.add_cluster(cluster, now);

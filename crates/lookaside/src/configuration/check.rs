@@ -11,6 +11,7 @@ const EXAMPLES: &str = "Examples:
   lookaside check-config /etc/lookaside/router.json
   render-template router.json.in | lookaside check-config -
   lookaside check-config etcd://10.0.0.4:2379/lookaside/one
+  lookaside check-config etcds://10.0.0.4:2379/lookaside/one --pem-ca-path ca.pem
   lookaside check-config --json router.json | jq .errors
 
 Exit status: 0 the configuration is valid; 1 it is not; 2 usage error.";
@@ -20,7 +21,7 @@ Exit status: 0 the configuration is valid; 1 it is not; 2 usage error.";
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The configuration: a file, - for standard input, or etcd://[USER@]HOST:PORT/KEY (the password in
-    /// LOOKASIDE_ETCD_PASSWORD)
+    /// LOOKASIDE_ETCD_PASSWORD; etcds:// for TLS)
     file: PathBuf,
     #[command(flatten)]
     config_args: ConfigArgs,

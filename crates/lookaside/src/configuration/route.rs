@@ -36,7 +36,7 @@ pub struct Options {
     /// The key, with or without a routing prefix
     key: String,
     /// The configuration: a file, - for standard input, or etcd://[USER@]HOST:PORT/KEY (the password in
-    /// LOOKASIDE_ETCD_PASSWORD)
+    /// LOOKASIDE_ETCD_PASSWORD; etcds:// for TLS)
     #[arg(short = 'f', long, value_name = "FILE")]
     config_file: PathBuf,
     /// A former configuration: also show which servers the request leaves and joins by the change

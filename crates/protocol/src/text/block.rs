@@ -48,8 +48,8 @@ pub(super) fn parse_store<'a>(verb: BlockVerb, mut tokens: Tokens<'a>, block: &B
     }
     block.parse(value_bytes, |value| {
         let operation = match verb {
-            BlockVerb::Store(mode) => Operation::Store { mode, flags, exptime, value },
-            BlockVerb::Cas => Operation::Store { mode: StoreMode::Cas(Cas(cas)), flags, exptime, value },
+            BlockVerb::Store(mode) => Operation::Store { mode, flags, exptime, value, cas: false },
+            BlockVerb::Cas => Operation::Store { mode: StoreMode::Cas(Cas(cas)), flags, exptime, value, cas: false },
             BlockVerb::LeaseSet => Operation::LeaseSet { token: LeaseToken(token), flags, exptime, value },
         };
         single(key, operation, block.noreply)

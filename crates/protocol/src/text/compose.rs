@@ -94,7 +94,7 @@ fn compose_single<B: AsRef<[u8]>>(request: &Request<B>, noreply: bool, out: &mut
         operation @ (Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet) => {
             compose_retrieve(operation, [key], out);
         }
-        Operation::Store { mode, flags, exptime, value } => {
+        Operation::Store { mode, flags, exptime, value, .. } => {
             let (verb, cas) = store_verb(*mode);
             append_verb_and_key(verb, key, out);
             append_store_numbers(*flags, *exptime, value.as_ref(), out);
@@ -168,7 +168,7 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
             return append_data_block(stale, out);
         }
         Reply::Miss => b"",
-        Reply::Stored => b"STORED\r\n",
+        Reply::Stored | Reply::StoredAs(_) => b"STORED\r\n",
         Reply::StaleStored => b"STALE_STORED\r\n",
         Reply::NotStored => b"NOT_STORED\r\n",
         Reply::Exists => b"EXISTS\r\n",

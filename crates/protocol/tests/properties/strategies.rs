@@ -43,6 +43,7 @@ fn store() -> impl Strategy<Value = Operation<Vec<u8>>> {
         flags,
         exptime,
         value,
+        cas: false,
     })
 }
 
@@ -278,8 +279,8 @@ pub fn borrow_operation(operation: &Operation<Vec<u8>>) -> Operation<&[u8]> {
         Operation::Get { cas } => Operation::Get { cas: *cas },
         Operation::GetAndTouch { exptime, cas } => Operation::GetAndTouch { exptime: *exptime, cas: *cas },
         Operation::LeaseGet => Operation::LeaseGet,
-        Operation::Store { mode, flags, exptime, value } => {
-            Operation::Store { mode: *mode, flags: *flags, exptime: *exptime, value }
+        Operation::Store { mode, flags, exptime, value, .. } => {
+            Operation::Store { mode: *mode, flags: *flags, exptime: *exptime, value, cas: false }
         }
         Operation::LeaseSet { token, flags, exptime, value } => {
             Operation::LeaseSet { token: *token, flags: *flags, exptime: *exptime, value }

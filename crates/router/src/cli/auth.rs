@@ -1,9 +1,11 @@
 //! The options of passwords, by the server's names.
 
+use crate::frontend::limits::LOGIN_TIMEOUT;
 use crate::frontend::users::Users;
 use clap::Args;
 use lookaside_authentication::SASL_FILE_VARIABLE;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Whether clients must authenticate, and how this router does at others.
 #[derive(Args, Clone, Debug, Default)]
@@ -17,6 +19,9 @@ pub struct AuthOptions {
     /// binary protocol is off then. SIGHUP reloads the file
     #[arg(short = 'Y', long, value_name = "FILE")]
     pub auth_file: Option<PathBuf>,
+    /// With -S or -Y, close connections whose client has not logged in after this time, in milliseconds; 0 for no limit
+    #[arg(long, value_name = "MS", default_value_t = LOGIN_TIMEOUT.as_millis() as u32, value_parser = clap::value_parser!(u32).range(0..=3_600_000))]
+    pub login_timeout: u32,
     /// Log in at the routers of --spool-peers (their -Y), with the line user:password in this file, which is read for
     /// each connection
     #[arg(long, value_name = "FILE", requires = "spool_peers")]
@@ -24,6 +29,11 @@ pub struct AuthOptions {
 }
 
 impl AuthOptions {
+    /// The time for a client's login; `None` for no limit.
+    pub(crate) fn login_timeout(&self) -> Option<Duration> {
+        (self.login_timeout > 0).then_some(Duration::from_millis(self.login_timeout.into()))
+    }
+
     /// Reads the users that clients may be; `None` if clients need not authenticate.
     pub(crate) fn open_users(&self) -> Result<Option<Users>, String> {
         let sasl_file = match self.enable_sasl {

@@ -274,6 +274,7 @@ impl Options {
             connections_max: self.max_conns as usize,
             miss_on_get_errors: self.miss_on_get_errors,
             flush_enabled: self.enable_flush_cmd,
+            login_timeout: self.auth.login_timeout(),
             options: self.as_given.clone().into(),
             ..Settings::default()
         };

@@ -2,7 +2,7 @@
 
 use super::etcd::{EtcdLocation, EtcdWatcher};
 use super::file::read_config_file;
-use lookaside_client::{Network, TcpNetwork};
+use lookaside_client::Network;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,19 +19,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The text of the configuration as it is now. Blocks, so it must not be called inside a runtime. Fails for etcd
-    /// over TLS, for want of certificates.
-    pub fn read(&self) -> Result<String, String> {
-        match self {
-            Source::Etcd(location) if location.is_secured => Err(format!(
-                "{location} needs the router's certificates: only a router can read it; use lookaside-router \
-                     --config {location} --validate-config with its other options"
-            )),
-            _ => self.read_through(Arc::new(TcpNetwork)),
-        }
-    }
-
-    /// As [`Source::read`]; etcd is reached through `network`.
+    /// The text of the configuration as it is now; etcd is reached through `network`. Blocks, so it must not be called
+    /// inside a runtime.
     pub(crate) fn read_through(&self, network: Arc<dyn Network>) -> Result<String, String> {
         match self {
             Source::File(path) => read_config_file(path),
@@ -104,12 +93,5 @@ mod tests {
         let read = read.recv_timeout(Duration::from_secs(20)).expect("it does not wait for the resolver");
         assert!(read.is_err_and(|why| why.contains("no reply within")));
         drop(resolved);
-    }
-
-    #[test]
-    fn etcd_over_tls_is_not_read_without_certificates() {
-        // Nothing listens there: an attempt to connect would fail with another error.
-        let location = EtcdLocation::parse("etcds://127.0.0.1:1/k").expect("names etcd").expect("good");
-        assert!(Source::Etcd(location).read().is_err_and(|why| why.contains("only a router")));
     }
 }

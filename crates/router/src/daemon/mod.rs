@@ -11,10 +11,13 @@
 //! and whether it is fenced. A new configuration is read and validated once, on the main thread; every thread then
 //! builds its own tree from it.
 
+mod etcd_network;
 mod reload;
 mod signals;
 mod startup;
 mod takeover;
+
+pub use etcd_network::read_source;
 
 use crate::admin::metrics_endpoint::MetricsThread;
 use crate::cli::Options;

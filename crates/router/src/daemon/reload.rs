@@ -1,6 +1,7 @@
 //! Loads configurations, the first and all later ones.
 
 use super::EXIT_USAGE;
+use super::etcd_network::etcd_network;
 use crate::backend::tls_connector::TlsNetwork;
 use crate::cli::Options;
 use crate::config::host::HostInfo;
@@ -67,14 +68,12 @@ impl ConfigLoader {
         let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
         let last_good = options.config_cache.as_deref().filter(|_| !options.validate_config).map(LastGoodConfig::new);
         let certificates = Arc::new(Certificates::read(options.tls.files())?);
-        let etcd = TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone());
-        if let Source::Etcd(location) = &source {
-            let policies = location.tls_policies();
-            certificates.check_for_servers(&policies).map_err(|why| format!("--config: {why}"))?;
-            etcd.set_policies(policies);
-            if location.user.is_some() && !location.is_secured {
-                tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
-            }
+        let etcd = etcd_network(&source, &certificates).map_err(|why| format!("--config: {why}"))?;
+        if let Source::Etcd(location) = &source
+            && location.user.is_some()
+            && !location.is_secured
+        {
+            tracing::warn!(etcd = %location, "the etcd user's password is sent unencrypted; use etcds://");
         }
         let peers = options.peer_policies();
         certificates

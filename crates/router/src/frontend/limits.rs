@@ -3,6 +3,7 @@
 use super::users::Users;
 use lookaside_protocol::text::Limits;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The largest value that a client may send, by default: memcached's own default item size.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
@@ -10,6 +11,9 @@ pub const VALUE_BYTES_MAX: usize = 1 << 20;
 pub const LINE_BYTES_MAX: usize = 512 << 10;
 /// The default limit on client connections.
 pub const CONNECTIONS_MAX: usize = 10_000;
+
+/// The default time for a client's login.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The clients' side of a router.
 #[derive(Clone, Debug)]
@@ -27,6 +31,9 @@ pub struct Settings {
     pub flush_enabled: bool,
     /// Those who may log in. Default none: clients are served without.
     pub users: Option<Arc<Users>>,
+    /// Clients that have not logged in after this time are disconnected, if there are users. Default 30 s; `None` for no
+    /// limit.
+    pub login_timeout: Option<Duration>,
     /// The reply to `version`.
     pub version: String,
     /// The command line, by mcrouter's names of options, for the key `__mcrouter__.options`.
@@ -41,6 +48,7 @@ impl Default for Settings {
             miss_on_get_errors: false,
             flush_enabled: false,
             users: None,
+            login_timeout: Some(LOGIN_TIMEOUT),
             version: format!("lookaside-router {}", env!("CARGO_PKG_VERSION")),
             options: Arc::default(),
         }

@@ -17,7 +17,7 @@
 //! holds a bounded amount of memory. The mutations of a batch are executed even if the client has disconnected: a delete
 //! is not dropped for a broken connection.
 //!
-//! If clients must authenticate, [`login`] executes what they may do before.
+//! If clients must authenticate, [`login`] executes what they may do before, and for how long.
 //!
 //! On handover to another process ([`crate::handover`]) a session is suspended with its unparsed input and unsent
 //! output. A batch that has begun is answered first.
@@ -52,6 +52,7 @@ use std::task::Waker;
 use std::time::Duration;
 use std::vec;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// The first size of a read, in bytes; it doubles with each read that is full.
 pub const READ_BYTES_MIN: usize = 2 << 10;
@@ -77,6 +78,8 @@ pub enum SessionEnd {
     InputBound,
     /// The client has too many unread replies to be handed over to another process.
     TooSlowForHandover,
+    /// The client did not log in in time.
+    LoginTimedOut,
     /// The router shuts down.
     Shutdown,
 }
@@ -113,9 +116,10 @@ pub(crate) async fn serve(
             break SessionEnd::Shutdown;
         }
         // A session that is served again after a failed handover may have bytes that its TLS stream still holds.
-        let stepped = match std::mem::take(&mut is_new) {
-            true => session.flush().await,
-            false => session.step(stopped.as_mut()).await,
+        let stepped = match (std::mem::take(&mut is_new), session.login_deadline) {
+            (true, _) => session.flush().await,
+            (false, None) => session.step(stopped.as_mut()).await,
+            (false, Some(deadline)) => session.step_before_login(deadline, stopped.as_mut()).await,
         };
         if let Err(end) = stepped {
             break end;
@@ -148,6 +152,8 @@ struct Session<'a> {
     /// Whether the protocol is binary; `None` before the first byte.
     is_binary: Option<bool>,
     authentication: Authentication,
+    /// `None` if the client need not log in, has logged in, or has no deadline for it.
+    login_deadline: Option<Instant>,
     /// The number of requests in the last batch. The next is likely to be as large.
     requests_last: usize,
     out: Vec<u8>,
@@ -195,6 +201,8 @@ impl<'a> Session<'a> {
         let ClientSession { stream, connection_state } = client;
         let default_protocol = context.settings.users.as_ref().and_then(|users| users.is_binary());
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
+        let authentication = Authentication::from_saved(session.authentication);
+        let login_timeout = context.settings.login_timeout.filter(|_| !authentication.is_done());
         Session {
             context,
             client: Context { client: stream.peer(), ..Context::default() },
@@ -204,7 +212,8 @@ impl<'a> Session<'a> {
             needed_bytes: input_needed_bytes,
             swallow_bytes: session.swallow_bytes,
             is_binary: PROTOCOLS.get(usize::from(session.protocol)).copied().flatten().or(default_protocol),
-            authentication: Authentication::from_saved(session.authentication),
+            authentication,
+            login_deadline: context.settings.users.as_ref().and(login_timeout).map(|timeout| Instant::now() + timeout),
             requests_last: 0,
             has_buffers: !input.is_empty() || !output.is_empty(),
             out: output,

@@ -18,7 +18,7 @@ use super::ids::RouterId;
 use super::record::Deletion;
 use crate::admin_key::ADMIN_KEY_PREFIX;
 use bytes::Bytes;
-use lookaside_protocol::{KEY_BYTES_MAX, percent};
+use lookaside_protocol::{KEY_BYTES_MAX, check_key, percent};
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
@@ -151,6 +151,8 @@ impl KeyFragments {
 
 fn parse_deletion(server: &[u8], hold_off_ms: &[u8], is_base64: &[u8], key: Bytes) -> Option<(Address, Deletion)> {
     let hold_off_ms = str::from_utf8(hold_off_ms).ok()?.parse().ok()?;
+    // The parts of a long key are keys themselves, but together they may be too long.
+    check_key(&key).ok()?;
     Some((decode_address(server)?, Deletion { key, is_base64: is_base64 == b"1", hold_off_ms }))
 }
 
@@ -225,6 +227,16 @@ mod tests {
         }
         for name in ["delete(a:1,0,0)", "delete(a:1,x,0,k)", "delete_rest(7,1,a:1,0,0,k)", "part(7,1)"] {
             assert!(!fragments.insert(name.as_bytes()) && fragments.parse_delete(name.as_bytes()).is_none(), "{name}");
+        }
+    }
+
+    #[test]
+    fn parts_that_are_too_long_together_are_no_key() {
+        let fragments = KeyFragments::default();
+        for (rest_bytes, is_key) in [(50, true), (51, false)] {
+            assert!(fragments.insert(format!("part(7,1,{})", "k".repeat(200)).as_bytes()));
+            let rest = format!("delete_rest(7,1,a:1,0,0,{})", "k".repeat(rest_bytes));
+            assert_eq!(fragments.parse_delete(rest.as_bytes()).is_some(), is_key);
         }
     }
 

@@ -10,11 +10,13 @@
 //!
 //! A crash in the middle of a write leaves a **torn tail**: no valid record follows it. It was never acknowledged (but
 //! see `--spool-fsync`), so it is cut off. An invalid part with a valid record behind it was **damaged** after it was
-//! written: deletes are lost, and it is not known which.
+//! written: deletes are lost, and it is not known which. So was a record whose checksum is right and whose body has no
+//! meaning here, such as a key that no server accepts: no crash writes it, and it must not be sent to a server, which
+//! would take a line feed in it for the end of the command.
 
 use bytes::Bytes;
 use lookaside_protocol::meta::{MetaOperation, MetaVerb, meta_flags};
-use lookaside_protocol::{Operation, Request};
+use lookaside_protocol::{Operation, Request, check_key};
 use lookaside_routing::Verb;
 
 /// The first bytes of a segment: a name and the version of the format.
@@ -102,8 +104,9 @@ fn checksum(body_bytes: [u8; 4], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The record at the start of `bytes`, and its length. `None` if there is no valid one.
-fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
+/// The body of the record at the start of `bytes`, and the record's length. `None` if there is none with a right
+/// checksum.
+fn decode_frame(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (body_bytes, rest) = bytes.split_first_chunk::<4>()?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
     let length = u32::from_le_bytes(*body_bytes) as usize;
@@ -111,19 +114,21 @@ fn decode(bytes: &[u8]) -> Option<(Record, usize)> {
         return None;
     }
     let body = rest.get(..length)?;
-    if checksum(*body_bytes, body) != u32::from_le_bytes(*sum) {
-        return None;
-    }
-    let record = match body {
-        [KIND_FLUSH_ALL] => Record::FlushAll,
-        [KIND_DELETE, flags, a, b, c, d, key @ ..] if !key.is_empty() => Record::Delete(Deletion {
+    let is_valid = checksum(*body_bytes, body) == u32::from_le_bytes(*sum);
+    is_valid.then_some((body, FRAME_BYTES + length))
+}
+
+/// `None` if the body has no meaning.
+fn decode_body(body: &[u8]) -> Option<Record> {
+    match body {
+        [KIND_FLUSH_ALL] => Some(Record::FlushAll),
+        [KIND_DELETE, flags, a, b, c, d, key @ ..] if check_key(key).is_ok() => Some(Record::Delete(Deletion {
             key: Bytes::copy_from_slice(key),
             is_base64: flags & FLAG_BASE64 != 0,
             hold_off_ms: u32::from_le_bytes([*a, *b, *c, *d]),
-        }),
-        _ => return None,
-    };
-    Some((record, FRAME_BYTES + length))
+        })),
+        _ => None,
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +154,8 @@ pub(super) fn scan(bytes: &[u8]) -> Scan {
     let Some(records) = bytes.strip_prefix(&HEADER[..]) else { return scan_headless(bytes) };
     let mut scan = Scan { records: Vec::new(), valid_bytes: HEADER.len() as u64, condition: Condition::Intact };
     let mut rest = records;
-    while let Some((record, length)) = decode(rest) {
+    while let Some((body, length)) = decode_frame(rest) {
+        let Some(record) = decode_body(body) else { return Scan { condition: Condition::Damaged, ..scan } };
         scan.records.push(record);
         scan.valid_bytes += length as u64;
         rest = &rest[length..];
@@ -171,7 +177,7 @@ fn scan_headless(bytes: &[u8]) -> Scan {
 
 /// Whether a valid record starts anywhere in `bytes`.
 fn has_record(bytes: &[u8]) -> bool {
-    (0..bytes.len()).any(|at| decode(&bytes[at..]).is_some())
+    (0..bytes.len()).any(|at| decode_frame(&bytes[at..]).is_some())
 }
 
 #[cfg(test)]
@@ -190,7 +196,7 @@ mod tests {
     }
 
     fn any_record() -> impl Strategy<Value = Record> {
-        let key = proptest::collection::vec(any::<u8>(), 1..400);
+        let key = proptest::collection::vec(b'!'..=b'~', 1..250);
         prop_oneof![
             8 => (key, any::<bool>(), any::<u32>()).prop_map(|(key, is_base64, hold_off_ms)| {
                 Record::Delete(Deletion { key: key.into(), is_base64, hold_off_ms })
@@ -218,6 +224,23 @@ mod tests {
         bytes.extend([0; 4_096]);
         let found = scan(&bytes);
         assert_eq!((found.records.len(), found.condition), (1, Condition::Torn));
+    }
+
+    /// Such a record at the end was taken for a write that was not finished, and cut off; one in the middle was sent to
+    /// the server, where its line feed began another command.
+    #[test]
+    fn a_record_with_a_right_checksum_and_no_meaning_is_damage() {
+        let long = "x".repeat(251);
+        for key in ["a b", "a\r\nflush_all", "", &long] {
+            let bytes = segment(&[deletion("a"), deletion(key)]);
+            let found = scan(&bytes);
+            assert_eq!((found.records.len(), found.condition), (1, Condition::Damaged), "{key:?}");
+        }
+        let mut unknown = segment(&[deletion("a")]);
+        let (body_bytes, body) = (1_u32.to_le_bytes(), [9]);
+        unknown.extend([body_bytes, checksum(body_bytes, &body).to_le_bytes()].concat());
+        unknown.extend(body);
+        assert_eq!(scan(&unknown).condition, Condition::Damaged);
     }
 
     #[test]

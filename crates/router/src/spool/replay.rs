@@ -230,7 +230,9 @@ impl Replayer {
         // Bytes behind the valid ones may be from an append that is in progress, or has failed.
         content.truncate(bytes as usize);
         let scan = scan(&content);
-        if scan.condition != Condition::Intact || scan.valid_bytes != bytes {
+        // A flush record is never in a segment of deletes: something else has written this file.
+        let has_flush = scan.records.contains(&Record::FlushAll);
+        if scan.condition != Condition::Intact || scan.valid_bytes != bytes || has_flush {
             tracing::error!(
                 server = %self.server.address,
                 "spool file damaged, deletes are lost: the server will be flushed before it is read"

@@ -19,6 +19,8 @@ counters! {
     rejected_connections,
     /// Client connections closed because the client did not read its replies, or did not end a large command.
     stalled_connections,
+    /// Client connections closed because the client did not log in in time.
+    login_timeouts,
     /// Client connections closed because the client spoke HTTP, or began a TLS handshake.
     closed_foreign_protocol,
     /// Client connections closed because of a command line without an end.

@@ -29,11 +29,13 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The files of one side: the router's own certificate, and the CAs that it trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CertificatePaths {
-    pub(crate) chain: Option<PathBuf>,
+pub struct CertificatePaths {
+    /// The certificate, followed by the intermediate ones; `None` if there is none.
+    pub chain: Option<PathBuf>,
     /// The private key; `None` if it is in the chain's file.
-    pub(crate) key: Option<PathBuf>,
-    pub(crate) authorities: Option<PathBuf>,
+    pub key: Option<PathBuf>,
+    /// The CAs; `None` if none is trusted.
+    pub authorities: Option<PathBuf>,
 }
 
 impl CertificatePaths {

@@ -11,5 +11,6 @@
 mod certificates;
 mod server_name;
 
-pub(crate) use certificates::{CertificatePaths, Certificates, TlsFiles, reload_loop};
+pub use certificates::CertificatePaths;
+pub(crate) use certificates::{Certificates, TlsFiles, reload_loop};
 pub(crate) use server_name::server_name;

@@ -59,7 +59,11 @@ impl FakeRoute {
             Operation::Store { mode: StoreMode::Add, .. } if values.contains_key(key) => Reply::NotStored,
             Operation::Store { mode: StoreMode::Cas(unique), .. } if *unique != Cas(9) => Reply::Exists,
             Operation::LeaseGet => Reply::Lease { token: LeaseToken(4242), flags: 0, stale: None },
-            Operation::Store { value, .. } | Operation::LeaseSet { value, .. } => {
+            Operation::Store { value, cas, .. } => {
+                values.insert(key.clone(), value.clone());
+                if *cas { Reply::StoredAs(Cas(9)) } else { Reply::Stored }
+            }
+            Operation::LeaseSet { value, .. } => {
                 values.insert(key.clone(), value.clone());
                 Reply::Stored
             }

@@ -154,7 +154,8 @@ impl Fixture {
 
     pub async fn set(&self, router: usize, key: &str, value: &str) -> Outcome {
         let value = Bytes::copy_from_slice(value.as_bytes());
-        self.request(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value }).await
+        self.request(router, key, Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value, cas: false })
+            .await
     }
 
     pub fn statistics(&self, router: usize) -> SpoolStats {

@@ -118,7 +118,7 @@ impl BigValueRoute {
         let (bytes, value) = (self.split_threshold_bytes, value.clone());
         (0..manifest.chunks).map(move |n| {
             let value = value.slice(n * bytes..value.len().min((n + 1) * bytes));
-            let operation = Operation::Store { mode: StoreMode::Set, flags: 0, exptime, value };
+            let operation = Operation::Store { mode: StoreMode::Set, flags: 0, exptime, value, cas: false };
             Request { key: manifest.key(&request.key, n), operation }
         })
     }

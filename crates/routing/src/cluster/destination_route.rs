@@ -125,7 +125,7 @@ mod tests {
             let operation = match verb {
                 'g' => Operation::Get { cas: false },
                 'd' => Operation::Delete { hold_off_ms: 0 },
-                _ => Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: Bytes::new() },
+                _ => Operation::Store { mode: StoreMode::Set, flags: 0, exptime: 0, value: Bytes::new(), cas: false },
             };
             Request { key: Bytes::from(format!("k{at}")), operation }
         };

@@ -122,7 +122,8 @@ impl L1L2CacheRoute {
         match of_l2 {
             Ok(Reply::Miss) if exptime > 0 => {
                 let value = Bytes::new();
-                let operation = Operation::Store { mode: StoreMode::Add, flags: NEGATIVE_FLAG, exptime, value };
+                let operation =
+                    Operation::Store { mode: StoreMode::Add, flags: NEGATIVE_FLAG, exptime, value, cas: false };
                 Some(Request { key: request.key.clone(), operation })
             }
             of_l2 => {

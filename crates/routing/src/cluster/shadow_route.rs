@@ -76,7 +76,7 @@ impl ShadowRoute {
         let accepted: Batch = conditional
             .into_iter()
             .zip(of_conditional)
-            .filter(|(_, (outcome, _))| matches!(outcome, Ok(Reply::Stored)))
+            .filter(|(_, (outcome, _))| matches!(outcome, Ok(Reply::Stored | Reply::StoredAs(_))))
             .map(|(request, _)| request)
             .collect();
         self.send_copies(&accepted, context, as_plain_set);
@@ -102,10 +102,10 @@ impl Route for ShadowRoute {
 fn as_plain_set(request: &Request<Bytes>) -> Option<Request<Bytes>> {
     let (flags, exptime, value) = match &request.operation {
         Operation::LeaseSet { flags, exptime, value, .. }
-        | Operation::Store { mode: StoreMode::Cas(_), flags, exptime, value } => (*flags, *exptime, value.clone()),
+        | Operation::Store { mode: StoreMode::Cas(_), flags, exptime, value, .. } => (*flags, *exptime, value.clone()),
         _ => return None,
     };
-    let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value };
+    let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value, cas: false };
     Some(Request { key: request.key.clone(), operation })
 }
 

@@ -114,7 +114,7 @@ pub fn request(text: &str) -> Request<Bytes> {
     let verb = words.next().unwrap();
     let key = Bytes::copy_from_slice(words.next().expect("a key").as_bytes());
     let exptime = words.next().map_or(0, |word| word.parse().expect("an exptime"));
-    let store = |mode| Operation::Store { mode, flags: 0, exptime, value: Bytes::from_static(b"v") };
+    let store = |mode| Operation::Store { mode, flags: 0, exptime, value: Bytes::from_static(b"v"), cas: false };
     let operation = match verb {
         "get" => Operation::Get { cas: false },
         "gets" => Operation::Get { cas: true },

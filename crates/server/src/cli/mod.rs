@@ -162,6 +162,10 @@ pub struct Arguments {
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub auth_path: Option<std::path::PathBuf>,
 
+    /// With -S or -Y, close connections whose client has not logged in after this many seconds; 0 disables
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub login_timeout: u32,
+
     /// Become this user once the ports are open; needs to be started by root
     #[arg(short = 'u', long, value_name = "USER")]
     pub user: Option<String>,

@@ -9,6 +9,7 @@
 //! | [`udp`] | the same for datagrams |
 //! | [`watchers`] | the thread that sends events to clients that `watch` |
 //! | [`state`] | what all threads share of connections |
+//! | [`deadlines`] | until when clients must have finished their handshakes and logins |
 //! | [`connection_table`], [`peer_address`], [`buffer_accounting`], [`malloc_trim`] | what is known of all connections |
 
 pub(crate) mod accept_pause;
@@ -16,6 +17,7 @@ pub(crate) mod acceptor;
 pub(crate) mod buffer_accounting;
 pub(crate) mod connection;
 pub(crate) mod connection_table;
+pub(crate) mod deadlines;
 pub(crate) mod malloc_trim;
 pub(crate) mod peer_address;
 pub(crate) mod round;

@@ -29,6 +29,8 @@ pub(crate) struct ConnectionLimits {
     pub(crate) idle_timeout_s: u32,
     /// TLS handshakes that take longer end the connection.
     pub(crate) handshake_timeout_s: u32,
+    /// Connections without a login for longer are closed, if clients must log in. 0 if they are not.
+    pub(crate) login_timeout_s: u32,
     /// Whether connections over the maximum wait to be accepted (`-o no_maxconns_fast`) or are refused.
     pub(crate) waits_when_full: bool,
 }

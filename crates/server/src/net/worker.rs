@@ -7,10 +7,10 @@
 use crate::clock::Clock;
 use crate::net::buffer_accounting::{BufferUsage, LimitExceeded};
 use crate::net::connection::Connection;
+use crate::net::deadlines::ConnectionDeadlines;
 use crate::net::round::Round;
 use crate::net::socket::{self, Received, Sent};
 use crate::net::state::NetState;
-use crate::net::tls::handshake_deadlines::HandshakeDeadlines;
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
 use crate::net::worker_handle::{AssignedConnection, NextStep, WorkerHandle};
@@ -32,7 +32,7 @@ const EVENTS_MAX: usize = 512;
 const READ_MORE_BYTES_MAX: usize = 256 << 10;
 
 /// Idle connections are searched for once a second, a part of all connections each time: all within
-/// [`IDLE_CHECK_ROUNDS`] seconds. Unfinished TLS handshakes are checked in the same interval.
+/// [`IDLE_CHECK_ROUNDS`] seconds. Unfinished TLS handshakes and missing logins are checked in the same interval.
 const IDLE_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const IDLE_CHECK_ROUNDS: u32 = 10;
 
@@ -60,7 +60,9 @@ pub(crate) struct Worker<'s> {
     uptime_s: u32,
     /// Where the search for idle connections continues.
     idle_cursor: usize,
-    handshakes: HandshakeDeadlines,
+    handshakes: ConnectionDeadlines,
+    /// Empty if clients need not log in, or have no deadline for it.
+    logins: ConnectionDeadlines,
 }
 
 /// Connections, by the index that epoll has for them.
@@ -86,7 +88,7 @@ impl<'s> Worker<'s> {
         let connections = Connections::default();
         let (now, round, idle_cursor) = (clock.now(), Round::new(), 0);
         let uptime_s = clock.uptime_s(now);
-        let handshakes = HandshakeDeadlines::default();
+        let (handshakes, logins) = (ConnectionDeadlines::default(), ConnectionDeadlines::default());
         Ok(Worker {
             net,
             context,
@@ -100,6 +102,7 @@ impl<'s> Worker<'s> {
             uptime_s,
             idle_cursor,
             handshakes,
+            logins,
         })
     }
 
@@ -113,7 +116,8 @@ impl<'s> Worker<'s> {
         let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
         let idle_timeout_s = self.net.limits.idle_timeout_s;
         loop {
-            let timeout = (idle_timeout_s > 0 || !self.handshakes.is_empty()).then_some(IDLE_CHECK_INTERVAL);
+            let has_deadlines = !self.handshakes.is_empty() || !self.logins.is_empty();
+            let timeout = (idle_timeout_s > 0 || has_deadlines).then_some(IDLE_CHECK_INTERVAL);
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -140,8 +144,9 @@ impl<'s> Worker<'s> {
             if is_new_second && idle_timeout_s > 0 {
                 self.close_idle(idle_timeout_s);
             }
-            if is_new_second && !self.handshakes.is_empty() {
+            if is_new_second && has_deadlines {
                 self.close_overdue_handshakes();
+                self.close_overdue_logins();
             }
             // New connections come last, so that no index is reused while events fetched before are handled.
             if is_woken && self.take_assigned() == NextStep::Stop {
@@ -268,8 +273,20 @@ impl<'s> Worker<'s> {
         }
     }
 
+    fn close_overdue_logins(&mut self) {
+        let before_s = self.uptime_s.saturating_sub(self.net.limits.login_timeout_s);
+        while let Some(index) = self.logins.pop_overdue(before_s) {
+            let connection = self.connections.slots[index].as_ref();
+            if connection.is_some_and(|connection| connection.session.is_login_overdue(before_s)) {
+                self.context.counters.login_timeouts.add(1);
+                self.close(index, "error");
+            }
+        }
+    }
+
     fn take_assigned(&mut self) -> NextStep {
         let (assigned, next_step) = self.handle.take_mailbox();
+        let limits_login = self.context.requires_auth() && self.net.limits.login_timeout_s > 0;
         for assigned_connection in assigned {
             let connection = match assigned_connection {
                 AssignedConnection::Restored(connection) => connection,
@@ -285,10 +302,14 @@ impl<'s> Worker<'s> {
                 }
             };
             let index = self.connections.insert(connection);
+            let slots = self.connections.slots.len();
             let connection = self.connections.slots[index].as_mut().expect("it has just been inserted");
             let interest = connection.initial_interest();
             if connection.is_tls() {
-                self.handshakes.push(index, self.uptime_s);
+                self.handshakes.push(index, self.uptime_s, slots);
+            }
+            if limits_login && connection.session.begin_login_time(self.uptime_s) {
+                self.logins.push(index, self.uptime_s, slots);
             }
             tracing::debug!(descriptor = connection.socket.as_raw_fd(), "connection accepted");
             if self.handle.events.is_enabled(kind::CONNECTIONS) {

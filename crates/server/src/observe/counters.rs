@@ -53,6 +53,8 @@ lookaside_sync::counters! {
     touch_misses,
     /// Connections closed because they were idle for too long.
     idle_kicks,
+    /// Connections closed because their client did not log in in time.
+    login_timeouts,
     /// Connections closed because their client spoke HTTP, or began a TLS handshake.
     closed_foreign_protocol,
     /// Connections closed because of a command line without an end.

@@ -47,6 +47,8 @@ pub struct Session {
     /// `None` before the first byte.
     protocol: Option<Protocol>,
     authentication: Authentication,
+    /// When the time for the login began, in seconds since the server's start; 0 if it is not limited.
+    login_began_s: u32,
     /// The client has sent what no memcached client sends.
     is_refused: bool,
     /// An unfinished crawl, while its command waits to be scanned again.
@@ -241,6 +243,17 @@ impl Session {
             Protocols::Both if first_byte == REQUEST_MAGIC => Protocol::Binary,
             Protocols::Both => Protocol::Text,
         })
+    }
+
+    /// Begins the time for the login, unless the client has logged in. Returns whether it has begun.
+    pub(crate) fn begin_login_time(&mut self, now_s: u32) -> bool {
+        self.login_began_s = now_s;
+        !self.authentication.is_done()
+    }
+
+    /// Whether the time for the login began before `before_s`, and the client has not logged in.
+    pub(crate) fn is_login_overdue(&self, before_s: u32) -> bool {
+        self.login_began_s < before_s && !self.authentication.is_done()
     }
 
     /// The state to hand over to another process; `None` in the middle of a crawl.

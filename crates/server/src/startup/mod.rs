@@ -78,6 +78,7 @@ pub(crate) fn build(
             .certificates
             .as_ref()
             .map_or(0, |certificates| certificates.options.handshake_timeout.0),
+        login_timeout_s: arguments.login_timeout,
         waits_when_full: arguments.compatible.waits_when_full(),
     };
     let state = ServerState {

@@ -69,6 +69,7 @@ const HELP_TEXTS: &[(&str, &str)] = &[
     ("log_watchers", "Connections that watch."),
     ("log_worker_dropped", "Lines for watchers that were dropped because a thread's buffer was full."),
     ("log_worker_written", "Lines for watchers that were collected from the threads."),
+    ("login_timeouts", "Connections closed because their client did not log in within --login-timeout."),
     ("lru_bumps_dropped", "Always 0: there is no LRU."),
     ("lru_crawler_running", "Always 0: there is no LRU to crawl through."),
     ("lru_crawler_starts", "A constant of memcached's: there is no LRU to crawl through."),

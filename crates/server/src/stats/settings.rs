@@ -58,6 +58,7 @@ impl ServerState {
             stats.add("udp_worker_ports", format_args!("{}-{}", numbers.start(), numbers.end()));
         }
         stats.add("resp_obj_mem_limit", arguments.compatible.reply_limit_bytes());
+        stats.add("login_timeout", arguments.login_timeout);
         stats.add("lease_interval_ms", self.options.lease_interval_ms);
         stats.add("lease_interval_outlasts_delete", self.options.lease_interval_outlasts_delete);
         stats.add("stale_ms", self.options.stale_ms);

@@ -2,9 +2,14 @@
 //! it reaches a bound, and what was not executed by then is scanned again.
 //!
 //! Shared by the property tests beside it and by the fuzz target `session`.
+#![allow(dead_code, reason = "each uses a part")]
 
-use lookaside_server::{Batch, BatchProgress, CounterSnapshot, Counters, Scan, Session, SessionContext, SessionState};
+use lookaside_server::credentials::Credentials;
+use lookaside_server::{
+    Batch, BatchProgress, CounterSnapshot, Counters, Protocols, Scan, Session, SessionContext, SessionState,
+};
 use lookaside_store::{Now, Options, Store};
+use std::sync::LazyLock;
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 
@@ -21,16 +26,66 @@ pub struct ExchangeResult {
     pub counters: CounterSnapshot,
 }
 
-/// Runs an exchange. The pieces have these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
+/// How the client must log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequiredLogin {
+    None,
+    /// As with `-Y`.
+    Text,
+    /// As with `-S`.
+    Binary,
+    /// As with both.
+    Either,
+}
+
+impl RequiredLogin {
+    pub const ALL: [RequiredLogin; 4] =
+        [RequiredLogin::None, RequiredLogin::Text, RequiredLogin::Binary, RequiredLogin::Either];
+
+    fn protocols(self) -> Protocols {
+        match self {
+            RequiredLogin::None | RequiredLogin::Either => Protocols::Both,
+            RequiredLogin::Text => Protocols::Text,
+            RequiredLogin::Binary => Protocols::Binary,
+        }
+    }
+}
+
+/// The password of the only user, `ada`.
+pub const PASSWORD: &[u8] = b"secret";
+
+static USERS: LazyLock<Credentials> = LazyLock::new(|| {
+    let path = std::env::temp_dir().join(format!("lookaside-exchange-users-{}", std::process::id()));
+    std::fs::write(&path, [b"ada:", PASSWORD, b"\n"].concat()).expect("a file");
+    let users = Credentials::read(&path, [7; 32]);
+    std::fs::remove_file(&path).expect("it was written");
+    users.expect("one user")
+});
+
+/// As [`run_with_login`], without a login.
 pub fn run(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> ExchangeResult {
+    run_with_login(RequiredLogin::None, bytes, piece_bytes, reply_bytes_max)
+}
+
+/// Runs an exchange, and checks that nothing is executed for a client that does not know the password. The pieces have these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
+pub fn run_with_login(
+    login: RequiredLogin,
+    bytes: &[u8],
+    piece_bytes: &[u8],
+    reply_bytes_max: usize,
+) -> ExchangeResult {
     let options = Options { memory_bytes_max: 8 << 20, item_bytes_max: ITEM_BYTES_MAX, seed: 7, ..Options::default() };
     let store = Store::new(options.clone()).expect("the options are fine");
     let counters = Counters::default();
     let mut context = SessionContext::new(&store, &options, &counters);
     context.limits.line_bytes_max = LINE_BYTES_MAX;
+    context.protocols = login.protocols();
+    context.text_users = matches!(login, RequiredLogin::Text | RequiredLogin::Either).then(|| &*USERS);
+    context.sasl_users = matches!(login, RequiredLogin::Binary | RequiredLogin::Either).then(|| &*USERS);
     let (mut session, mut input, mut replies) = (Session::new(), Vec::new(), Vec::new());
     let (mut needed_bytes, mut rest) = (0, bytes);
     let mut lengths = piece_bytes.iter().cycle();
+    let mut state = SessionState::Open;
     while !rest.is_empty() {
         let length = lengths.next().map_or(rest.len(), |&length| usize::from(length).clamp(1, rest.len()));
         let (piece, behind) = rest.split_at(length);
@@ -41,10 +96,29 @@ pub fn run(bytes: &[u8], piece_bytes: &[u8], reply_bytes_max: usize) -> Exchange
         }
         match serve(&mut session, &mut input, &context, reply_bytes_max, &mut replies) {
             Some(needed) => needed_bytes = needed,
-            None => return ExchangeResult { replies, state: SessionState::Close, counters: counters.snapshot() },
+            None => {
+                state = SessionState::Close;
+                break;
+            }
         }
     }
-    ExchangeResult { replies, state: SessionState::Open, counters: counters.snapshot() }
+    let counters = counters.snapshot();
+    let knows_password = bytes.windows(PASSWORD.len()).any(|part| part == PASSWORD);
+    if login != RequiredLogin::None && !knows_password {
+        assert_eq!(counters, of_refusals(&counters), "a client that has not logged in was served");
+    }
+    ExchangeResult { replies, state, counters }
+}
+
+/// Those of `counters` that count refusals.
+fn of_refusals(counters: &CounterSnapshot) -> CounterSnapshot {
+    CounterSnapshot {
+        auth_cmds: counters.auth_errors,
+        auth_errors: counters.auth_errors,
+        closed_foreign_protocol: counters.closed_foreign_protocol,
+        closed_long_line: counters.closed_long_line,
+        ..CounterSnapshot::default()
+    }
 }
 
 /// Answers the whole commands in `input` and removes them. Returns the number of bytes needed for the next one; `None`

@@ -3,7 +3,7 @@
 
 mod exchange;
 
-use exchange::{ITEM_BYTES_MAX, LINE_BYTES_MAX, run};
+use exchange::{ITEM_BYTES_MAX, LINE_BYTES_MAX, PASSWORD, RequiredLogin, run, run_with_login};
 use lookaside_protocol::StoreMode;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ResponseTag, Vivify, compose_request, opcode,
@@ -135,7 +135,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/session")).expect("a folder");
     let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a seed")[3..].to_vec()).collect()
+    paths.iter().map(|path| std::fs::read(path).expect("a seed")[4..].to_vec()).collect()
 }
 
 /// A part of a seed, with some bytes changed.
@@ -154,6 +154,23 @@ fn mutated_seed() -> impl Strategy<Value = Vec<u8>> {
             }
         },
     )
+}
+
+/// A login in either protocol, with the right password or another.
+fn login_attempt() -> impl Strategy<Value = Vec<u8>> {
+    let password = prop_oneof![2 => Just(PASSWORD.to_vec()), 1 => vec(any::<u8>(), 0..40)];
+    (password, any::<bool>()).prop_map(|(password, is_binary)| {
+        if is_binary {
+            let message = [b"\0ada\0", &password[..]].concat();
+            let command = BinaryCommand::Authenticate { mechanism: b"PLAIN", message: &message };
+            let mut out = Vec::new();
+            let tag = ResponseTag { opcode: opcode::SASL_AUTHENTICATE, opaque: 7 };
+            compose_request(&BinaryRequest { tag, command }, &mut out);
+            return out;
+        }
+        let value = [b"ada ", &password[..]].concat();
+        [format!("set login 0 0 {}\r\n", value.len()).as_bytes(), &value, b"\r\n"].concat()
+    })
 }
 
 /// 300, or as many as `EXCHANGE_CASES` says (`make soak`).
@@ -184,6 +201,24 @@ proptest! {
         prop_assert_eq!(&run(&bytes, &pieces, usize::MAX), &whole);
         prop_assert_eq!(&run(&bytes, &[], reply_bytes_max), &whole);
         prop_assert_eq!(&run(&bytes, &pieces, reply_bytes_max), &whole);
+    }
+
+    #[test]
+    fn the_same_holds_before_and_after_a_login(
+        login in prop::sample::select(&RequiredLogin::ALL[1..]),
+        before in bytes(),
+        logins in vec(login_attempt(), 0..3).prop_map(|attempts| attempts.concat()),
+        behind in bytes(),
+        has_strange_beginning in any::<bool>(),
+        pieces in prop_oneof![vec(any::<u8>(), 1..8), vec(0..4u8, 1..4)],
+        reply_bytes_max in prop_oneof![1..64usize, 64..4_000usize],
+    ) {
+        // Many sequences of bytes close the connection at once.
+        let before = if has_strange_beginning { &before[..] } else { b"" };
+        let bytes = [before, &logins, &behind].concat();
+        let whole = run_with_login(login, &bytes, &[], usize::MAX);
+        prop_assert_eq!(&run_with_login(login, &bytes, &pieces, usize::MAX), &whole);
+        prop_assert_eq!(&run_with_login(login, &bytes, &pieces, reply_bytes_max), &whole);
     }
 
     #[test]

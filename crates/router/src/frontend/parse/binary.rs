@@ -5,13 +5,14 @@
 //! |---|---|---|
 //! | get, gat in all forms | `gets`, `gats` | |
 //! | touch | `touch` | flags and CAS unique in the response |
-//! | set, add, replace, and with a CAS unique | the same, `cas` | the new CAS unique |
-//! | append, prepend, delete, incr, decr | the same | the new CAS unique |
-//! | the same, comparing with a CAS unique | `ms`, `md`, `ma` with `C` | |
+//! | set, add, replace, append, prepend, and with a CAS unique | the same, `cas`; `ms` to a server that knows it, for the new CAS unique | the new CAS unique, of other servers |
+//! | delete, incr, decr | the same | the new CAS unique |
+//! | append, prepend, delete, incr, decr, comparing with a CAS unique | `ms`, `md`, `ma` with `C` | |
 //! | incr, decr that create a number | `incr`, and an `add` if the key is missing | |
 //! | a key with white space or control characters | meta commands with the key in base64 | keys of more than 186 bytes: `Invalid arguments` |
 //!
-//! Classic commands are used where they suffice: routes can inspect them, and old servers know them.
+//! Classic commands are used where they suffice: routes can inspect them, and old servers know them. Whether a store is
+//! sent as `ms` is decided at the server's connection, so to routes it is a classic one, too.
 //!
 //! Leases exist in the text protocol only. Authentication (SASL) is `Unknown command` here, as with a server that
 //! requires none; if the router requires it, such a request never comes here, so it begins a batch.
@@ -232,7 +233,8 @@ impl OffsetRequest {
     fn of(buffer: &[u8], request: &BinaryRequest<'_>) -> OffsetRequest {
         let noreply = request.is_quiet();
         let kind = match &request.command {
-            BinaryCommand::Keyed { key, operation } => match to_classic(operation) {
+            // The response to a quiet store is left out.
+            BinaryCommand::Keyed { key, operation } => match to_classic(operation, !noreply) {
                 Some((ExpectedReply::Item { with_key }, _)) if is_admin_key(key) && check_key(key).is_ok() => {
                     OffsetReplyKind::Admin { key: span_in(buffer, key), with_key }
                 }
@@ -304,7 +306,8 @@ impl OffsetRequest {
 }
 
 /// The operation to send to a server, and the outcomes that it may have. `None` if no classic command can express it.
-fn to_classic<'a>(operation: &BinaryOperation<'a>) -> Option<(ExpectedReply, Operation<&'a [u8]>)> {
+/// With `returns_cas` the reply to a store has the new CAS unique, if the server's protocol can.
+fn to_classic<'a>(operation: &BinaryOperation<'a>, returns_cas: bool) -> Option<(ExpectedReply, Operation<&'a [u8]>)> {
     let translation = match *operation {
         BinaryOperation::Get { exptime, with_key, with_value: true } => {
             let operation = match exptime {
@@ -317,10 +320,11 @@ fn to_classic<'a>(operation: &BinaryOperation<'a>) -> Option<(ExpectedReply, Ope
             (ExpectedReply::Touch, Operation::Touch { exptime: to_text_exptime(exptime.unwrap_or(0)) })
         }
         BinaryOperation::Store { mode, flags, exptime, value } => {
-            (ExpectedReply::Store(mode), Operation::Store { mode, flags, exptime: to_text_exptime(exptime), value })
+            let exptime = to_text_exptime(exptime);
+            (ExpectedReply::Store(mode), Operation::Store { mode, flags, exptime, value, cas: returns_cas })
         }
         BinaryOperation::Extend { mode, cas: None, value } => {
-            (ExpectedReply::Store(mode), Operation::Store { mode, flags: 0, exptime: 0, value })
+            (ExpectedReply::Store(mode), Operation::Store { mode, flags: 0, exptime: 0, value, cas: returns_cas })
         }
         BinaryOperation::Delete { cas: None } => (ExpectedReply::Delete, Operation::Delete { hold_off_ms: 0 }),
         BinaryOperation::Arithmetic { direction, delta, vivify, cas: None } => {

@@ -14,6 +14,7 @@ impl ReplyWriter<'_> {
     pub fn write_binary(&mut self, tag: ResponseTag, reply_key: &ReplyKey, expected: &ExpectedReply, outcome: Outcome) {
         let (outcome, cas) = match outcome {
             Ok(Reply::Meta(meta)) => from_meta_reply(expected, meta),
+            Ok(Reply::StoredAs(cas)) => (Ok(Reply::Stored), cas),
             outcome => (outcome, Cas(0)),
         };
         match expected {

@@ -42,7 +42,7 @@ impl Session<'_> {
     async fn create_number(&mut self, key: &Bytes, direction: Direction, delta: u64, vivify: Vivify) -> Outcome {
         let value = vivify.initial.to_string().into();
         let (mode, exptime) = (StoreMode::Add, to_text_exptime(vivify.exptime));
-        let add = Operation::Store { mode, flags: 0, exptime, value };
+        let add = Operation::Store { mode, flags: 0, exptime, value, cas: false };
         match self.route_one(Request { key: key.clone(), operation: add }).await {
             Ok(Reply::Stored) => Ok(Reply::Number(vivify.initial)),
             Ok(Reply::NotStored) => {

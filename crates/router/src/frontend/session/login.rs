@@ -4,6 +4,9 @@
 //! parsed as those of an authenticated client. In the binary protocol, asking again for authentication takes back what
 //! was granted, as in memcached; so these requests come here even when the client has authenticated.
 //!
+//! A client that does not log in in time is disconnected, whatever it sends or does not read: whether it may connect is not
+//! known before.
+//!
 //! Verifying a bcrypt hash occupies the thread; [`lookaside_authentication::credentials`] limits how often.
 
 use super::{Session, SessionEnd};
@@ -18,9 +21,33 @@ use lookaside_protocol::binary::{
     BinaryCommand, BinaryParsed, Response, ResponseTag, Status, compose_error, compose_response, parse_request,
     peek_tag,
 };
-use tokio::time::Instant;
+use std::pin::Pin;
+use tokio::time::{Instant, sleep_until};
 
 impl Session<'_> {
+    /// One round of a client that has not logged in, until `deadline`.
+    pub(super) async fn step_before_login(
+        &mut self,
+        deadline: Instant,
+        stopped: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<(), SessionEnd> {
+        // Boxed: the sessions of other clients need not have space for it.
+        let step = Box::pin(self.step(stopped));
+        let stepped = tokio::select! {
+            biased;
+            // First, since a client that never ceases to send must not hide it.
+            () = sleep_until(deadline) => None,
+            stepped = step => Some(stepped),
+        };
+        if self.authentication.is_done() {
+            self.login_deadline = None;
+        }
+        stepped.unwrap_or_else(|| {
+            self.delta.login_timeouts += 1;
+            Err(SessionEnd::LoginTimedOut)
+        })
+    }
+
     /// Whether the next command must not be routed: the client has not authenticated, or does it again.
     pub(super) fn needs_login(&self, is_binary: bool) -> bool {
         let is_sasl = || peek_tag(&self.input).is_some_and(|tag| sasl::is_authentication_opcode(tag.opcode));

@@ -96,7 +96,7 @@ fn delete() -> Request<Bytes> {
 }
 
 fn store(mode: StoreMode) -> Request<Bytes> {
-    request(Operation::Store { mode, flags: 0, exptime: 0, value: "v".into() })
+    request(Operation::Store { mode, flags: 0, exptime: 0, value: "v".into(), cas: false })
 }
 
 async fn outcome_of(request: Request<Bytes>, routed: Outcome, former: Outcome) -> Outcome {

@@ -77,7 +77,9 @@ impl BigValueRoute {
             return server_error("the exptime of a split value is not known: nothing was appended");
         };
         let value = extended_value(&value, &request.operation);
-        let operation = Operation::Store { mode: StoreMode::Cas(cas), flags, exptime, value };
+        let returns_cas = matches!(request.operation, Operation::Store { cas: true, .. });
+        let mode = StoreMode::Cas(cas);
+        let operation = Operation::Store { mode, flags, exptime, value, cas: returns_cas };
         let store = Request { key: request.key.clone(), operation };
         match self.route_batch(vec![store], context).await.remove(0) {
             Ok(Reply::NotFound) => Ok(Reply::NotStored),

@@ -77,7 +77,7 @@ impl Shared {
             let FormerValue { flags, exptime, value } = value;
             let operation = match self.unleased_after {
                 None => Operation::LeaseSet { token, flags, exptime, value },
-                Some(_) => Operation::Store { mode: StoreMode::Set, flags, exptime, value },
+                Some(_) => Operation::Store { mode: StoreMode::Set, flags, exptime, value, cas: false },
             };
             Request { key, operation }
         };

@@ -6,6 +6,5 @@
 //! Deliberately absent: TLS before 1.2, renegotiation, and early data (a replayed `incr` would count twice).
 
 pub(crate) mod certificates;
-pub(crate) mod handshake_deadlines;
 pub(crate) mod options;
 pub(crate) mod stream;

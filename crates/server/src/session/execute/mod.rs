@@ -149,7 +149,7 @@ pub(crate) fn write_reply_line(
 
 fn run_single(context: &SessionContext<'_>, request: &Request<&[u8]>, key: HashedKey<'_>, now: Now, out: &mut Vec<u8>) {
     let line = match request.operation {
-        Operation::Store { mode, flags, exptime, value } => {
+        Operation::Store { mode, flags, exptime, value, .. } => {
             let item = NewItem { flags, expiry: Expiry::from_exptime(exptime, now), value };
             let line = store(context, key, mode, &item, now);
             record_store(context, key, verb_name(mode), exptime, value, line, now);

@@ -1,0 +1,335 @@
+//! The full error messages for bad routes and named handles.
+
+mod parsing;
+
+use lookaside_routing::{Configuration, Defaults};
+use parsing::*;
+
+#[test]
+fn a_bad_route_is_refused() {
+    let routes = "AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, BigValueRoute, DevNullRoute, \
+                  ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute, \
+                  L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute, \
+                  ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
+                  OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, \
+                  SaltedFailoverRoute, ShadowRoute, StagingRoute, \
+                  WarmUpRoute";
+    let hashes = "Ch3, ConstShard, Crc32, Rendezvous, WeightedCh3, WeightedRendezvous, dalli, gomemcache, libmemcached, \
+                  libmemcached-ketama, libmemcached-ketama-weighted, pymemcache, python-memcached, spymemcached-ketama, \
+                  twemproxy-ketama:crc16, twemproxy-ketama:crc32, twemproxy-ketama:crc32a, twemproxy-ketama:fnv1_32, \
+                  twemproxy-ketama:fnv1_64, twemproxy-ketama:fnv1a_32, twemproxy-ketama:fnv1a_64, twemproxy-ketama:md5, \
+                  twemproxy-ketama:murmur, twemproxy-ketama:one_at_a_time, twemproxy-modula:crc16, \
+                  twemproxy-modula:crc32, twemproxy-modula:crc32a, twemproxy-modula:fnv1_32, twemproxy-modula:fnv1_64, \
+                  twemproxy-modula:fnv1a_32, twemproxy-modula:fnv1a_64, twemproxy-modula:md5, twemproxy-modula:murmur, \
+                  twemproxy-modula:one_at_a_time";
+    let a_route = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
+    for (route, expected) in [
+        ("7", format!("line 2, column 10, at route: expected {a_route}, found the number 7")),
+        ("{}", "line 2, column 10, at route: \"type\" is missing: expected the route's type, such as \"PoolRoute\"".into()),
+        (
+            r#"{"type": "PoolRout", "pool": "A"}"#,
+            format!(
+                "line 2, column 19, at route.type: no route is named \"PoolRout\"; did you mean \"PoolRoute\"? Known \
+                 routes: {routes}"
+            ),
+        ),
+        (
+            r#"{"type": "ShardSplitRoute"}"#,
+            format!("line 2, column 19, at route.type: mcrouter's ShardSplitRoute is not supported; known routes: {routes}"),
+        ),
+        (r#""PoolRoute|B""#, "line 2, column 10, at route: no pool is named \"B\"; known pools: A".into()),
+        (
+            r#"{"type": "PoolRoute", "pool": "AA"}"#,
+            "line 2, column 40, at route.pool: no pool is named \"AA\"; known pools: A".into(),
+        ),
+        (
+            r#"{"type": "PoolRoute"}"#,
+            "line 2, column 10, at route: \"pool\" is missing: expected the name of a pool".into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": "WeightedCh4"}"#,
+format!(
+                "line 2, column 53, at route.hash: the hash function \"WeightedCh4\" is not supported; did you mean \
+                 \"WeightedCh3\"? Known hash functions: {hashes}"
+            ),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "WeightedCh3", "weights": [2]}}"#,
+            "line 2, column 53, at route.hash: the weight of server 0 is not valid for the hash WeightedCh3: expected a \
+             number from 0 to 1"
+                .into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": "spymemcached-ketama"}"#,
+            "line 2, column 53, at route.hash: spymemcached-ketama names servers by their resolved address, and \"a:1\" \
+             has none here: expected \"tags\" such as \"cache1/10.0.0.1:11211\""
+                .into(),
+        ),
+        (
+            r#"{"type": "HashRoute", "children": ["NullRoute"], "hash_func": "dalli"}"#,
+            "line 2, column 10, at route: the hash dalli needs names, and there are 0 for 1 servers: expected one tag for \
+             each server"
+                .into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "bucketize": {}}"#,
+            "line 2, column 45, at route.bucketize: mcrouter's \"bucketize\" is not supported".into(),
+        ),
+        (
+            r#""AllSyncRoute""#,
+            "line 2, column 10, at route: AllSyncRoute needs its arguments: expected AllSyncRoute|... or an object with \
+             \"type\": \"AllSyncRoute\""
+            .into(),
+        ),
+        (
+            r#""PrefixSelectorRoute|x""#,
+            "line 2, column 10, at route: PrefixSelectorRoute has no short form: expected an object with \"type\": \
+             \"PrefixSelectorRoute\""
+            .into(),
+        ),
+        (
+            r#""Pool|A""#,
+            "line 2, column 10, at route: \"Pool|A\" is a list of servers: expected one route, such as \
+             \"PoolRoute|...\" over them"
+            .into(),
+        ),
+        (
+            r#""no_handle""#,
+            format!("line 2, column 10, at route: no handle is named \"no_handle\"; known names: {routes}"),
+        ),
+        (
+            r#"{"type": "AllSyncRoute", "children": []}"#,
+            "line 2, column 47, at route.children: the list is empty: expected at least one route".into(),
+        ),
+        (
+            r#"{"type": "HashRoute", "children": ["NullRoute", null]}"#,
+            format!("line 2, column 58, at route.children[1]: expected {a_route}, found null"),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"type": "LeastFailurePolicy"}}"#,
+            "line 2, column 89, at route.failover_policy.type: no failover policy is named \"LeastFailurePolicy\"; did you \
+             mean \"LeastFailuresPolicy\"? Known policies: DeterministicOrderPolicy, FailoverInOrderPolicy, \
+             LeastFailuresPolicy, RendezvousPolicy"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"max_tries": 0}}"#,
+            "line 2, column 94, at route.failover_policy.max_tries: expected children from 1 to 1000000, found the number 0"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": ["NullRoute", "NullRoute"], "failover_policy": {"type": "RendezvousPolicy"}}"#,
+            "line 2, column 95, at route.failover_policy: 0 tags for 2 children: expected \"tags\" with one for each, the \
+             first child among them"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": ["NullRoute"], "failover_limit": {"burst": 5}}"#,
+            "line 2, column 81, at route.failover_limit: \"rate\" is missing: expected requests a second".into(),
+        ),
+        (
+            r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "LeastFailuresPolicy"}}"#,
+            "line 2, column 74, at route.failover_policy: within a pool the next server is chosen by key: expected \
+             DeterministicOrderPolicy"
+                .into(),
+        ),
+        (
+            r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "DeterministicOrderPolicy", "hash": "dalli"}}"#,
+            "line 2, column 74, at route.failover_policy: the hash dalli needs names, and there are 0 for 1 servers: \
+             expected one tag for each server"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_errors": {"gets": ["timout"]}}"#,
+            "line 2, column 90, at route.failover_errors.gets[0]: no error is named \"timout\"; did you mean \
+             \"timeout\"? Known errors: busy, connect_error, connect_timeout, deadline_exceeded, local_error, \
+             remote_error, shutdown, timeout, tko, try_again"
+            .into(),
+        ),
+        (
+            r#"{"type": "FailoverWithExptimeRoute", "failover": "NullRoute"}"#,
+            "line 2, column 10, at route: \"normal\" is missing: expected a route".into(),
+        ),
+        (
+            r#"{"type": "FailoverWithExptimeRoute", "normal": "NullRoute", "failover": "NullRoute", "failover_exptime": -1}"#,
+            "line 2, column 115, at route.failover_exptime: expected seconds from 0 to 2592000, found the number -1".into(),
+        ),
+        (
+            r#"{"type": "OperationSelectorRoute", "operation_policies": {"deletes": "NullRoute"}}"#,
+            "line 2, column 79, at route.operation_policies.deletes: no operation is named \"deletes\"; did you mean \
+             \"delete\"? Known operations: add, append, cas, decr, delete, gat, gats, get, gets, incr, lease-get, \
+             lease-set, metaget, prepend, replace, set, touch"
+            .into(),
+        ),
+        (
+            r#"{"type": "PrefixSelectorRoute", "policies": {}}"#,
+            "line 2, column 10, at route: no key would have a route: expected \"policies\" or a \"wildcard\"".into(),
+        ),
+        (
+            r#"{"type": "ModifyExptimeRoute", "target": "NullRoute", "exptime": 5, "action": "max"}"#,
+            "line 2, column 88, at route.action: no action is named \"max\": expected \"set\" or \"min\"".into(),
+        ),
+    ] {
+        assert_eq!(refusal(&with_route(route)), expected, "{route}");
+    }
+}
+
+#[test]
+fn a_bad_named_handle_is_refused_even_if_nothing_refers_to_it() {
+    for (named, expected) in [
+        (
+            r#"{ "a": "b", "b": "PoolRoute|x" }"#,
+            "line 1, column 35, at named_handles.b: no pool is named \"x\"; known pools: none",
+        ),
+        (
+            r#"{ "a": "b", "b": { "type": "AllSyncRoute", "children": ["c"] }, "c": "b" }"#,
+            "line 1, column 87, at named_handles.c: the named handle \"b\" leads back to itself: b -> c -> b",
+        ),
+        (
+            r#"[ { "name": "a", "type": "NullRoute" }, { "name": "a", "type": "NullRoute" } ]"#,
+            "line 1, column 68, at named_handles[1].name: two named handles are named \"a\": expected each name once",
+        ),
+        (
+            r#"[ { "type": "NullRoute" } ]"#,
+            "line 1, column 20, at named_handles[0]: \"name\" is missing: expected the handle's name",
+        ),
+    ] {
+        assert_eq!(refusal(&format!("{{\"named_handles\":{named}, \"route\": \"NullRoute\"}}")), expected);
+    }
+}
+
+/// Parsing recurses, so a tree that is too deep must be refused before the stack overflows.
+#[test]
+fn a_tree_that_is_too_deep_is_refused() {
+    let open = "{\"type\":\"AllSyncRoute\",\"children\":[";
+    let nested = |depth| format!("{{\"route\":{}\"NullRoute\"{}}}", open.repeat(depth), "]}".repeat(depth));
+    assert!(Configuration::parse(&nested(99), &Defaults::default()).is_ok());
+    let too_deep = "the tree is more than 100 handles deep here: expected fewer";
+    assert!(refusal(&nested(101)).ends_with(too_deep));
+    assert_eq!(refusal(&"[".repeat(100_000)), "line 1, column 513: invalid JSON: Maximum nesting depth exceeded");
+
+    // A chain of names has the same depth, whichever end is parsed first.
+    let link = |from, to| format!("\"h{from}\": {{ \"type\": \"AllSyncRoute\", \"children\": \"h{to}\" }},\n");
+    let down: String = (10_000..11_000).map(|n| link(n, n + 1)).chain(["\"h11000\": \"NullRoute\"".into()]).collect();
+    let up: String = (10_000..11_000).map(|n| link(n + 1, n)).chain(["\"h10000\": \"NullRoute\"".into()]).collect();
+    for chain in [down, up] {
+        let message = refusal(&format!("{{\"named_handles\": {{ {chain} }}, \"route\": \"NullRoute\"}}"));
+        assert!(message.ends_with(too_deep), "{message}");
+    }
+}
+
+#[test]
+fn a_bad_handle_around_others_is_refused_at_its_place() {
+    let children = "\"children\": [\"NullRoute\"]";
+    for (route, at, why) in [
+        (r#"{"type": "WarmUpRoute", "cold": "NullRoute", "exptime": 5}"#.to_owned(), "route", "\"warm\" is missing: expected a route"),
+        (
+            r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute", "hold_off_ms": -1}"#.to_owned(),
+            "route.hold_off_ms",
+            "expected milliseconds from 0 to 60000, found the number -1",
+        ),
+        (
+            r#"{"type": "MigrateRoute", "from": "NullRoute", "to": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"start_time\" is missing: expected when the migration begins, in seconds since 1970",
+        ),
+        (
+            r#"{"type": "L1L2CacheRoute", "l1": "NullRoute", "l2": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"upgradingL1Exptime\" is missing: expected the exptime of copies in L1, in seconds",
+        ),
+        (
+            r#"{"type": "KeySplitRoute", "destination": "NullRoute", "replicas": 0}"#.to_owned(),
+            "route.replicas",
+            "expected copies of a key from 1 to 1000, found the number 0",
+        ),
+        (
+            r#"{"type": "OutstandingLimitRoute", "target": "NullRoute", "max_outstanding": 0}"#.to_owned(),
+            "route.max_outstanding",
+            "expected requests from 1 to 1000000, found the number 0",
+        ),
+        (
+            r#"{"type": "RateLimitRoute", "target": "NullRoute", "rates": {"sets_burst": 5}}"#.to_owned(),
+            "route.rates.sets_burst",
+            "\"sets_burst\" needs its rate: expected \"sets_rate\" too",
+        ),
+        (
+            r#"{"type": "LatencyInjectionRoute", "child": "NullRoute", "before_latency_ms": "1"}"#.to_owned(),
+            "route.before_latency_ms",
+            "expected milliseconds from 0 to 60000, found the string \"1\"",
+        ),
+        (
+            r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "ensure_key_prefix": "a b"}"#.to_owned(),
+            "route.ensure_key_prefix",
+            "a key has no spaces and no control characters: expected none",
+        ),
+        (
+            r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "replace_key_prefix": "a"}"#.to_owned(),
+            "route",
+            "\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\"",
+        ),
+        (
+            r#"{"type": "ShadowRoute", "target": "NullRoute", "shadows": [{"target": "NullRoute", "key_fraction_range": [0.5, 2]}]}"#
+                .to_owned(),
+            "route.shadows[0].key_fraction_range[1]",
+            "expected a part of all keys from 0 to 1, found the number 2",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": "NullRoute", "index_range": [3, 1]}]}"#.to_owned(),
+            "route.shadows[0].index_range",
+            "the range is backwards: expected the first and the last index of a server, such as [0, 3]",
+        ),
+        (
+            r#"{"type": "BigValueRoute", "target": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"split_threshold\" is missing: expected the largest value that is not split, in bytes",
+        ),
+        (r#"{"type": "StagingRoute", "warm": "NullRoute"}"#.to_owned(), "route", "\"staging\" is missing: expected a route"),
+        (
+            r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute", "end_share": 2}"#.to_owned(),
+            "route.end_share",
+            "expected a part of all reads from 0 to 1, found the number 2",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {}}"#.to_owned(),
+            "route.slow_warmup",
+            "\"failoverTarget\" is missing: expected a route",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "slow_warmup": {"failoverTarget": "NullRoute", "settings": {"disable_threshold": 0.5}}}"#
+                .to_owned(),
+            "route.slow_warmup.settings",
+            "the thresholds overlap: expected \"disable_threshold\" to be at least \"enable_threshold\"",
+        ),
+        (
+            format!(r#"{{"type": "LatestRoute", {children}, "failover_count": 0}}"#),
+            "route.failover_count",
+            "expected children from 1 to 8388608, found the number 0",
+        ),
+        (
+            format!(r#"{{"type": "OriginalClientHashRoute", {children}, "offset": -1}}"#),
+            "route.offset",
+            "expected an offset from 0 to 8388608, found the number -1",
+        ),
+        (
+            format!(r#"{{"type": "HostIdRoute", {children}, "salt": 1}}"#),
+            "route.salt",
+            "expected the salt, a string, found the number 1",
+        ),
+        (
+            format!(r#"{{"type": "MissFailoverRoute", {children}, "return_best_on_error": 1}}"#),
+            "route.return_best_on_error",
+            "expected true or false, found the number 1",
+        ),
+    ] {
+        let errors = Configuration::parse(&with_route(&route), &Defaults::default()).expect_err(&route);
+        let errors: Vec<_> = errors.iter().map(|error| (error.line, &*error.path, &*error.message)).collect();
+        assert_eq!(errors, [(2, at, why)], "{route}");
+    }
+    for name in ["AllAsyncRoute", "AllFastestRoute", "AllInitialRoute", "AllMajorityRoute", "RandomRoute"] {
+        let message = refusal(&with_route(&format!("{{\"type\": {name:?}, \"children\": []}}")));
+        assert!(message.contains("at route.children: the list is empty: expected at least one route"), "{message}");
+        let message = refusal(&with_route(&format!("{{\"type\": {name:?}, {children}, \"x\": 1}}")));
+        assert!(message.contains("at route.x: nothing is named \"x\" here"), "{message}");
+    }
+}
