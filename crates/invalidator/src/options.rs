@@ -127,7 +127,8 @@ pub struct Options {
     /// PostgreSQL: the publication that has the outbox table. `lookaside invalidator setup` creates both
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub publication: String,
-    /// PostgreSQL: the replication slot, created at the first start. Two invalidators of one database need two
+    /// PostgreSQL: the replication slot, created at the first start. Invalidators that share their state (--shared-state)
+    /// share it; others of one database need one each
     #[arg(long, value_name = "NAME", default_value = "lookaside")]
     pub slot: String,
     /// PostgreSQL: maximum bytes of commits on disk, in --state-dir, that some cluster has not acknowledged. Beyond it

@@ -22,7 +22,7 @@ use super::{
 use crate::{SourceError, Start};
 use tokio::time::timeout;
 
-/// The first version that this is tested with.
+/// The first version that is supported.
 const VERSION_MIN: u32 = 130_000;
 /// The first version whose `pgoutput` sends the messages of `pg_logical_emit_message`.
 const VERSION_WITH_MESSAGES: u32 = 140_000;
