@@ -244,7 +244,7 @@ class Region:
             member.stop()
 
 
-@pytest.fixture(params=[*SERVERS, "postgres"])
+@pytest.fixture(params=SERVERS)
 def database(request, tmp_path):
     """A server of each kind."""
     if request.param == "mysql" and not fetched("mysql"):
