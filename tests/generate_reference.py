@@ -196,7 +196,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "closed_foreign_protocol": "Client connections closed because the client spoke HTTP, or began a TLS handshake.",
         "closed_long_line": "Client connections closed because of a line over 2,048 bytes, or a multiget over 512 KB.",
         "closed_input_bound": "Client connections closed because of the bound on `input_bytes`.",
-        "login_timeouts": "Client connections closed because the client did not log in within `--login-timeout`.",
+        "login_timeouts": "Client connections closed because the client did not log in within `--login-timeout-ms`.",
         "stalled_connections": "Client connections closed: the client read no reply, or did not end a large command.",
         "accept_errors": "Failures to accept a connection.",
         "auth_cmds": "Logins that were tried (`-Y`, `-S`).",

@@ -20,7 +20,7 @@ def guarded(request, tmp_path):
         options = ["-c", "3", "--login-timeout", str(LOGIN_SECONDS)]
         daemon = GuardedServer(tmp_path, *options, sasl=True)
     else:
-        options = ["-c", "3", "--login-timeout", str(1_000 * LOGIN_SECONDS)]
+        options = ["-c", "3", "--login-timeout-ms", str(1_000 * LOGIN_SECONDS)]
         daemon = GuardedRouter(tmp_path, 1, *options, sasl=True)
     yield daemon
     assert daemon.stop() == 0

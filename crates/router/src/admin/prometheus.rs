@@ -124,7 +124,7 @@ const COUNTER_METRICS: &[CounterMetric] = &[
     ),
     ("auth_total", |delta| delta.auth_cmds, "Login attempts of clients (-Y, -S)."),
     ("auth_errors_total", |delta| delta.auth_errors, "Refused logins: guesses, or a client with an old password."),
-    ("login_timeouts_total", |delta| delta.login_timeouts, "Client connections closed because the client did not log in within --login-timeout."),
+    ("login_timeouts_total", |delta| delta.login_timeouts, "Client connections closed because the client did not log in within --login-timeout-ms."),
     ("accept_errors_total", |delta| delta.accept_errors, "Failures to accept a client's connection."),
     ("bad_commands_total", |delta| delta.bad_commands, "Commands that were malformed or not allowed."),
     ("flush_all_total", |delta| delta.cmd_flush, "Commands flush_all, refused ones too."),

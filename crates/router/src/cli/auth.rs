@@ -21,7 +21,7 @@ pub struct AuthOptions {
     pub auth_file: Option<PathBuf>,
     /// With -S or -Y, close connections whose client has not logged in after this time, in milliseconds; 0 for no limit
     #[arg(long, value_name = "MS", default_value_t = LOGIN_TIMEOUT.as_millis() as u32, value_parser = clap::value_parser!(u32).range(0..=3_600_000))]
-    pub login_timeout: u32,
+    pub login_timeout_ms: u32,
     /// Log in at the routers of --spool-peers (their -Y), with the line user:password in this file, which is read for
     /// each connection
     #[arg(long, value_name = "FILE", requires = "spool_peers")]
@@ -31,7 +31,7 @@ pub struct AuthOptions {
 impl AuthOptions {
     /// The time for a client's login; `None` for no limit.
     pub(crate) fn login_timeout(&self) -> Option<Duration> {
-        (self.login_timeout > 0).then_some(Duration::from_millis(self.login_timeout.into()))
+        (self.login_timeout_ms > 0).then_some(Duration::from_millis(self.login_timeout_ms.into()))
     }
 
     /// Reads the users that clients may be; `None` if clients need not authenticate.

@@ -25,7 +25,7 @@ pub struct ListenOptions {
     #[arg(long = "ssl-port", value_name = "PORT[,PORT...]", value_delimiter = ',')]
     pub ssl_ports: Vec<u16>,
     /// Addresses for clients: HOST or HOST:PORT ([V6]:PORT), names too, * for all. The default, 127.0.0.1, accepts only
-    /// clients on this machine. There is no password: every client that reaches an address is served. The prefixes
+    /// clients on this machine. Without -Y every client that reaches an address is served. The prefixes
     /// notls:, btls: and mtls: make an address plain, TLS without or TLS with client certificates
     #[arg(
         short = 'l',
