@@ -440,6 +440,7 @@ fn active_configs(
         id: id.to_string().into(),
         config: configs[id].clone(),
         departed: std::clone::Clone::clone(departed),
+        is_released: active.released.contains(id),
     };
     ActiveConfigs {
         number: active.number,

@@ -33,6 +33,8 @@ pub(crate) struct CoveredConfig {
     pub(crate) config: Arc<RouterConfig>,
     /// Servers that have departed: they are flushed before they serve again.
     pub(crate) departed: BTreeSet<Address>,
+    /// No router can read by it.
+    pub(crate) is_released: bool,
 }
 
 /// A configuration that was read before, and whose copies may still be read.

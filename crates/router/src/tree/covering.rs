@@ -18,6 +18,10 @@
 //!   fill      lease at NEW ---- get at OLD ---- lease-set at NEW          voided
 //!   delete                                delete at OLD ---- delete at NEW
 //! ```
+//! This holds for a key whose places change once in that order. If they change to and fro, the former owner of one router
+//! is the new owner of another, and may be filled again behind the first delete: such a key is not copied
+//! ([`CoveredPlaces::is_owned`]). So what is copied from is never copied to.
+//!
 //! A request waits only for the servers to which deletes of its own key go first. A configuration with the same places
 //! as the one before it adds nothing. For others all places count, also those that the one before had: several former
 //! owners may be read.
@@ -27,7 +31,7 @@
 
 use super::active_configs::{ActiveConfigs, CoveredConfig};
 use super::explain::{Explanation, Step, command_line, example_request};
-use super::placement::{Place, Placement};
+use super::placement::{Place, Placement, StoredPlaces};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use lookaside_protocol::Request;
@@ -92,12 +96,29 @@ impl CoveredPlaces {
         Ok(steps)
     }
 
-    /// Whether the configurations that are read, and were read before, send deletes of a stored key to its owners, and
-    /// those to the former one are not left in the background when the new one's are sent.
+    /// Whether a stored key may be copied from its owner under the configuration `former` to its owner under the one
+    /// that is read. In the order of deletes its places change only once under the configurations that a router may read
+    /// by, and between these two: from places with the former owner to places without it. And no delete at the former
+    /// owner is left in the background when those at the new one are sent.
     pub(super) fn is_owned(&self, former: &str, former_owner: &Address, owner: &Address, stored: &Bytes) -> bool {
-        let former = self.others.iter().find(|(_, covered)| *covered.id == *former);
-        let is_former = former.is_some_and(|(placement, _)| placement.awaits_deletes_at(former_owner, stored));
-        is_former && self.reads.places_at(owner, stored)
+        let others = self.others.iter().map(|(placement, covered)| (placement, Some(covered)));
+        let mut configs: Vec<(&Placement, Option<&CoveredConfig>)> = others.collect();
+        configs.insert(self.reads_at, (&self.reads, None));
+        configs.retain(|(_, covered)| covered.is_none_or(|covered| !covered.is_released));
+        let is_former = |covered: Option<&CoveredConfig>| covered.is_some_and(|covered| *covered.id == *former);
+        let former_at = configs.iter().position(|(_, covered)| is_former(*covered));
+        let reads_at = configs.iter().position(|(_, covered)| covered.is_none());
+        let sequence: Vec<StoredPlaces> =
+            configs.iter().map(|(placement, _)| placement.stored_places(stored)).collect();
+        let change = sequence.iter().position(|places| places.servers != sequence[0].servers);
+        let (Some(change), Some(former_at)) = (change, former_at) else { return false };
+        let (before, after) = sequence.split_at(change);
+        (former_at < change && Some(change) <= reads_at)
+            && before.iter().all(|places| places.is_awaited && places.servers.contains(former_owner))
+            && after.iter().all(|places| {
+                let StoredPlaces { servers, .. } = places;
+                *servers == after[0].servers && servers.contains(owner) && !servers.contains(former_owner)
+            })
     }
 }
 

@@ -98,7 +98,8 @@ mod tests {
                 "B": { "servers": ["127.0.0.1:2", "127.0.0.1:4"], "server_timeout": 700, "resize_warm_up_s": 60 }
             }"#,
         );
-        let covered = CoveredConfig { id: "former".into(), config: former.clone(), departed: [].into() };
+        let covered =
+            CoveredConfig { id: "former".into(), config: former.clone(), departed: [].into(), is_released: false };
         let active = ActiveConfigs {
             covered: vec![covered],
             reads_at: 1,

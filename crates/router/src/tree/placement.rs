@@ -20,6 +20,7 @@ use lookaside_routing::{
     Failure, Handle, Outcome, Outcomes, Route, as_delete,
 };
 use lookaside_sync::Mutex;
+use std::collections::BTreeSet;
 use std::future::ready;
 use std::pin::pin;
 use std::sync::Arc;
@@ -48,6 +49,13 @@ pub(crate) struct Placement {
     background: Background,
     /// Held while a delete is recorded.
     recording: Mutex<()>,
+}
+
+/// The servers that may hold a key under one configuration.
+pub(crate) struct StoredPlaces {
+    pub(crate) servers: BTreeSet<Address>,
+    /// Deletes of the key are acknowledged only when all of them have replied.
+    pub(crate) is_awaited: bool,
 }
 
 /// What a tree does with a delete.
@@ -91,13 +99,15 @@ impl Placement {
         self.recorded(key).any(|recorded| recorded.is_at(server, key))
     }
 
-    /// Whether it places the stored key `key` at `server`, and acknowledges deletes only when all places have replied.
-    pub(crate) fn awaits_deletes_at(&self, server: &Address, key: &Bytes) -> bool {
-        let mut is_there = false;
-        self.recorded(key).all(|recorded| {
-            is_there |= recorded.is_at(server, key);
-            recorded.is_awaited
-        }) && is_there
+    /// The servers at which it places the stored key `key`.
+    pub(crate) fn stored_places(&self, key: &Bytes) -> StoredPlaces {
+        let mut places = StoredPlaces { servers: BTreeSet::new(), is_awaited: true };
+        for recorded in self.recorded(key) {
+            places.is_awaited &= recorded.is_awaited;
+            let of_key = recorded.places.into_iter().filter(|place| place.delete.key == *key);
+            places.servers.extend(of_key.map(|place| place.server));
+        }
+        places
     }
 
     /// The deletes that reach the stored key `key`.

@@ -20,7 +20,7 @@
 //! returned by a `lease-set` of an expired value, which leaves what a client has stored meanwhile.
 //!
 //! **Which copies.** A live value, with its flags and remaining time to live. Never a stale one, and none of a server
-//! that deletes of the key do not reach ([`Owners::is_owned`]).
+//! that deletes of the key do not reach, or that the key could be copied to ([`Owners::is_owned`]).
 //!
 //! Everything is bounded: a former owner that fails or takes longer than [`FORMER_OWNER_TIMEOUT`] is not asked for
 //! [`FORMER_OWNER_RETRY`], background tasks have permits, and a key is copied once at a time.
@@ -81,7 +81,8 @@ pub struct Owners {
     pub former: Vec<Arc<dyn Destination>>,
     /// The hash of the pool as it was.
     pub former_hash: KeyHash,
-    /// Whether deletes of a stored key reach its former owner, given first, and its new one.
+    /// Whether a stored key has moved from its former owner, given first, to its new one, so that deletes reach both in
+    /// this order, and no router copies it to the former one.
     pub is_owned: IsOwned,
     /// Stores copies without a lease, after this time: for a simulation that shows why leases are needed. `None` if
     /// copies have leases.

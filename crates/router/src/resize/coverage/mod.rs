@@ -157,6 +157,8 @@ pub(crate) struct ActiveCoverage {
     pub(crate) others: Vec<(ConfigId, BTreeSet<Address>)>,
     /// How many of `others` precede the one that is read.
     pub(crate) reads_at: usize,
+    /// Those of `others` that are being purged: no router can read by them.
+    pub(crate) released: Vec<ConfigId>,
     /// The configuration whose owners of moved keys are read after a miss; `None` if none are.
     pub(crate) former: Option<ConfigId>,
 }

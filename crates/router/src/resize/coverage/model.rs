@@ -91,6 +91,8 @@ struct World {
     leases_copies: bool,
     /// A delete reaches the places under one configuration before those under the next.
     is_in_order: bool,
+    /// Only keys that have moved once are copied.
+    copies_once: bool,
     /// A router of a version that deletes at all places at once, and lists them sorted. It reads no former owners.
     earlier: Option<usize>,
     /// That router's report does not say that it is ordered.
@@ -143,6 +145,7 @@ impl World {
             warm_up,
             leases_copies: true,
             is_in_order: true,
+            copies_once: true,
             earlier: None,
             is_earlier_known: true,
             hanging: [0, 0, 1, 3, 10][random.usize(..5)],

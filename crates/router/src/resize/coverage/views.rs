@@ -98,7 +98,9 @@ impl Coverage {
         let reads_at = self.covered.iter().position(|covered| covered.config.id == self.reads);
         let reads_at = reads_at.expect("what is read is covered");
         let former = self.former.as_ref().map(|former| former.id);
-        ActiveCoverage { number: self.number, reads: self.reads, others, reads_at, former }
+        let released = self.covered.iter().filter(|covered| !covered.is_active());
+        let released = released.map(|covered| covered.config.id).collect();
+        ActiveCoverage { number: self.number, reads: self.reads, others, reads_at, released, former }
     }
 
     /// The configurations that are covered and not being purged.

@@ -7,6 +7,8 @@ use lookaside_sync::Mutex;
 use std::task::{self, Waker};
 use tokio::sync::Semaphore;
 
+mod copying;
+
 /// A server that records what it receives, and replies `outcome` when its gate is open.
 struct Server {
     address: Address,
@@ -64,7 +66,7 @@ fn parse(text: &str) -> Arc<RouterConfig> {
 /// A tree that is routed to `routed` at `new:1`, and covers a former configuration with `former` at `old:1`.
 fn covering(routed: &Arc<Server>, former: &Arc<Server>, departed: &[&str]) -> CoveringRoute {
     let departed = departed.iter().map(|server| Address((*server).into())).collect();
-    let covered = vec![CoveredConfig { id: "former".into(), config: config("old:1"), departed }];
+    let covered = vec![CoveredConfig { id: "former".into(), config: config("old:1"), departed, is_released: false }];
     let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
     covering_in_order(&active, routed, &[former])
 }
@@ -81,7 +83,12 @@ fn covering_in_order(active: &ActiveConfigs, routed: &Arc<Server>, others: &[&Ar
 
 /// Configurations with these servers in the order of deletes; the one at `reads_at` is routed by.
 fn in_order(servers: &[&str], reads_at: usize) -> ActiveConfigs {
-    let covered = |server: &&str| CoveredConfig { id: (*server).into(), config: config(server), departed: [].into() };
+    let covered = |server: &&str| CoveredConfig {
+        id: (*server).into(),
+        config: config(server),
+        departed: [].into(),
+        is_released: false,
+    };
     let mut covered: Vec<CoveredConfig> = servers.iter().map(covered).collect();
     let reads = covered.remove(reads_at).config;
     ActiveConfigs { covered, reads_at, ..ActiveConfigs::single(reads) }
@@ -219,7 +226,8 @@ fn former_owners_are_not_read_if_deletes_there_are_not_awaited() {
                 "route": {{ "type": "{route}", "children": ["PoolRoute|A", "PoolRoute|B"] }}
             }}"#
         ));
-        let covered = vec![CoveredConfig { id: "former".into(), config: former, departed: [].into() }];
+        let covered =
+            vec![CoveredConfig { id: "former".into(), config: former, departed: [].into(), is_released: false }];
         let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
         let places = CoveredPlaces::of(&active);
         let (former_owner, owner) = (Address("old:1".into()), Address("new:1".into()));
@@ -240,7 +248,7 @@ async fn only_requests_for_the_keys_of_a_former_owner_wait_for_it() {
             }
         }"#,
     );
-    let covered = vec![CoveredConfig { id: "former".into(), config: former, departed: [].into() }];
+    let covered = vec![CoveredConfig { id: "former".into(), config: former, departed: [].into(), is_released: false }];
     let active = ActiveConfigs { covered, reads_at: 1, ..ActiveConfigs::single(config("new:1")) };
     let server = |address| Server::new(address, Ok(Reply::Deleted));
     let (a, b, new) = (server("a:1"), server("b:1"), server("new:1"));

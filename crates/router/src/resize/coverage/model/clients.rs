@@ -2,6 +2,16 @@
 
 use super::*;
 
+/// Whether the key changes its place only once in the order of deletes.
+fn has_moved_once(active: &ActiveCoverage, key: usize) -> bool {
+    let mut configs: Vec<ConfigId> = active.others.iter().map(|(id, _)| *id).collect();
+    configs.insert(active.reads_at, active.reads);
+    configs.retain(|id| !active.released.contains(id));
+    let mut places: Vec<usize> = configs.into_iter().map(|id| place(id, key)).collect();
+    places.dedup();
+    places.len() == 2
+}
+
 impl World {
     pub(super) fn write(&mut self) {
         let key = self.random.usize(..KEYS);
@@ -57,7 +67,7 @@ impl World {
         let Some((batch, active)) = self.begin_batch(router) else { return };
         let (server, delay) = (place(active.reads, key), self.delay());
         let former = active.former.filter(|_| self.earlier != Some(router)).map(|former| place(former, key));
-        let former = former.filter(|former| *former != server);
+        let former = former.filter(|former| *former != server && (!self.copies_once || has_moved_once(&active, key)));
         self.after(delay, Event::Get { batch, server, key, floor, former });
     }
 

@@ -63,7 +63,10 @@ fn no_acknowledged_delete_is_undone_by_a_change() {
     let (mut hits, mut changes, mut released, mut former_hits, mut former_fills) = (0, 0, 0, 0, 0);
     let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     for seed in 0..seeds {
-        let mut world = World::new(seed, Rules::ALL);
+        let world = World::new(seed, Rules::ALL);
+        // Many keys move twice within one change, and are not copied.
+        let warm_up = if seed.is_multiple_of(4) { world.warm_up } else { WARM_UP };
+        let mut world = World { warm_up, ..world };
         world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
         hits += world.hits;
         changes += world.changes_of_reads;
