@@ -13,7 +13,12 @@ mod invalidators;
 
 use fakes::ms;
 use invalidators::{Ignored, Node, Table};
-use lookaside_invalidator::pipeline::OnPositionLost;
+use lookaside_invalidator::{
+    election::{SharedMarks, Standby},
+    observe::stats::Statistics,
+    pipeline::OnPositionLost,
+    spool::{SpoolMarks, SpoolMarksState},
+};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
@@ -242,4 +247,23 @@ async fn a_loss_that_was_not_acted_on_is_found_by_the_next_one_and_once() {
         next.kill().await;
         assert_eq!(table.cluster.state().flushes, 1);
     }
+}
+
+/// An invalidator that hung meets a loss that is marked already: it took the mark for its own, and went on to create the
+/// slot again beside the active one.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_is_stored_already_is_not_confirmed_to_one_that_was_replaced() {
+    let table = Table::new(fastrand::Rng::with_seed(3), Ignored::Nothing);
+    let (statistics, random) = (Statistics::new(["a"]), || 1);
+    let standby = |name: &str| Standby::new(table.store(), name.into(), statistics.election.clone(), random);
+    let one = standby("one").wait_until_active().await;
+    let marks = SharedMarks(one.clone());
+    let loss = SpoolMarksState { losses: 1, is_starting: false };
+    tokio::select! {
+        () = one.hold() => panic!("it is active"),
+        saved = marks.save(loss) => saved.expect("it is stored"),
+    }
+    let _two = standby("two").wait_until_active().await;
+    let ((), saved) = tokio::join!(one.hold(), marks.save(loss));
+    assert!(saved.is_err(), "another one is active");
 }
