@@ -60,6 +60,7 @@ class Region:
         self.state_dir = folder / "state"
         self.invalidator: Invalidator | None = None
         self.writer: Writer | None = None
+        self.has_fault = False
         database.create_versions(ROWS)
 
     def start_invalidator(self, *arguments: str) -> None:
@@ -98,11 +99,14 @@ class Region:
         return dict(self.database.run("SELECT id, version FROM versions"))
 
     def stale(self, cluster: Cluster, versions: dict[int, int]) -> list[str]:
-        """Cached values that are older than these versions, in any process of a cluster, and reads that failed."""
+        """Cached values that are older than these versions, in any process of a cluster, and reads that failed; except
+        during a fault, also processes that do not answer."""
         keys = [f"row:{row}" for row in versions]
         found = []
         for port in [*cluster.ports, *(server.port for server in (*cluster.servers, cluster.gutter))]:
             if not answers(port):
+                if not self.has_fault:
+                    found.append(f"{cluster.name}: the process at port {port} does not answer")
                 continue
             try:
                 cached = connect(port).get_many(keys)
@@ -136,6 +140,7 @@ class Region:
         self.fill()
         self.writer = Writer(self.database)
         self.writer.wait_for(ROWS // 2)
+        self.has_fault = True
         yield
         self.writer.stop()
         if unaffected:
@@ -146,6 +151,7 @@ class Region:
         memory."""
         start = since or time.monotonic()
         end_fault()
+        self.has_fault = False
         recovery_s = self.wait_fresh(since=start)
         self.fill()
         writer = Writer(self.database)

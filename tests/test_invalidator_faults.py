@@ -112,6 +112,18 @@ def test_killed_cache_server(region):
     region.recover(server.restart)
 
 
+@pytest.mark.parametrize("kind", ["mariadb"], indirect=True, scope="module")
+def test_a_cluster_with_a_dead_process_has_not_recovered(region):
+    """A process that did not answer was left out of the comparison, after the fault, too."""
+    cluster = region.clusters[1]
+    cluster.servers[0].kill()
+    try:
+        assert any("does not answer" in found for found in region.stale(cluster, region.versions()))
+    finally:
+        cluster.servers[0].restart()
+    region.wait_fresh()
+
+
 def test_killed_database(region):
     with region.fault():
         region.database.kill()

@@ -9,318 +9,21 @@
 //! Within 5 s after the last fault one is active, and in the end every commit is deleted and the position is at the end.
 
 mod fakes;
+mod invalidators;
 
-use fakes::{Cluster, Database, FakeLog, ms, wall_clock};
-use lookaside_client::{GatedTask, TaskGate};
+use fakes::ms;
+use invalidators::{Ignored, Node, Table};
 use lookaside_invalidator::{
-    Start,
-    election::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedPositions, Standby},
+    election::{SharedMarks, Standby},
     observe::stats::Statistics,
-    pipeline::{Options, Pipeline, positions::PositionFile},
+    pipeline::OnPositionLost,
+    spool::{SpoolMarks, SpoolMarksState},
 };
-use lookaside_routing::BoxFuture;
-use std::{
-    collections::BTreeSet,
-    path::Path,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
-    task::{Context, Poll, Waker},
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use std::{sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep};
 
-const CLUSTER: &str = "a";
 const FAULTS_FOR: Duration = Duration::from_secs(60);
 const ACTIVE_WITHIN: Duration = Duration::from_secs(5);
-
-/// Which part of the expected version a broken database does not compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ignored {
-    Nothing,
-    Counter,
-    Holder,
-}
-
-/// The table, and what was found wrong.
-struct Table {
-    state: Mutex<TableState>,
-    database: Arc<Database>,
-    cluster: Arc<Cluster>,
-    ignored: Ignored,
-}
-
-struct TableState {
-    record: Option<ElectionRecord>,
-    former_holders: BTreeSet<String>,
-    is_away: bool,
-    /// In how many of 100 accesses something goes wrong.
-    failing_percent: u32,
-    /// Statements that will be executed later.
-    delayed: usize,
-    rng: fastrand::Rng,
-    violation: Option<String>,
-}
-
-impl Table {
-    fn new(rng: fastrand::Rng, ignored: Ignored) -> Arc<Table> {
-        let database = Database::new();
-        let cluster = Cluster::new(&database);
-        let state = TableState {
-            record: None,
-            former_holders: BTreeSet::new(),
-            is_away: false,
-            failing_percent: 0,
-            delayed: 0,
-            rng,
-            violation: None,
-        };
-        Arc::new(Table { state: Mutex::new(state), database, cluster, ignored })
-    }
-
-    fn position(&self) -> usize {
-        self.state().record.as_ref().map_or(0, position_of)
-    }
-
-    fn state(&self) -> MutexGuard<'_, TableState> {
-        self.state.lock().expect("no panic while it is held")
-    }
-
-    fn execute(&self, expected: Option<&RecordVersion>, record: &ElectionRecord) -> bool {
-        let mut state = self.state();
-        let found = state.record.as_ref().map(|record| &record.version);
-        let is_expected = match (found, expected, self.ignored) {
-            (None, None, _) => true,
-            (Some(found), Some(expected), Ignored::Nothing) => found == expected,
-            (Some(found), Some(expected), Ignored::Counter) => found.holder == expected.holder,
-            (Some(found), Some(expected), Ignored::Holder) => found.counter >= expected.counter,
-            _ => false,
-        };
-        if is_expected {
-            if let Err(violation) = self.check(&state, record) {
-                state.violation.get_or_insert(violation);
-            }
-            let former = state.record.replace(record.clone());
-            let former = former.map(|former| former.version.holder);
-            state.former_holders.extend(former.filter(|former| *former != record.version.holder && !former.is_empty()));
-        }
-        is_expected
-    }
-
-    fn check(&self, state: &TableState, record: &ElectionRecord) -> Result<(), String> {
-        let holder = &record.version.holder;
-        if state.former_holders.contains(holder) {
-            return Err(format!("{holder} renewed after it was replaced"));
-        }
-        let position = position_of(record);
-        let before = state.record.as_ref().map_or(0, position_of);
-        if position < before {
-            return Err(format!("{holder} moved the position back from {before} to {position}"));
-        }
-        let (database, cluster) = (self.database.state(), self.cluster.state());
-        for (number, commit) in database.commits.iter().enumerate().take(position).skip(before) {
-            for key in &commit.keys {
-                if !cluster.deleted.iter().any(|(deleted, at)| deleted == key && *at >= commit.visible_at) {
-                    return Err(format!(
-                        "{holder} saved {position}, and {key} of commit {} was not deleted",
-                        number + 1
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn position_of(record: &ElectionRecord) -> usize {
-    record.state.positions.get(CLUSTER).map_or(0, |saved| saved.position.0.parse().expect("a number"))
-}
-
-/// One process's access to the table.
-struct FakeStore(Arc<Table>);
-
-/// What happens to one access.
-enum Fate {
-    Succeeds,
-    Fails,
-    /// The statement is executed, and its reply is lost.
-    ReplyLost,
-    /// The statement is executed after this time, when its connection was given up.
-    Delayed(Duration),
-}
-
-impl FakeStore {
-    async fn meet(&self) -> Fate {
-        let (latency, fate) = {
-            let state = &mut *self.0.state();
-            let rng = &mut state.rng;
-            let fails = state.failing_percent > 0 && rng.u32(0..100) < state.failing_percent;
-            let latency = if fails { ms(rng.u64(0..2_000)) } else { ms(rng.u64(0..20)) };
-            let fate = match (state.is_away, fails, rng.u32(0..3)) {
-                (true, _, 0) | (false, true, 0) => Fate::Delayed(ms(rng.u64(0..8_000))),
-                (true, _, _) | (false, true, 1) => Fate::Fails,
-                (false, true, _) => Fate::ReplyLost,
-                (false, false, _) => Fate::Succeeds,
-            };
-            (latency, fate)
-        };
-        sleep(latency).await;
-        fate
-    }
-}
-
-fn failure() -> RecordError {
-    RecordError("scripted failure".into())
-}
-
-impl RecordStore for FakeStore {
-    fn read(&self) -> BoxFuture<'_, Result<Option<ElectionRecord>, RecordError>> {
-        Box::pin(async {
-            match self.meet().await {
-                Fate::Succeeds => {
-                    let record = self.0.state().record.clone();
-                    // The reply is under way for a moment.
-                    sleep(ms(1)).await;
-                    Ok(record)
-                }
-                _ => Err(failure()),
-            }
-        })
-    }
-
-    fn replace<'a>(
-        &'a self,
-        expected: Option<&'a RecordVersion>,
-        record: &'a ElectionRecord,
-    ) -> BoxFuture<'a, Result<bool, RecordError>> {
-        Box::pin(async move {
-            match self.meet().await {
-                Fate::Succeeds => {
-                    let is_replaced = self.0.execute(expected, record);
-                    sleep(ms(1)).await;
-                    Ok(is_replaced)
-                }
-                Fate::Fails => Err(failure()),
-                Fate::ReplyLost => {
-                    self.0.execute(expected, record);
-                    Err(failure())
-                }
-                Fate::Delayed(delay) => {
-                    let (table, expected, record) = (self.0.clone(), expected.cloned(), record.clone());
-                    self.0.state().delayed += 1;
-                    // The database executes it, whatever becomes of the process.
-                    tokio::spawn(async move {
-                        sleep(delay).await;
-                        table.execute(expected.as_ref(), &record);
-                        table.state().delayed -= 1;
-                    });
-                    Err(failure())
-                }
-            }
-        })
-    }
-}
-
-/// A process that can hang.
-#[derive(Default)]
-struct Gate {
-    is_hung: AtomicBool,
-    waiting: Mutex<Vec<Waker>>,
-}
-
-impl Gate {
-    fn set_hung(&self, is_hung: bool) {
-        self.is_hung.store(is_hung, Relaxed);
-        if !is_hung {
-            self.waiting.lock().expect("no panic").drain(..).for_each(Waker::wake);
-        }
-    }
-}
-
-impl TaskGate for Gate {
-    fn poll_running(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_hung.load(Relaxed) {
-            return Poll::Ready(());
-        }
-        self.waiting.lock().expect("no panic").push(cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-/// One invalidator.
-struct Node {
-    name: String,
-    gate: Arc<Gate>,
-    tasks: JoinSet<()>,
-    statistics: Arc<Statistics>,
-}
-
-static RANDOM: AtomicU64 = AtomicU64::new(0);
-
-impl Node {
-    fn new(name: &str) -> Node {
-        Node { name: name.into(), gate: Arc::default(), tasks: JoinSet::new(), statistics: Statistics::new([CLUSTER]) }
-    }
-
-    /// Starts the process, as the daemon does.
-    fn start(&mut self, table: &Arc<Table>) {
-        self.gate = Arc::default();
-        self.statistics = Statistics::new([CLUSTER]);
-        self.statistics.election.enable();
-        let (table, statistics, name) = (table.clone(), self.statistics.clone(), self.name.clone());
-        let run = async move {
-            let random = || RANDOM.fetch_add(1, Relaxed);
-            let store = Arc::new(FakeStore(table.clone()));
-            let standby = Standby::new(store, name, statistics.election.clone(), random);
-            loop {
-                let term = standby.wait_until_active().await;
-                let file = PositionFile::new(Path::new("/nonexistent"), CLUSTER);
-                let (_shutdown, shutdown) = watch::channel(false);
-                let pipeline = Pipeline {
-                    log: Arc::new(FakeLog(table.database.clone())),
-                    delivery: table.cluster.clone(),
-                    positions: Arc::new(SharedPositions::new(term.clone(), CLUSTER, file)),
-                    statistics: statistics.clone(),
-                    cluster: 0,
-                    wall_clock: wall_clock(),
-                    options: Options { start: Start::Earliest, ..Options::default() },
-                };
-                tokio::select! {
-                    () = term.hold() => {}
-                    ended = pipeline.run(shutdown) => panic!("the pipeline ended: {ended:?}"),
-                }
-            }
-        };
-        self.tasks.spawn(GatedTask::new(self.gate.clone(), run));
-    }
-
-    /// Ends its hang, or starts it again.
-    fn resume(&mut self, table: &Arc<Table>) {
-        match self.is_running() {
-            true => self.gate.set_hung(false),
-            false => self.start(table),
-        }
-    }
-
-    async fn kill(&mut self) {
-        // An aborted task that hangs would not be polled.
-        self.gate.set_hung(false);
-        self.tasks.shutdown().await;
-    }
-
-    fn is_running(&self) -> bool {
-        !self.tasks.is_empty()
-    }
-
-    fn is_active(&self) -> bool {
-        self.is_running() && self.statistics.election.is_active()
-    }
-}
 
 /// What can fail, and until when it does.
 struct Faults {
@@ -472,4 +175,95 @@ async fn a_standby_is_active_soon_after_a_death() {
         let took = killed_at.elapsed();
         assert!((ms(1_900)..=ms(3_500)).contains(&took), "{took:?}");
     }
+}
+
+/// Whether the database loses its newest commits in [`fail_over`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Promoted {
+    WithAll,
+    WithOlderRecord,
+    WithoutRecord,
+}
+
+/// The database and the active invalidator die together, and a replica is promoted. Returns the table, and the standby
+/// that has seen the newest record.
+async fn fail_over(promoted: Promoted, first_failing_percent: u32) -> (Arc<Table>, Node) {
+    let table = Table::new(fastrand::Rng::with_seed(7), Ignored::Nothing);
+    let [mut one, mut two] = [Node::new("one"), Node::new("two")];
+    two.on_position_lost = OnPositionLost::Flush;
+    one.start(&table);
+    fakes::until("it is active", || one.is_active()).await;
+    two.start(&table);
+    table.database.commit(&["before"], ms(0));
+    fakes::until("the position is saved", || table.position() == 1).await;
+    let older = table.record();
+    table.database.commit(&["k"], ms(0));
+    fakes::until("it is saved", || table.position() == 2).await;
+    // The standby looks at the record.
+    sleep(ms(300)).await;
+    one.kill().await;
+    match promoted {
+        Promoted::WithAll => {}
+        Promoted::WithOlderRecord => table.go_back(older, 1),
+        Promoted::WithoutRecord => table.go_back(None, 1),
+    }
+    table.database.state().failing_percent = first_failing_percent;
+    fakes::until("the standby is active", || two.is_active()).await;
+    (table, two)
+}
+
+/// A read the commit that changes `k`, deleted it, and a reader filled it again. The promoted replica has neither that
+/// commit nor the last renewals: the standby went on from an older position, saw no loss, and `k` kept a value that the
+/// database no longer has.
+#[tokio::test(start_paused = true)]
+async fn a_record_that_goes_back_is_a_loss_of_every_position() {
+    for (promoted, flushes) in [(Promoted::WithAll, 0), (Promoted::WithOlderRecord, 1), (Promoted::WithoutRecord, 1)] {
+        let (table, _two) = fail_over(promoted, 0).await;
+        fakes::until("the cluster is flushed", || table.cluster.state().flushes == flushes).await;
+        table.database.commit(&["after"], ms(0));
+        fakes::until("it goes on", || table.cluster.deletes_of("after") == 1).await;
+        let end = table.database.state().commits.len();
+        fakes::until("the position is saved", || table.position() == end).await;
+        assert_eq!(table.cluster.state().flushes, flushes, "{promoted:?}: once");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_was_not_acted_on_is_found_by_the_next_one_and_once() {
+    let (table, mut two) = fail_over(Promoted::WithOlderRecord, 100).await;
+    two.kill().await;
+    assert_eq!(table.cluster.state().flushes, 0);
+    table.database.state().failing_percent = 0;
+    for _ in 0..2 {
+        // It has seen nothing of what was before.
+        let mut next = Node::new("next");
+        next.on_position_lost = OnPositionLost::Flush;
+        next.start(&table);
+        let key = format!("after:{}", table.database.state().commits.len());
+        table.database.commit(&[&key], ms(0));
+        fakes::until("it is active", || next.is_active()).await;
+        let end = table.database.state().commits.len();
+        fakes::until("the position is saved", || table.position() == end).await;
+        next.kill().await;
+        assert_eq!(table.cluster.state().flushes, 1);
+    }
+}
+
+/// An invalidator that hung meets a loss that is marked already: it took the mark for its own, and went on to create the
+/// slot again beside the active one.
+#[tokio::test(start_paused = true)]
+async fn a_mark_that_is_stored_already_is_not_confirmed_to_one_that_was_replaced() {
+    let table = Table::new(fastrand::Rng::with_seed(3), Ignored::Nothing);
+    let (statistics, random) = (Statistics::new(["a"]), || 1);
+    let standby = |name: &str| Standby::new(table.store(), name.into(), statistics.election.clone(), random);
+    let one = standby("one").wait_until_active().await;
+    let marks = SharedMarks(one.clone());
+    let loss = SpoolMarksState { losses: 1, is_starting: false };
+    tokio::select! {
+        () = one.hold() => panic!("it is active"),
+        saved = marks.save(loss) => saved.expect("it is stored"),
+    }
+    let _two = standby("two").wait_until_active().await;
+    let ((), saved) = tokio::join!(one.hold(), marks.save(loss));
+    assert!(saved.is_err(), "another one is active");
 }

@@ -18,12 +18,15 @@
 //! * Two may deliver for a moment: one that hung and resumes has not read the record yet. Deletes are idempotent; it
 //!   saves nothing, and steps down at its next renewal.
 //! * An active invalidator that cannot reach the record delivers, and saves nothing.
+//! * A record that goes back shows that the database has lost commits. If its holder does not renew it, those that it had
+//!   read may be among them: the standby that replaces it marks the position of each cluster as lost.
 //! * One write a second at most, however busy the database is: the write is itself a commit, which moves the positions.
 //!
 //! | file | |
 //! |---|---|
 //! | `record.rs` | the record, and the interface of what stores it |
 //! | `standby.rs` | a standby: waits until it is active |
+//! | `seen_record.rs` | what a standby has seen of the record, and whether that went back |
 //! | `term.rs` | the time that an invalidator is active: renewals, saves, the end |
 //! | `shared_positions.rs` | saves of a pipeline and marks of the spool, as parts of the next renewal |
 //! | `mysql.rs`, `postgres.rs` | the record in a table |
@@ -33,6 +36,7 @@ mod location;
 mod mysql;
 mod postgres;
 mod record;
+mod seen_record;
 mod shared_positions;
 mod standby;
 mod term;

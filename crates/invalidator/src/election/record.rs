@@ -3,7 +3,10 @@
 use crate::{Position, pipeline::positions::SavedPosition};
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// The table that has the record.
 pub const TABLE: &str = "lookaside_invalidator";
@@ -35,6 +38,9 @@ pub struct ElectionRecord {
 pub struct SharedState {
     /// By cluster: all deletes up to here have been acknowledged.
     pub positions: BTreeMap<String, SavedPosition>,
+    /// Clusters with a position that says too little: an active invalidator had read more, and the database has lost what
+    /// it saved then. Each is one until it has a new position.
+    pub lost: BTreeSet<String>,
     /// PostgreSQL: how many losses of the slot's position were met.
     pub losses: u64,
     /// PostgreSQL: whether an invalidator was about to create the slot. Means nothing once there is a position.
@@ -68,6 +74,8 @@ struct StateText {
     #[serde(default)]
     starting: bool,
     clusters: BTreeMap<String, PositionText>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    lost: BTreeSet<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -83,8 +91,13 @@ impl SharedState {
             let text = PositionText { log: saved.log_identity.clone(), position: saved.position.0.clone() };
             (cluster.clone(), text)
         });
-        let text =
-            StateText { format: FORMAT, losses: self.losses, starting: self.is_starting, clusters: clusters.collect() };
+        let text = StateText {
+            format: FORMAT,
+            losses: self.losses,
+            starting: self.is_starting,
+            clusters: clusters.collect(),
+            lost: self.lost.clone(),
+        };
         serde_json::to_string(&text).expect("text and numbers can be written as JSON")
     }
 
@@ -105,7 +118,12 @@ impl SharedState {
         let positions = text.clusters.into_iter().map(|(cluster, text)| {
             (cluster, SavedPosition { log_identity: text.log, position: Position(text.position) })
         });
-        Ok(SharedState { positions: positions.collect(), losses: text.losses, is_starting: text.starting })
+        Ok(SharedState {
+            positions: positions.collect(),
+            lost: text.lost,
+            losses: text.losses,
+            is_starting: text.starting,
+        })
     }
 }
 
@@ -117,7 +135,7 @@ mod tests {
     fn state_is_read_as_it_is_written() {
         let saved = SavedPosition { log_identity: "mysql:1\"'\\".into(), position: Position("a:1-5".into()) };
         let positions = [("one".to_owned(), saved)].into();
-        let state = SharedState { positions, losses: 2, is_starting: true };
+        let state = SharedState { positions, lost: ["one".to_owned()].into(), losses: 2, is_starting: true };
         assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
     }
 

@@ -9,6 +9,9 @@ use crate::{
 use lookaside_routing::BoxFuture;
 use std::sync::Arc;
 
+const RECORD_WENT_BACK: &str = "the database has lost what the active invalidator had saved: it is a replica that had \
+                                received less";
+
 /// The position of one cluster.
 pub struct SharedPositions {
     term: Arc<Term>,
@@ -39,10 +42,18 @@ impl PositionStore for SharedPositions {
         })
     }
 
+    fn loss(&self) -> Option<String> {
+        self.term.state().lost.contains(&self.cluster).then(|| RECORD_WENT_BACK.to_owned())
+    }
+
     fn save(&self, position: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
             let cluster = self.cluster.clone();
-            let saved = self.term.save(|state| drop(state.positions.insert(cluster, position))).await;
+            let saved = self.term.save(|state| {
+                state.lost.remove(&cluster);
+                state.positions.insert(cluster, position);
+            });
+            let saved = saved.await;
             saved.map_err(|error| PositionError::NotShared { why: error.0 })
         })
     }

@@ -2,9 +2,11 @@
 
 use super::{
     record::{ElectionRecord, RecordError, RecordStore, RecordVersion},
+    seen_record::SeenRecord,
     term::Term,
 };
 use crate::observe::{election_stats::ElectionStatistics, log_throttle};
+use lookaside_sync::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
@@ -20,6 +22,7 @@ pub struct Standby {
     name: String,
     statistics: Arc<ElectionStatistics>,
     random: fn() -> u64,
+    seen: Mutex<SeenRecord>,
 }
 
 /// A version of the record, and since when it has been read without interruption.
@@ -36,7 +39,7 @@ impl Standby {
         statistics: Arc<ElectionStatistics>,
         random: fn() -> u64,
     ) -> Standby {
-        Standby { store, name, statistics, random }
+        Standby { store, name, statistics, random, seen: Mutex::default() }
     }
 
     /// Waits until this invalidator is active. May be dropped: a record that it stored nevertheless expires.
@@ -81,11 +84,13 @@ impl Standby {
     ) -> Result<Option<ElectionRecord>, RecordError> {
         let found = self.store.read().await?;
         let now = Instant::now();
+        if let Some(record) = found.as_ref().filter(|record| record.version.holder == holder) {
+            // It was stored, and the reply to that was lost.
+            self.seen.lock().replace(record.clone());
+            return Ok(found);
+        }
+        self.seen.lock().observe(found.as_ref());
         if let Some(record) = &found {
-            if record.version.holder == holder {
-                // It was stored, and the reply to that was lost.
-                return Ok(found);
-            }
             let seen = unchanged.take_if(|seen| seen.version == record.version);
             let seen =
                 unchanged.insert(seen.unwrap_or(UnchangedRecord { version: record.version.clone(), since: now }));
@@ -93,12 +98,12 @@ impl Standby {
                 return Ok(None);
             }
         }
-        let expected = found.as_ref().map(|record| &record.version);
-        let version =
-            RecordVersion { holder: holder.to_owned(), counter: expected.map_or(0, |version| version.counter) + 1 };
-        let state = found.as_ref().map(|record| record.state.clone()).unwrap_or_default();
-        let record = ElectionRecord { version, state };
-        let is_replaced = self.store.replace(expected, &record).await?;
+        let (counter, state) = self.seen.lock().next(found.as_ref());
+        let record = ElectionRecord { version: RecordVersion { holder: holder.to_owned(), counter }, state };
+        let is_replaced = self.store.replace(found.as_ref().map(|record| &record.version), &record).await?;
+        if is_replaced {
+            self.seen.lock().replace(record.clone());
+        }
         Ok(is_replaced.then_some(record))
     }
 }

@@ -146,17 +146,12 @@ impl Term {
         self.end();
     }
 
-    /// Changes what is to be stored, and waits until it is.
+    /// Changes what is to be stored, and waits until it is: for a renewal that begins after this, also if the same is
+    /// stored already. Another invalidator may be active, and nothing but a renewal shows that.
     pub(super) async fn save(&self, change: impl FnOnce(&mut SharedState)) -> Result<(), RecordError> {
         let number = {
             let mut contents = self.contents.lock();
             change(&mut contents.wanted);
-            if contents.wanted == contents.stored {
-                return match *self.progress.borrow() {
-                    Some(_) => Ok(()),
-                    None => Err(not_active()),
-                };
-            }
             contents.changes += 1;
             contents.changes
         };
@@ -174,8 +169,8 @@ impl Term {
         loop {
             let due_in = due_at.saturating_duration_since(Instant::now());
             let has_change = || {
-                let contents = self.contents.lock();
-                contents.wanted != contents.stored
+                let stored = *self.progress.borrow();
+                stored.is_some_and(|stored| stored < self.contents.lock().changes)
             };
             if due_in.is_zero() || (self.is_closing.load(Relaxed) && has_change()) {
                 return;

@@ -122,15 +122,17 @@ impl LogReader {
         }
         let mut from = saved.as_ref().map(|saved| saved.position.clone());
         let mut log_identity = saved.map(|saved| saved.log_identity);
+        let mut loss = self.positions.loss();
         let (mut delay, mut loss_delay) = (RETRY_DELAY_MIN, LossDelay::default());
         let (mut failure_throttle, mut start_throttle) = (log_throttle(), log_throttle());
         loop {
             let from_before = from.clone();
-            let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &mut start_throttle).await;
+            let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &loss, &mut start_throttle).await;
             if let ReadStop::PositionLost(error) = stop {
                 let why = error.to_string();
                 match self.recover_lost_position(error, &log_identity, &mut from).await {
                     Ok(()) => {
+                        loss = None;
                         self.statistics.set_state(PipelineState::SourceFailing(why));
                         sleep(loss_delay.next(Instant::now())).await;
                         continue;
@@ -158,11 +160,13 @@ impl LogReader {
         }
     }
 
-    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to.
+    /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` says why
+    /// deletes after that are lost; `None` if they are not, as far as is known.
     async fn read_source(
         &self,
         log_identity: &mut Option<String>,
         from: &mut Option<Position>,
+        loss: &Option<String>,
         start_throttle: &mut LogThrottle<Instant>,
     ) -> Result<Infallible, ReadStop> {
         let actual = self.log.identity().await?;
@@ -178,6 +182,9 @@ impl LogReader {
             let cluster = &self.statistics.name;
             tracing::warn!(cluster, log = actual, former = *saved, "another server continues the commit log");
             saved.clone_from(&actual);
+        }
+        if let (Some(why), Some(position)) = (loss, &*from) {
+            return Err(SourceError::PositionLost { position: position.clone(), why: why.clone() }.into());
         }
         let start = from.clone().map_or_else(|| self.start.clone(), Start::At);
         let mut opened = self.log.open(&start).await?;

@@ -39,6 +39,12 @@ pub trait PositionStore: Send + Sync {
     /// The position that an earlier run saved; `None` on the first start.
     fn load(&self) -> BoxFuture<'_, Result<Option<SavedPosition>, PositionError>>;
 
+    /// Why deletes after the position that an earlier run saved are lost, though the log may have all that follows it; `None`
+    /// if they are not. So it stays until a position is saved. `None` by default.
+    fn loss(&self) -> Option<String> {
+        None
+    }
+
     /// Replaces the saved position. Once this returns, a crash cannot bring the old one back.
     fn save(&self, position: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>>;
 }

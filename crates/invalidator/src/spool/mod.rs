@@ -353,8 +353,12 @@ impl Spool {
         }
     }
 
-    /// Lets the log end before what will not be read again.
+    /// Lets the log end before what will not be read again. With a standby that is nothing while a loss is being recorded:
+    /// what clusters have acknowledged is from before it, and the log may have those positions again.
     fn release_log(&self) {
+        if self.marks.is_some() && self.is_orphan() {
+            return;
+        }
         let released = {
             let state = self.state.lock();
             match &self.marks {

@@ -58,6 +58,31 @@ impl Server {
         server
     }
 
+    /// Starts a physical standby of `primary`, which receives its log asynchronously.
+    pub async fn start_standby_of(primary: &Server) -> Server {
+        let dir = TempDir::new().expect("a temporary directory");
+        own_by_server(dir.path());
+        let output = as_user(Command::new(program("pg_basebackup")))
+            .env("PGPASSWORD", PASSWORD)
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-p", &primary.port.to_string()])
+            .args(["-R", "--checkpoint=fast", "--no-sync", "-D"])
+            .arg(dir.path().join("data"))
+            .output()
+            .unwrap_or_else(|error| panic!("pg_basebackup {MISSING}: {error}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let port = free_port();
+        let child = spawn(dir.path(), port, &[]);
+        let mut server = Server { child, dir, port, arguments: Vec::new() };
+        server.wait_ready().await;
+        server
+    }
+
+    /// A fast shutdown.
+    pub fn stop(&mut self) {
+        let _ = Command::new("kill").arg("-INT").arg(self.child.id().to_string()).status();
+        self.child.wait().expect("the server is ours");
+    }
+
     /// Sends SIGKILL to the server and waits for the end of it.
     pub fn kill(&mut self) {
         self.child.kill().expect("the server is ours");

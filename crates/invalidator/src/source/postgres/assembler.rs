@@ -17,6 +17,7 @@ use super::{
     lsn::{Lsn, time_of},
     pgoutput::{Change, ColumnValue, Malformed, Relation, Row},
     row_tables::{LoggedRows, RowTables},
+    timeline::Timelines,
 };
 use crate::{
     Commit, keys,
@@ -66,6 +67,7 @@ pub(super) struct Assembler {
     open: Option<OpenTransaction>,
     /// All transactions that were committed before this have been read.
     read: Lsn,
+    timelines: Timelines,
     ready: VecDeque<Commit>,
     /// The transactions with keys that were read since [`Assembler::take_xids`].
     xids: BTreeSet<u32>,
@@ -80,13 +82,14 @@ struct OpenTransaction {
 }
 
 impl Assembler {
-    pub fn new(outbox_table: &str, row_rules: Arc<RowRules>, from: Lsn) -> Assembler {
+    pub fn new(outbox_table: &str, row_rules: Arc<RowRules>, from: Lsn, timelines: Timelines) -> Assembler {
         Assembler {
             outbox_table: outbox_table.to_owned(),
             outbox: BTreeMap::new(),
             row_tables: RowTables::new(row_rules),
             open: None,
             read: from,
+            timelines,
             ready: VecDeque::new(),
             xids: BTreeSet::new(),
             rejected: 0,
@@ -97,6 +100,15 @@ impl Assembler {
     /// All transactions that were committed before this have been read.
     pub fn read(&self) -> Lsn {
         self.read
+    }
+
+    /// The timelines of the log that is read from now on.
+    pub fn set_timelines(&mut self, timelines: Timelines) {
+        self.timelines = timelines;
+    }
+
+    pub fn timelines(&self) -> &Timelines {
+        &self.timelines
     }
 
     pub fn ready(&mut self) -> &mut VecDeque<Commit> {
@@ -147,7 +159,11 @@ impl Assembler {
         self.row_tables.add_unlogged_change(rule, change, &mut keys);
         if !keys.is_empty() {
             keys::sort_and_dedup(&mut keys);
-            self.ready.push_back(Commit { position: self.read.position(), keys, committed_at: found_at });
+            self.ready.push_back(Commit {
+                position: self.timelines.position(self.read).position(),
+                keys,
+                committed_at: found_at,
+            });
         }
     }
 
@@ -263,7 +279,7 @@ impl Assembler {
         }
         self.xids.insert(xid);
         let keys = keys.into_iter().collect();
-        self.ready.push_back(Commit { position: self.read.position(), keys, committed_at });
+        self.ready.push_back(Commit { position: self.timelines.position(self.read).position(), keys, committed_at });
     }
 }
 
@@ -281,7 +297,7 @@ mod tests {
 
     fn fed_with_rules(rules: &str, messages: &[Bytes]) -> Assembler {
         let rules = if rules.is_empty() { Rules::default() } else { Rules::parse(rules).expect("valid") };
-        let mut assembler = Assembler::new("lookaside_outbox", RowRules::new(rules), Lsn(1));
+        let mut assembler = Assembler::new("lookaside_outbox", RowRules::new(rules), Lsn(1), Timelines::default());
         for message in messages {
             assert!(assembler.row_tables().needed_types().is_empty(), "built-in types are known");
             assembler.feed(message.clone()).expect("a good message");
@@ -342,7 +358,7 @@ mod tests {
     #[test]
     fn changes_outside_of_a_transaction_are_refused() {
         for messages in [vec![commit(1)], vec![begin(1), begin(2)], vec![message(true, "lookaside", "k")]] {
-            let mut assembler = Assembler::new("t", Arc::default(), Lsn(1));
+            let mut assembler = Assembler::new("t", Arc::default(), Lsn(1), Timelines::default());
             assert!(messages.into_iter().any(|message| assembler.feed(message).is_err()));
         }
     }
@@ -420,7 +436,7 @@ mod tests {
     #[test]
     fn rules_that_are_loaded_later_know_the_tables_that_were_described() {
         let rules = RowRules::new(Rules::default());
-        let mut assembler = Assembler::new("t", rules.clone(), Lsn(1));
+        let mut assembler = Assembler::new("t", rules.clone(), Lsn(1), Timelines::default());
         for message in [begin(7), relation(5, "users", &["id", "email"]), insert(5, &["1", "a"]), commit(9)] {
             assembler.feed(message).expect("good");
         }

@@ -33,15 +33,46 @@ impl Lsn {
         }
     }
 
-    pub(super) fn of_position(position: &Position) -> Result<Lsn, SourceError> {
-        Lsn::parse(&position.0).ok_or_else(|| SourceError::Unusable {
-            why: format!("a position in PostgreSQL's log is like 16/B374D848, not {:?}", position.0),
-        })
-    }
-
+    /// The position of which nothing else is known.
     pub(super) fn position(self) -> Position {
         Position(self.to_string())
     }
+}
+
+/// A position and the timeline that it is on: `16/B374D848@2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogPosition {
+    pub lsn: Lsn,
+    /// `None` if it is unknown, as in what earlier versions have saved: `16/B374D848`.
+    pub timeline: Option<u32>,
+}
+
+impl LogPosition {
+    pub fn parse(position: &Position) -> Option<LogPosition> {
+        let (lsn, timeline) = match position.0.split_once('@') {
+            Some((lsn, timeline)) => (lsn, Some(timeline.parse().ok().filter(|_| !timeline.starts_with('+'))?)),
+            None => (position.0.as_str(), None),
+        };
+        Some(LogPosition { lsn: Lsn::parse(lsn)?, timeline })
+    }
+
+    pub fn of_position(position: &Position) -> Result<LogPosition, SourceError> {
+        LogPosition::parse(position).ok_or_else(|| SourceError::Unusable {
+            why: format!("a position in PostgreSQL's log is like 16/B374D848@1, not {:?}", position.0),
+        })
+    }
+
+    pub fn position(self) -> Position {
+        Position(match self.timeline {
+            Some(timeline) => format!("{}@{timeline}", self.lsn),
+            None => self.lsn.to_string(),
+        })
+    }
+}
+
+/// The place of `position` in the log, whatever its timeline is.
+pub(super) fn lsn_of(position: &Position) -> Option<Lsn> {
+    LogPosition::parse(position).map(|position| position.lsn)
 }
 
 impl fmt::Display for Lsn {
@@ -75,6 +106,18 @@ mod tests {
             assert_eq!(Lsn::parse(text), None, "{text}");
         }
         assert!(Lsn::parse("1/0") > Lsn::parse("0/FFFFFFFF"));
+    }
+
+    #[test]
+    fn a_position_with_its_timeline_is_written_as_it_is_read() {
+        for (text, timeline) in [("16/B374D848@2", Some(2)), ("16/B374D848", None)] {
+            let position = Position(text.into());
+            let parsed = LogPosition::parse(&position).expect("a position");
+            assert_eq!((parsed.position(), parsed.timeline, parsed.lsn), (position, timeline, Lsn(0x16_b374_d848)));
+        }
+        for text in ["16/B374D848@", "@2", "16/B374D848@+2", "16/B374D848@2@3", "16/B374D848@x"] {
+            assert_eq!(LogPosition::parse(&Position(text.into())), None, "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The source uses two connections: the log arrives message by message on one, the gate queries the other.
 //!
 //! ```text
-//! connection.rs -> replication_stream.rs -> pgoutput.rs -> assembler.rs -> commits
+//! connection.rs -> replication_stream.rs -> log_stream.rs -> pgoutput.rs -> assembler.rs -> commits
 //!
 //! tls.rs, setup.rs     login, the SQL that prepares a database
 //! slot.rs              settings of the server, the replication slot
@@ -13,6 +13,7 @@
 //! catalogue.rs, catalogue_reader.rs, coverage.rs   types; changes of tables that the log does not have
 //! rule_check.rs        rules that the database does not fit
 //! standby.rs           refuses to be a synchronous standby
+//! timeline.rs          whether a promoted standby continues the log of its primary
 //! legacy_slots.rs      slots of versions that had one for each cluster
 //! ```
 //!
@@ -34,6 +35,7 @@ mod connection;
 mod coverage;
 mod gate;
 mod legacy_slots;
+mod log_stream;
 mod lsn;
 mod options;
 mod pgoutput;
@@ -43,13 +45,14 @@ mod rule_check;
 mod setup;
 mod slot;
 mod standby;
+mod timeline;
 mod tls;
 mod transactions;
 
 pub use assembler::{Anomalies, MESSAGE_PREFIX};
 pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
-use options::HEARTBEATS_MISSED_MAX;
+use lsn::{LogPosition, lsn_of};
 pub use options::PostgresOptions;
 pub use rule_check::check_rules;
 pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
@@ -59,6 +62,7 @@ use assembler::Assembler;
 use catalogue_reader::CatalogueReader;
 use connection::{OBJECT_IN_USE, protocol_error};
 use coverage::Coverage;
+use log_stream::{LogStream, STATUS_INTERVAL};
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -70,14 +74,12 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
-use tokio::time::{Instant, timeout, timeout_at};
+use timeline::Timelines;
+use tokio::time::Instant;
 
 /// The most messages that one call of [`Source::next`] reads before it returns.
 const MESSAGES_OF_NEXT_MAX: usize = 10_000;
-/// How often the confirmed position is sent, and how often a position without commits is returned.
-const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One slot of one server's log.
 pub struct PostgresLog {
@@ -134,11 +136,11 @@ impl CommitLog for PostgresLog {
     }
 
     fn covers(&self, position: &Position, other: &Position) -> bool {
-        matches!((Lsn::parse(&position.0), Lsn::parse(&other.0)), (Some(position), Some(other)) if position >= other)
+        matches!((lsn_of(position), lsn_of(other)), (Some(position), Some(other)) if position >= other)
     }
 
     fn distance(&self, from: &Position, to: &Position) -> LogDistance {
-        let ends = Lsn::parse(&from.0).zip(Lsn::parse(&to.0));
+        let ends = lsn_of(from).zip(lsn_of(to));
         LogDistance { transactions: None, bytes: ends.map(|(from, to)| to.0.saturating_sub(from.0)) }
     }
 
@@ -150,7 +152,7 @@ impl CommitLog for PostgresLog {
     }
 
     fn release(&self, position: &Position) {
-        if let Some(position) = Lsn::parse(&position.0) {
+        if let Some(position) = lsn_of(position) {
             self.released.fetch_max(position.0, Relaxed);
         }
     }
@@ -182,14 +184,6 @@ pub struct PostgresSource {
     anomalies: Anomalies,
 }
 
-/// The stream of the log, and when its server was last heard of.
-struct LogStream {
-    stream: ReplicationStream,
-    received_at: Instant,
-    asked_at: Instant,
-    status_at: Instant,
-}
-
 impl PostgresSource {
     /// Logs in, checks the settings of the server, and looks up `start`. Reading starts with the first call of
     /// [`Source::next`].
@@ -203,11 +197,11 @@ impl PostgresSource {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
-        let from = server.start_position(&mut connection, &mut queries, options, start).await?;
+        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
-        let mut assembler = Assembler::new(&options.outbox_table, options.row_rules.clone(), from);
+        let mut assembler = Assembler::new(&options.outbox_table, options.row_rules.clone(), from, timelines);
         for (rule, change) in coverage.lock().unsaved(from) {
             assembler.add_unlogged_change(rule, change, wall_clock());
         }
@@ -237,7 +231,11 @@ impl PostgresSource {
 
     /// Everything up to here was returned by [`Source::next`]; at first, where reading starts.
     pub fn position(&self) -> Position {
-        self.returned.0.position()
+        self.position_of(self.returned.0)
+    }
+
+    fn position_of(&self, lsn: Lsn) -> Position {
+        self.assembler.timelines().position(lsn).position()
     }
 
     /// How many invalid keys (too long, or with white space) were ignored.
@@ -252,8 +250,12 @@ impl PostgresSource {
 
     async fn open_stream(&mut self) -> Result<(), SourceError> {
         if self.stream.is_none() {
-            let connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
-            let command = self.server.start_command(&self.options, self.assembler.read());
+            let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
+            let read = self.assembler.read();
+            // This connection may lead to another server than the last one did.
+            let timelines = Timelines::read(&mut connection, self.assembler.timelines().position(read)).await?;
+            self.assembler.set_timelines(timelines);
+            let command = self.server.start_command(&self.options, read);
             let stream = match ReplicationStream::start(connection, &command).await {
                 Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
                     let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
@@ -267,8 +269,7 @@ impl PostgresSource {
                 started => started?,
             };
             self.check_confirmed().await?;
-            let now = Instant::now();
-            self.stream = Some(LogStream { stream, received_at: now, asked_at: now, status_at: now });
+            self.stream = Some(LogStream::new(stream));
         }
         Ok(())
     }
@@ -336,7 +337,7 @@ impl PostgresSource {
                     self.assembler.advance(end);
                     if is_reply_requested {
                         let read = self.assembler.read();
-                        log.stream.send_status(read, confirmed, (self.wall_clock)(), false).await?;
+                        log.send_status(read, confirmed, &self.wall_clock).await?;
                     }
                 }
             }
@@ -349,7 +350,7 @@ impl PostgresSource {
             if !self.assembler.row_tables().needed_types().is_empty() {
                 return Ok(());
             }
-            match log.stream.read_ready()? {
+            match log.read_ready()? {
                 Some(more) => message = more,
                 None => return Ok(()),
             }
@@ -366,7 +367,7 @@ impl PostgresSource {
         }
         let position = match self.assembler.ready().is_empty() {
             // The remaining commits are returned later, and so is the position after them.
-            false => Lsn::parse(&commits.last()?.position.0)?,
+            false => lsn_of(&commits.last()?.position)?,
             true => self.assembler.read(),
         };
         let (returned, at) = self.returned;
@@ -374,7 +375,7 @@ impl PostgresSource {
             return None;
         }
         self.returned = (position, Instant::now());
-        Some(Commits { commits, position: position.position() })
+        Some(Commits { commits, position: self.position_of(position) })
     }
 
     /// Closes the connection of the log and drops what was read of an unfinished transaction.
@@ -384,63 +385,8 @@ impl PostgresSource {
         self.anomalies = self.anomalies();
         self.invisible.append(&mut self.assembler.take_xids());
         let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
-        self.assembler = Assembler::new(outbox_table, row_rules, self.returned.0);
-    }
-}
-
-impl LogStream {
-    /// Waits for the next message; returns `None` if there is none at `wait_until`. Meanwhile reports what has been read
-    /// and confirmed, and asks for signs of life.
-    async fn read(
-        &mut self,
-        options: &PostgresOptions,
-        read: Lsn,
-        confirmed: Lsn,
-        wall_clock: &WallClock,
-        wait_until: Option<Instant>,
-    ) -> Result<Option<LogMessage>, SourceError> {
-        loop {
-            let now = Instant::now();
-            if now >= self.status_at + STATUS_INTERVAL {
-                let is_reply_requested = now >= self.asked_at + options.heartbeat;
-                if is_reply_requested {
-                    self.asked_at = now;
-                }
-                self.status_at = now;
-                self.stream.send_status(read, confirmed, wall_clock(), is_reply_requested).await?;
-            }
-            let status_due = self.status_at + STATUS_INTERVAL;
-            let wake_at = wait_until.map_or(status_due, |wait_until| wait_until.min(status_due));
-            if let Ok(message) = timeout_at(wake_at, self.stream.read()).await {
-                self.received_at = Instant::now();
-                return message.map(Some);
-            }
-            if wait_until.is_some_and(|wait_until| Instant::now() >= wait_until) {
-                return Ok(None);
-            }
-            let silence = self.received_at.elapsed();
-            if silence > options.heartbeat * HEARTBEATS_MISSED_MAX + STATUS_INTERVAL {
-                return Err(protocol_error(&format!("the server has been silent for {silence:?}")));
-            }
-        }
-    }
-
-    /// Runs `gate`, and meanwhile reports as [`LogStream::read`] does: the server ends the stream of a silent reader.
-    async fn report_during(
-        &mut self,
-        gate: impl Future<Output = Result<(), SourceError>>,
-        read: Lsn,
-        confirmed: Lsn,
-        wall_clock: &WallClock,
-    ) -> Result<(), SourceError> {
-        tokio::pin!(gate);
-        loop {
-            if let Ok(passed) = timeout(STATUS_INTERVAL, &mut gate).await {
-                return passed;
-            }
-            // If this fails, so does the next read.
-            let _ = self.stream.send_status(read, confirmed, wall_clock(), false).await;
-        }
+        let timelines = self.assembler.timelines().clone();
+        self.assembler = Assembler::new(outbox_table, row_rules, self.returned.0, timelines);
     }
 }
 
@@ -485,7 +431,7 @@ impl Source for PostgresSource {
             self.invisible.append(&mut self.assembler.take_xids());
             // The position where reading began covers commits that are not read. Later ones stand for those that are.
             let (from, unfinished) = &mut self.opening;
-            let is_opening = *from == Lsn::of_position(position)?;
+            let is_opening = *from == LogPosition::of_position(position)?.lsn;
             let gate = async {
                 if is_opening {
                     gate::wait_until_ended(&mut queries, unfinished).await?;

@@ -9,14 +9,15 @@
 //! | missing | the position is lost, unless an earlier version left a slot ([`legacy_slots`]) | created | created |
 //! | invalidated: the log it needs was removed | the position is lost | replaced | replaced |
 //! | confirmed beyond the saved position | the position is lost | the end of the log | the confirmed position |
-//! | of a log that ends before the saved position: a promoted standby | the position is lost | | |
+//! | of a log that ends before the saved position, or whose [timeline](timeline) left the position's before it: a promoted standby | the position is lost | | |
 
 use super::{
     connection::{PostgresConnection, QueryError, Row, protocol_error},
     legacy_slots,
-    lsn::Lsn,
+    lsn::{LogPosition, Lsn},
     options::PostgresOptions,
     setup, standby,
+    timeline::Timelines,
     transactions::{self, LOG_EVERY},
 };
 use crate::{SourceError, Start};
@@ -72,8 +73,24 @@ impl Server {
         Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings })
     }
 
-    /// Where reading from `start` begins. Creates or replaces the slot if it may.
+    /// Where reading from `start` begins, and the timelines from there on. Creates or replaces the slot if it may.
     pub async fn start_position(
+        &self,
+        connection: &mut PostgresConnection,
+        queries: &mut PostgresConnection,
+        options: &PostgresOptions,
+        start: &Start,
+    ) -> Result<(Lsn, Timelines), SourceError> {
+        let lsn = self.start_lsn(connection, queries, options, start).await?;
+        let timeline = match start {
+            Start::At(position) => LogPosition::of_position(position)?.timeline,
+            Start::Now | Start::Earliest => None,
+        };
+        let timelines = Timelines::read(connection, LogPosition { lsn, timeline }).await?;
+        Ok((lsn, timelines))
+    }
+
+    async fn start_lsn(
         &self,
         connection: &mut PostgresConnection,
         queries: &mut PostgresConnection,
@@ -82,7 +99,7 @@ impl Server {
     ) -> Result<Lsn, SourceError> {
         let mut slot = Slot::find(connection, options).await?;
         if let Start::At(position) = start {
-            let from = Lsn::of_position(position)?;
+            let from = LogPosition::of_position(position)?.lsn;
             if slot.is_none() && legacy_slots::copy(queries, options, from).await? {
                 slot = Slot::find(connection, options).await?;
             }
@@ -238,10 +255,10 @@ async fn create_slot(
     Lsn::parse(column(&row, 1)?).ok_or_else(|| protocol_error("a malformed position of a new slot"))
 }
 
-async fn first_row(connection: &mut PostgresConnection, sql: &str) -> Result<Row, SourceError> {
+pub(super) async fn first_row(connection: &mut PostgresConnection, sql: &str) -> Result<Row, SourceError> {
     Ok(connection.query(sql).await?.into_iter().next().unwrap_or_default())
 }
 
-fn column(row: &Row, index: usize) -> Result<&str, SourceError> {
+pub(super) fn column(row: &Row, index: usize) -> Result<&str, SourceError> {
     row.get(index).and_then(Option::as_deref).ok_or_else(|| protocol_error("a column is missing"))
 }

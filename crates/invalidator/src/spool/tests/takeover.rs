@@ -126,6 +126,24 @@ async fn a_loss_that_no_cluster_has_acted_on_is_found_by_the_next_one() {
     assert!(matches!(error, SourceError::PositionLost { .. }), "the other has not acted on it: {error}");
 }
 
+/// What clusters acknowledged of the log before a loss was released from the log after it, which a promoted server
+/// numbers again: the slot was then confirmed beyond what is saved.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_released_while_a_loss_is_being_recorded() {
+    let (mut invalidators, _, _) = started(1 << 30).await;
+    invalidators.fixture.writer.abort();
+    {
+        let mut state = invalidators.fixture.log.state.lock();
+        (state.commits, state.released, state.is_hidden) = (8, 8, true);
+    }
+    invalidators.take_over();
+    until("it is marked", || invalidators.fixture.spool.is_orphan()).await;
+    invalidators.fixture.log.state.lock().released = 0;
+    invalidators.save(0, "4");
+    invalidators.save(1, "4");
+    assert_eq!(invalidators.released(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_lost_its_position_keeps_neither_the_log_nor_the_others() {
     let (mut invalidators, mut one, _two) = started(SPOOL_BYTES_MIN).await;

@@ -1,0 +1,331 @@
+#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Invalidators with production code, over a table with faults.
+
+use super::fakes::{Cluster, Database, FakeLog, ms, wall_clock};
+use lookaside_client::{GatedTask, TaskGate};
+use lookaside_invalidator::{
+    Start,
+    election::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedPositions, Standby},
+    observe::stats::Statistics,
+    pipeline::{OnPositionLost, Options, Pipeline, positions::PositionFile},
+};
+use lookaside_routing::BoxFuture;
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinSet, time::sleep};
+
+pub const CLUSTER: &str = "a";
+
+/// Which part of the expected version a broken database does not compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    Nothing,
+    Counter,
+    Holder,
+}
+
+/// The table, and what was found wrong.
+pub struct Table {
+    pub state: Mutex<TableState>,
+    pub database: Arc<Database>,
+    pub cluster: Arc<Cluster>,
+    pub ignored: Ignored,
+}
+
+pub struct TableState {
+    pub record: Option<ElectionRecord>,
+    pub former_holders: BTreeSet<String>,
+    pub is_away: bool,
+    /// In how many of 100 accesses something goes wrong.
+    pub failing_percent: u32,
+    /// Statements that will be executed later.
+    pub delayed: usize,
+    pub rng: fastrand::Rng,
+    pub violation: Option<String>,
+}
+
+impl Table {
+    pub fn new(rng: fastrand::Rng, ignored: Ignored) -> Arc<Table> {
+        let database = Database::new();
+        let cluster = Cluster::new(&database);
+        let state = TableState {
+            record: None,
+            former_holders: BTreeSet::new(),
+            is_away: false,
+            failing_percent: 0,
+            delayed: 0,
+            rng,
+            violation: None,
+        };
+        Arc::new(Table { state: Mutex::new(state), database, cluster, ignored })
+    }
+
+    pub fn position(&self) -> usize {
+        self.state().record.as_ref().map_or(0, position_of)
+    }
+
+    /// The database as an asynchronous replica has it that takes its place: without its newest commits, and with the
+    /// record `record`.
+    pub fn go_back(&self, record: Option<ElectionRecord>, commits: usize) {
+        self.state().record = record;
+        self.database.state().commits.truncate(commits);
+    }
+
+    /// One process's access.
+    pub fn store(self: &Arc<Self>) -> Arc<dyn RecordStore> {
+        Arc::new(FakeStore(self.clone()))
+    }
+
+    pub fn record(&self) -> Option<ElectionRecord> {
+        self.state().record.clone()
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, TableState> {
+        self.state.lock().expect("no panic while it is held")
+    }
+
+    pub fn execute(&self, expected: Option<&RecordVersion>, record: &ElectionRecord) -> bool {
+        let mut state = self.state();
+        let found = state.record.as_ref().map(|record| &record.version);
+        let is_expected = match (found, expected, self.ignored) {
+            (None, None, _) => true,
+            (Some(found), Some(expected), Ignored::Nothing) => found == expected,
+            (Some(found), Some(expected), Ignored::Counter) => found.holder == expected.holder,
+            (Some(found), Some(expected), Ignored::Holder) => found.counter >= expected.counter,
+            _ => false,
+        };
+        if is_expected {
+            if let Err(violation) = self.check(&state, record) {
+                state.violation.get_or_insert(violation);
+            }
+            let former = state.record.replace(record.clone());
+            let former = former.map(|former| former.version.holder);
+            state.former_holders.extend(former.filter(|former| *former != record.version.holder && !former.is_empty()));
+        }
+        is_expected
+    }
+
+    fn check(&self, state: &TableState, record: &ElectionRecord) -> Result<(), String> {
+        let holder = &record.version.holder;
+        if state.former_holders.contains(holder) {
+            return Err(format!("{holder} renewed after it was replaced"));
+        }
+        let position = position_of(record);
+        let before = state.record.as_ref().map_or(0, position_of);
+        if position < before {
+            return Err(format!("{holder} moved the position back from {before} to {position}"));
+        }
+        let (database, cluster) = (self.database.state(), self.cluster.state());
+        for (number, commit) in database.commits.iter().enumerate().take(position).skip(before) {
+            for key in &commit.keys {
+                if !cluster.deleted.iter().any(|(deleted, at)| deleted == key && *at >= commit.visible_at) {
+                    return Err(format!(
+                        "{holder} saved {position}, and {key} of commit {} was not deleted",
+                        number + 1
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn position_of(record: &ElectionRecord) -> usize {
+    record.state.positions.get(CLUSTER).map_or(0, |saved| saved.position.0.parse().expect("a number"))
+}
+
+/// One process's access to the table.
+struct FakeStore(Arc<Table>);
+
+/// What happens to one access.
+enum Fate {
+    Succeeds,
+    Fails,
+    /// The statement is executed, and its reply is lost.
+    ReplyLost,
+    /// The statement is executed after this time, when its connection was given up.
+    Delayed(Duration),
+}
+
+impl FakeStore {
+    async fn meet(&self) -> Fate {
+        let (latency, fate) = {
+            let state = &mut *self.0.state();
+            let rng = &mut state.rng;
+            let fails = state.failing_percent > 0 && rng.u32(0..100) < state.failing_percent;
+            let latency = if fails { ms(rng.u64(0..2_000)) } else { ms(rng.u64(0..20)) };
+            let fate = match (state.is_away, fails, rng.u32(0..3)) {
+                (true, _, 0) | (false, true, 0) => Fate::Delayed(ms(rng.u64(0..8_000))),
+                (true, _, _) | (false, true, 1) => Fate::Fails,
+                (false, true, _) => Fate::ReplyLost,
+                (false, false, _) => Fate::Succeeds,
+            };
+            (latency, fate)
+        };
+        sleep(latency).await;
+        fate
+    }
+}
+
+fn failure() -> RecordError {
+    RecordError("scripted failure".into())
+}
+
+impl RecordStore for FakeStore {
+    fn read(&self) -> BoxFuture<'_, Result<Option<ElectionRecord>, RecordError>> {
+        Box::pin(async {
+            match self.meet().await {
+                Fate::Succeeds => {
+                    let record = self.0.state().record.clone();
+                    // The reply is under way for a moment.
+                    sleep(ms(1)).await;
+                    Ok(record)
+                }
+                _ => Err(failure()),
+            }
+        })
+    }
+
+    fn replace<'a>(
+        &'a self,
+        expected: Option<&'a RecordVersion>,
+        record: &'a ElectionRecord,
+    ) -> BoxFuture<'a, Result<bool, RecordError>> {
+        Box::pin(async move {
+            match self.meet().await {
+                Fate::Succeeds => {
+                    let is_replaced = self.0.execute(expected, record);
+                    sleep(ms(1)).await;
+                    Ok(is_replaced)
+                }
+                Fate::Fails => Err(failure()),
+                Fate::ReplyLost => {
+                    self.0.execute(expected, record);
+                    Err(failure())
+                }
+                Fate::Delayed(delay) => {
+                    let (table, expected, record) = (self.0.clone(), expected.cloned(), record.clone());
+                    self.0.state().delayed += 1;
+                    // The database executes it, whatever becomes of the process.
+                    tokio::spawn(async move {
+                        sleep(delay).await;
+                        table.execute(expected.as_ref(), &record);
+                        table.state().delayed -= 1;
+                    });
+                    Err(failure())
+                }
+            }
+        })
+    }
+}
+
+/// A process that can hang.
+#[derive(Default)]
+pub struct Gate {
+    is_hung: AtomicBool,
+    waiting: Mutex<Vec<Waker>>,
+}
+
+impl Gate {
+    pub fn set_hung(&self, is_hung: bool) {
+        self.is_hung.store(is_hung, Relaxed);
+        if !is_hung {
+            self.waiting.lock().expect("no panic").drain(..).for_each(Waker::wake);
+        }
+    }
+}
+
+impl TaskGate for Gate {
+    fn poll_running(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.is_hung.load(Relaxed) {
+            return Poll::Ready(());
+        }
+        self.waiting.lock().expect("no panic").push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// One invalidator.
+pub struct Node {
+    pub name: String,
+    pub gate: Arc<Gate>,
+    pub tasks: JoinSet<()>,
+    pub statistics: Arc<Statistics>,
+    pub on_position_lost: OnPositionLost,
+}
+
+static RANDOM: AtomicU64 = AtomicU64::new(0);
+
+impl Node {
+    pub fn new(name: &str) -> Node {
+        Node {
+            name: name.into(),
+            gate: Arc::default(),
+            tasks: JoinSet::new(),
+            statistics: Statistics::new([CLUSTER]),
+            on_position_lost: OnPositionLost::Stop,
+        }
+    }
+
+    /// Starts the process, as the daemon does.
+    pub fn start(&mut self, table: &Arc<Table>) {
+        self.gate = Arc::default();
+        self.statistics = Statistics::new([CLUSTER]);
+        self.statistics.election.enable();
+        let (table, statistics, name) = (table.clone(), self.statistics.clone(), self.name.clone());
+        let on_position_lost = self.on_position_lost;
+        let run = async move {
+            let random = || RANDOM.fetch_add(1, Relaxed);
+            let standby = Standby::new(table.store(), name, statistics.election.clone(), random);
+            loop {
+                let term = standby.wait_until_active().await;
+                let file = PositionFile::new(Path::new("/nonexistent"), CLUSTER);
+                let (_shutdown, shutdown) = watch::channel(false);
+                let pipeline = Pipeline {
+                    log: Arc::new(FakeLog(table.database.clone())),
+                    delivery: table.cluster.clone(),
+                    positions: Arc::new(SharedPositions::new(term.clone(), CLUSTER, file)),
+                    statistics: statistics.clone(),
+                    cluster: 0,
+                    wall_clock: wall_clock(),
+                    options: Options { start: Start::Earliest, on_position_lost, ..Options::default() },
+                };
+                tokio::select! {
+                    () = term.hold() => {}
+                    ended = pipeline.run(shutdown) => panic!("the pipeline ended: {ended:?}"),
+                }
+            }
+        };
+        self.tasks.spawn(GatedTask::new(self.gate.clone(), run));
+    }
+
+    /// Ends its hang, or starts it again.
+    pub fn resume(&mut self, table: &Arc<Table>) {
+        match self.is_running() {
+            true => self.gate.set_hung(false),
+            false => self.start(table),
+        }
+    }
+
+    pub async fn kill(&mut self) {
+        // An aborted task that hangs would not be polled.
+        self.gate.set_hung(false);
+        self.tasks.shutdown().await;
+    }
+
+    pub fn is_running(&self) -> bool {
+        !self.tasks.is_empty()
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.is_running() && self.statistics.election.is_active()
+    }
+}

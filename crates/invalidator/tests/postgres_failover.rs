@@ -1,0 +1,101 @@
+//! A physical standby of a real PostgreSQL takes the place of its primary, with a replication slot of the same name.
+
+mod postgres_server;
+
+use lookaside_invalidator::{Position, SourceError, Start};
+use postgres_server::{Client, END, Server, eventually, keys_of, last_position, own_by_server, read_until};
+use std::fs;
+
+/// Writes two megabytes of log.
+const FILL: &str = "INSERT INTO app SELECT repeat(md5(i::text), 30) FROM generate_series(1, 2000) i";
+
+/// A primary with a table to fill, and its standby.
+async fn pair() -> (Server, Client, Server) {
+    let primary = Server::start(&[]).await;
+    let mut client = primary.set_up().await;
+    client.run("CREATE TABLE app (text text)").await;
+    let standby = Server::start_standby_of(&primary).await;
+    (primary, client, standby)
+}
+
+/// Waits until the standby has replayed all that the primary has flushed.
+async fn wait_replayed(primary: &mut Client, standby: &mut Client) {
+    let end = primary.one("SELECT pg_current_wal_flush_lsn()::text").await;
+    let replayed = format!("SELECT (pg_last_wal_replay_lsn() >= '{end}')::text");
+    eventually("the standby replays it", async || (standby.one(&replayed).await == "true").then_some(())).await;
+}
+
+async fn promote(standby: &Server, client: &mut Client) {
+    standby.promote();
+    let promoted = "SELECT (NOT pg_is_in_recovery())::text";
+    eventually("it is promoted", async || (client.one(promoted).await == "true").then_some(())).await;
+}
+
+/// The standby had received less than was read from the primary, and its log had grown beyond the position before the
+/// invalidator was back: reading went on there, and the deletes of the commits in between were lost in silence.
+#[tokio::test]
+async fn a_standby_that_had_received_less_loses_the_position_however_much_it_has_written_since() {
+    let (primary, mut on_primary, standby) = pair().await;
+    let mut on_standby = standby.client().await;
+    let mut source = primary.source(Start::Now).await;
+    wait_replayed(&mut on_primary, &mut on_standby).await;
+    on_standby.run("ALTER SYSTEM SET primary_conninfo = ''").await;
+    on_standby.run("SELECT pg_reload_conf()").await;
+    let receivers = "SELECT count(*) FROM pg_stat_wal_receiver";
+    eventually("it receives no more", async || (on_standby.one(receivers).await == "0").then_some(())).await;
+    on_primary.run(FILL).await;
+    on_primary.run(END).await;
+    let position = last_position(&read_until(&mut source, "end").await);
+    drop((source, on_primary, primary));
+
+    promote(&standby, &mut on_standby).await;
+    on_standby.run("SELECT pg_create_logical_replication_slot('lookaside', 'pgoutput')").await;
+    on_standby.run("SELECT lookaside_invalidate('skipped')").await;
+    for _ in 0..2 {
+        on_standby.run(FILL).await;
+    }
+    let error = standby.try_source(standby.options(), Start::At(position.clone())).await.err();
+    assert!(matches!(&error, Some(SourceError::PositionLost { why, .. }) if why.contains("timeline")), "{error:?}");
+
+    let mut source = standby.source(Start::Now).await;
+    on_standby.run(END).await;
+    let later = last_position(&read_until(&mut source, "end").await);
+    drop(source);
+    standby.source(Start::At(later)).await;
+}
+
+#[tokio::test]
+async fn a_standby_that_had_received_all_that_was_read_is_read_on() {
+    let (primary, mut on_primary, mut standby) = pair().await;
+    let mut source = primary.source(Start::Now).await;
+    on_primary.run("SELECT lookaside_invalidate('first')").await;
+    let first = last_position(&read_until(&mut source, "first").await);
+    on_primary.run("SELECT lookaside_invalidate('second')").await;
+    wait_replayed(&mut on_primary, &mut standby.client().await).await;
+    drop(source);
+    on_primary.run("CHECKPOINT").await;
+    standby.stop();
+    // As the server does by itself from version 17 on, for slots that were created for it.
+    let slot = "data/pg_replslot/lookaside";
+    fs::create_dir(standby.path(slot)).expect("a directory");
+    own_by_server(&standby.path(slot));
+    let state = format!("{slot}/state");
+    fs::copy(primary.path(&state), standby.path(&state)).expect("the slot is copied");
+    own_by_server(&standby.path(&state));
+    drop((on_primary, primary));
+    standby.restart().await;
+    let mut on_standby = standby.client().await;
+    promote(&standby, &mut on_standby).await;
+    on_standby.run(END).await;
+
+    let mut source = standby.source(Start::At(first.clone())).await;
+    let read = read_until(&mut source, "end").await;
+    assert_eq!(keys_of(&read), ["second", "end"]);
+    drop(source);
+    let (before, after) = (&read[0].position.0, &read[1].position.0);
+    assert!(before.ends_with("@1") && after.ends_with("@2"), "{before} is before the promotion, {after} after it");
+    // What a version saved that did not write down the timeline.
+    let unknown = Position(first.0.split('@').next().expect("a part").into());
+    let mut source = standby.source(Start::At(unknown)).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["second", "end"]);
+}
