@@ -35,6 +35,14 @@ fn guarantees_hold_under_load_and_faults() {
     assert!(sum.outdated.calm_ms > 0 && sum.outdated.any_ms > OUTDATED_MAX.as_millis() as u64, "{sum:?}");
 }
 
+/// Its only router hangs, and then the link to it is cut twice. Deletes must not wait for long after that.
+#[test]
+fn a_router_that_was_out_of_reach_is_used_soon() {
+    let outcome = run(21_768, DisabledGuarantee::Nothing);
+    assert_eq!(outcome.violation, None);
+    assert!(outcome.tally.outdated.calm_ms <= OUTDATED_MAX.as_millis() as u64, "{:?}", outcome.tally);
+}
+
 /// Whether one of ten seeds shows a violation that `is_expected` while a guarantee is disabled.
 fn is_found(disabled: DisabledGuarantee, is_expected: fn(&Violation) -> bool) -> bool {
     (1..=10).any(|seed| run(seed, disabled).violation.as_ref().is_some_and(is_expected))

@@ -103,8 +103,14 @@ fn build_pipeline(daemon: &Daemon<'_>, index: usize, log: Arc<dyn CommitLog>, te
     Pipeline {
         log,
         delivery: Arc::new(
-            connect_routers(&cluster.routers, options.router_timeout_ms, routers, &statistics.clusters()[index])
-                .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
+            connect_routers(
+                &cluster.routers,
+                options.router_timeout_ms,
+                routers,
+                &statistics.clusters()[index],
+                fastrand::u64(..),
+            )
+            .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
         ),
         positions,
         statistics: statistics.clone(),

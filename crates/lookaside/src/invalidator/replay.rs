@@ -111,7 +111,13 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
         let mut probes = JoinSet::new();
         let delivery = (!options.dry_run).then(|| {
             let (routers_of, timeout_ms) = (&options.cluster.routers, options.router_timeout_ms);
-            let delivery = Arc::new(connect_routers(routers_of, timeout_ms, &routers, &statistics.clusters()[0]));
+            let delivery = Arc::new(connect_routers(
+                routers_of,
+                timeout_ms,
+                &routers,
+                &statistics.clusters()[0],
+                fastrand::u64(..),
+            ));
             let watched = delivery.clone();
             probes.spawn(async move { watched.watch_routers().await });
             delivery as Arc<dyn Delivery>

@@ -1,7 +1,7 @@
 //! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
 //! it.
 
-use super::names::{CLUSTERS, RouterName, address, cluster_name};
+use super::names::{CLUSTERS, address, cluster_name};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
     checker::{Checker, OUTDATED_MAX},
@@ -9,17 +9,16 @@ use crate::{
     process::Process,
 };
 use bytes::Bytes;
-use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
 use lookaside_invalidator::{
     Start,
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline,
-        delivery::{DeleteResult, Delivery, Refusal, RouterConnections, RouterDelivery, WaitingRouter},
+        delivery::{DeleteResult, Delivery, Refusal, RouterDelivery, WaitingRouter, connect_routers},
         positions::{PositionError, PositionStore, SavedPosition},
     },
 };
-use lookaside_routing::{BoxFuture, Destination};
+use lookaside_routing::BoxFuture;
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, SystemTime},
@@ -27,6 +26,8 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 
 pub(super) const HOST: &str = "invalidator";
+/// How long a router may take to answer a batch.
+const ROUTER_TIMEOUT_MS: u64 = 1_000;
 
 /// A cluster's position file, which survives the daemon.
 #[derive(Clone, Default)]
@@ -135,19 +136,15 @@ impl SimulatedRegion {
     }
 
     fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
+        let addresses: Vec<String> =
+            self.plan.routers(cluster).map(|router| address(&router.host()).0.to_string()).collect();
         let network = self.network.host(HOST);
-        let tko_trackers = Some(TkoTrackers::new());
-        let connect = |router: RouterName| {
-            let (seed, tko_trackers) = (seed ^ router.index as u64, tko_trackers.clone());
-            let options =
-                DestinationOptions { server_timeout_ms: 1_000, seed, tko_trackers, ..DestinationOptions::default() };
-            Arc::new(TcpDestination::new(address(&router.host()), network.clone(), options)) as Arc<dyn Destination>
-        };
-        let connections = |router: RouterName| RouterConnections { deletes: connect(router), probes: connect(router) };
-        let routers = RouterDelivery::new(
-            self.plan.routers(cluster).map(connections).collect(),
-            network.clone(),
-            statistics.clusters()[cluster].clone(),
+        let routers = connect_routers(
+            &addresses,
+            ROUTER_TIMEOUT_MS,
+            &network,
+            &statistics.clusters()[cluster],
+            seed ^ cluster as u64,
         );
         let log = ClusterLog::new(self.database.clone());
         let delivery = CheckedDelivery {

@@ -18,14 +18,16 @@ const PROBE_TIMEOUT_MS: u64 = 1_000;
 const CONNECT_TIMEOUT_MS: u64 = 500;
 
 /// Delivery through the routers at these addresses, which must reply to a batch within `router_timeout_ms`. Connects
-/// when it is used.
+/// when it is used. `seed` decides the jitter of attempts to connect.
 pub fn connect_routers(
     routers: &[String],
     router_timeout_ms: u64,
     network: &Arc<dyn Network>,
     statistics: &Arc<ClusterStatistics>,
+    seed: u64,
 ) -> RouterDelivery {
-    let connect = |router: &String, timeout_ms: u64, tko_trackers: &Arc<TkoTrackers>| {
+    let mut seeds = fastrand::Rng::with_seed(seed);
+    let mut connect = |router: &String, timeout_ms: u64, tko_trackers: &Arc<TkoTrackers>| {
         let settings = DestinationOptions {
             server_timeout_ms: timeout_ms,
             connect_timeout_ms: Some(timeout_ms.min(CONNECT_TIMEOUT_MS)),
@@ -35,7 +37,7 @@ pub fn connect_routers(
                 probe_max_ms: PROBE_MS_MAX,
                 ..HealthSettings::default()
             },
-            seed: fastrand::u64(..),
+            seed: seeds.u64(..),
             role: DestinationRole::Router,
             ..DestinationOptions::default()
         };
