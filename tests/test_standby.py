@@ -301,7 +301,9 @@ def test_active_that_hangs_and_resumes(region):
     eventually(lambda: active.role() == "standby", "the old one steps down")
     assert "stepping down" in active.log()
     region.finish()
-    assert region.row()[0] == holder and region.row()[1] > counter
+    # It renews once a second, and all that came before may take less.
+    eventually(lambda: region.row()[1] > counter, "the new one renews")
+    assert region.row()[0] == holder
     assert not region.losses()
 
 

@@ -70,7 +70,7 @@ impl SpoolMarks for SharedMarks {
 
     fn save(&self, marks: SpoolMarksState) -> BoxFuture<'_, Result<(), SourceError>> {
         Box::pin(async move {
-            let saved = self.0.save(|state| {
+            let saved = self.0.save_and_renew(|state| {
                 state.losses = marks.losses;
                 state.is_starting = marks.is_starting;
             });

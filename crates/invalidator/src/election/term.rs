@@ -146,15 +146,37 @@ impl Term {
         self.end();
     }
 
-    /// Changes what is to be stored, and waits until it is: for a renewal that begins after this, also if the same is
-    /// stored already. Another invalidator may be active, and nothing but a renewal shows that.
+    /// Changes what is to be stored, and waits until it is. Returns at once if it is stored already, which another
+    /// invalidator that is active now has taken over.
     pub(super) async fn save(&self, change: impl FnOnce(&mut SharedState)) -> Result<(), RecordError> {
+        let number = {
+            let mut contents = self.contents.lock();
+            change(&mut contents.wanted);
+            if contents.wanted == contents.stored {
+                return match *self.progress.borrow() {
+                    Some(_) => Ok(()),
+                    None => Err(not_active()),
+                };
+            }
+            contents.changes += 1;
+            contents.changes
+        };
+        self.wait_until_stored(number).await
+    }
+
+    /// The same, but waits in any case for a renewal that begins after this: nothing else shows that no other invalidator
+    /// is active.
+    pub(super) async fn save_and_renew(&self, change: impl FnOnce(&mut SharedState)) -> Result<(), RecordError> {
         let number = {
             let mut contents = self.contents.lock();
             change(&mut contents.wanted);
             contents.changes += 1;
             contents.changes
         };
+        self.wait_until_stored(number).await
+    }
+
+    async fn wait_until_stored(&self, number: u64) -> Result<(), RecordError> {
         self.wake.notify_one();
         let mut progress = self.progress.subscribe();
         let is_stored = progress.wait_for(|stored| stored.is_none_or(|stored| stored >= number));
