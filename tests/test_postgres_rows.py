@@ -135,6 +135,7 @@ def test_ddl_just_before_a_crash_of_the_invalidator_or_after_it_is_noticed(inval
     """It is not in the log, and the next process had nothing to compare the catalogue with."""
     users.execute("INSERT INTO users VALUES (1, 'a')")
     deleted(router, ["user:1", "user_by_email:a", "users"])
+    eventually((tmp_path / "state" / "seen_tables.json").exists, "the first look is on disk")
     users.execute("ALTER TABLE users ADD bio text")
     invalidator.kill()
     invalidator.start()

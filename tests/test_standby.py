@@ -410,7 +410,7 @@ def test_takeover_while_a_cluster_is_down(region):
 
 
 def test_takeover_repeats_a_change_that_is_not_in_the_log(region, tmp_path):
-    """PostgreSQL's log does not have the TRUNCATE of a partition: the flush was in the memory of the first one alone."""
+    """PostgreSQL's log does not have the TRUNCATE of a partition: the first one alone knew of the flush."""
     if region.database.kind != "postgres":
         pytest.skip("the log of MariaDB and MySQL has the statement")
     parts = "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id)"
@@ -424,6 +424,8 @@ def test_takeover_repeats_a_change_that_is_not_in_the_log(region, tmp_path):
     eventually(active.is_active, f"the first is active: {active.log()}")
     standby = region.add("b", *SHARED, "--rules", rules)
     eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
+    state = "SELECT state FROM lookaside_invalidator"
+    eventually(lambda: '"parts"' in region.database.run(state)[0][0], "the first look is shared")
     for cluster in region.clusters:
         assert cluster.client(30).set("part:1", "old")
     one, two = region.clusters

@@ -102,7 +102,7 @@ async fn ddl_that_no_process_saw_is_found_by_the_next_one() {
         let mut next = Process::start(&server, kept, Start::At(at.clone()), None).await;
         let commits = next.read_to_end(&mut client).await;
         assert_eq!((flushes(&commits), next.rules.statistics.inexpressible.value()), (1, 1), "{ddl}");
-        // Nobody has acknowledged it, so one more finds it, too.
+        // No cluster has acknowledged it, so one more finds it, too.
         let mut next = Process::start(&server, next.kill(), Start::At(at), None).await;
         let commits = next.read_to_end(&mut client).await;
         assert_eq!(flushes(&commits), 1, "again: {ddl}");

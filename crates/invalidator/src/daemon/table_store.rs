@@ -30,7 +30,7 @@ impl TableStore {
         TableStore { file: directory.join(FILE), shared: term.cloned().map(SharedTables) }
     }
 
-    /// What was saved; the file counts until something is shared. Nothing if there is none. Blocks.
+    /// What was saved; the file counts until something is shared. Empty if there is none. Blocks.
     pub fn load(&self) -> Result<SeenTables, String> {
         if let Some(tables) = self.shared.as_ref().and_then(SharedTables::load) {
             return Ok(tables);

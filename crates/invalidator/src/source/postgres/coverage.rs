@@ -20,7 +20,7 @@
 //! * it is emitted at a position that no cluster has saved before, since clusters skip what comes before theirs: looks begin
 //!   when the log has been read up to what was delivered;
 //! * the next source repeats it, unless it is safe on disk;
-//! * until every cluster has saved a later position, the kept digest is the one from before the change, and marked as owed:
+//! * until every cluster has saved a later position, the kept digest is the one from before the change, and marked as pending:
 //!   the next process, or another invalidator, finds the change again, for all clusters. On a database without commits the
 //!   position does not move, so a restart may repeat it although all have acknowledged it.
 //!
@@ -144,9 +144,9 @@ impl Coverage {
     /// Brings what is kept up to date.
     fn keep(&self) {
         let kept = |table: &TableName, seen: &TableCoverage| {
-            let is_owed = self.unacknowledged.iter().any(|found| found.rule.table == *table);
-            let before = self.kept.borrow().get(table).filter(|_| is_owed).cloned();
-            SeenTable { is_owed, ..before.unwrap_or_else(|| seen.digests()) }
+            let is_pending = self.unacknowledged.iter().any(|found| found.rule.table == *table);
+            let before = self.kept.borrow().get(table).filter(|_| is_pending).cloned();
+            SeenTable { is_pending, ..before.unwrap_or_else(|| seen.digests()) }
         };
         let tables: SeenTables = self.seen.iter().map(|(table, seen)| (table.clone(), kept(table, seen))).collect();
         self.kept.send_if_modified(|kept| {
@@ -184,7 +184,7 @@ impl TableCoverage {
         SeenTable {
             schema: self.schema.as_ref().map(|(id, columns)| digest([id.as_str(), columns])),
             partitions: digest(self.partitions.iter().map(String::as_str)),
-            is_owed: false,
+            is_pending: false,
         }
     }
 

@@ -3,7 +3,7 @@
 //! The source uses two connections: the log arrives message by message on one, the gate queries the other.
 //!
 //! ```text
-//! connection.rs -> replication_stream.rs -> pgoutput.rs -> assembler.rs -> commits
+//! connection.rs -> replication_stream.rs, log_stream.rs -> pgoutput.rs -> assembler.rs -> commits
 //!
 //! tls.rs, setup.rs     login, the SQL that prepares a database
 //! slot.rs              settings of the server, the replication slot
@@ -35,6 +35,7 @@ mod connection;
 mod coverage;
 mod gate;
 mod legacy_slots;
+mod log_stream;
 mod lsn;
 mod options;
 mod pgoutput;
@@ -51,7 +52,6 @@ mod transactions;
 pub use assembler::{Anomalies, MESSAGE_PREFIX};
 pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
 pub use lsn::Lsn;
-use options::HEARTBEATS_MISSED_MAX;
 pub use options::PostgresOptions;
 pub use rule_check::check_rules;
 pub use seen_tables::SeenTables;
@@ -62,6 +62,7 @@ use assembler::Assembler;
 use catalogue_reader::CatalogueReader;
 use connection::{OBJECT_IN_USE, protocol_error};
 use coverage::Coverage;
+use log_stream::LogStream;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -75,10 +76,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::{sync::watch, time::Instant};
 
 /// The most messages that one call of [`Source::next`] reads before it returns.
 const MESSAGES_OF_NEXT_MAX: usize = 10_000;
@@ -208,14 +206,6 @@ pub struct PostgresSource {
     anomalies: Anomalies,
 }
 
-/// The stream of the log, and when its server was last heard of.
-struct LogStream {
-    stream: ReplicationStream,
-    received_at: Instant,
-    asked_at: Instant,
-    status_at: Instant,
-}
-
 impl PostgresSource {
     /// Logs in, checks the settings of the server, and looks up `start`. Reading starts with the first call of
     /// [`Source::next`].
@@ -297,8 +287,7 @@ impl PostgresSource {
                 started => started?,
             };
             self.check_confirmed().await?;
-            let now = Instant::now();
-            self.stream = Some(LogStream { stream, received_at: now, asked_at: now, status_at: now });
+            self.stream = Some(LogStream::new(stream));
         }
         Ok(())
     }
@@ -416,62 +405,6 @@ impl PostgresSource {
         self.invisible.append(&mut self.assembler.take_xids());
         let (outbox_table, row_rules) = (&self.options.outbox_table, self.options.row_rules.clone());
         self.assembler = Assembler::new(outbox_table, row_rules, self.returned.0);
-    }
-}
-
-impl LogStream {
-    /// Waits for the next message; returns `None` if there is none at `wait_until`. Meanwhile reports what has been read
-    /// and confirmed, and asks for signs of life.
-    async fn read(
-        &mut self,
-        options: &PostgresOptions,
-        read: Lsn,
-        confirmed: Lsn,
-        wall_clock: &WallClock,
-        wait_until: Option<Instant>,
-    ) -> Result<Option<LogMessage>, SourceError> {
-        loop {
-            let now = Instant::now();
-            if now >= self.status_at + STATUS_INTERVAL {
-                let is_reply_requested = now >= self.asked_at + options.heartbeat;
-                if is_reply_requested {
-                    self.asked_at = now;
-                }
-                self.status_at = now;
-                self.stream.send_status(read, confirmed, wall_clock(), is_reply_requested).await?;
-            }
-            let status_due = self.status_at + STATUS_INTERVAL;
-            let wake_at = wait_until.map_or(status_due, |wait_until| wait_until.min(status_due));
-            if let Ok(message) = timeout_at(wake_at, self.stream.read()).await {
-                self.received_at = Instant::now();
-                return message.map(Some);
-            }
-            if wait_until.is_some_and(|wait_until| Instant::now() >= wait_until) {
-                return Ok(None);
-            }
-            let silence = self.received_at.elapsed();
-            if silence > options.heartbeat * HEARTBEATS_MISSED_MAX + STATUS_INTERVAL {
-                return Err(protocol_error(&format!("the server has been silent for {silence:?}")));
-            }
-        }
-    }
-
-    /// Runs `gate`, and meanwhile reports as [`LogStream::read`] does: the server ends the stream of a silent reader.
-    async fn report_during(
-        &mut self,
-        gate: impl Future<Output = Result<(), SourceError>>,
-        read: Lsn,
-        confirmed: Lsn,
-        wall_clock: &WallClock,
-    ) -> Result<(), SourceError> {
-        tokio::pin!(gate);
-        loop {
-            if let Ok(passed) = timeout(STATUS_INTERVAL, &mut gate).await {
-                return passed;
-            }
-            // If this fails, so does the next read.
-            let _ = self.stream.send_status(read, confirmed, wall_clock(), false).await;
-        }
     }
 }
 

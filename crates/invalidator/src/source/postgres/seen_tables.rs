@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! {"format":1,"tables":[["app","users","9f86d081884c7d65","e3b0c44298fc1c14",false], ...]}
-//!                        schema, name,   table and columns,  partitions,      whether a change is owed
+//!                        schema, name,   table and columns,  partitions,      whether a change is pending
 //! ```
 
 use crate::rules::{TableChange, TableName};
@@ -32,7 +32,7 @@ pub(super) struct SeenTable {
     pub partitions: String,
     /// Whether a change was found since that some cluster has not acknowledged. The table may have become again what it
     /// was, so the digests do not show it.
-    pub is_owed: bool,
+    pub is_pending: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,7 +47,7 @@ impl SeenTable {
             (Some(_), Some(_)) => (self.partitions != present.partitions).then_some(TableChange::Truncate),
             _ => Some(TableChange::Unpublished),
         }
-        .or(self.is_owed.then_some(TableChange::SchemaChange))
+        .or(self.is_pending.then_some(TableChange::SchemaChange))
     }
 }
 
@@ -63,8 +63,8 @@ impl SeenTables {
 
     /// As it is stored.
     pub fn to_json(&self) -> Json {
-        let tables = self.0.iter().map(|(table, SeenTable { schema, partitions, is_owed })| {
-            TableText(table.schema.clone(), table.name.clone(), schema.clone(), partitions.clone(), *is_owed)
+        let tables = self.0.iter().map(|(table, SeenTable { schema, partitions, is_pending })| {
+            TableText(table.schema.clone(), table.name.clone(), schema.clone(), partitions.clone(), *is_pending)
         });
         serde_json::json!({ "format": FORMAT, "tables": tables.collect::<Vec<_>>() })
     }
@@ -81,8 +81,8 @@ impl SeenTables {
         if tables.len() > TABLES_MAX {
             return Err(format!("it has over {TABLES_MAX} tables"));
         }
-        let tables = tables.into_iter().map(|TableText(schema_name, name, schema, partitions, is_owed)| {
-            (TableName { schema: schema_name, name }, SeenTable { schema, partitions, is_owed })
+        let tables = tables.into_iter().map(|TableText(schema_name, name, schema, partitions, is_pending)| {
+            (TableName { schema: schema_name, name }, SeenTable { schema, partitions, is_pending })
         });
         Ok(Some(SeenTables(tables.collect())))
     }
@@ -112,8 +112,8 @@ mod tests {
         TableName { schema: schema.into(), name: name.into() }
     }
 
-    fn seen(schema: Option<&str>, partitions: &str, is_owed: bool) -> SeenTable {
-        SeenTable { schema: schema.map(Into::into), partitions: partitions.into(), is_owed }
+    fn seen(schema: Option<&str>, partitions: &str, is_pending: bool) -> SeenTable {
+        SeenTable { schema: schema.map(Into::into), partitions: partitions.into(), is_pending }
     }
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_in_the_digests_or_owed() {
+    fn a_change_is_seen_in_the_digests_or_pending() {
         use TableChange::{SchemaChange, Truncate, Unpublished};
         let before = seen(Some("s"), "p", false);
         for (present, change) in [
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_tell_lists_apart() {
+    fn digests_of_different_lists_differ() {
         assert_eq!(digest(["1:2", "3:4"]), digest(["1:2", "3:4"]));
         assert_ne!(digest(["1:2", "3:4"]), digest(["1:23:4"]));
         assert_ne!(digest([]), digest([""]));

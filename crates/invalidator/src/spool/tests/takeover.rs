@@ -92,7 +92,7 @@ async fn the_log_is_kept_until_every_cluster_has_saved_its_position() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_log_is_told_what_all_clusters_have_saved_and_what_any_has() {
+async fn the_log_learns_what_all_clusters_have_saved_and_what_any_has() {
     let (mut invalidators, mut one, mut two) = started(1 << 30).await;
     invalidators.fixture.log.commit(8);
     read_to(&mut *one.source, 8).await;
@@ -106,7 +106,7 @@ async fn the_log_is_told_what_all_clusters_have_saved_and_what_any_has() {
     invalidators.take_over();
     invalidators.fixture.open(0).await;
     let delivered = || invalidators.fixture.log.state.lock().delivered == 8;
-    until("it is told of 8, although the spool begins at 3", delivered).await;
+    until("it knows of 8, although the spool begins at 3", delivered).await;
     invalidators.save(0, "8");
     assert_eq!(acknowledged(&invalidators), 3, "the other one has not begun");
 }
