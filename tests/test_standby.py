@@ -411,6 +411,37 @@ def test_takeover_while_a_cluster_is_down(region):
     assert stats(standby.port)["positions_lost"] == "0"
 
 
+def test_takeover_repeats_a_change_that_is_not_in_the_log(region, tmp_path):
+    """PostgreSQL's log does not have the TRUNCATE of a partition: the first one alone knew of the flush."""
+    if region.database.kind != "postgres":
+        pytest.skip("the log of MariaDB and MySQL has the statement")
+    parts = "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id)"
+    region.database.run(parts, "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1)")
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[rule]]\ntable = 'public.parts'\nkeys = ['part:{id}']\notherwise = 'flush-cluster'\n")
+    setup = [PROGRAMS / "lookaside", "invalidator", "setup", "--rules", rules, "--database", region.database.url]
+    done = subprocess.run(setup, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    active = region.add("a", *SHARED, "--rules", rules)
+    eventually(active.is_active, f"the first is active: {active.log()}")
+    standby = region.add("b", *SHARED, "--rules", rules)
+    eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
+    state = "SELECT state FROM lookaside_invalidator"
+    eventually(lambda: '"parts"' in region.database.run(state)[0][0], "the first look is shared")
+    for cluster in region.clusters:
+        assert cluster.client(30).set("part:1", "old")
+    one, two = region.clusters
+    two.router.kill()
+    region.database.run("TRUNCATE parts_1")
+    eventually(lambda: one.client(30).get("part:1") is None, "the other cluster is flushed", 30)
+    active.kill()
+    eventually(lambda: stats(standby.port)["role"] == "active", "the standby is active", 30)
+    two.router.start()
+    two.router.wait_ready(lambda: answers(two.port))
+    eventually(lambda: two.client(30).get("part:1") is None, "the cluster that was down is flushed", 30)
+    assert not region.losses()
+
+
 def test_one_invalidator_becomes_two(region):
     """It begins at the position in its folder. The slot of PostgreSQL may be beyond that: the clusters are flushed."""
     flush = ("--on-position-lost", "flush")

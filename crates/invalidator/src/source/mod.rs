@@ -214,6 +214,18 @@ pub trait CommitLog: Send + Sync {
     fn release(&self, position: &Position) {
         let _ = position;
     }
+
+    /// Called before a source is opened: a cluster has saved `position` in an earlier run, and skips what comes before it.
+    /// What a source adds to the commits of the log must come after it. Does nothing by default.
+    fn note_delivered(&self, position: &Position) {
+        let _ = position;
+    }
+
+    /// Called when every cluster has saved `position` or a later one: whatever came before it was acknowledged by all. Does
+    /// nothing by default.
+    fn acknowledge(&self, position: &Position) {
+        let _ = position;
+    }
 }
 
 /// How much of a log lies between two positions.

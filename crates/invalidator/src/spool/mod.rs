@@ -348,9 +348,18 @@ impl Spool {
     /// `cluster` will not read before `position` again.
     fn hold(&self, cluster: &str, position: SpoolPosition) {
         self.state.lock().held.insert(cluster.to_owned(), Some(position));
+        if let Some(acknowledged) = self.acknowledged() {
+            self.log.acknowledge(&acknowledged.position);
+        }
         if self.marks.is_some() {
             self.release_log();
         }
+    }
+
+    /// What every cluster has saved; `None` if one has not yet acted on the last loss.
+    fn acknowledged(&self) -> Option<SpoolPosition> {
+        let state = self.state.lock();
+        state.segments.as_ref().and_then(|segments| segments.acknowledged(&state.held, &*self.log))
     }
 
     /// Lets the log end before what will not be read again. With a standby that is nothing while a loss is being recorded:
@@ -359,12 +368,9 @@ impl Spool {
         if self.marks.is_some() && self.is_orphan() {
             return;
         }
-        let released = {
-            let state = self.state.lock();
-            match &self.marks {
-                None => Some(state.synced.clone()),
-                Some(_) => state.segments.as_ref().and_then(|segments| segments.acknowledged(&state.held, &*self.log)),
-            }
+        let released = match &self.marks {
+            None => Some(self.state.lock().synced.clone()),
+            Some(_) => self.acknowledged(),
         };
         if let Some(released) = released {
             self.log.release(&released.position);
