@@ -215,8 +215,10 @@ pub trait CommitLog: Send + Sync {
         let _ = position;
     }
 
-    /// Called before a source is opened: a cluster has saved `position` in an earlier run, and skips what comes before it.
-    /// What a source adds to the commits of the log must come after it. Does nothing by default.
+    /// Called when a cluster may have got all up to `position`, and before a source is opened also for what clusters have
+    /// saved in an earlier run. A cluster skips what comes before its position. So what a source adds to the commits of the
+    /// log must come after it, and a log that does not have it cannot be read on from an older position. Does nothing by
+    /// default.
     fn note_delivered(&self, position: &Position) {
         let _ = position;
     }

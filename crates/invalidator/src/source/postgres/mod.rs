@@ -91,12 +91,15 @@ pub struct PostgresLog {
     wall_clock: WallClock,
     /// The server need not keep its log before this.
     released: Arc<AtomicU64>,
-    /// No cluster has saved a later position.
-    delivered: Arc<AtomicU64>,
+    /// No cluster has got more.
+    delivered: Delivered,
     /// `None` if no other invalidator may use the slot.
     shared_slot: Option<SlotOwner>,
     coverage: Arc<Mutex<Coverage>>,
 }
+
+/// The newest position that was given to clusters, which skip what comes before theirs.
+type Delivered = Arc<Mutex<LogPosition>>;
 
 /// Whether this invalidator is certain to be the active one of those that share the slot.
 pub type SlotOwner = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -168,8 +171,9 @@ impl CommitLog for PostgresLog {
     }
 
     fn note_delivered(&self, position: &Position) {
-        if let Some(position) = lsn_of(position) {
-            self.delivered.fetch_max(position.0, Relaxed);
+        let mut delivered = self.delivered.lock();
+        if let Some(position) = LogPosition::parse(position).filter(|position| position.lsn > delivered.lsn) {
+            *delivered = position;
         }
     }
 
@@ -189,7 +193,7 @@ pub struct PostgresSource {
     wall_clock: WallClock,
     server: Server,
     released: Arc<AtomicU64>,
-    delivered: Arc<AtomicU64>,
+    delivered: Delivered,
     shared_slot: Option<SlotOwner>,
     catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
@@ -220,16 +224,17 @@ impl PostgresSource {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
-        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start).await?;
+        let newest = *delivered.lock();
+        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start, newest).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
         let is_resumed = matches!(start, Start::At(_));
-        match is_resumed {
-            true => drop(delivered.fetch_max(from.0, Relaxed)),
-            // No cluster has a position in this part of the log.
-            false => delivered.store(from.0, Relaxed),
+        if !is_resumed || newest.lsn < from {
+            // If it is not resumed, no cluster has a position in this part of the log.
+            *delivered.lock() = timelines.position(from);
         }
+        let not_before = delivered.lock().lsn;
         coverage.lock().begin_source(from, is_resumed);
         let unfinished = match start {
             Start::At(_) => BTreeSet::new(),
@@ -237,7 +242,7 @@ impl PostgresSource {
         };
         Ok(PostgresSource {
             assembler: Assembler::new(&options.outbox_table, options.row_rules.clone(), from, timelines),
-            catalogue: CatalogueReader::new(coverage.clone(), Lsn(delivered.load(Relaxed))),
+            catalogue: CatalogueReader::new(coverage.clone(), not_before),
             network: network.clone(),
             options: options.clone(),
             wall_clock: wall_clock.clone(),
@@ -280,7 +285,8 @@ impl PostgresSource {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
             let read = self.assembler.read();
             // This connection may lead to another server than the last one did.
-            let timelines = Timelines::read(&mut connection, self.assembler.timelines().position(read)).await?;
+            let (from, delivered) = (self.assembler.timelines().position(read), *self.delivered.lock());
+            let timelines = Timelines::read(&mut connection, from, delivered).await?;
             self.assembler.set_timelines(timelines);
             let command = self.server.start_command(&self.options, read);
             let stream = match ReplicationStream::start(connection, &command).await {
@@ -402,7 +408,6 @@ impl PostgresSource {
             return None;
         }
         self.returned = (position, Instant::now());
-        self.delivered.fetch_max(position.0, Relaxed);
         Some(Commits { commits, position: self.position_of(position) })
     }
 
