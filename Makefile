@@ -116,9 +116,9 @@ packets: install ## packets of deletes beside those of each delete by itself, at
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.delete_packets --report
 
-bench-invalidator: install ## the invalidator's rate against each database's own reader, its memory while a cluster is down, commit to empty (eight minutes)
+bench-invalidator: install ## the invalidator's rate against each database's own reader, its memory while a cluster is down, commit to empty; fails if a bar is missed (eight minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
-	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report --check
 
 connections: ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers
 	TOOLS="$(TOOLS)" experiments/run connections $(CONNECTIONS)
