@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 PYTHON := .venv/bin/python
-SEEDS ?= 300
+SEEDS ?= 150
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # Processes that run the end-to-end tests, each whole files. The tests wait more than they compute.
