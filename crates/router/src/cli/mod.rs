@@ -10,13 +10,13 @@ pub use auth::AuthOptions;
 pub use listen::ListenOptions;
 pub use tls::TlsOptions;
 
-use crate::config::etcd::{EtcdLocation, without_user};
 use crate::config::router_config::FAILOVER_TIMEOUT;
-use crate::config::source::Source;
 use crate::frontend::limits::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use ignored::Ignored;
+use lookaside_client::config::Source;
+use lookaside_client::config::{EtcdLocation, without_user};
 use lookaside_client::{DestinationOptions, TkoTrackers, WindowSettings};
 use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix, Security, TlsPolicy};
 use lookaside_telemetry::LogFormat;

@@ -7,7 +7,6 @@
 //! Disk, network and time are arguments, so a simulation can run several in one process.
 
 use super::coverage::{Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
-use super::identity::ConfigId;
 use super::pool_servers::ConfigServers;
 use super::report::CoverageReport;
 use super::start::ResizerChannels;
@@ -17,6 +16,7 @@ use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::{ActiveConfigs, CoveredConfig, FormerConfig};
 use lookaside_client::Network;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,6 @@
 //! in the task that polls [`WorkQueue::next`], and ends when the queue is dropped.
 
 use super::coverage::Purge;
-use super::identity::ConfigId;
 use super::new_servers::{Emptied, empty_server};
 use super::peer_poll::{PeerConnection, PollError};
 use super::purge::{KEYS_PER_S_MAX, PurgeLimits, purge_server};
@@ -13,6 +12,7 @@ use crate::tree::placement::Placement;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use lookaside_client::Network;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::{Address, BoxFuture};
 use std::collections::BTreeSet;
 use std::sync::Arc;
