@@ -377,7 +377,7 @@ impl Resizer {
                 self.work.start(Work::Empty { config, server });
             }
         }
-        for purge in self.coverage.purges() {
+        if let Some(purge) = self.work.next_purge(&self.coverage.purges()) {
             let kept = self.coverage.active_ids();
             let kept = kept.iter().filter_map(|id| self.configs.get(id)).cloned().collect();
             let config = self.configs[&purge.config].clone();
