@@ -1,5 +1,7 @@
 """Fixtures of the end-to-end tests: a region of real processes, and databases."""
 
+import contextlib
+
 import pytest
 from mariadb import MariaDb
 from postgres import Postgres
@@ -35,13 +37,30 @@ def cluster(tmp_path):
     cluster.stop()
 
 
+@contextlib.contextmanager
+def running_clusters(folder, *router_arguments):
+    """Two clusters."""
+    clusters = []
+    try:
+        clusters += [Cluster(name, folder, router_arguments) for name in ("one", "two")]
+        yield clusters
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+
+
 @pytest.fixture
 def clusters(tmp_path):
     """Two clusters."""
-    clusters = [Cluster(name, tmp_path) for name in ("one", "two")]
-    yield clusters
-    for cluster in clusters:
-        cluster.stop()
+    with running_clusters(tmp_path) as clusters:
+        yield clusters
+
+
+@pytest.fixture
+def flushable_clusters(tmp_path):
+    """Two clusters that may be flushed."""
+    with running_clusters(tmp_path, "--enable-flush-cmd") as clusters:
+        yield clusters
 
 
 @pytest.fixture

@@ -12,33 +12,16 @@ with what the programs print.
 """
 
 import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from observed_programs import Observed, observe
-from processes import PROGRAMS, ROOT
+from processes import ROOT
+from reference_flags import flags
 from reference_pages import Page, Table
 
 REFERENCE = ROOT / "docs" / "reference"
-
-# Programs, and the subcommands of `lookaside`, that have a table of flags.
-COMMANDS = (
-    ("lookaside-server",),
-    ("lookaside-router",),
-    ("lookaside-invalidator",),
-    ("lookaside", "up"),
-    ("lookaside", "replay"),
-    ("lookaside", "simulate"),
-    ("lookaside", "check-config"),
-    ("lookaside", "route"),
-    ("lookaside", "invalidator", "check-rules"),
-    ("lookaside", "invalidator", "try"),
-    ("lookaside", "invalidator", "setup"),
-    ("lookaside", "invalidator", "replay"),
-)
 
 # memcached's settings that `stats settings` prints and that have no effect here.
 WITHOUT_EFFECT = (
@@ -404,47 +387,6 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster:NAME:commits_merged": "Commits merged with others because many were pending.",
     },
 }  # fmt: skip
-
-
-# Flags.
-
-
-def flags_in(text: str) -> Iterator[tuple[str, str]]:
-    """Each positional argument and each flag of a `--help` text and its meaning."""
-    flag, words = "", []
-    for line in text.partition("\nExamples:")[0].splitlines():
-        if started := re.match(r" {2,6}([-<[]\S.*?)(?: {2,}(\S.*))?$", line):
-            if flag:
-                yield flag, " ".join(words)
-            flag, words = started.group(1), [started.group(2)] if started.group(2) else []
-        elif flag and line.startswith(" " * 8):
-            words.append(line.strip())
-        elif flag and line.strip():
-            yield flag, " ".join(words)
-            flag, words = "", []
-    if flag:
-        yield flag, " ".join(words)
-
-
-def without_line_breaks(meaning: str) -> str:
-    """A meaning in one line; the possible values of a flag are joined by semicolons."""
-    meaning = " ".join(meaning.split())
-    text, found, values = meaning.partition(" Possible values: - ")
-    if not found:
-        return meaning
-    values, default, rest = values.partition(" [default:")
-    return f"{text}. Possible values: {values.replace(' - ', '; ')}{default}{rest}"
-
-
-def flags() -> Page:
-    """The page of flags."""
-    tables = []
-    for program, *subcommand in COMMANDS:
-        command = [str(PROGRAMS / program), *subcommand, "--help"]
-        text = subprocess.run(command, check=True, capture_output=True, text=True, env={"COLUMNS": "100"}).stdout
-        rows = [(flag, without_line_breaks(meaning)) for flag, meaning in flags_in(text)]
-        tables.append(Table(" ".join((program, *subcommand)), ("flag", "meaning"), rows))
-    return Page("flags", "Flags", "The arguments and flags of every program, as `--help` prints them.", tables)
 
 
 def meaning_of(group: str, name: str, helps: dict[str, str]) -> str:

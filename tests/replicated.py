@@ -147,6 +147,13 @@ class ReplicatedServer(Process):
         """Stops replicating."""
         raise NotImplementedError
 
+    def lock_out_writers(self, connection: pymysql.Connection) -> None:
+        """Nothing is committed from now on, until the connection is closed."""
+        connection.cursor().execute("FLUSH TABLES WITH READ LOCK")
+
+    def take_slot(self, primary: "ReplicatedServer") -> None:
+        """Does nothing: positions are in the log itself."""
+
     def fill_numbers(self, table: str, rows: int) -> str:
         """The statement that inserts the numbers from 1 to `rows` into a table."""
         raise NotImplementedError

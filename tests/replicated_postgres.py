@@ -3,6 +3,8 @@
 A replica is a physical standby.
 """
 
+import os
+import shutil
 import signal
 import subprocess
 from contextlib import suppress
@@ -32,6 +34,21 @@ class PostgresServer(Postgres):
     def replicate(cls, primary: Postgres, directory: Path) -> "PostgresServer":
         """A replica of a server, in the same directory."""
         return cls(directory, server_id=2, primary=primary)
+
+    def lock_out_writers(self, connection: psycopg.Connection) -> None:
+        """Nothing is committed from now on in the tables of these tests, until the connection is closed."""
+        connection.execute("BEGIN")
+        connection.execute("LOCK TABLE versions, lookaside_invalidator IN EXCLUSIVE MODE")
+
+    def take_slot(self, primary: Postgres) -> None:
+        """Restarts a standby with the slot of its primary, which has ended."""
+        Postgres.stop(self)
+        slot = Path("data/pg_replslot/lookaside")
+        shutil.copytree(primary.home / slot, self.home / slot)
+        if os.geteuid() == 0:
+            for path in (self.home / slot, *(self.home / slot).iterdir()):
+                shutil.chown(path, "postgres", "postgres")
+        self.restart()
 
     def run(self, *statements: str) -> list[tuple]:
         """Runs statements, and returns the rows of the last one."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from invalidator_region import ROWS, Region
-from processes import Cluster, answers, eventually, stats
+from processes import answers, eventually, stats
 from replicated import SERVERS, fetched
 
 SCALE = 10 if os.environ.get("LOOKASIDE_SOAK") else 1
@@ -42,15 +42,9 @@ def database(kind, tmp_path_factory):
 
 
 @pytest.fixture
-def clusters(tmp_path):
-    """Two clusters that can be flushed."""
-    clusters = []
-    try:
-        clusters += [Cluster(name, tmp_path, ("--enable-flush-cmd",)) for name in ("one", "two")]
-        yield clusters
-    finally:
-        for cluster in clusters:
-            cluster.stop()
+def clusters(flushable_clusters):
+    """Two clusters that may be flushed."""
+    return flushable_clusters
 
 
 @contextmanager

@@ -93,25 +93,36 @@ def cluster(tmp_path):
     cluster.stop()
 
 
-def test_a_lost_position_stops_the_daemon_or_empties_the_cluster(database, cluster, tmp_path):
-    client, state = cluster.client(), tmp_path / "state"
+def save_position(database, cluster, state, tmp_path) -> None:
+    """Runs an invalidator until it has deleted one key."""
     invalidator = Invalidator(database.url, [cluster], state, tmp_path)
     database.commit("before")
     eventually(lambda: stats(invalidator.port)["invalidations_total"] == "1", "it is deleted")
     invalidator.stop()
+
+
+def log_of_stopped(database, cluster, state, tmp_path) -> str:
+    """Starts an invalidator that stops at a loss, and returns its log."""
+    where = f"one=127.0.0.1:{cluster.port}"
+    command = [PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", state, "--cluster", where]
+    stopped = Process("stopped", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
+    assert stopped.running.wait(20) == 1
+    return stopped.log()
+
+
+def test_a_lost_position_stops_the_daemon_or_empties_the_cluster(database, cluster, tmp_path):
+    client, state = cluster.client(), tmp_path / "state"
+    save_position(database, cluster, state, tmp_path)
     keys = ["lost", "other"]
     assert client.set_many(dict.fromkeys(keys, "old")) == []
     database.commit("lost")
     database.purge()
     database.commit("after")
 
-    where = f"one=127.0.0.1:{cluster.port}"
-    command = [PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", state, "--cluster", where]
     saved = (state / "one.position.json").read_bytes()
-    stopped = Process("stopped", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
-    assert stopped.running.wait(20) == 1
+    log = log_of_stopped(database, cluster, state, tmp_path)
     for choice in ("--on-position-lost flush", "--on-position-lost continue", "flush_all"):
-        assert choice in stopped.log(), stopped.log()
+        assert choice in log, log
     assert (state / "one.position.json").read_bytes() == saved
     assert set(client.get_many(keys)) == set(keys), "nothing is done without the operator"
 
@@ -128,11 +139,8 @@ def test_a_lost_position_stops_the_daemon_or_empties_the_cluster(database, clust
 
 def assert_stops(database, cluster, state, tmp_path) -> None:
     """Starts an invalidator that stops at a loss."""
-    where = f"one=127.0.0.1:{cluster.port}"
-    command = [PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", state, "--cluster", where]
-    stopped = Process("stopped", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
-    assert stopped.running.wait(20) == 1
-    assert "--on-position-lost continue" in stopped.log(), stopped.log()
+    log = log_of_stopped(database, cluster, state, tmp_path)
+    assert "--on-position-lost continue" in log, log
 
 
 def continue_and_flush(database, cluster, state, tmp_path) -> None:
@@ -163,10 +171,7 @@ def continue_and_flush(database, cluster, state, tmp_path) -> None:
 def test_an_operator_flushes_by_hand_and_continues(database, cluster, tmp_path):
     """The log said to flush, and then to begin at the present: commits between the two were deleted nowhere."""
     client, state = cluster.client(), tmp_path / "state"
-    invalidator = Invalidator(database.url, [cluster], state, tmp_path)
-    database.commit("before")
-    eventually(lambda: stats(invalidator.port)["invalidations_total"] == "1", "it is deleted")
-    invalidator.stop()
+    save_position(database, cluster, state, tmp_path)
     assert client.set("lost", "old")
     database.commit("lost")
     database.purge()
@@ -179,10 +184,7 @@ def test_a_lost_state_directory_is_replaced(database, cluster, tmp_path):
     """The log said to move the position file away and to begin at the present. A cluster without a position stopped at
     the loss again, whatever the operator did."""
     client, state = cluster.client(), tmp_path / "state"
-    invalidator = Invalidator(database.url, [cluster], state, tmp_path)
-    database.commit("before")
-    eventually(lambda: stats(invalidator.port)["invalidations_total"] == "1", "it is deleted")
-    invalidator.stop()
+    save_position(database, cluster, state, tmp_path)
     assert client.set("lost", "old")
     database.commit("lost")
     shutil.rmtree(state)

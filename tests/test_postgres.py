@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from postgres import Postgres
-from processes import PROGRAMS, Cluster, Invalidator, answers, eventually, stats
+from processes import PROGRAMS, Invalidator, answers, eventually, stats
 
 
 def set_up(database, *more):
@@ -15,12 +15,9 @@ def set_up(database, *more):
 
 
 @pytest.fixture
-def clusters(tmp_path):
+def clusters(flushable_clusters):
     """Two clusters that may be flushed."""
-    clusters = [Cluster(name, tmp_path, ("--enable-flush-cmd",)) for name in ("one", "two")]
-    yield clusters
-    for cluster in clusters:
-        cluster.stop()
+    return flushable_clusters
 
 
 @pytest.fixture

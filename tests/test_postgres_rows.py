@@ -131,6 +131,22 @@ def test_rows_around_a_crash_of_the_invalidator_are_not_lost(invalidator, users,
     eventually(lambda: all(router.has(key) for key in expected), "what was committed meanwhile is deleted", 30)
 
 
+def test_ddl_just_before_a_crash_of_the_invalidator_or_after_it_is_noticed(invalidator, users, router, tmp_path):
+    """It is not in the log, and the next process had nothing to compare the catalogue with."""
+    users.execute("INSERT INTO users VALUES (1, 'a')")
+    deleted(router, ["user:1", "user_by_email:a", "users"])
+    eventually((tmp_path / "state" / "seen_tables.json").exists, "the first look is on disk")
+    users.execute("ALTER TABLE users ADD bio text")
+    invalidator.kill()
+    invalidator.start()
+    eventually(lambda: router.flushes >= 1, "the cluster is flushed for what came before the crash", 30)
+    router.take()
+    invalidator.kill()
+    users.execute("ALTER TABLE users DROP bio")
+    invalidator.start()
+    eventually(lambda: router.flushes >= 1, "the cluster is flushed for what came after the crash", 30)
+
+
 def test_what_the_reader_of_the_log_ignores_is_counted(invalidator, users, router):
     """The spool stands between the source and the pipelines: what the source counted reached no statistic."""
     users.execute("SELECT lookaside_invalidate('two words', 'good')")

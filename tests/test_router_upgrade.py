@@ -25,8 +25,7 @@ from upgrade import (
     FakePredecessor,
     FakeSuccessor,
     background_load,
-    check_ports_of_a_dead_predecessor,
-    check_predecessor_that_disconnects_but_lives,
+    check_ports,
     stopped_successor,
     takeover_failures,
     wait_for_requests,
@@ -226,16 +225,6 @@ def test_an_upgrade_keeps_the_fences_of_and_at_a_peer(tmp_path, upgraded):
         chain.stop()
 
 
-def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
-    check_ports_of_a_dead_predecessor(RouterChain(tmp_path), FakePredecessor(tmp_path / "upgrade", "lookaside-router"))
-
-
-def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
-    check_predecessor_that_disconnects_but_lives(
-        RouterChain(tmp_path), FakePredecessor(tmp_path / "upgrade", "lookaside-router")
-    )
-
-
 def test_a_server_is_no_successor_of_a_router(chain):
     router = chain.begin()
     stranger = FakeSuccessor(chain.gate)
@@ -297,11 +286,7 @@ def test_another_command_line_opens_closes_and_keeps_ports(tmp_path):
             router = chain.upgrade(*measured)
             wait_for_requests(pools)
             assert f"127.0.0.1:{closed} was handed over, and no option asks for it" in router.log()
-        assert answers(opened)
-        with pytest.raises(ConnectionRefusedError):
-            Connection(("127.0.0.1", closed))
-        with Connection(("127.0.0.1", metrics)) as scrape:
-            assert scrape.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
+        check_ports(opened, closed, metrics)
     finally:
         chain.stop()
 

@@ -10,10 +10,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psycopg
 import pytest
 from forwarder import Forwarder
-from postgres import Postgres
 from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, free_port, stats
 from replicated import SERVERS, fetched
 
@@ -24,47 +22,9 @@ RECOVERY_S = 60.0
 pytestmark = pytest.mark.timeout(600)
 
 
-class PostgresDatabase(Postgres):
-    """PostgreSQL with the methods of the other databases that these tests need."""
-
-    kind = "postgres"
-    errors = (psycopg.Error, OSError)
-
-    def create_versions(self, rows: int) -> None:
-        """Creates a table with the version of each row, and what names keys."""
-        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", self.url]
-        subprocess.run(command, check=True, capture_output=True)
-        with self.connect() as connection:
-            connection.execute("CREATE TABLE versions (id int PRIMARY KEY, version int NOT NULL)")
-            connection.execute(f"INSERT INTO versions SELECT id, 0 FROM generate_series(0, {rows - 1}) id")
-
-    def change(self, row: int) -> str:
-        """The statement that gives a row the next version, and names its key."""
-        changed = f"UPDATE versions SET version = version + 1 WHERE id = {row} RETURNING id"
-        return f"WITH changed AS ({changed}) SELECT lookaside_invalidate('row:' || id) FROM changed"
-
-    def restart(self) -> None:
-        """Starts the server again; its children outlive a killed one by a moment, and keep it from starting."""
-
-        def accepts() -> bool:
-            if self.running.poll() is not None:
-                self.start()
-            return self.accepts()
-
-        self.start()
-        eventually(accepts, "the server accepts connections", 60)
-
-    def run(self, *statements: str) -> list:
-        """Runs statements, and returns the rows of the last one."""
-        with self.connect() as connection:
-            for statement in statements:
-                cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else []
-
-
 def url_of(database, port: int | None = None) -> str:
     """As `--source` takes it, by another port if given, with the account of the invalidators."""
-    scheme = "postgres" if isinstance(database, Postgres) else "mysql"
+    scheme = "postgres" if database.kind == "postgres" else "mysql"
     return f"{scheme}://lookaside:secret@127.0.0.1:{port or database.port}/app"
 
 
@@ -139,6 +99,7 @@ class Region:
         self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
         self.members: list[Member] = []
         self.writer: Writer | None = None
+        self.arguments = SHARED
         self.url = url_of(database)
         database.create_versions(ROWS)
         self.set_up_account()
@@ -158,14 +119,14 @@ class Region:
         """Creates the table if it is missing, and gives the account the rights on it."""
         command = [
             PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", "lookaside", "--database",
-            self.database.url if isinstance(self.database, Postgres) else self.database.url(),
+            self.database.url_at(self.database.port),
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     def add(self, name: str, *arguments: str, url: str | None = None) -> Member:
         """Starts one more invalidator."""
-        arguments = arguments or SHARED
+        arguments = arguments or self.arguments
         self.members.append(Member(name, url or self.url, self.clusters, self.folder, *arguments))
         return self.members[-1]
 
@@ -176,6 +137,13 @@ class Region:
         standby = self.add("b")
         eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
         return active, standby
+
+    def begin_with_pair(self, url: str | None = None) -> tuple[Member, Member, Writer]:
+        """Starts both as `add_pair` does, fills all caches, and returns after the first commits."""
+        active, standby = self.add_pair(url)
+        writer = self.begin()
+        writer.wait_for(0.2)
+        return active, standby, writer
 
     def row(self) -> tuple:
         """The holder and the counter."""
@@ -249,39 +217,26 @@ def database(request, tmp_path):
     """A server of each kind."""
     if request.param == "mysql" and not fetched("mysql"):
         pytest.skip("MySQL has not been fetched: run tests/fetch_database mysql")
-    database = PostgresDatabase(tmp_path) if request.param == "postgres" else SERVERS[request.param](tmp_path)
+    database = SERVERS[request.param](tmp_path)
     yield database
     database.stop()
-    if request.param == "postgres":
-        database.remove()
 
 
 @pytest.fixture
-def clusters(tmp_path):
-    """Two clusters that may be flushed."""
-    clusters = [Cluster(name, tmp_path, ("--enable-flush-cmd",)) for name in ("one", "two")]
-    yield clusters
-    for cluster in clusters:
-        cluster.stop()
-
-
-@pytest.fixture
-def region(database, clusters, tmp_path, request):
+def region(database, flushable_clusters, tmp_path, request):
     """A region without an invalidator yet."""
 
     def record(text: str) -> None:
         name = request.node.name.removeprefix("test_")
         request.node.user_properties.append(("recovery", f"{name}: {text}"))
 
-    region = Region(database, clusters, tmp_path, record)
+    region = Region(database, flushable_clusters, tmp_path, record)
     yield region
     region.stop()
 
 
 def test_killed_active(region):
-    active, standby = region.add_pair()
-    writer = region.begin()
-    writer.wait_for(0.2)
+    active, standby, writer = region.begin_with_pair()
     killed_at = time.monotonic()
     active.kill()
     region.wait_takeover(standby, killed_at)
@@ -290,9 +245,7 @@ def test_killed_active(region):
 
 def test_active_that_hangs_and_resumes(region):
     """The old one has a full memory of positions and deletes; nothing of that may count any more."""
-    active, standby = region.add_pair()
-    writer = region.begin()
-    writer.wait_for(0.2)
+    active, standby, writer = region.begin_with_pair()
     stopped_at = time.monotonic()
     active.freeze()
     region.wait_takeover(standby, stopped_at)
@@ -311,9 +264,7 @@ def test_active_cut_off_from_the_database(region):
     """Its connections stay open at the database, and so does its session that reads the slot of PostgreSQL."""
     link = Forwarder(region.database.port)
     try:
-        active, standby = region.add_pair(url_of(region.database, link.port))
-        writer = region.begin()
-        writer.wait_for(0.2)
+        active, standby, writer = region.begin_with_pair(url_of(region.database, link.port))
         cut_at = time.monotonic()
         link.cut()
         region.wait_takeover(standby, cut_at)
@@ -328,9 +279,7 @@ def test_active_cut_off_from_the_database(region):
 
 
 def test_killed_database(region):
-    active, standby = region.add_pair()
-    writer = region.begin()
-    writer.wait_for(0.2)
+    active, standby, writer = region.begin_with_pair()
     region.database.kill()
     killed_at = time.monotonic()
     region.database.restart()
@@ -340,9 +289,7 @@ def test_killed_database(region):
 
 
 def test_orderly_end_hands_over_at_once(region):
-    active, standby = region.add_pair()
-    writer = region.begin()
-    writer.wait_for(0.2)
+    active, standby, writer = region.begin_with_pair()
     ended_at = time.monotonic()
     assert active.stop() == 0, active.log()
     region.wait_takeover(standby, ended_at, 2.5)
@@ -392,9 +339,7 @@ def test_repeated_takeovers_under_load(region):
 
 def test_takeover_while_a_cluster_is_down(region):
     """Its deletes are in the database's log alone, wherever the first invalidator had kept them."""
-    active, standby = region.add_pair()
-    writer = region.begin()
-    writer.wait_for(0.2)
+    active, standby, writer = region.begin_with_pair()
     cluster = region.clusters[1]
     cluster.router.kill()
     writer.wait_for(0.4)
@@ -409,6 +354,36 @@ def test_takeover_while_a_cluster_is_down(region):
     eventually(standby.is_active, "the cluster catches up")
     region.finish()
     assert stats(standby.port)["positions_lost"] == "0"
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_takeover_repeats_a_change_that_is_not_in_the_log(region, tmp_path):
+    """PostgreSQL's log does not have the TRUNCATE of a partition: the first one alone knew of the flush."""
+    parts = "CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY LIST (id)"
+    region.database.run(parts, "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES IN (1)")
+    rules = tmp_path / "rules.toml"
+    rules.write_text("[[rule]]\ntable = 'public.parts'\nkeys = ['part:{id}']\notherwise = 'flush-cluster'\n")
+    setup = [PROGRAMS / "lookaside", "invalidator", "setup", "--rules", rules, "--database", region.database.url]
+    done = subprocess.run(setup, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    active = region.add("a", *SHARED, "--rules", rules)
+    eventually(active.is_active, f"the first is active: {active.log()}")
+    standby = region.add("b", *SHARED, "--rules", rules)
+    eventually(lambda: "this is a standby" in standby.log(), "the second one has seen it")
+    state = "SELECT state FROM lookaside_invalidator"
+    eventually(lambda: '"parts"' in region.database.run(state)[0][0], "the first look is shared")
+    for cluster in region.clusters:
+        assert cluster.client(30).set("part:1", "old")
+    one, two = region.clusters
+    two.router.kill()
+    region.database.run("TRUNCATE parts_1")
+    eventually(lambda: one.client(30).get("part:1") is None, "the other cluster is flushed", 30)
+    active.kill()
+    eventually(lambda: stats(standby.port)["role"] == "active", "the standby is active", 30)
+    two.router.start()
+    two.router.wait_ready(lambda: answers(two.port))
+    eventually(lambda: two.client(30).get("part:1") is None, "the cluster that was down is flushed", 30)
+    assert not region.losses()
 
 
 def test_one_invalidator_becomes_two(region):
@@ -430,43 +405,56 @@ def test_one_invalidator_becomes_two(region):
 
 
 def test_failover_to_a_promoted_replica(region, tmp_path):
-    """The table is in the log, so the replica has it."""
-    if region.database.kind == "postgres":
-        pytest.skip("the slot is missing on a promoted server of PostgreSQL: the position is lost there")
-    replica = type(region.database)(tmp_path, server_id=2)
-    link = Forwarder(region.database.port)
+    """The table is in the log, so the replica has it, and of PostgreSQL it is given the slot."""
+    assert fail_over(region, tmp_path, keeps_slot=True) == []
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_failover_of_postgresql_without_the_slot(region, tmp_path):
+    """The position is lost, so the clusters are flushed, and the slot is created again."""
+    region.arguments = (*SHARED, "--on-position-lost", "flush")
+    assert fail_over(region, tmp_path, keeps_slot=False) == ["positions_lost", "spool_gaps"]
+
+
+def fail_over(region: Region, folder: Path, keeps_slot: bool) -> list[str]:
+    """A replica that has received everything takes the place of the primary, and rows change before and after that.
+    Returns what the invalidators have counted as lost."""
+    link, replica = Forwarder(region.database.port), None
     try:
-        replica.follow(region.database)
+        replica = type(region.database).replicate(region.database, folder)
         region.url = url_of(region.database, link.port)
-        region.add_pair()
-        writer = region.begin()
-        writer.wait_for(0.2)
+        _, _, writer = region.begin_with_pair()
         eventually(lambda: not writer.may_commit(), "the writer pauses")
         # Replication is asynchronous: nothing may be lost, not even a renewal.
         lock = region.database.connect()
-        lock.cursor().execute("FLUSH TABLES WITH READ LOCK")
+        region.database.lock_out_writers(lock)
         tables = ("versions", "lookaside_invalidator")
 
         def is_replicated() -> bool:
             with suppress(*replica.errors):
                 return all(
-                    replica.run(f"SELECT * FROM {t}") == region.database.run(f"SELECT * FROM {t}") for t in tables
+                    sorted(replica.run(f"SELECT * FROM {t}")) == sorted(region.database.run(f"SELECT * FROM {t}"))
+                    for t in tables
                 )
             return False
 
         eventually(is_replicated, "the replica has everything", 60)
         region.database.kill()
         killed_at = time.monotonic()
+        if keeps_slot:
+            replica.take_slot(region.database)
         replica.promote()
         region.database = writer.database = replica
         link.switch(replica.port)
         eventually(lambda: any(member.is_active() for member in region.members), "one is active", 60)
         region.record(f"active {time.monotonic() - killed_at:.2f} s after the kill of the primary")
         region.finish()
+        return region.losses()
     finally:
         region.stop()
         link.close()
-        replica.stop()
+        if replica:
+            replica.stop()
 
 
 def test_one_write_a_second_however_busy(region):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from processes import STOP_S, Process, answers, connect, eventually, free_port
+from router_upgrade import RouterChain
 from upgrade import (
     CONNECTION,
     HEAD,
@@ -24,8 +25,6 @@ from upgrade import (
     FakeSuccessor,
     ServerChain,
     background_load,
-    check_ports_of_a_dead_predecessor,
-    check_predecessor_that_disconnects_but_lives,
     stopped_successor,
     takeover_failures,
     wait_for_requests,
@@ -185,12 +184,39 @@ def test_a_third_server_that_takes_the_region_leaves_the_ports_to_the_old_one(ch
     assert server.stop() == 0 and third.stop() == 0
 
 
-def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path):
-    check_ports_of_a_dead_predecessor(ServerChain(tmp_path), FakePredecessor(tmp_path / "upgrade"))
+@pytest.mark.parametrize("kind", [ServerChain, RouterChain])
+def test_the_ports_of_a_dead_predecessor_are_taken_over(tmp_path, kind):
+    """A successor takes over the port and the connection of a process that dies in the middle of a handover."""
+    chain, fake = kind(tmp_path), FakePredecessor(tmp_path / "upgrade", kind.program.name)
+    ours = socket.create_connection(("127.0.0.1", fake.port))
+    theirs, _ = fake.listener.accept()
+    try:
+        fake.hand_over(theirs, dies=True)
+        process = chain.take_over_port(fake.port)
+        process.wait_ready(lambda: "has taken over" in process.log())
+        assert "has ended before it could hand over" in process.log()
+        assert answers(fake.port)
+        ours.sendall(b"version\r\n")
+        assert ours.recv(100).startswith(b"VERSION"), "a connection that was handed over goes on"
+    finally:
+        chain.stop()
+        fake.close()
+        ours.close()
+        theirs.close()
 
 
-def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path):
-    check_predecessor_that_disconnects_but_lives(ServerChain(tmp_path), FakePredecessor(tmp_path / "upgrade"))
+@pytest.mark.parametrize("kind", [ServerChain, RouterChain])
+def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path, kind):
+    """A successor gives up if its predecessor disconnects and is still alive."""
+    chain, fake = kind(tmp_path), FakePredecessor(tmp_path / "upgrade", kind.program.name)
+    try:
+        fake.hand_over(None, dies=False)
+        process = chain.take_over_port(fake.port)
+        assert process.running.wait(STOP_S) == 1
+        assert "continues to serve" in process.log()
+    finally:
+        chain.stop()
+        fake.close()
 
 
 def test_a_predecessor_killed_before_it_replies_is_ignored(chain):

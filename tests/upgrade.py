@@ -11,6 +11,7 @@ import threading
 import uuid
 from pathlib import Path
 
+import pytest
 from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, free_port
 
 SERVER = PROGRAMS / "lookaside-server"
@@ -380,35 +381,13 @@ class FakePredecessor:
             one.close()
 
 
-def check_ports_of_a_dead_predecessor(chain: Chain, fake: FakePredecessor) -> None:
-    """A successor takes over the port and the connection of a process that dies in the middle of a handover."""
-    ours = socket.create_connection(("127.0.0.1", fake.port))
-    theirs, _ = fake.listener.accept()
-    try:
-        fake.hand_over(theirs, dies=True)
-        process = chain.take_over_port(fake.port)
-        process.wait_ready(lambda: "has taken over" in process.log())
-        assert "has ended before it could hand over" in process.log()
-        assert answers(fake.port)
-        ours.sendall(b"version\r\n")
-        assert ours.recv(100).startswith(b"VERSION"), "a connection that was handed over goes on"
-    finally:
-        chain.stop()
-        fake.close()
-        ours.close()
-        theirs.close()
-
-
-def check_predecessor_that_disconnects_but_lives(chain: Chain, fake: FakePredecessor) -> None:
-    """A successor gives up if its predecessor disconnects and is still alive."""
-    try:
-        fake.hand_over(None, dies=False)
-        process = chain.take_over_port(fake.port)
-        assert process.running.wait(STOP_S) == 1
-        assert "continues to serve" in process.log()
-    finally:
-        chain.stop()
-        fake.close()
+def check_ports(opened: int, closed: int, metrics: int) -> None:
+    """The first port is served, nothing listens on the second, and the third shows metrics."""
+    assert answers(opened)
+    with pytest.raises(ConnectionRefusedError):
+        Connection(("127.0.0.1", closed))
+    with Connection(("127.0.0.1", metrics)) as scrape:
+        assert scrape.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 
 def conn_states(port: int) -> dict[str, int]:

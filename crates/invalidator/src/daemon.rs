@@ -4,6 +4,7 @@
 //! threads. With `--shared-state` pipelines run only while this invalidator is active ([`crate::election`]).
 
 mod active;
+mod table_store;
 
 use crate::{
     CommitLog, WallClock,
@@ -15,7 +16,7 @@ use crate::{
     rules::RowRules,
     source::{
         mysql::MysqlLog,
-        postgres::{PostgresLog, PostgresOptions},
+        postgres::{PostgresLog, PostgresOptions, SeenTables},
         sqlite::SqliteLog,
     },
 };
@@ -32,6 +33,7 @@ use std::{
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
     task::JoinSet,
 };
 
@@ -100,8 +102,13 @@ impl DatabaseUrl {
         Some(database.rule_checker(network))
     }
 
-    /// The log; `term` is that of an invalidator with a standby.
-    fn log(&self, network: &Arc<dyn Network>, term: Option<&Arc<Term>>) -> Arc<dyn CommitLog> {
+    /// The log; `term` is that of an invalidator with a standby, and `seen` what is kept of tables with a rule.
+    fn log(
+        &self,
+        network: &Arc<dyn Network>,
+        term: Option<&Arc<Term>>,
+        seen: Option<watch::Sender<SeenTables>>,
+    ) -> Arc<dyn CommitLog> {
         let wall_clock: WallClock = Arc::new(SystemTime::now);
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
@@ -110,6 +117,7 @@ impl DatabaseUrl {
             }
             DatabaseUrl::Rows(RowDatabase::Postgres(server)) => {
                 let log = PostgresLog::new(server.clone(), network.clone(), wall_clock);
+                let log = log.with_seen_tables(seen.unwrap_or_default());
                 Arc::new(match term.cloned() {
                     Some(term) => log.with_shared_slot(Arc::new(move || term.is_certain())),
                     None => log,

@@ -2,7 +2,7 @@
 
 mod postgres_server;
 
-use lookaside_invalidator::{Position, SourceError, Start};
+use lookaside_invalidator::{CommitLog as _, Position, SourceError, Start};
 use postgres_server::{Client, END, Server, eventually, keys_of, last_position, own_by_server, read_until};
 use std::fs;
 
@@ -29,6 +29,17 @@ async fn promote(standby: &Server, client: &mut Client) {
     standby.promote();
     let promoted = "SELECT (NOT pg_is_in_recovery())::text";
     eventually("it is promoted", async || (client.one(promoted).await == "true").then_some(())).await;
+}
+
+/// Gives the standby, which has stopped, the slot as the primary has it on disk. From version 17 on the server does so
+/// by itself, for slots that were created for it.
+fn copy_slot(primary: &Server, standby: &Server) {
+    let slot = "data/pg_replslot/lookaside";
+    fs::create_dir(standby.path(slot)).expect("a directory");
+    own_by_server(&standby.path(slot));
+    let state = format!("{slot}/state");
+    fs::copy(primary.path(&state), standby.path(&state)).expect("the slot is copied");
+    own_by_server(&standby.path(&state));
 }
 
 /// The standby had received less than was read from the primary, and its log had grown beyond the position before the
@@ -75,13 +86,7 @@ async fn a_standby_that_had_received_all_that_was_read_is_read_on() {
     drop(source);
     on_primary.run("CHECKPOINT").await;
     standby.stop();
-    // As the server does by itself from version 17 on, for slots that were created for it.
-    let slot = "data/pg_replslot/lookaside";
-    fs::create_dir(standby.path(slot)).expect("a directory");
-    own_by_server(&standby.path(slot));
-    let state = format!("{slot}/state");
-    fs::copy(primary.path(&state), standby.path(&state)).expect("the slot is copied");
-    own_by_server(&standby.path(&state));
+    copy_slot(&primary, &standby);
     drop((on_primary, primary));
     standby.restart().await;
     let mut on_standby = standby.client().await;
@@ -98,4 +103,38 @@ async fn a_standby_that_had_received_all_that_was_read_is_read_on() {
     let unknown = Position(first.0.split('@').next().expect("a part").into());
     let mut source = standby.source(Start::At(unknown)).await;
     assert_eq!(keys_of(&read_until(&mut source, "end").await), ["second", "end"]);
+}
+
+/// The log is read from before the fork, as a cluster that was down needs it, or a spool of which a crash has cut off the
+/// end. Another cluster has more than that, and the standby had received less: it skipped what the standby has committed at
+/// the positions before its own, in silence.
+#[tokio::test]
+async fn what_a_cluster_has_got_beyond_the_position_counts_too() {
+    let (primary, mut on_primary, mut standby) = pair().await;
+    let mut source = primary.source(Start::Now).await;
+    on_primary.run("SELECT lookaside_invalidate('first')").await;
+    let first = last_position(&read_until(&mut source, "first").await);
+    wait_replayed(&mut on_primary, &mut standby.client().await).await;
+    on_primary.run("CHECKPOINT").await;
+    standby.stop();
+    copy_slot(&primary, &standby);
+    on_primary.run("SELECT lookaside_invalidate('second')").await;
+    let second = last_position(&read_until(&mut source, "second").await);
+    drop((source, on_primary, primary));
+    standby.restart().await;
+    let mut on_standby = standby.client().await;
+    promote(&standby, &mut on_standby).await;
+    on_standby.run("SELECT lookaside_invalidate('skipped')").await;
+    on_standby.run(FILL).await;
+
+    let from_first = Start::At(first.clone());
+    let log = standby.commit_log();
+    log.note_delivered(&first);
+    drop(log.open(&from_first).await.expect("no cluster has more"));
+    log.note_delivered(&second);
+    let error = log.open(&from_first).await.err();
+    assert!(matches!(&error, Some(SourceError::PositionLost { why, .. }) if why.contains("timeline")), "{error:?}");
+    let mut source = log.open(&Start::Now).await.expect("what is read after a loss").source;
+    on_standby.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut *source, "end").await), ["end"]);
 }

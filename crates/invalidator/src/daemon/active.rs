@@ -1,6 +1,6 @@
 //! What runs while the invalidator is active: the pipelines, and what serves them all.
 
-use super::{Daemon, DatabaseUrl, background_panicked};
+use super::{Daemon, DatabaseUrl, background_panicked, table_store::TableStore};
 use crate::{
     CommitLog, WallClock,
     election::{SharedMarks, SharedPositions, Term},
@@ -35,13 +35,19 @@ impl Active {
         let Daemon { options, database, network, statistics, .. } = daemon;
         let mut background = JoinSet::new();
         let spool = match database.needs_spool() {
-            true => Some(open_spool(options, database.log(network, term), term, statistics, &mut background)?),
+            true => {
+                let store = TableStore::new(&options.state_dir, term);
+                let seen = watch::Sender::new(store.load()?);
+                background.spawn(store.save_changes(seen.subscribe()));
+                let log = database.log(network, term, Some(seen));
+                Some(open_spool(options, log, term, statistics, &mut background)?)
+            }
             false => None,
         };
         let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
             match &spool {
                 Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
-                None => database.log(network, term),
+                None => database.log(network, term, None),
             }
         };
         let (request_shutdown, shutdown) = watch::channel(false);

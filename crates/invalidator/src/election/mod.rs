@@ -5,9 +5,10 @@
 //! standby: reads it;        {other, 18, positions} unchanged for 3 s  ->  {me, 19, positions}   if it is still {other, 18}
 //! ```
 //!
-//! There is one record, a row of a table. It has the holder, a counter and the positions of all clusters, and is
-//! replaced as a whole, by a statement that demands the former holder and counter. So saving positions and being active
-//! are one operation: an invalidator that is no longer active cannot save.
+//! There is one record, a row of a table. It has the holder, a counter and the positions of all clusters (and, with
+//! PostgreSQL, digests of what was seen of tables with a rule), and is replaced as a whole, by a statement that demands the
+//! former holder and counter. So saving positions and being active are one operation: an invalidator that is no longer
+//! active cannot save.
 //!
 //! Invariants:
 //! * A record replaces the one that was read, and no other. The holder is a new name each time that an invalidator
@@ -28,7 +29,7 @@
 //! | `standby.rs` | a standby: waits until it is active |
 //! | `seen_record.rs` | what a standby has seen of the record, and whether that went back |
 //! | `term.rs` | the time that an invalidator is active: renewals, saves, the end |
-//! | `shared_positions.rs` | saves of a pipeline and marks of the spool, as parts of the next renewal |
+//! | `shared_positions.rs` | saves of a pipeline, marks of the spool, and what was seen of tables, as parts of the next renewal |
 //! | `mysql.rs`, `postgres.rs` | the record in a table |
 //! | `location.rs` | `--shared-state` |
 
@@ -43,6 +44,6 @@ mod term;
 
 pub use location::StateLocation;
 pub use record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
-pub use shared_positions::{SharedMarks, SharedPositions};
+pub use shared_positions::{SharedMarks, SharedPositions, SharedTables};
 pub use standby::Standby;
 pub use term::Term;

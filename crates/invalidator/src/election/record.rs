@@ -1,6 +1,6 @@
 //! The record that the invalidators of a database share, and the interface of what stores it.
 
-use crate::{Position, pipeline::positions::SavedPosition};
+use crate::{Position, pipeline::positions::SavedPosition, source::postgres::SeenTables};
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -45,6 +45,8 @@ pub struct SharedState {
     pub losses: u64,
     /// PostgreSQL: whether an invalidator was about to create the slot. Means nothing once there is a position.
     pub is_starting: bool,
+    /// PostgreSQL: what was seen of tables with a rule; `None` if that is unknown.
+    pub tables: Option<SeenTables>,
 }
 
 /// Why the record could not be read or replaced. Whether it was replaced is unknown.
@@ -76,6 +78,8 @@ struct StateText {
     clusters: BTreeMap<String, PositionText>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     lost: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tables: Option<serde_json::Value>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -97,6 +101,7 @@ impl SharedState {
             starting: self.is_starting,
             clusters: clusters.collect(),
             lost: self.lost.clone(),
+            tables: self.tables.as_ref().map(SeenTables::to_json),
         };
         serde_json::to_string(&text).expect("text and numbers can be written as JSON")
     }
@@ -118,11 +123,13 @@ impl SharedState {
         let positions = text.clusters.into_iter().map(|(cluster, text)| {
             (cluster, SavedPosition { log_identity: text.log, position: Position(text.position) })
         });
+        let tables = text.tables.as_ref().map(SeenTables::parse).transpose().map_err(malformed)?.flatten();
         Ok(SharedState {
             positions: positions.collect(),
             lost: text.lost,
             losses: text.losses,
             is_starting: text.starting,
+            tables,
         })
     }
 }
@@ -135,13 +142,23 @@ mod tests {
     fn state_is_read_as_it_is_written() {
         let saved = SavedPosition { log_identity: "mysql:1\"'\\".into(), position: Position("a:1-5".into()) };
         let positions = [("one".to_owned(), saved)].into();
-        let state = SharedState { positions, lost: ["one".to_owned()].into(), losses: 2, is_starting: true };
+        let stored = serde_json::json!({ "format": 1, "tables": [["app", "users", "s", "p", true]] });
+        let tables = SeenTables::parse(&stored).expect("well-formed");
+        let lost = ["one".to_owned()].into();
+        let state = SharedState { positions, lost, losses: 2, is_starting: true, tables };
         assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
     }
 
     #[test]
+    fn tables_of_another_version_are_unknown() {
+        for text in [r#"{"format":1,"clusters":{}}"#, r#"{"format":1,"clusters":{},"tables":{"format":2}}"#] {
+            assert_eq!(SharedState::parse(text), Ok(SharedState::default()), "{text}");
+        }
+    }
+
+    #[test]
     fn malformed_states_are_refused() {
-        for text in ["", "{}", "null", r#"{"format":1}"#] {
+        for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":1,"clusters":{},"tables":{"format":1}}"#] {
             assert!(SharedState::parse(text).expect_err(text).0.contains("malformed"), "{text}");
         }
         let newer = SharedState::parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");

@@ -1,9 +1,10 @@
-//! What is saved in the shared record: the position of a pipeline, and the marks of the spool.
+//! What is saved in the shared record: the position of a pipeline, the marks of the spool, and what was seen of tables.
 
-use super::term::Term;
+use super::{record::RecordError, term::Term};
 use crate::{
     SourceError,
     pipeline::positions::{PositionError, PositionFile, PositionStore, SavedPosition},
+    source::postgres::SeenTables,
     spool::{SpoolMarks, SpoolMarksState},
 };
 use lookaside_routing::BoxFuture;
@@ -76,5 +77,21 @@ impl SpoolMarks for SharedMarks {
             });
             saved.await.map_err(|error| SourceError::SpoolFailed { why: error.0 })
         })
+    }
+}
+
+/// What was seen of tables with a rule.
+#[derive(Clone)]
+pub struct SharedTables(pub Arc<Term>);
+
+impl SharedTables {
+    /// What is stored; `None` if that is unknown.
+    pub fn load(&self) -> Option<SeenTables> {
+        self.0.state().tables
+    }
+
+    /// Replaces it with the next renewal.
+    pub async fn save(&self, tables: SeenTables) -> Result<(), RecordError> {
+        self.0.save(|state| state.tables = Some(tables)).await
     }
 }

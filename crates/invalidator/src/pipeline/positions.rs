@@ -4,26 +4,24 @@
 //! STATE_DIR/<cluster>.position.json   {"format":1,"log":"sqlite:/srv/app.db","cluster":"front-1","position":"4711"}
 //! ```
 //!
-//! A save writes a temporary file, syncs it, renames it over the old one, and syncs the directory. After a crash the
-//! file holds the old position or the new one, never a part. A temporary file left by a crash is ignored and
-//! overwritten.
+//! After a crash the file holds the old position or the new one ([`crate::state_file`]).
 //!
 //! A position means something only in the log that it came from. In another log it could skip commits silently, so it
 //! is refused there.
 
-use crate::Position;
+use crate::{
+    Position,
+    state_file::{self, run_blocking},
+};
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
-    fs::{self, File},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
 };
 
 /// The version of the file format.
 const FORMAT: u32 = 1;
-/// Longer files are refused: no position is this long.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The saved position of one pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,12 +120,10 @@ impl PositionFile {
 
     /// Reads the position; blocks.
     pub fn read(&self) -> Result<Option<SavedPosition>, PositionError> {
-        let bytes = match fs::metadata(&self.path) {
-            Ok(metadata) if metadata.len() > FILE_BYTES_MAX => {
-                return Err(self.malformed(format!("{} bytes is too long", metadata.len())));
-            }
-            Ok(_) => fs::read(&self.path).map_err(|why| self.io(why))?,
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        let bytes = match state_file::read(&self.path) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Ok(None),
+            Err(why) if why.kind() == io::ErrorKind::FileTooLarge => return Err(self.malformed(why.to_string())),
             Err(why) => return Err(self.io(why)),
         };
         let content: FileContent = serde_json::from_slice(&bytes).map_err(|why| self.malformed(why.to_string()))?;
@@ -149,22 +145,7 @@ impl PositionFile {
             position: saved.position.0.clone(),
         };
         let bytes = serde_json::to_vec(&content).expect("text and numbers can be written as JSON");
-        self.replace(&bytes).map_err(|why| self.io(why))
-    }
-
-    fn replace(&self, bytes: &[u8]) -> io::Result<()> {
-        let temporary = self.path.with_extension("json.new");
-        // An existing file, or a link to another user's file, must not be written to.
-        if let Err(why) = fs::remove_file(&temporary)
-            && why.kind() != io::ErrorKind::NotFound
-        {
-            return Err(why);
-        }
-        let mut file = File::create_new(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &self.path)?;
-        File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        state_file::replace(&self.path, &bytes).map_err(|why| self.io(why))
     }
 
     fn io(&self, why: io::Error) -> PositionError {
@@ -188,14 +169,11 @@ impl PositionStore for PositionFile {
     }
 }
 
-/// Runs file operations on a blocking thread: a sync takes milliseconds, which must not delay other clusters.
-async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("reading and writing a file does not panic")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_file::FILE_BYTES_MAX;
+    use std::fs;
 
     fn saved(position: &str) -> SavedPosition {
         SavedPosition { log_identity: "log-1".into(), position: Position(position.into()) }

@@ -214,6 +214,20 @@ pub trait CommitLog: Send + Sync {
     fn release(&self, position: &Position) {
         let _ = position;
     }
+
+    /// Called when a cluster may have got all up to `position`, and before a source is opened also for what clusters have
+    /// saved in an earlier run. A cluster skips what comes before its position. So what a source adds to the commits of the
+    /// log must come after it, and a log that does not have it cannot be read on from an older position. Does nothing by
+    /// default.
+    fn note_delivered(&self, position: &Position) {
+        let _ = position;
+    }
+
+    /// Called when every cluster has saved `position` or a later one: whatever came before it was acknowledged by all. Does
+    /// nothing by default.
+    fn acknowledge(&self, position: &Position) {
+        let _ = position;
+    }
 }
 
 /// How much of a log lies between two positions.

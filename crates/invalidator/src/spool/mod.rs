@@ -20,7 +20,8 @@
 //!   end of a spool that a crash has cut off. What is before the position is skipped then.
 //! * Whatever is in the spool has passed the gate.
 //! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position, in
-//!   a new segment, and while none can be created nothing is read.
+//!   a new segment, and while none can be created nothing is read. What a cluster cannot read of the former one behind the
+//!   synced position is no loss.
 //! * The spool has a limit. Beyond it the oldest segment is removed, and the clusters that need it have lost their
 //!   position. A cluster that is down delays no other, and does not make the database keep its log.
 //! * A loss is a record. Each cluster finds it, now or after a restart, and is flushed or stopped.
@@ -83,6 +84,8 @@ struct State {
     next_number: u64,
     /// Everything up to here survives a crash of the machine. Means nothing while there are no segments.
     synced: SpoolPosition,
+    /// How much of the newest segment does.
+    synced_bytes: u64,
     /// Why nothing is read; `None` while the log is read.
     failure: Option<SourceError>,
     /// By cluster: what it has acknowledged; `None` until that is known.
@@ -127,12 +130,14 @@ impl Spool {
         marks: Option<Arc<dyn SpoolMarks>>,
     ) -> Arc<Spool> {
         let synced = recovered.segments.as_ref().map(|segments| segments.end.clone());
+        let synced_bytes = recovered.segments.as_ref().map_or(0, Segments::newest_bytes);
         let state = State {
             segments: recovered.segments,
             is_open: recovered.is_intact,
             start_mark: recovered.start_mark,
             next_number: recovered.next_number,
             synced: synced.unwrap_or_else(|| SpoolPosition::new(0, &Position(String::new()))),
+            synced_bytes,
             failure: None,
             held: clusters.into_iter().map(|cluster| (cluster.to_owned(), None)).collect(),
         };
@@ -157,6 +162,7 @@ impl Spool {
         let base = Base { position: position.clone(), log_identity: log_identity.into(), is_origin: true, is_orphan };
         let segment = self.create_segment(base)?;
         let mut state = self.state.lock();
+        state.synced_bytes = segment.bytes;
         state.segments =
             Some(Segments { log_identity: log_identity.into(), list: [segment].into(), end: position.clone() });
         state.synced = position;
@@ -221,8 +227,10 @@ impl Spool {
         let appended = self.files.append(newest.number, newest.bytes, &bytes);
         appended.and_then(|()| self.files.sync(newest.number)).inspect_err(|_| self.abandon_segment())?;
         self.publish(bytes.len() as u64, position.clone())?;
-        self.state.lock().synced = position;
-        drop(one_at_a_time);
+        let mut state = self.state.lock();
+        state.synced = position;
+        state.synced_bytes = newest.bytes + bytes.len() as u64;
+        drop((state, one_at_a_time));
         self.announce();
         Ok(())
     }
@@ -258,23 +266,26 @@ impl Spool {
         let _one_at_a_time = self.syncing.lock();
         let open = {
             let state = self.state.lock();
-            state.segments.as_ref().filter(|_| state.is_open).map(|segments| segments.end.clone())
+            let open = state.segments.as_ref().filter(|_| state.is_open);
+            open.map(|segments| (segments.end.clone(), segments.newest_bytes()))
         };
-        if let Some(end) = open {
+        if let Some((end, bytes)) = open {
             self.files.sync(self.newest().number).inspect_err(|_| self.abandon_segment())?;
-            self.state.lock().synced = end;
+            let mut state = self.state.lock();
+            (state.synced, state.synced_bytes) = (end, bytes);
         }
         Ok(self.state.lock().synced.clone())
     }
 
     /// Appends nothing more to the newest segment, of which an unknown part is on disk. What it holds beyond the synced
-    /// position will be read again.
+    /// position will be read again, and is not read here: the kernel may drop what it could not write.
     fn abandon_segment(&self) {
         let mut state = self.state.lock();
-        state.is_open = false;
-        let synced = state.synced.clone();
-        if let Some(segments) = &mut state.segments {
-            segments.end = synced;
+        let State { segments, is_open, synced, synced_bytes, .. } = &mut *state;
+        *is_open = false;
+        if let Some(segments) = segments {
+            segments.end = synced.clone();
+            segments.list.back_mut().expect("there is a segment").bytes = *synced_bytes;
         }
     }
 
@@ -282,6 +293,7 @@ impl Spool {
         self.state.lock().is_open = false;
         let segment = self.create_segment(base)?;
         let mut state = self.state.lock();
+        state.synced_bytes = segment.bytes;
         let segments = state.segments.as_mut().expect("the spool was created");
         segments.end = segment.base.position.clone();
         segments.list.push_back(segment);
@@ -348,9 +360,18 @@ impl Spool {
     /// `cluster` will not read before `position` again.
     fn hold(&self, cluster: &str, position: SpoolPosition) {
         self.state.lock().held.insert(cluster.to_owned(), Some(position));
+        if let Some(acknowledged) = self.acknowledged() {
+            self.log.acknowledge(&acknowledged.position);
+        }
         if self.marks.is_some() {
             self.release_log();
         }
+    }
+
+    /// What every cluster has saved; `None` if one has not yet acted on the last loss.
+    fn acknowledged(&self) -> Option<SpoolPosition> {
+        let state = self.state.lock();
+        state.segments.as_ref().and_then(|segments| segments.acknowledged(&state.held, &*self.log))
     }
 
     /// Lets the log end before what will not be read again. With a standby that is nothing while a loss is being recorded:
@@ -359,12 +380,9 @@ impl Spool {
         if self.marks.is_some() && self.is_orphan() {
             return;
         }
-        let released = {
-            let state = self.state.lock();
-            match &self.marks {
-                None => Some(state.synced.clone()),
-                Some(_) => state.segments.as_ref().and_then(|segments| segments.acknowledged(&state.held, &*self.log)),
-            }
+        let released = match &self.marks {
+            None => Some(self.state.lock().synced.clone()),
+            Some(_) => self.acknowledged(),
         };
         if let Some(released) = released {
             self.log.release(&released.position);
@@ -437,6 +455,16 @@ impl Spool {
             let mut bases = segments.list.iter().map(|segment| &segment.base);
             bases.any(|base| base.is_orphan && base.position.epoch == segments.end.epoch)
         })
+    }
+
+    /// Whether what is at this place and behind it was never synced, so that it will be in the next segment, too, if it is not
+    /// synced yet.
+    fn is_unsynced(&self, number: u64, at: u64) -> bool {
+        let state = self.state.lock();
+        let Some(segments) = &state.segments else { return false };
+        let newest = segments.list.back().filter(|newest| newest.number == number).map(|_| state.synced_bytes);
+        let segment = segments.list.iter().find(|segment| segment.number == number);
+        newest.or(segment.map(|segment| segment.bytes)).is_some_and(|synced| at >= synced)
     }
 
     fn look(&self, number: u64, at: u64) -> Place {

@@ -16,6 +16,7 @@ use std::{future::ready, io, sync::Arc};
 const READ_BYTES: usize = 64 << 10;
 
 const DAMAGED: &str = "a segment of the spool is damaged";
+const UNREADABLE: &str = "what was written to it and is not synced cannot be read back";
 
 /// The log, as one cluster reads it.
 #[derive(Clone)]
@@ -148,6 +149,8 @@ struct SpoolSource {
 enum DecodeStep {
     /// More bytes are needed: this many, in all.
     Read(usize),
+    /// The next record cannot be read.
+    Damaged,
     Lost(SourceError),
     Full,
 }
@@ -162,7 +165,7 @@ impl SpoolSource {
                 Decoded::Record(record, length) => (record, length),
                 Decoded::Incomplete(needed) => return DecodeStep::Read(needed),
                 Decoded::Invalid if !commits.is_empty() => return DecodeStep::Full,
-                Decoded::Invalid => return DecodeStep::Lost(self.lose(DAMAGED)),
+                Decoded::Invalid => return DecodeStep::Damaged,
             };
             match record {
                 Record::Base(base) => self.epoch = base.position.epoch,
@@ -198,6 +201,21 @@ impl SpoolSource {
         is_new
     }
 
+    /// Goes on behind a record that cannot be read, if nothing is missing there: what the kernel cannot write it may drop,
+    /// before the sync that reports this, and the next segment will have it again.
+    fn pass_damage(&mut self, why: &str) -> Result<(), SourceError> {
+        let record_at = self.at - self.buffer.len() as u64;
+        match self.log.spool.look(self.segment, self.at) {
+            Place::Removed => self.relocate(),
+            _ if !self.log.spool.is_unsynced(self.segment, record_at) => Err(self.lose(why)),
+            Place::Next(number) => {
+                self.begin_segment(number);
+                Ok(())
+            }
+            Place::Bytes(_) | Place::End => Err(SourceError::SpoolFailed { why: UNREADABLE.into() }),
+        }
+    }
+
     fn lose(&self, why: &str) -> SourceError {
         SourceError::PositionLost { position: self.position.text(), why: why.into() }
     }
@@ -207,7 +225,10 @@ impl SpoolSource {
         while self.buffer.len() < needed {
             match self.log.spool.look(self.segment, self.at) {
                 // Only whole records can be read, so a part of one has a damaged length.
-                Place::End | Place::Next(_) if !self.buffer.is_empty() => return Err(self.lose(DAMAGED)),
+                Place::End | Place::Next(_) if !self.buffer.is_empty() => {
+                    self.pass_damage(DAMAGED)?;
+                    return Ok(true);
+                }
                 Place::End => return Ok(false),
                 Place::Bytes(bytes) => {
                     let wanted =
@@ -231,7 +252,7 @@ impl SpoolSource {
         let (files, number, at) = (self.log.spool.files.clone(), self.segment, self.at);
         let read = tokio::task::spawn_blocking(move || files.read(number, at, wanted)).await;
         match read.expect("reading a file does not panic") {
-            Ok(bytes) if bytes.is_empty() => Err(self.lose("a segment of the spool was cut off")),
+            Ok(bytes) if bytes.is_empty() => self.pass_damage("a segment of the spool was cut off").map(|()| true),
             Ok(mut bytes) => {
                 self.at += bytes.len() as u64;
                 if at == 0 {
@@ -276,6 +297,12 @@ impl Source for SpoolSource {
             loop {
                 let needed = match self.decode_records(keys_max.max(1), &mut commits) {
                     DecodeStep::Lost(error) => return Err(error),
+                    DecodeStep::Damaged => match self.pass_damage(DAMAGED) {
+                        Ok(()) => continue,
+                        // Found again when what was read before is returned.
+                        Err(_) if self.position != before => break,
+                        Err(error) => return Err(error),
+                    },
                     DecodeStep::Full => break,
                     DecodeStep::Read(needed) => needed,
                 };

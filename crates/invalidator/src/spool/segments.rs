@@ -58,6 +58,11 @@ impl Segments {
         }
     }
 
+    /// The length of the newest segment.
+    pub fn newest_bytes(&self) -> u64 {
+        self.list.back().map_or(0, |newest| newest.bytes)
+    }
+
     /// What every cluster has acknowledged, of those that have not lost their position; `None` if a cluster has not yet
     /// acted on the last loss.
     pub fn acknowledged(

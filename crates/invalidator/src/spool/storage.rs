@@ -104,7 +104,7 @@ impl SegmentFiles for SegmentFolder {
 pub(super) mod tests {
     use super::*;
     use lookaside_sync::Mutex;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     /// Files in memory that outlive a spool, with faults.
     #[derive(Debug, Default)]
@@ -117,6 +117,8 @@ pub(super) mod tests {
         /// Free space; `None` if it is unlimited.
         pub free_bytes: Option<usize>,
         pub fails_to_sync: bool,
+        /// Files whose next sync reports that a part of them was not written.
+        pub unwritten: BTreeSet<u64>,
     }
 
     impl MemoryFiles {
@@ -128,6 +130,26 @@ pub(super) mod tests {
                 *synced = bytes.len();
             }
         }
+
+        /// A start on a disk that cannot sync fails. The next one does not.
+        pub fn mend_syncs(&self) {
+            let mut state = self.0.lock();
+            state.fails_to_sync = false;
+            state.unwritten.clear();
+        }
+
+        /// Reads see zeros, or the end of the file, in place of what is not synced: the kernel could not write it.
+        pub fn drop_unsynced(&self, is_cut_off: bool) {
+            let mut state = self.0.lock();
+            let MemoryFilesState { files, unwritten, .. } = &mut *state;
+            for (number, (bytes, synced)) in files.iter_mut().filter(|(_, (bytes, synced))| bytes.len() > *synced) {
+                unwritten.insert(*number);
+                match is_cut_off {
+                    true => bytes.truncate(*synced),
+                    false => bytes[*synced..].fill(0),
+                }
+            }
+        }
     }
 
     impl MemoryFilesState {
@@ -135,7 +157,7 @@ pub(super) mod tests {
             let fitting = self.free_bytes.map_or(bytes.len(), |free| free.min(bytes.len()));
             self.free_bytes = self.free_bytes.map(|free| free - fitting);
             let (content, _) = self.files.entry(number).or_default();
-            content.truncate(at as usize);
+            content.resize(at as usize, 0);
             content.extend_from_slice(&bytes[..fitting]);
             if fitting < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
         }
@@ -160,6 +182,9 @@ pub(super) mod tests {
             let mut state = self.0.lock();
             if state.fails_to_sync {
                 return Err(io::Error::other("a bad sector"));
+            }
+            if state.unwritten.remove(&number) {
+                return Err(io::Error::other("a lost page write"));
             }
             let (bytes, synced) = state.files.get_mut(&number).ok_or(io::ErrorKind::NotFound)?;
             *synced = bytes.len();

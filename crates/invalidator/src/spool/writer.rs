@@ -90,6 +90,7 @@ impl SpoolWriter {
         }
         // First: while nothing can be written nothing is read.
         self.write(Spool::prepare).await?;
+        self.note_delivered(&actual);
         let opened = match self.spool.is_orphan() {
             true => self.record_loss(self.why_orphan().into()).await?,
             false => match log.open(&Start::At(self.spool.end().position)).await {
@@ -100,6 +101,15 @@ impl SpoolWriter {
         tracing::info!(log = actual, position = opened.position.0, "reading the commit log into the spool");
         self.spool.set_failure(None);
         self.copy(opened).await
+    }
+
+    /// Tells the log what clusters had saved, of the present epoch: the spool may end before it.
+    fn note_delivered(&self, log_identity: &str) {
+        let epoch = self.spool.end().epoch;
+        let saved = self.saved.iter().filter(|saved| saved.log_identity == log_identity);
+        for saved in saved.map(|saved| SpoolPosition::parse(&saved.position)).filter(|saved| saved.epoch == epoch) {
+            self.spool.log.note_delivered(&saved.position);
+        }
     }
 
     /// Copies commits to the spool until either fails.
@@ -124,7 +134,10 @@ impl SpoolWriter {
                 }
             };
             self.count_ignored(&*opened.source, &mut ignored);
+            let position = commits.position.clone();
             self.write(move |spool| spool.append(&commits)).await?;
+            // Clusters have it from now on, and it is not on disk yet.
+            self.spool.log.note_delivered(&position);
             self.start_sync(&mut syncs);
         }
     }

@@ -5,6 +5,7 @@ use super::{
     catalogue,
     connection::{PostgresConnection, QueryError},
     coverage::Coverage,
+    lsn::Lsn,
     options::PostgresOptions,
 };
 use crate::{SourceError, WallClock};
@@ -20,24 +21,28 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 /// Reads the catalogue for one source.
 pub(super) struct CatalogueReader {
     coverage: Arc<Mutex<Coverage>>,
+    /// Clusters may skip what is emitted before this, so the tables are compared once the log was read up to here.
+    not_before: Lsn,
     /// When the tables with a rule are to be compared with what they were.
     due: Instant,
 }
 
 impl CatalogueReader {
-    /// Reads at once, and then at intervals. `coverage` is what was found before.
-    pub fn new(coverage: Arc<Mutex<Coverage>>) -> CatalogueReader {
-        CatalogueReader { coverage, due: Instant::now() }
+    /// Reads once the log was read up to `not_before`, and then at intervals. `coverage` is what was found before.
+    pub fn new(coverage: Arc<Mutex<Coverage>>, not_before: Lsn) -> CatalogueReader {
+        CatalogueReader { coverage, not_before, due: Instant::now() }
     }
 
-    /// When the catalogue must be read although no message has arrived; `None` without rules.
-    pub fn due(&self, options: &PostgresOptions) -> Option<Instant> {
-        (!options.row_rules.current().is_empty()).then_some(self.due)
+    /// When the catalogue must be read although no message has arrived, if the log was read up to `read`; `None` without
+    /// rules.
+    pub fn due(&self, options: &PostgresOptions, read: Lsn) -> Option<Instant> {
+        (read >= self.not_before && !options.row_rules.current().is_empty()).then_some(self.due)
     }
 
     /// Whether [`CatalogueReader::read`] has something to do before the next message.
     pub fn is_due(&self, options: &PostgresOptions, assembler: &mut Assembler) -> bool {
-        !assembler.row_tables().needed_types().is_empty() || self.due(options).is_some_and(|due| Instant::now() >= due)
+        let due = self.due(options, assembler.read());
+        !assembler.row_tables().needed_types().is_empty() || due.is_some_and(|due| Instant::now() >= due)
     }
 
     /// Reads the types that rows of tables with a rule have, and, if that is due, compares the tables with what they were.
@@ -51,7 +56,7 @@ impl CatalogueReader {
     ) -> Result<(), SourceError> {
         let types = catalogue::load_types(queries, &assembler.row_tables().needed_types()).await?;
         assembler.row_tables().add_types(types);
-        if self.due(options).is_none_or(|due| Instant::now() < due) {
+        if self.due(options, assembler.read()).is_none_or(|due| Instant::now() < due) {
             return Ok(());
         }
         let (rules, publication) = (options.row_rules.current(), &options.publication);

@@ -11,27 +11,50 @@
 //! | another table has its name, or it has other columns | the schema was changed |
 //! | a partition is gone, or has another file | truncated |
 //!
-//! The state outlives sources, so a change while the database could not be read is found, too; a restart of the daemon
-//! begins with what it finds. A change that was found is not in the log, so it is repeated by the next source until a
-//! later position is safe on disk. Sans-I/O.
+//! The catalogue is compared with what an earlier source saw; if there was none in this process, with digests of what an
+//! earlier process saw, or another invalidator. These are kept where positions are ([`SeenTables`]), so DDL while no
+//! invalidator looks is found by the next one. A table without a digest begins with what is found, and the log says so.
+//!
+//! A change that was found is not in the log. So
+//!
+//! * it is emitted at a position that no cluster has saved before, since clusters skip what comes before theirs: looks begin
+//!   when the log has been read up to what was delivered;
+//! * the next source repeats it, unless it is safe on disk;
+//! * until every cluster has saved a later position, the kept digest is the one from before the change, and marked as pending:
+//!   the next process, or another invalidator, finds the change again, for all clusters. On a database without commits the
+//!   position does not move, so a restart may repeat it although all have acknowledged it.
+//!
+//! Sans-I/O.
 
 use super::{
     catalogue::Catalogue,
     lsn::Lsn,
     rule_check::{check_coverage, publish_problem},
+    seen_tables::{SeenTable, SeenTables, digest},
 };
 use crate::rules::{ProblemKind, Rule, Rules, TableChange, TableName};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
+use tokio::sync::watch;
 
 /// What the catalogue showed of tables with a rule.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     seen: BTreeMap<TableName, TableCoverage>,
-    /// Changes that may not be safe on disk yet, and the position at which they were found.
-    unsaved: Vec<(Arc<Rule>, TableChange, Lsn)>,
+    unacknowledged: Vec<FoundChange>,
+    /// What is to be kept beyond the end of the process; at first, what an earlier one has left.
+    kept: watch::Sender<SeenTables>,
+}
+
+/// A change that some cluster may not have acknowledged.
+#[derive(Debug)]
+struct FoundChange {
+    rule: Arc<Rule>,
+    change: TableChange,
+    /// `None` until a source emits it, and again if the next one must repeat it.
+    emitted_at: Option<Lsn>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,14 +67,33 @@ struct TableCoverage {
 }
 
 impl Coverage {
-    /// The changes that an earlier source found and that may be lost, as everything before `saved` is safe on disk.
-    pub fn unsaved(&mut self, saved: Lsn) -> Vec<(Arc<Rule>, TableChange)> {
-        self.unsaved.retain(|(_, _, found_at)| *found_at >= saved);
-        self.unsaved.iter().map(|(rule, change, _)| (rule.clone(), *change)).collect()
+    /// Nothing was seen in this process, and `kept` by an earlier one.
+    pub fn new(kept: watch::Sender<SeenTables>) -> Coverage {
+        Coverage { kept, ..Coverage::default() }
     }
 
-    /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes that may not
-    /// be in the log, which has been read up to `read`.
+    /// A source reads from `from` on. What was emitted at `from` or later may be lost, and what a source that does not
+    /// resume begins with is another part of the log, or another log.
+    pub fn begin_source(&mut self, from: Lsn, is_resumed: bool) {
+        for found in &mut self.unacknowledged {
+            if !is_resumed || found.emitted_at.is_some_and(|emitted_at| emitted_at >= from) {
+                found.emitted_at = None;
+            }
+        }
+    }
+
+    /// Every cluster has saved `position`.
+    pub fn acknowledge(&mut self, position: Lsn) {
+        let before = self.unacknowledged.len();
+        // One that was emitted at the position itself may come after it.
+        self.unacknowledged.retain(|found| found.emitted_at.is_none_or(|emitted_at| emitted_at >= position));
+        if self.unacknowledged.len() != before {
+            self.keep();
+        }
+    }
+
+    /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes to be emitted
+    /// now, as they may not be in the log, which has been read up to `read`.
     pub fn observe(
         &mut self,
         rules: &Rules,
@@ -59,44 +101,93 @@ impl Coverage {
         publication: &str,
         read: Lsn,
     ) -> Vec<(Arc<Rule>, TableChange)> {
-        let mut changes = Vec::new();
         let former = std::mem::take(&mut self.seen);
         for rule in rules.iter() {
-            let table = catalogue.get(&rule.table);
-            let mut problems = check_coverage(rule, table, publication);
-            if table.is_some_and(|table| table.is_published && !table.has_all_changes) {
-                problems.push((ProblemKind::LogLacks, publish_problem(publication)));
-            }
-            let is_covered = table.is_some_and(|table| {
-                table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
-            });
-            let present = TableCoverage {
-                schema: table.filter(|_| is_covered).map(|table| (table.id.clone(), table.columns_digest.clone())),
-                partitions: table.map(|table| table.partitions.clone()).unwrap_or_default(),
-                problems: problems
-                    .into_iter()
-                    .filter(|(kind, _)| *kind != ProblemKind::Warning)
-                    .map(|(_, why)| why)
-                    .collect(),
-            };
+            let present = TableCoverage::of(rule, catalogue, publication);
             let before = former.get(&rule.table);
             if before.is_none_or(|before| before.problems != present.problems) {
                 log_problems(rule, &present.problems, before.is_some());
             }
-            if let Some(change) = before.and_then(|before| before.change_to(&present)) {
-                changes.push((rule.clone(), change));
+            let change = match before {
+                Some(before) => before.change_to(&present),
+                None => self.change_since_kept(rule, &present),
+            };
+            if let Some(change) = change {
+                self.unacknowledged.retain(|known| (&known.rule.table, known.change) != (&rule.table, change));
+                self.unacknowledged.push(FoundChange { rule: rule.clone(), change, emitted_at: None });
             }
             self.seen.insert(rule.table.clone(), present);
         }
-        for (rule, change) in &changes {
-            self.unsaved.retain(|(known, other, _)| (&known.table, other) != (&rule.table, change));
-            self.unsaved.push((rule.clone(), *change, read));
-        }
-        changes
+        self.keep();
+        let emitted = self.unacknowledged.iter_mut().filter(|found| found.emitted_at.is_none());
+        emitted
+            .map(|found| {
+                found.emitted_at = Some(read);
+                (found.rule.clone(), found.change)
+            })
+            .collect()
+    }
+
+    /// What may not be in the log, if this process has not seen the table before.
+    fn change_since_kept(&self, rule: &Rule, present: &TableCoverage) -> Option<TableChange> {
+        let kept = self.kept.borrow();
+        let Some(kept) = kept.get(&rule.table) else {
+            tracing::info!(
+                table = %rule.table,
+                "first look at the table of a rule: what DDL did before is unknown; empty the clusters if it was changed"
+            );
+            return None;
+        };
+        kept.change_to(&present.digests())
+    }
+
+    /// Brings what is kept up to date.
+    fn keep(&self) {
+        let kept = |table: &TableName, seen: &TableCoverage| {
+            let is_pending = self.unacknowledged.iter().any(|found| found.rule.table == *table);
+            let before = self.kept.borrow().get(table).filter(|_| is_pending).cloned();
+            SeenTable { is_pending, ..before.unwrap_or_else(|| seen.digests()) }
+        };
+        let tables: SeenTables = self.seen.iter().map(|(table, seen)| (table.clone(), kept(table, seen))).collect();
+        self.kept.send_if_modified(|kept| {
+            let is_new = *kept != tables;
+            *kept = tables;
+            is_new
+        });
     }
 }
 
 impl TableCoverage {
+    /// What `catalogue` shows of the table of `rule`.
+    fn of(rule: &Rule, catalogue: &Catalogue, publication: &str) -> TableCoverage {
+        let table = catalogue.get(&rule.table);
+        let mut problems = check_coverage(rule, table, publication);
+        if table.is_some_and(|table| table.is_published && !table.has_all_changes) {
+            problems.push((ProblemKind::LogLacks, publish_problem(publication)));
+        }
+        let is_covered = table.is_some_and(|table| {
+            table.is_published && table.has_all_changes && table.filter.is_none() && table.hidden_columns.is_none()
+        });
+        TableCoverage {
+            schema: table.filter(|_| is_covered).map(|table| (table.id.clone(), table.columns_digest.clone())),
+            partitions: table.map(|table| table.partitions.clone()).unwrap_or_default(),
+            problems: problems
+                .into_iter()
+                .filter(|(kind, _)| *kind != ProblemKind::Warning)
+                .map(|(_, why)| why)
+                .collect(),
+        }
+    }
+
+    /// What is kept of it.
+    fn digests(&self) -> SeenTable {
+        SeenTable {
+            schema: self.schema.as_ref().map(|(id, columns)| digest([id.as_str(), columns])),
+            partitions: digest(self.partitions.iter().map(String::as_str)),
+            is_pending: false,
+        }
+    }
+
     /// What may not be in the log if the catalogue showed this first and now `present`.
     fn change_to(&self, present: &TableCoverage) -> Option<TableChange> {
         match (&self.schema, &present.schema) {
@@ -165,10 +256,70 @@ mod tests {
             let changes = coverage.observe(&rules, &catalogue, "lookaside", Lsn(step as u64));
             assert_eq!(changes.first().map(|(_, change)| *change), expected, "step {step}");
         }
-        let unsaved = |saved| coverage.unsaved(Lsn(saved)).into_iter().map(|(_, change)| change).collect::<Vec<_>>();
-        let mut unsaved = unsaved;
-        assert_eq!(unsaved(0), [SchemaChange, Truncate, Unpublished], "each once");
-        assert_eq!(unsaved(11), [Unpublished]);
-        assert_eq!(unsaved(12), []);
+        let mut left = |acknowledged| {
+            coverage.acknowledge(Lsn(acknowledged));
+            coverage.unacknowledged.iter().map(|found| found.change).collect::<Vec<_>>()
+        };
+        assert_eq!(left(0), [SchemaChange, Truncate, Unpublished], "each once");
+        assert_eq!(left(11), [Unpublished]);
+        assert_eq!(left(12), []);
+    }
+
+    /// What `coverage` finds when the table is `found` and the log was read up to `read`.
+    fn changes(coverage: &mut Coverage, found: &DeclaredTable, read: u64) -> Vec<TableChange> {
+        let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}']").expect("valid");
+        let name = TableName { schema: "app".into(), name: "users".into() };
+        let catalogue = [(name, found.clone())].into();
+        let changes = coverage.observe(&rules, &catalogue, "lookaside", Lsn(read));
+        changes.into_iter().map(|(_, change)| change).collect()
+    }
+
+    /// The next process, which has what this one wanted to be kept.
+    fn restarted(coverage: &Coverage) -> Coverage {
+        Coverage::new(watch::Sender::new(coverage.kept.borrow().clone()))
+    }
+
+    #[test]
+    fn a_change_is_found_again_by_the_next_process_until_all_have_acknowledged_it() {
+        use TableChange::{SchemaChange, Truncate, Unpublished};
+        let mut coverage = Coverage::default();
+        let (before, after) = (table("1", true, &["2:2"]), table("1", true, &["2:3"]));
+        assert_eq!(changes(&mut coverage, &before, 5), []);
+        assert_eq!(changes(&mut restarted(&coverage), &before, 5), [], "nothing has changed");
+        assert_eq!(changes(&mut restarted(&coverage), &after, 5), [Truncate], "it came before the crash or after it");
+        assert_eq!(changes(&mut coverage, &after, 6), [Truncate]);
+        assert_eq!(changes(&mut restarted(&coverage), &after, 6), [Truncate]);
+        assert_eq!(changes(&mut restarted(&restarted(&coverage)), &after, 6), [Truncate]);
+        coverage.acknowledge(Lsn(6));
+        assert_eq!(changes(&mut restarted(&coverage), &after, 6), [Truncate], "it may come after the position");
+        coverage.acknowledge(Lsn(7));
+        assert_eq!(changes(&mut restarted(&coverage), &after, 6), []);
+        // It becomes what it was before.
+        assert_eq!(changes(&mut coverage, &table("1", false, &["2:3"]), 8), [Unpublished]);
+        assert_eq!(changes(&mut coverage, &after, 9), [Unpublished]);
+        assert_eq!(changes(&mut restarted(&coverage), &after, 9), [SchemaChange]);
+        coverage.acknowledge(Lsn(9));
+        assert_eq!(changes(&mut restarted(&coverage), &after, 9), [SchemaChange]);
+        coverage.acknowledge(Lsn(10));
+        assert_eq!(changes(&mut restarted(&coverage), &after, 10), []);
+    }
+
+    #[test]
+    fn a_change_is_repeated_by_the_next_source_unless_it_is_on_disk() {
+        use TableChange::SchemaChange;
+        let mut coverage = Coverage::default();
+        let (before, after) = (table("1", true, &[]), table("2", true, &[]));
+        assert_eq!(changes(&mut coverage, &before, 5), []);
+        assert_eq!(changes(&mut coverage, &after, 6), [SchemaChange]);
+        assert_eq!(changes(&mut coverage, &after, 6), [], "once");
+        coverage.begin_source(Lsn(7), true);
+        assert_eq!(changes(&mut coverage, &after, 7), []);
+        coverage.begin_source(Lsn(6), true);
+        // Before this one has looked it fails.
+        coverage.begin_source(Lsn(7), true);
+        coverage.acknowledge(Lsn(9));
+        assert_eq!(changes(&mut coverage, &after, 9), [SchemaChange]);
+        coverage.begin_source(Lsn(20), false);
+        assert_eq!(changes(&mut coverage, &after, 20), [SchemaChange], "the log is another one");
     }
 }

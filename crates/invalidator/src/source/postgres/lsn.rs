@@ -40,7 +40,7 @@ impl Lsn {
 }
 
 /// A position and the timeline that it is on: `16/B374D848@2`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogPosition {
     pub lsn: Lsn,
     /// `None` if it is unknown, as in what earlier versions have saved: `16/B374D848`.

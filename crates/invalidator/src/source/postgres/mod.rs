@@ -11,6 +11,7 @@
 //! transactions.rs      logs which transactions a start waits for
 //! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
 //! catalogue.rs, catalogue_reader.rs, coverage.rs   types; changes of tables that the log does not have
+//! seen_tables.rs       what is kept of that beyond the end of a process
 //! rule_check.rs        rules that the database does not fit
 //! standby.rs           refuses to be a synchronous standby
 //! timeline.rs          whether a promoted standby continues the log of its primary
@@ -42,6 +43,7 @@ mod pgoutput;
 mod replication_stream;
 mod row_tables;
 mod rule_check;
+mod seen_tables;
 mod setup;
 mod slot;
 mod standby;
@@ -55,6 +57,7 @@ pub use lsn::Lsn;
 use lsn::{LogPosition, lsn_of};
 pub use options::PostgresOptions;
 pub use rule_check::check_rules;
+pub use seen_tables::SeenTables;
 pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
@@ -76,7 +79,7 @@ use std::{
     },
 };
 use timeline::Timelines;
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 /// The most messages that one call of [`Source::next`] reads before it returns.
 const MESSAGES_OF_NEXT_MAX: usize = 10_000;
@@ -88,10 +91,15 @@ pub struct PostgresLog {
     wall_clock: WallClock,
     /// The server need not keep its log before this.
     released: Arc<AtomicU64>,
+    /// No cluster has got more.
+    delivered: Delivered,
     /// `None` if no other invalidator may use the slot.
     shared_slot: Option<SlotOwner>,
     coverage: Arc<Mutex<Coverage>>,
 }
+
+/// The newest position that was given to clusters, which skip what comes before theirs.
+type Delivered = Arc<Mutex<LogPosition>>;
 
 /// Whether this invalidator is certain to be the active one of those that share the slot.
 pub type SlotOwner = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -100,8 +108,13 @@ impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(mut options: PostgresOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
         options.application_name = format!("{} {:016x}", options.application_name, fastrand::u64(..));
-        let (released, coverage) = (Arc::default(), Arc::default());
-        PostgresLog { options, network, wall_clock, released, shared_slot: None, coverage }
+        let (released, delivered, coverage) = (Arc::default(), Arc::default(), Arc::default());
+        PostgresLog { options, network, wall_clock, released, delivered, shared_slot: None, coverage }
+    }
+
+    /// The same, where an earlier process has seen the tables in `kept`. What is to be kept now is sent to its receivers.
+    pub fn with_seen_tables(self, kept: watch::Sender<SeenTables>) -> PostgresLog {
+        PostgresLog { coverage: Arc::new(Mutex::new(Coverage::new(kept))), ..self }
     }
 
     /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the slot
@@ -156,6 +169,19 @@ impl CommitLog for PostgresLog {
             self.released.fetch_max(position.0, Relaxed);
         }
     }
+
+    fn note_delivered(&self, position: &Position) {
+        let mut delivered = self.delivered.lock();
+        if let Some(position) = LogPosition::parse(position).filter(|position| position.lsn > delivered.lsn) {
+            *delivered = position;
+        }
+    }
+
+    fn acknowledge(&self, position: &Position) {
+        if let Some(position) = lsn_of(position) {
+            self.coverage.lock().acknowledge(position);
+        }
+    }
 }
 
 /// Reads the commits of one slot, from a position on.
@@ -167,6 +193,7 @@ pub struct PostgresSource {
     wall_clock: WallClock,
     server: Server,
     released: Arc<AtomicU64>,
+    delivered: Delivered,
     shared_slot: Option<SlotOwner>,
     catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
@@ -190,33 +217,38 @@ impl PostgresSource {
     ///
     /// Fails with [`SourceError::Unusable`] if a setting is wrong; the message names it.
     pub async fn open(log: &PostgresLog, start: &Start) -> Result<Self, SourceError> {
-        let PostgresLog { options, network, wall_clock, released, shared_slot, coverage } = log;
+        let PostgresLog { options, network, wall_clock, released, delivered, shared_slot, coverage } = log;
         let mut connection = PostgresConnection::open(&**network, options, Purpose::Replication).await?;
         let server = Server::inspect(&mut connection, options).await?;
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
-        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start).await?;
+        let newest = *delivered.lock();
+        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start, newest).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
-        let mut assembler = Assembler::new(&options.outbox_table, options.row_rules.clone(), from, timelines);
-        for (rule, change) in coverage.lock().unsaved(from) {
-            assembler.add_unlogged_change(rule, change, wall_clock());
+        let is_resumed = matches!(start, Start::At(_));
+        if !is_resumed || newest.lsn < from {
+            // If it is not resumed, no cluster has a position in this part of the log.
+            *delivered.lock() = timelines.position(from);
         }
+        let not_before = delivered.lock().lsn;
+        coverage.lock().begin_source(from, is_resumed);
         let unfinished = match start {
             Start::At(_) => BTreeSet::new(),
             Start::Now | Start::Earliest => gate::unfinished_transactions(&mut connection).await?,
         };
         Ok(PostgresSource {
-            assembler,
-            catalogue: CatalogueReader::new(coverage.clone()),
+            assembler: Assembler::new(&options.outbox_table, options.row_rules.clone(), from, timelines),
+            catalogue: CatalogueReader::new(coverage.clone(), not_before),
             network: network.clone(),
             options: options.clone(),
             wall_clock: wall_clock.clone(),
             server,
             released: released.clone(),
+            delivered: delivered.clone(),
             shared_slot: shared_slot.clone(),
             queries: Some(queries),
             stream: None,
@@ -253,7 +285,8 @@ impl PostgresSource {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
             let read = self.assembler.read();
             // This connection may lead to another server than the last one did.
-            let timelines = Timelines::read(&mut connection, self.assembler.timelines().position(read)).await?;
+            let (from, delivered) = (self.assembler.timelines().position(read), *self.delivered.lock());
+            let timelines = Timelines::read(&mut connection, from, delivered).await?;
             self.assembler.set_timelines(timelines);
             let command = self.server.start_command(&self.options, read);
             let stream = match ReplicationStream::start(connection, &command).await {
@@ -306,7 +339,7 @@ impl PostgresSource {
     fn pause_at(&self) -> Option<Instant> {
         let (returned, at) = self.returned;
         let withheld = (self.assembler.read() > returned).then_some(at + STATUS_INTERVAL);
-        withheld.into_iter().chain(self.catalogue.due(&self.options)).min()
+        withheld.into_iter().chain(self.catalogue.due(&self.options, self.assembler.read())).min()
     }
 
     /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on while

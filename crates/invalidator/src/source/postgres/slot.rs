@@ -73,20 +73,22 @@ impl Server {
         Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings })
     }
 
-    /// Where reading from `start` begins, and the timelines from there on. Creates or replaces the slot if it may.
+    /// Where reading from `start` begins, and the timelines from there on. A cluster may have got all up to `delivered`.
+    /// Creates or replaces the slot if it may.
     pub async fn start_position(
         &self,
         connection: &mut PostgresConnection,
         queries: &mut PostgresConnection,
         options: &PostgresOptions,
         start: &Start,
+        delivered: LogPosition,
     ) -> Result<(Lsn, Timelines), SourceError> {
-        let lsn = self.start_lsn(connection, queries, options, start).await?;
-        let timeline = match start {
-            Start::At(position) => LogPosition::of_position(position)?.timeline,
-            Start::Now | Start::Earliest => None,
+        let lsn = self.start_lsn(connection, queries, options, start, delivered.lsn).await?;
+        let (timeline, delivered) = match start {
+            Start::At(position) => (LogPosition::of_position(position)?.timeline, delivered),
+            Start::Now | Start::Earliest => (None, LogPosition::default()),
         };
-        let timelines = Timelines::read(connection, LogPosition { lsn, timeline }).await?;
+        let timelines = Timelines::read(connection, LogPosition { lsn, timeline }, delivered).await?;
         Ok((lsn, timelines))
     }
 
@@ -96,6 +98,7 @@ impl Server {
         queries: &mut PostgresConnection,
         options: &PostgresOptions,
         start: &Start,
+        delivered: Lsn,
     ) -> Result<Lsn, SourceError> {
         let mut slot = Slot::find(connection, options).await?;
         if let Start::At(position) = start {
@@ -107,7 +110,7 @@ impl Server {
             let lost = |why: String| Err(SourceError::PositionLost { position: position.clone(), why });
             let name = &options.slot;
             let end = end_of_log(connection).await?;
-            if end < from {
+            if end < from.max(delivered) {
                 return lost(format!("the server's log ends at {end}: it is a standby that had received less"));
             }
             return match slot {

@@ -38,30 +38,26 @@ pub(super) struct Timelines {
 
 impl Timelines {
     /// The timelines of the server of `connection`, which is one for replication. Fails if its log does not continue the
-    /// one that `from` was read from.
-    pub async fn read(connection: &mut PostgresConnection, from: LogPosition) -> Result<Timelines, SourceError> {
+    /// one that `from` was read from, and `delivered`: a cluster that has got more than is read again from `from` skips it.
+    pub async fn read(
+        connection: &mut PostgresConnection,
+        from: LogPosition,
+        delivered: LogPosition,
+    ) -> Result<Timelines, SourceError> {
         let row = first_row(connection, "IDENTIFY_SYSTEM").await?;
         let current: u32 = column(&row, 1)?.parse().map_err(|_| protocol_error("a malformed timeline"))?;
-        let lost = |why: String| SourceError::PositionLost { position: from.position(), why };
-        let former = match from.timeline {
-            Some(timeline) if timeline > current => {
-                return Err(lost(format!("the server is on timeline {current}: it is a former primary that is back")));
-            }
-            Some(timeline) if timeline < current => {
-                let former = match connection.query(&format!("TIMELINE_HISTORY {current}")).await {
-                    Ok(rows) => parse_history(column(rows.first().unwrap_or(&Vec::new()), 1)?)?,
-                    Err(QueryError::Server(error)) => {
-                        let why = format!("the server does not show the history of its timeline {current}: {error}");
-                        return Err(SourceError::Unreachable { why });
-                    }
-                    Err(QueryError::Source(error)) => return Err(error),
-                };
-                check_fork(&former, timeline, from.lsn, current).map_err(lost)?;
-                tracing::info!(timeline = current, former = timeline, "a promoted standby continues the log");
-                former
-            }
-            _ => Vec::new(),
+        let known = [from, delivered].map(|position| position.timeline.unwrap_or(current));
+        let former = match known.iter().any(|timeline| *timeline < current) {
+            true => read_history(connection, current).await?,
+            false => Vec::new(),
         };
+        for (position, timeline) in [from, delivered].into_iter().zip(known) {
+            check_fork(&former, timeline, position.lsn, current)
+                .map_err(|why| SourceError::PositionLost { position: from.position(), why })?;
+        }
+        if known[0] < current {
+            tracing::info!(timeline = current, former = known[0], "a promoted standby continues the log");
+        }
         Ok(Timelines { current: Some(current), former })
     }
 
@@ -72,13 +68,32 @@ impl Timelines {
     }
 }
 
-/// Fails with the reason if a log with these former timelines does not have what was read of `timeline` up to `read`.
+/// The former timelines of the server, which is on the timeline `current`.
+async fn read_history(connection: &mut PostgresConnection, current: u32) -> Result<Vec<(u32, Lsn)>, SourceError> {
+    match connection.query(&format!("TIMELINE_HISTORY {current}")).await {
+        Ok(rows) => parse_history(column(rows.first().unwrap_or(&Vec::new()), 1)?),
+        Err(QueryError::Server(error)) => {
+            let why = format!("the server does not show the history of its timeline {current}: {error}");
+            Err(SourceError::Unreachable { why })
+        }
+        Err(QueryError::Source(error)) => Err(error),
+    }
+}
+
+/// Fails with the reason if a log on the timeline `current`, with these former ones, does not have what was read of
+/// `timeline` up to `read`.
 fn check_fork(former: &[(u32, Lsn)], timeline: u32, read: Lsn, current: u32) -> Result<(), String> {
+    if timeline == current {
+        return Ok(());
+    }
+    if timeline > current {
+        return Err(format!("the server is on timeline {current}: it is a former primary that is back"));
+    }
     match former.iter().find(|(number, _)| *number == timeline) {
         None => Err(format!("the log of the server, of timeline {current}, never was on timeline {timeline}")),
         Some((_, fork)) if *fork < read => Err(format!(
             "the server's timeline {current} left timeline {timeline} at {fork}: it is a promoted standby that had \
-             received less"
+             received less, and a cluster has got all up to {read}"
         )),
         Some(_) => Ok(()),
     }
@@ -114,5 +129,7 @@ mod tests {
         assert_eq!((check(1, 0x3000), check(3, 0x4000)), (Ok(()), Ok(())));
         assert!(check(1, 0x3001).is_err_and(|why| why.contains("0/3000")));
         assert!(check(2, 0x1000).is_err_and(|why| why.contains("never")), "another standby's timeline");
+        assert_eq!(check(4, 0x9000), Ok(()));
+        assert!(check(5, 0x1000).is_err_and(|why| why.contains("former primary")));
     }
 }

@@ -60,3 +60,37 @@ async fn what_cannot_be_read_at_the_end_of_the_spool_is_a_loss() {
     let (last, why) = read_up_to_loss(&mut *fixture.open(0).await.source).await;
     assert!(why.contains("damaged") && last == 3, "{last}: {why}");
 }
+
+/// The commits from `first` to `last`.
+fn commits(first: u64, last: u64) -> Commits {
+    let commit = |number: u64| Commit {
+        position: Position(number.to_string()),
+        keys: vec![number.to_string().into_bytes()],
+        committed_at: SystemTime::UNIX_EPOCH,
+    };
+    Commits { commits: (first..=last).map(commit).collect(), position: Position(last.to_string()) }
+}
+
+/// The kernel could not write what clusters had not read yet, and dropped it: that was a loss, although it is read again.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_read_and_was_never_synced_is_waited_for() {
+    for is_cut_off in [false, true] {
+        let mut fixture = Fixture::new(1 << 30);
+        fixture.saved[0] = Some(fixture.open(0).await.position);
+        fixture.log.commit(3);
+        until("all is on disk", || fixture.log.state.lock().released == 3).await;
+        fixture.writer.abort();
+        fixture.spool.append(&commits(4, 6)).expect("it is written");
+        fixture.files.drop_unsynced(is_cut_off);
+        let mut one = fixture.open(0).await;
+        assert_eq!(read_to(&mut *one.source, 3).await, [1, 2, 3]);
+        let unreadable = one.source.next(10).await;
+        assert!(matches!(&unreadable, Err(SourceError::SpoolFailed { .. })), "{unreadable:?}");
+        fixture.spool.sync().expect_err("the sync reports it");
+        let given_up = timeout(Duration::from_secs(1), one.source.next(10)).await;
+        assert!(matches!(&given_up, Err(_) | Ok(Err(SourceError::SpoolFailed { .. }))), "{given_up:?}");
+        fixture.spool.prepare().expect("there is a new segment");
+        fixture.spool.append(&commits(4, 6)).expect("it is written again");
+        assert_eq!(read_to(&mut *one.source, 6).await, [4, 5, 6]);
+    }
+}

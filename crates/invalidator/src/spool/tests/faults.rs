@@ -23,6 +23,10 @@ enum Event {
         fails_to_sync: bool,
         free_bytes: Option<usize>,
     },
+    /// The kernel cannot write what is not synced, and drops it. The next sync reports that.
+    DropUnsynced {
+        is_cut_off: bool,
+    },
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
@@ -36,6 +40,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => (any::<bool>(), proptest::option::of(0..5_000_usize))
             .prop_map(|(fails_to_sync, free_bytes)| Event::Fail { fails_to_sync, free_bytes }),
         1 => Just(Event::Fail { fails_to_sync: false, free_bytes: None }),
+        1 => any::<bool>().prop_map(|is_cut_off| Event::DropUnsynced { is_cut_off }),
     ]
 }
 
@@ -78,21 +83,21 @@ proptest! {
                     Event::Wait(ms) => sleep(Duration::from_millis(ms)).await,
                     Event::Outage(is_down) => fixture.log.state.lock().is_down = is_down,
                     Event::Kill => {
-                        // A start on a disk that cannot sync fails.
-                        fixture.files.0.lock().fails_to_sync = false;
+                        fixture.files.mend_syncs();
                         fixture.restart();
                     }
                     Event::Crash(kept) => {
                         fixture.writer.abort();
                         let _ = (&mut fixture.writer).await;
                         fixture.files.crash(|unsynced| unsynced * usize::from(kept) / 255);
-                        fixture.files.0.lock().fails_to_sync = false;
+                        fixture.files.mend_syncs();
                         fixture.restart();
                     }
                     Event::Fail { fails_to_sync, free_bytes } => {
                         let mut state = fixture.files.0.lock();
                         (state.fails_to_sync, state.free_bytes) = (fails_to_sync, free_bytes);
                     }
+                    Event::DropUnsynced { is_cut_off } => fixture.files.drop_unsynced(is_cut_off),
                 }
             }
             {

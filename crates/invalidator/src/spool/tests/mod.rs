@@ -45,6 +45,9 @@ struct ScriptedState {
     remembers: bool,
     /// Whether to begin reading releases nothing.
     is_shared: bool,
+    /// What every cluster has saved, and the newest position of any.
+    acknowledged: u64,
+    delivered: u64,
 }
 
 struct ScriptedSource(Arc<ScriptedLog>, u64);
@@ -117,6 +120,15 @@ impl CommitLog for LogHandle {
     fn release(&self, position: &Position) {
         let mut state = self.0.state.lock();
         state.released = state.released.max(number(position));
+    }
+
+    fn note_delivered(&self, position: &Position) {
+        let mut state = self.0.state.lock();
+        state.delivered = state.delivered.max(number(position));
+    }
+
+    fn acknowledge(&self, position: &Position) {
+        self.0.state.lock().acknowledged = number(position);
     }
 }
 

@@ -92,6 +92,27 @@ async fn the_log_is_kept_until_every_cluster_has_saved_its_position() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_log_learns_what_all_clusters_have_saved_and_what_any_has() {
+    let (mut invalidators, mut one, mut two) = started(1 << 30).await;
+    invalidators.fixture.log.commit(8);
+    read_to(&mut *one.source, 8).await;
+    read_to(&mut *two.source, 8).await;
+    let acknowledged = |invalidators: &Invalidators| invalidators.fixture.log.state.lock().acknowledged;
+    assert_eq!(invalidators.fixture.log.state.lock().delivered, 8, "they may save it at any moment");
+    invalidators.save(0, "8");
+    assert_eq!(acknowledged(&invalidators), 0);
+    invalidators.save(1, "3");
+    assert_eq!(acknowledged(&invalidators), 3);
+    invalidators.fixture.log.state.lock().delivered = 0;
+    invalidators.take_over();
+    invalidators.fixture.open(0).await;
+    let delivered = || invalidators.fixture.log.state.lock().delivered == 8;
+    until("it knows of 8, although the spool begins at 3", delivered).await;
+    invalidators.save(0, "8");
+    assert_eq!(acknowledged(&invalidators), 3, "the other one has not begun");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_loss_that_no_cluster_has_acted_on_is_found_by_the_next_one() {
     let (mut invalidators, mut one, _) = started(1 << 30).await;
     invalidators.fixture.log.commit(4);

@@ -1,0 +1,141 @@
+//! Changes of tables that PostgreSQL's log does not have, around the end of a process: a real server, and processes that
+//! leave to the next one what is kept of them.
+
+mod postgres_server;
+
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::{
+    Commit, CommitLog as _, Position, Source, Start,
+    keys::FLUSH_CLUSTER,
+    rules::{RowRules, Rules},
+    source::postgres::{PostgresLog, PostgresOptions, SeenTables, rules_setup_sql},
+};
+use postgres_server::{Client, END, Server, eventually, keys_of, last_position};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+use tokio::{sync::watch, time::timeout};
+
+const RULE: &str = "[[rule]]\ntable = 'public.users'\nkeys = ['u:{id}']\notherwise = 'flush-cluster'";
+
+const USERS: &str = "CREATE TABLE users (id int PRIMARY KEY) PARTITION BY LIST (id); \
+    CREATE TABLE users_1 PARTITION OF users FOR VALUES IN (1); \
+    CREATE TABLE users_2 PARTITION OF users FOR VALUES IN (2)";
+
+/// A database that is set up for the rule.
+async fn set_up(server: &Server) -> Client {
+    let mut client = server.set_up().await;
+    client.run(USERS).await;
+    client.run(&rules_setup_sql("lookaside", &Rules::parse(RULE).expect("valid"))).await;
+    client
+}
+
+/// What one process has in memory.
+struct Process {
+    log: PostgresLog,
+    source: Box<dyn Source>,
+    kept: watch::Receiver<SeenTables>,
+    rules: Arc<RowRules>,
+}
+
+impl Process {
+    /// Begins where `kept` and a position of clusters are what an earlier one has left. Some cluster has saved `delivered`.
+    async fn start(server: &Server, kept: SeenTables, start: Start, delivered: Option<&Position>) -> Process {
+        let rules = RowRules::new(Rules::parse(RULE).expect("valid"));
+        let catalogue_interval = Duration::from_millis(20);
+        let options = PostgresOptions { row_rules: rules.clone(), catalogue_interval, ..server.options() };
+        let (sender, kept) = watch::channel(kept);
+        let log = PostgresLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+        // So that nothing is confirmed which the next one may need.
+        let log = log.with_shared_slot(Arc::new(|| true)).with_seen_tables(sender);
+        if let Some(delivered) = delivered {
+            log.note_delivered(delivered);
+        }
+        let source = log.open(&start).await.expect("a source").source;
+        Process { log, source, kept, rules }
+    }
+
+    /// Reads until a commit names `end`, which is committed now.
+    async fn read_to_end(&mut self, client: &mut Client) -> Vec<Commit> {
+        client.run(END).await;
+        let mut commits = Vec::new();
+        eventually("the log is read", async || {
+            // The session of the process before holds the slot for a moment.
+            if let Ok(Ok(more)) = timeout(Duration::from_secs(5), self.source.next(1_000)).await {
+                commits.extend(more.commits);
+            }
+            keys_of(&commits).iter().any(|key| key == "end").then_some(())
+        })
+        .await;
+        commits
+    }
+
+    /// The end of the process.
+    fn kill(self) -> SeenTables {
+        self.kept.borrow().clone()
+    }
+}
+
+fn flushes(commits: &[Commit]) -> usize {
+    commits.iter().flat_map(|commit| &commit.keys).filter(|key| *key == FLUSH_CLUSTER).count()
+}
+
+#[tokio::test]
+async fn ddl_that_no_process_saw_is_found_by_the_next_one() {
+    let server = Server::start(&[]).await;
+    let mut client = set_up(&server).await;
+    let mut first = Process::start(&server, SeenTables::default(), Start::Now, None).await;
+    let commits = first.read_to_end(&mut client).await;
+    assert_eq!(flushes(&commits), 0, "the first look is what later ones are compared with");
+    let mut at = last_position(&commits);
+    let mut kept = first.kill();
+    for ddl in [
+        "TRUNCATE users_1",
+        "DROP TABLE users_2",
+        "ALTER TABLE users ADD bio text",
+        "DROP TABLE users",
+        "CREATE TABLE users (id int PRIMARY KEY); ALTER PUBLICATION lookaside ADD TABLE users",
+        "DROP TABLE users; CREATE TABLE users (id int PRIMARY KEY); ALTER PUBLICATION lookaside ADD TABLE users",
+    ] {
+        client.run(ddl).await;
+        let mut next = Process::start(&server, kept, Start::At(at.clone()), None).await;
+        let commits = next.read_to_end(&mut client).await;
+        assert_eq!((flushes(&commits), next.rules.statistics.inexpressible.value()), (1, 1), "{ddl}");
+        // No cluster has acknowledged it, so one more finds it, too.
+        let mut next = Process::start(&server, next.kill(), Start::At(at), None).await;
+        let commits = next.read_to_end(&mut client).await;
+        assert_eq!(flushes(&commits), 1, "again: {ddl}");
+        at = last_position(&commits);
+        next.log.acknowledge(&at);
+        let mut next = Process::start(&server, next.kill(), Start::At(at), None).await;
+        let commits = next.read_to_end(&mut client).await;
+        assert_eq!(flushes(&commits), 0, "acknowledged: {ddl}");
+        at = last_position(&commits);
+        kept = next.kill();
+    }
+}
+
+/// A cluster skips what comes before its position. So a flush that was found at the position of the cluster that is down
+/// did not reach the other one.
+#[tokio::test]
+async fn what_a_takeover_finds_comes_after_what_any_cluster_has_saved() {
+    let server = Server::start(&[]).await;
+    let mut client = set_up(&server).await;
+    let mut first = Process::start(&server, SeenTables::default(), Start::Now, None).await;
+    let of_the_one_that_is_down = last_position(&first.read_to_end(&mut client).await);
+    client.run("INSERT INTO users VALUES (1), (2)").await;
+    let of_the_other = last_position(&first.read_to_end(&mut client).await);
+    client.run("TRUNCATE users_1").await;
+    let start = Start::At(of_the_one_that_is_down);
+    let mut next = Process::start(&server, first.kill(), start, Some(&of_the_other)).await;
+    let mut commits = Vec::new();
+    eventually("the change is found", async || {
+        commits.extend(next.read_to_end(&mut client).await);
+        (flushes(&commits) > 0).then_some(())
+    })
+    .await;
+    let flush = commits.iter().find(|commit| commit.keys.iter().any(|key| key == FLUSH_CLUSTER)).expect("a flush");
+    assert!(next.log.covers(&flush.position, &of_the_other), "{:?} is before {of_the_other:?}", flush.position);
+    assert!(keys_of(&commits).contains(&"u:1".to_owned()), "the log was read from the older position");
+}
