@@ -183,7 +183,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "idle_kicks": "Client connections closed because of `--idle-timeout`.",
         "closed_input_bound": "Client connections closed because of the bound on `input_bytes`.",
         "login_timeouts": "Client connections closed because the client did not log in within `--login-timeout-ms`.",
-        "stalled_connections": "Client connections closed: the client did not read its replies, or did not end a large command, in time.",
+        "stalled_connections": "Client connections closed: replies not read, or a large command not ended in time.",
         "accept_errors": "Failures to accept a connection.",
         "auth_cmds": "Logins that were tried (`-Y`, `-S`).",
         "auth_errors": "Of these, those that were refused.",
