@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 PYTHON := .venv/bin/python
-SEEDS ?= 300
+SEEDS ?= 150
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # Processes that run the end-to-end tests, each whole files. The tests wait more than they compute.
@@ -65,7 +65,7 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, hundreds of seeds of row rules, and twenty minutes of chaos
+soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, hundreds of seeds of row rules, staleness, and twenty minutes of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
@@ -73,6 +73,7 @@ soak: build ## many more simulated regions, schedules and exchanges of sessions 
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_invalidator_faults.py -k many
 	LOOKASIDE_SOAK=1 $(PYTHON) -m pytest tests/test_row_rules.py -k random
+	$(MAKE) staleness
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3"
 	$(MAKE) chaos CHAOS="--seconds 600 --routers 3 --resize"
 

@@ -5,11 +5,12 @@ and routers once refused the first lines as commands, and executed those of the 
 """
 
 import contextlib
+import json
 import socket
 
 import pytest
 from guarded import LOGIN, GuardedServer
-from processes import PROGRAMS, Invalidator, Process, answers, connect, free_port, stats
+from processes import PROGRAMS, Invalidator, Process, Server, answers, connect, free_port, stats
 from routers import router
 from test_invalidator_routers import Journal
 from test_tls import TlsServer
@@ -132,12 +133,16 @@ def test_a_request_in_pieces(port, length):
     assert connect(port).get("injected") is None
 
 
-def test_unix_sockets(tmp_path):
-    path = tmp_path / "server.sock"
-    server = Process("server", [PROGRAMS / "lookaside-server", "-s", path, "-t", "1"], tmp_path)
+@pytest.mark.parametrize("daemon", ["server", "router"])
+def test_unix_sockets(tmp_path, daemon):
+    path = tmp_path / "daemon.sock"
+    backend = Server("backend", tmp_path)
+    config = json.dumps({"pools": {"a": {"servers": [f"127.0.0.1:{backend.port}"]}}, "route": "PoolRoute|a"})
+    options = {"server": ["-t", "1"], "router": ["--config-str", config]}[daemon]
+    server = Process(daemon, [PROGRAMS / f"lookaside-{daemon}", "-s", path, *options], tmp_path)
     try:
-        # The file is there before the server listens.
-        server.wait_ready(lambda: "listening" in server.log())
+        # The file is there before the daemon listens.
+        server.wait_ready(lambda: "listening" in server.log() or "serving" in server.log())
         for sent, expected in ((REQUESTS["get"], b""), (b"get injected\r\nquit\r\n", b"END\r\n")):
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(10)
@@ -145,6 +150,7 @@ def test_unix_sockets(tmp_path):
                 assert all_replies(connection, sent) == expected
     finally:
         server.stop()
+        backend.stop()
 
 
 def test_https(tmp_path):

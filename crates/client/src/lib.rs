@@ -8,6 +8,8 @@
 //!   deletes.
 //! * [`Network`] stands between all of this and the sockets; `network::resolver` resolves host names.
 //! * [`spawn`] stands between the tasks of a process and tokio, as a simulation stops all tasks of one process.
+//! * [`config`] reads and watches a routing configuration, in a file or in etcd; [`tree`] is what a tree of routes
+//!   stands on, in a router and in a client that routes for itself.
 //! * [`CommandConnection`] carries `version`, `flush_all`, `stats` and maintenance.
 //!
 //! Deliberately absent: the choice of a server for a key (`routing`), and clocks and randomness of its own (it uses
@@ -15,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod command_connection;
+pub mod config;
 mod destination;
 mod fence;
 mod login_network;
@@ -22,6 +25,7 @@ mod look_aside;
 mod network;
 mod tasks;
 mod tko;
+pub mod tree;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};

@@ -120,3 +120,19 @@ async fn server_is_not_tko_for_ever_if_the_destination_that_probes_is_dropped() 
     probe.expect("version\r\n").await;
     assert_eq!(second.statistics().probes, 1);
 }
+
+/// With a timeout of 5 s, a router that lost one reply to a probe stayed out of use for 5 s more.
+#[tokio::test(start_paused = true)]
+async fn probe_without_a_reply_is_given_up_after_a_second_even_if_batches_may_wait_longer() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let server =
+        destination(&network, DestinationOptions { server_timeout_ms: 5_000, ..DestinationOptions::default() });
+    network.set(Mode::Refuse);
+    assert_eq!(server.send(vec![get("a")]).await, [Err(Failure::ConnectFailed)]);
+    network.set(Mode::Accept);
+    let mut silent = accepted.next().await;
+    silent.expect("version\r\n").await;
+    let start = Instant::now();
+    silent.expect_end().await;
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}

@@ -5,7 +5,8 @@ pub mod route;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::DestinationOptions;
-use lookaside_router::{CertificatePaths, EtcdLocation, RouterConfig, Source, read_source};
+use lookaside_client::config::{EtcdLocation, Source};
+use lookaside_router::{CertificatePaths, RouterConfig, read_source};
 use lookaside_routing::{ConfigurationErrors, Defaults, RoutingPrefix};
 use std::{
     io::Read as _,

@@ -19,7 +19,7 @@
 //! | `start_gate` | keeps gets from being served before the invalidator has caught up |
 //! | `resize/` | changes of the configuration that move keys between servers |
 //! | `backend/` | the servers' side: TLS, `flush_all` |
-//! | `config/` | the configuration's source, its watcher, and the validated result |
+//! | `config/` | the validated configuration, and the last good one |
 //! | `shared` | [`SharedState`]: the number of connections, the state of the configuration, the threads to add up |
 //! | `stats/`, `admin/` | the counts of one thread; `stats`, Prometheus metrics and admin keys |
 //! | `tls/`, `cli/` | certificates; the command line |
@@ -53,11 +53,7 @@ mod tree;
 mod worker;
 
 pub use cli::{ListenOptions, Options, TlsOptions};
-pub use config::etcd::{EtcdLocation, EtcdUser};
-pub use config::file::{FileWatcher, POLL_INTERVAL};
-pub use config::host::HostInfo;
 pub use config::router_config::{FAILOVER_TIMEOUT, RouterConfig};
-pub use config::source::Source;
 pub use daemon::read_source;
 pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
 pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};

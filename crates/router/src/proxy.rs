@@ -160,14 +160,19 @@ impl std::fmt::Debug for Proxy {
 fn log_session_end(ended: Result<Ended, JoinError>, shared: &SharedState) -> Option<ClientSession> {
     match ended {
         Ok((SessionEnd::Stalled, _)) => {
-            let seconds = session::WRITE_STALL_MAX.as_secs();
+            let (seconds, rate) = (session::WRITE_STALL_MAX.as_secs(), session::TRANSFER_BYTES_PER_S_MIN);
             tracing::warn!(
-                "closed a client connection: the client read none of its replies, or sent nothing inside a large command, for {seconds} s"
+                "closed a client connection: the client read none of its replies, or sent nothing inside a large command, \
+                 for {seconds} s, or was slower than {rate} bytes a second for longer"
             );
             None
         }
         Ok((SessionEnd::InputBound, _)) => {
             shared.warn_of_input_bound();
+            None
+        }
+        Ok((SessionEnd::OutputBound, _)) => {
+            shared.warn_of_output_bound();
             None
         }
         Ok((SessionEnd::TooSlowForHandover, _)) => {

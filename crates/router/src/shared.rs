@@ -18,8 +18,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Between two warnings that clients are disconnected because of the bound on input.
-const INPUT_BOUND_WARNING_INTERVAL: Duration = Duration::from_secs(10);
+/// Between two warnings that clients are disconnected because of the bound on input or on output.
+const BOUND_WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Facts about the process, which come from outside.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +63,7 @@ pub struct SharedState {
     connections: AtomicUsize,
     reply_bytes: HeldBytes,
     input_bytes: HeldBytes,
+    output_bytes: HeldBytes,
     delete_bytes: HeldBytes,
     is_handing_over: AtomicBool,
     config: Mutex<ConfigStatus>,
@@ -70,6 +71,7 @@ pub struct SharedState {
     certificates: OnceLock<Arc<Certificates>>,
     resize: Arc<ResizeStatus>,
     input_bound_warnings: Mutex<LogThrottle<Instant>>,
+    output_bound_warnings: Mutex<LogThrottle<Instant>>,
 }
 
 /// A permit for one client connection.
@@ -94,13 +96,15 @@ impl SharedState {
             connections: AtomicUsize::new(0),
             reply_bytes: HeldBytes::default(),
             input_bytes: HeldBytes::default(),
+            output_bytes: HeldBytes::default(),
             delete_bytes: HeldBytes::default(),
             is_handing_over: AtomicBool::new(false),
             config: Mutex::new(status),
             log: OnceLock::new(),
             certificates: OnceLock::new(),
             resize: Arc::default(),
-            input_bound_warnings: Mutex::new(LogThrottle::new(1, INPUT_BOUND_WARNING_INTERVAL)),
+            input_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
+            output_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
         })
     }
 
@@ -159,6 +163,11 @@ impl SharedState {
         self.input_bytes.total()
     }
 
+    /// Bytes of large replies that clients have not read yet, over all threads.
+    pub fn output_bytes(&self) -> usize {
+        self.output_bytes.total()
+    }
+
     /// Bytes that sessions hold for deletes in progress behind others of their connection, over all threads.
     pub fn delete_bytes(&self) -> usize {
         self.delete_bytes.total()
@@ -174,6 +183,23 @@ impl SharedState {
                  find the senders, or lower --max-conns"
             );
         }
+    }
+
+    /// Logs that a client was disconnected because of the bound on output, unless that was logged just now.
+    pub(crate) fn warn_of_output_bound(&self) {
+        if let Some(suppressed) = self.output_bound_warnings.lock().allow(Instant::now()) {
+            tracing::warn!(
+                suppressed,
+                output_bytes = self.output_bytes(),
+                "closed a client connection: all clients together send requests and do not read the replies; find the \
+                 senders, or lower --max-conns"
+            );
+        }
+    }
+
+    /// A permit for no bytes of output yet.
+    pub(crate) fn output_permit(&self) -> HeldBytesPermit {
+        self.output_bytes.reserve(0)
     }
 
     /// A permit for no bytes of input yet.

@@ -8,6 +8,7 @@ use crate::frontend::limits::Settings;
 use crate::handover::{WorkerChannels, WorkerCommand, close_gracefully, restore_client};
 use crate::proxy::{ConfigUpdates, Proxy};
 use crate::shared::SharedState;
+use crate::timeouts::DRAIN_MAX;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use tokio::sync::{mpsc, watch};
@@ -59,7 +60,7 @@ impl Worker {
                 never = self.updates.apply_all(&proxy) => never,
                 suspended = proxy.serve_all(&mut listener, clients, shutdown) => suspended,
             };
-            proxy.tree().background_tasks().drain().await;
+            proxy.tree().background_tasks().drain(DRAIN_MAX).await;
             if listener.is_none() {
                 return;
             }

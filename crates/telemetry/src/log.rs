@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   2026-11-22T07:12:31.024117Z  WARN etcd does not answer ... etcd=etcd://10.0.0.4:2379/one why=...
-//!   {"timestamp":"2026-11-22T07:12:31.024117Z","level":"WARN","message":"etcd does not answer ...","etcd":"etcd://...","why":"...","target":"lookaside_router::etcd::watch"}
+//!   {"timestamp":"2026-11-22T07:12:31.024117Z","level":"WARN","message":"etcd does not answer ...","etcd":"etcd://...","why":"...","target":"lookaside_client::config::etcd::watch"}
 //! ```
 //!
 //! The level is set by `-v` until a client changes it with `verbosity`; RUST_LOG overrides `-v`.

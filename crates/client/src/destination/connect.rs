@@ -10,8 +10,12 @@ use crate::{
 };
 use lookaside_protocol::text::Limits;
 use lookaside_routing::{Address, Failure};
+use std::time::Duration;
 use tokio::time::timeout;
 
+/// The longest wait for the reply to a probe, however long a batch may wait for its replies: a server that is back is
+/// used after the next probe, and a connection on which the reply got lost delays that.
+const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 const PROBE_LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 1_024 };
 
 /// Makes a connection and counts the outcome.
@@ -52,7 +56,8 @@ pub(super) async fn connect_and_probe(
 
 /// Sends `version` and waits for a whole reply. Even an error line proves that the server is alive.
 async fn probe_version(stream: Box<dyn Stream>, options: &DestinationOptions) -> Option<Box<dyn Stream>> {
-    let mut connection = CommandConnection::from_stream(stream, PROBE_LIMITS, options.server_timeout());
+    let limit = options.server_timeout().min(PROBE_TIMEOUT_MAX);
+    let mut connection = CommandConnection::from_stream(stream, PROBE_LIMITS, limit);
     connection.send(b"version\r\n").await.ok()?;
     connection.read_part().await.ok()?;
     connection.into_stream()

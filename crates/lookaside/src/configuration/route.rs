@@ -2,7 +2,8 @@
 
 use super::{ConfigArgs, LoadedConfig};
 use anyhow::{Result, anyhow, bail};
-use lookaside_router::{Explanation, HostInfo, Outages, Step, explain};
+use lookaside_client::tree::HostInfo;
+use lookaside_router::{Explanation, Outages, Step, explain};
 use lookaside_routing::{Address, Context};
 use serde_json::json;
 use std::{

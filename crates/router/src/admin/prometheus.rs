@@ -65,6 +65,12 @@ fn write_process(shared: &SharedState, sources: &[Arc<dyn StatsSource>], out: &m
         shared.input_bytes(),
     );
     out.single(
+        "held_output_bytes",
+        Gauge,
+        "Bytes of large replies that clients have not read yet.",
+        shared.output_bytes(),
+    );
+    out.single(
         "held_delete_bytes",
         Gauge,
         "Bytes of deletes in progress behind others of their connection.",
@@ -117,10 +123,12 @@ const COUNTER_METRICS: &[CounterMetric] = &[
     ),
     ("connections_long_line_total", |delta| delta.closed_long_line, "Client connections closed for a line without an end."),
     ("connections_input_bound_total", |delta| delta.closed_input_bound, "Client connections closed because of the bound on the input of all clients."),
+    ("connections_output_bound_total", |delta| delta.closed_output_bound, "Client connections closed because of the bound on the unread replies of all clients."),
+    ("connections_idle_total", |delta| delta.idle_kicks, "Client connections closed because of --idle-timeout."),
     (
         "connections_stalled_total",
         |delta| delta.stalled_connections,
-        "Client connections closed because the client read no replies, or did not end a large command.",
+        "Client connections closed because the client did not read its replies, or did not end a large command, in time.",
     ),
     ("auth_total", |delta| delta.auth_cmds, "Login attempts of clients (-Y, -S)."),
     ("auth_errors_total", |delta| delta.auth_errors, "Refused logins: guesses, or a client with an old password."),

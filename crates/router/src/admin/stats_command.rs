@@ -111,6 +111,7 @@ impl StatsView<'_> {
         write_stat("curr_connections", shared.connections(), out);
         write_stat("reply_bytes", shared.reply_bytes(), out);
         write_stat("input_bytes", shared.input_bytes(), out);
+        write_stat("output_bytes", shared.output_bytes(), out);
         write_stat("delete_bytes", shared.delete_bytes(), out);
         write_stat("pointer_size", usize::BITS, out);
     }

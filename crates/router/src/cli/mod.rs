@@ -10,13 +10,13 @@ pub use auth::AuthOptions;
 pub use listen::ListenOptions;
 pub use tls::TlsOptions;
 
-use crate::config::etcd::{EtcdLocation, without_user};
 use crate::config::router_config::FAILOVER_TIMEOUT;
-use crate::config::source::Source;
 use crate::frontend::limits::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
 use ignored::Ignored;
+use lookaside_client::config::Source;
+use lookaside_client::config::{EtcdLocation, without_user};
 use lookaside_client::{DestinationOptions, TkoTrackers, WindowSettings};
 use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix, Security, TlsPolicy};
 use lookaside_telemetry::LogFormat;
@@ -86,6 +86,9 @@ pub struct Options {
     /// Maximum simultaneous client connections, over all threads
     #[arg(short = 'c', long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX as u32, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_conns: u32,
+    /// Disconnect clients that send nothing for this many seconds; 0 for never
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400 * 365))]
+    pub idle_timeout: u32,
     /// The largest value a client may send, in bytes. Servers have their own limit
     #[arg(short = 'I', long, value_name = "BYTES", default_value_t = VALUE_BYTES_MAX as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub value_bytes_max: u32,
@@ -275,6 +278,7 @@ impl Options {
             miss_on_get_errors: self.miss_on_get_errors,
             flush_enabled: self.enable_flush_cmd,
             login_timeout: self.auth.login_timeout(),
+            idle_timeout: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout.into())),
             options: self.as_given.clone().into(),
             ..Settings::default()
         };

@@ -4,7 +4,7 @@
 //! The file holds the configuration's text and nothing else: `-f FILE` and `lookaside check-config FILE` can read it.
 //! It is replaced by a rename: after a crash it is the old or the new one.
 
-use super::file::read_config_file;
+use lookaside_client::config::read_config_file;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -1,10 +1,10 @@
 //! A validated configuration, together with the parts that the command line adds.
 
-use super::host::HostInfo;
 use crate::spares::Spares;
 use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::server_name;
+use lookaside_client::tree::HostInfo;
 use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationErrors, ConfigurationWarning, Defaults, Destination,

@@ -2,9 +2,9 @@
 //! configuration without it.
 
 use crate::backend::tls_connector::TlsNetwork;
-use crate::config::source::Source;
 use crate::tls::{CertificatePaths, Certificates, TlsFiles};
 use lookaside_client::TcpNetwork;
+use lookaside_client::config::Source;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -21,7 +21,6 @@ pub use etcd_network::read_source;
 
 use crate::admin::metrics_endpoint::MetricsThread;
 use crate::cli::Options;
-use crate::config::watcher::ConfigWatcher;
 use crate::frontend::listen::{self, ListenAddress, SocketFile};
 use crate::frontend::session::ClientSession;
 use crate::frontend::users::Users;
@@ -30,6 +29,7 @@ use crate::resize::driver::Resizer;
 use crate::shared::SharedState;
 use crate::start_gate::StartGate;
 use crate::tls::{self, Certificates};
+use lookaside_client::config::ConfigWatcher;
 use lookaside_net::TlsMode;
 use lookaside_telemetry::Log;
 use lookaside_upgrade::Successor;

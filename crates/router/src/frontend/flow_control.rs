@@ -28,6 +28,11 @@ pub const TOTAL_INPUT_BYTES_MAX: usize = 1 << 30;
 /// Input buffers up to this size are not counted. Only a large value or line needs more, so that small requests need
 /// not touch the shared counter.
 pub const UNCOUNTED_INPUT_BYTES: usize = 64 << 10;
+/// The most bytes of composed replies that sessions may hold for clients that do not read them, over all threads. A
+/// client that would add to more is disconnected.
+pub const TOTAL_OUTPUT_BYTES_MAX: usize = 1 << 30;
+/// Replies up to this size are not counted.
+pub const UNCOUNTED_OUTPUT_BYTES: usize = 64 << 10;
 /// The first estimate of a value's size. It allows 32 values, and an average page needs 24 (§3.1).
 const VALUE_BYTES_FIRST: usize = 256 << 10;
 /// The smallest estimate. A chunk has at most 2,048 values, and the largest common page, 1,740 (§3.1), is one chunk.

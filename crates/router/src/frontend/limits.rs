@@ -34,6 +34,8 @@ pub struct Settings {
     /// Clients that have not logged in after this time are disconnected, if there are users. Default 30 s; `None` for no
     /// limit.
     pub login_timeout: Option<Duration>,
+    /// Clients that send nothing for this long are disconnected. Default `None`: never.
+    pub idle_timeout: Option<Duration>,
     /// The reply to `version`.
     pub version: String,
     /// The command line, by mcrouter's names of options, for the key `__mcrouter__.options`.
@@ -49,6 +51,7 @@ impl Default for Settings {
             flush_enabled: false,
             users: None,
             login_timeout: Some(LOGIN_TIMEOUT),
+            idle_timeout: None,
             version: format!("lookaside-router {}", env!("CARGO_PKG_VERSION")),
             options: Arc::default(),
         }

@@ -7,10 +7,10 @@
 //!
 //! | state | it waits for | buffers |
 //! |---|---|---|
-//! | idle | bytes from the client, or a shutdown | none: the pool has them ([`super::buffer_pool`]) |
-//! | inside a command | the rest of it; if it is large, for at most [`WRITE_STALL_MAX`] | its own, counted if large |
+//! | idle | bytes from the client, or a shutdown, or the idle timeout | none: the pool has them ([`super::buffer_pool`]) |
+//! | inside a command | the rest of it; if it is large, for a bounded time ([`io`]) | its own, counted if large |
 //! | batch | outcomes of the tree of routes | its own |
-//! | writing | the client, for at most [`WRITE_STALL_MAX`] | its own |
+//! | writing | the client, for a bounded time ([`io`]) | its own, counted if large |
 //!
 //! Invariants: replies leave in the order of the requests. The next bytes are read only after the last reply has been
 //! written, unless all requests before them are deletes; so a client that sends without reading delays only itself and
@@ -64,6 +64,9 @@ pub const WRITE_BYTES_MAX: usize = 1 << 20;
 pub const WRITE_BYTES_KEPT: usize = 16 << 10;
 /// A client that reads none of its replies for this long is disconnected, or that sends nothing inside a large command.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
+/// A client that takes longer for its replies, or for a large command, than [`WRITE_STALL_MAX`] and a second for each of
+/// this many bytes is disconnected, too: with a byte now and then it would hold them for ever.
+pub const TRANSFER_BYTES_PER_S_MIN: usize = 64 << 10;
 
 /// Why a session ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -72,8 +75,12 @@ pub enum SessionEnd {
     Gone,
     /// The client sent `quit`, or bytes after which no command can be found.
     Closed,
-    /// The client read no reply for [`WRITE_STALL_MAX`], or sent nothing inside a large command.
+    /// The client did not read its replies, or did not send a large command, in time.
     Stalled,
+    /// The client sent nothing for the idle timeout.
+    Idle,
+    /// The client's unread replies need more than is left of what all clients may hold.
+    OutputBound,
     /// The client's input needs more than is left of what all clients may hold.
     InputBound,
     /// The client has too many unread replies to be handed over to another process.
@@ -164,6 +171,8 @@ struct Session<'a> {
     stop_waker: Option<Waker>,
     /// For `input`, if it is large.
     input_permit: Option<HeldBytesPermit>,
+    /// When the large command that is half received must be whole.
+    input_deadline: Option<Instant>,
     /// Whether `input` and `out` are from the pool, or this session's own.
     has_buffers: bool,
     value_sizes: ValueSizeEstimator,
@@ -221,6 +230,7 @@ impl<'a> Session<'a> {
             stop,
             stop_waker: None,
             input_permit: None,
+            input_deadline: None,
             value_sizes: ValueSizeEstimator::new(),
             delta: CounterDelta::default(),
         }
@@ -264,10 +274,14 @@ impl<'a> Session<'a> {
         {
             return self.log_in(users, is_binary).await;
         }
+        let unparsed_bytes = self.input.len();
         let mut parsed = match is_binary {
             true => parse_binary_batch(&mut self.input, limits, Accepted::All),
             false => parse_batch(&mut self.input, limits, self.requests_last, Accepted::All),
         };
+        if self.input.len() < unparsed_bytes {
+            self.input_deadline = None;
+        }
         self.requests_last = parsed.batch.len();
         self.needed_bytes = parsed.needed_bytes;
         self.swallow_bytes = parsed.swallow_bytes;

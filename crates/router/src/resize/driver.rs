@@ -7,7 +7,6 @@
 //! Disk, network and time are arguments, so a simulation can run several in one process.
 
 use super::coverage::{Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
-use super::identity::ConfigId;
 use super::pool_servers::ConfigServers;
 use super::report::CoverageReport;
 use super::start::ResizerChannels;
@@ -17,6 +16,7 @@ use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::{ActiveConfigs, CoveredConfig, FormerConfig};
 use lookaside_client::Network;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -377,7 +377,7 @@ impl Resizer {
                 self.work.start(Work::Empty { config, server });
             }
         }
-        for purge in self.coverage.purges() {
+        if let Some(purge) = self.work.next_purge(&self.coverage.purges()) {
             let kept = self.coverage.active_ids();
             let kept = kept.iter().filter_map(|id| self.configs.get(id)).cloned().collect();
             let config = self.configs[&purge.config].clone();

@@ -4,7 +4,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `coverage/` | the steps, as a state machine, and a model that checks them |
-//! | `identity`, `pool_servers` | what it knows of a configuration |
+//! | `pool_servers` | what it knows of a configuration |
 //! | `start`, `driver`, `work` | execute the steps |
 //! | `store`, `report`, `peer_poll` | the state on disk, and as other routers see it |
 //! | `new_servers`, `purge` | flush a server that joins a pool; remove misplaced copies |
@@ -12,7 +12,6 @@
 
 pub(crate) mod coverage;
 pub(crate) mod driver;
-pub(crate) mod identity;
 pub(crate) mod new_servers;
 mod peer_poll;
 pub(crate) mod pool_servers;

@@ -6,9 +6,9 @@
 //!   get __mcrouter__.coverage(ID)    the text of a configuration that it covers
 //! ```
 
-use super::identity::ConfigId;
 use super::report::CoverageReport;
 use crate::admin_key::ADMIN_KEY_PREFIX;
+use lookaside_client::config::ConfigId;
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::Reply;
 use lookaside_protocol::text::{Limits, ReplyPart};

@@ -14,7 +14,7 @@
 
 use bytes::Bytes;
 use lookaside_client::{CommandConnection, CommandError, Network};
-use lookaside_protocol::meta::{decode_key, encode_key};
+use lookaside_protocol::meta::{MetaStatus, decode_key, encode_key};
 use lookaside_protocol::text::{Limits, ReplyPart};
 use lookaside_protocol::{KEY_BYTES_MAX, Reply, check_key};
 use lookaside_routing::Address;
@@ -166,15 +166,19 @@ impl Deletes {
 
     /// Sends them, and returns how many keys are gone.
     async fn send(&mut self, counters: &PurgeCounters) -> Result<u64, PurgeError> {
+        let mut removed = 0;
         self.connection.set_timeout(STEP_TIMEOUT);
         self.connection.send(&self.requests).await?;
         for _ in 0..self.count {
             match self.connection.read_part().await? {
-                ReplyPart::Reply(Reply::Deleted | Reply::NotFound | Reply::Meta(_)) => counters.keys_removed.add(1),
+                ReplyPart::Reply(Reply::Deleted) => removed += 1,
+                ReplyPart::Reply(Reply::Meta(reply)) if reply.status == MetaStatus::Done => removed += 1,
+                // Another router has removed it, or it has expired.
+                ReplyPart::Reply(Reply::NotFound | Reply::Meta(_)) => {}
                 other => return Err(PurgeError::DeleteRefused(format!("{other:?}"))),
             }
         }
-        let removed = self.count as u64;
+        counters.keys_removed.add(removed);
         self.requests.clear();
         self.count = 0;
         Ok(removed)

@@ -6,7 +6,7 @@
 //!    "departed": ["10.0.0.7:11211"]}
 //! ```
 
-use super::identity::ConfigId;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -94,7 +94,8 @@ fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Option<InitialCover
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resize::{identity::ConfigId, report::CoverageReport, status::ResizeStatus};
+    use crate::resize::{report::CoverageReport, status::ResizeStatus};
+    use lookaside_client::config::ConfigId;
     use lookaside_client::{Listener, Stream, TcpNetwork};
     use lookaside_routing::{Address, BoxFuture};
     use std::io;

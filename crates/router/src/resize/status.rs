@@ -2,8 +2,8 @@
 //! threads read it.
 
 use super::coverage::{Coverage, Stage};
-use super::identity::ConfigId;
 use super::purge::PurgeCounters;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::FormerOwnerCounters;
 use lookaside_sync::{Mutex, SharedCounter};
 use std::collections::BTreeMap;

@@ -9,9 +9,9 @@
 //! The file is replaced by a rename: after a crash it is the old or the new one.
 
 use super::coverage::{COVERED_MAX, Departed, SavedCoverage};
-use super::identity::ConfigId;
-use crate::config::file::FILE_BYTES_MAX;
 use crate::config::last_good::replace_file;
+use lookaside_client::config::ConfigId;
+use lookaside_client::config::FILE_BYTES_MAX;
 use lookaside_routing::Address;
 use serde::{Deserialize, Serialize};
 use std::fs;

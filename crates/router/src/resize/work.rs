@@ -2,7 +2,6 @@
 //! in the task that polls [`WorkQueue::next`], and ends when the queue is dropped.
 
 use super::coverage::Purge;
-use super::identity::ConfigId;
 use super::new_servers::{Emptied, empty_server};
 use super::peer_poll::{PeerConnection, PollError};
 use super::purge::{KEYS_PER_S_MAX, PurgeLimits, purge_server};
@@ -13,6 +12,7 @@ use crate::tree::placement::Placement;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use lookaside_client::Network;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::{Address, BoxFuture};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -70,12 +70,14 @@ pub(super) struct WorkQueue {
     started: BTreeSet<WorkId>,
     /// Work whose last attempt failed, which was logged.
     failed: BTreeSet<WorkId>,
+    /// The purge that was started last.
+    last_purge: Option<Purge>,
 }
 
 impl WorkQueue {
     pub(super) fn new(network: Arc<dyn Network>, status: Arc<ResizeStatus>) -> WorkQueue {
         let (running, started, failed) = (FuturesUnordered::new(), BTreeSet::new(), BTreeSet::new());
-        WorkQueue { network, status, running, started, failed }
+        WorkQueue { network, status, running, started, failed, last_purge: None }
     }
 
     pub(super) fn clear(&mut self) {
@@ -83,17 +85,28 @@ impl WorkQueue {
         self.started.clear();
     }
 
-    /// Starts work unless it runs. Of purges, which cost time on this thread, one runs.
+    /// Which of these purges to start; `None` if one runs: it costs time on this thread. They take turns, so a server
+    /// that does not answer delays the others by one attempt.
+    pub(super) fn next_purge(&self, purges: &[Purge]) -> Option<Purge> {
+        if self.started.iter().any(|id| matches!(id, WorkId::Purge(_))) {
+            return None;
+        }
+        let after_last = purges.iter().filter(|&purge| Some(purge) > self.last_purge.as_ref()).min();
+        after_last.or(purges.iter().min()).cloned()
+    }
+
+    /// Starts work unless it runs.
     pub(super) fn start(&mut self, work: Work) {
         let id = match &work {
             Work::Fetch { id, .. } => WorkId::Fetch(*id),
             Work::Empty { config, server } => WorkId::Empty(*config, server.clone()),
             Work::Purge { purge, .. } => WorkId::Purge(purge.clone()),
         };
-        let is_purge = |id: &WorkId| matches!(id, WorkId::Purge(_));
-        let is_busy = is_purge(&id) && self.started.iter().any(is_purge);
-        if is_busy || !self.started.insert(id.clone()) {
+        if !self.started.insert(id.clone()) {
             return;
+        }
+        if let Work::Purge { purge, .. } = &work {
+            self.last_purge = Some(purge.clone());
         }
         let delay = if self.failed.contains(&id) { RETRY } else { Duration::ZERO };
         let (network, status) = (self.network.clone(), self.status.clone());
@@ -303,4 +316,29 @@ pub(crate) async fn ask_peers(
         }
     }
     (reports, texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_client::TcpNetwork;
+
+    /// The first of them was tried again and again while it was out of reach, and no other server was listed.
+    #[tokio::test]
+    async fn purges_take_turns() {
+        let mut work = WorkQueue::new(Arc::new(TcpNetwork), Arc::default());
+        let config = ConfigId::parse(&"0".repeat(32)).expect("hexadecimal");
+        let purges = ["b:1", "a:1", "c:1"].map(|server| Purge { config, server: Address(server.into()), number: 1 });
+        let mut tried = Vec::new();
+        for _ in 0..5 {
+            let next = work.next_purge(&purges).expect("none runs");
+            work.started.insert(WorkId::Purge(next.clone()));
+            assert_eq!(work.next_purge(&purges), None, "one at a time");
+            work.started.clear();
+            tried.push(next.server.to_string());
+            work.last_purge = Some(next);
+        }
+        assert_eq!(tried, ["a:1", "b:1", "c:1", "a:1", "b:1"]);
+        assert_eq!(work.next_purge(&[]), None);
+    }
 }

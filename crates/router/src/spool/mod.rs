@@ -76,8 +76,11 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use writer::{AppendError, LOG_INTERVAL, WriteEntry, Writer, WriterHandle};
+
+/// The most lines about fences of peers in [`LOG_INTERVAL`].
+const PEER_FENCE_LINES_MAX: u32 = 20;
 
 /// The spooled deletes of one process.
 pub struct Spool {
@@ -85,6 +88,8 @@ pub struct Spool {
     writer: Arc<WriterHandle>,
     /// Of keys in requests of peers.
     fragments: KeyFragments,
+    /// Of fences that peers raise and lower: any client can ask for them.
+    peer_fence_log: Mutex<LogThrottle<Instant>>,
     /// Servers that need a replayer. Taken by [`Spool::replay`].
     replay_queue: Mutex<Option<mpsc::UnboundedReceiver<Arc<ServerLog>>>>,
 }
@@ -143,7 +148,8 @@ impl Spool {
         let shared =
             Arc::new(SpoolShared { settings, disk, tko_trackers, servers, total, counters, peers, replay_starts });
         let (fragments, replay_queue) = (KeyFragments::default(), Mutex::new(Some(replay_queue)));
-        Ok(Arc::new(Spool { shared, writer: Arc::new(start_writer(writer)?), fragments, replay_queue }))
+        let peer_fence_log = Mutex::new(LogThrottle::new(PEER_FENCE_LINES_MAX, LOG_INTERVAL));
+        Ok(Arc::new(Spool { shared, writer: Arc::new(start_writer(writer)?), fragments, peer_fence_log, replay_queue }))
     }
 
     /// Replaces the backlog of each server that is not in `configured` by a flush, which happens if a later

@@ -85,13 +85,17 @@ impl Spool {
     async fn write_peer_entry(&self, server: &Arc<ServerLog>, router: RouterId, entry: WriteEntry) -> Vec<u8> {
         let was_fenced = server.is_fenced_for(router);
         let written: Result<(), AppendError> = self.writer.write(server, entry).await;
-        match (was_fenced, server.is_fenced_for(router)) {
-            (false, true) => tracing::warn!(
-                server = %server.address, %router,
+        let is_fenced = server.is_fenced_for(router);
+        let allowed = (was_fenced != is_fenced).then(|| self.peer_fence_log.lock().allow(Instant::now())).flatten();
+        match allowed {
+            Some(suppressed) if is_fenced => tracing::warn!(
+                server = %server.address, %router, suppressed,
                 "server fenced by peer: that router has undelivered deletes for it"
             ),
-            (true, false) => tracing::info!(server = %server.address, %router, "peer released its fence"),
-            _ => {}
+            Some(suppressed) => {
+                tracing::info!(server = %server.address, %router, suppressed, "peer released its fence");
+            }
+            None => {}
         }
         written.map_or_else(|error| error.to_string().into_bytes(), |()| b"ok".to_vec())
     }

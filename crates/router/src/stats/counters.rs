@@ -27,6 +27,10 @@ counters! {
     closed_long_line,
     /// Client connections closed because all clients together had too many bytes of commands half received.
     closed_input_bound,
+    /// Client connections closed because all clients together had too many bytes of replies that they did not read.
+    closed_output_bound,
+    /// Client connections closed because the client sent nothing for the idle timeout.
+    idle_kicks,
     /// Login attempts.
     auth_cmds,
     /// Refused logins.

@@ -108,7 +108,7 @@ mod tests {
         };
         let tree = Tree::build_active(&active, Arc::new(TcpNetwork), 1, None);
         let timeouts: Vec<_> =
-            tree.destinations.keys().map(|(at, settings, _)| (&*at.0, settings.server_timeout_ms)).collect();
+            tree.destinations.settings().map(|(at, settings)| (&*at.0, settings.server_timeout_ms)).collect();
         let expected = [
             ("127.0.0.1:1", 700),
             ("127.0.0.1:2", 700),

@@ -15,15 +15,12 @@
 //! below them sends deletes also to the places under the other covered configurations; and after it, a
 //! `FormerOwnerRoute` around a pool with `resize_warm_up_s` reads keys that have moved from their former owners.
 //!
-//! On a reload, a destination with the same address and the same settings moves to the new tree with its connection and
-//! its health: a reload neither brings a TKO server back nor reconnects to a healthy one. The new tree is put in force
-//! once the other servers are connected to, or known to be down; at once if it protects a server by TLS that the old one
-//! reaches plain. Destinations that it does not name end with the last
-//! batch on the old tree.
+//! On a reload, a destination with the same address and the same settings moves to the new tree ([`DestinationSet`]). The
+//! new tree is put in force once the other servers are connected to, or known to be down; at once if it protects a server
+//! by TLS that the old one reaches plain. Destinations that it does not name end with the last batch on the old tree.
 
 pub(crate) mod active_configs;
 mod covering;
-pub(crate) mod environment;
 pub(crate) mod explain;
 mod former_owners;
 pub(crate) mod placement;
@@ -37,28 +34,24 @@ use crate::stats::per_target::PerTargetStats;
 use crate::timeouts::READY_MAX;
 use active_configs::ActiveConfigs;
 use covering::{CoveredPlaces, CoveringRoute};
-use environment::{BackgroundTasks, environment};
 use explain::{Explanation, Outages, explain};
 use former_owners::FormerOwners;
+use lookaside_client::tree::{BackgroundTasks, DestinationSet, environment};
 use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Security, Slot,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::timeout;
-
-/// Two destinations with equal keys are the same. The last part is the name that the server's certificate must bear.
-type DestinationKey = (Address, DestinationSettings, Option<Arc<str>>);
 
 /// A tree of routes and the servers at its leaves.
 pub struct Tree {
     root: Arc<dyn Route>,
-    destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    destinations: DestinationSet,
     /// The window over all that its destinations have outstanding (§3.1); `None` without `--window`.
     window: Option<Arc<Window>>,
     target_stats: Option<PerTargetStats>,
@@ -83,10 +76,10 @@ impl Tree {
     pub fn from_route(route: Arc<dyn Route>) -> Tree {
         Tree {
             root: route,
-            destinations: BTreeMap::new(),
+            destinations: DestinationSet::default(),
             window: None,
             target_stats: None,
-            background_tasks: BackgroundTasks::new(),
+            background_tasks: BackgroundTasks::default(),
             _unspooled: Vec::new(),
             source: None,
             end: watch::Sender::new(()),
@@ -103,13 +96,14 @@ impl Tree {
     pub fn build_active(active: &ActiveConfigs, network: Arc<dyn Network>, seed: u64, old: Option<&Tree>) -> Tree {
         let config = &active.reads;
         let window = old.and_then(|old| old.window.clone()).or_else(|| config.window().map(Window::new));
-        let background_tasks = old.map_or_else(BackgroundTasks::new, |old| old.background_tasks.clone());
+        let background_tasks = old.map_or_else(BackgroundTasks::default, |old| old.background_tasks.clone());
         let mut factory = DestinationFactory {
             config,
             network: network.clone(),
             seed,
+            options: DestinationOptions { seed, ..config.destination_options().clone() },
             old,
-            destinations: BTreeMap::new(),
+            destinations: DestinationSet::default(),
             leaves: BTreeMap::new(),
             tko_limits: BTreeMap::new(),
             window: window.clone(),
@@ -158,28 +152,17 @@ impl Tree {
     /// Resolves when every server is connected to or known to be down, or after `READY_MAX`. Until then requests
     /// through the tree wait for connections, so the old tree stays in force.
     pub async fn wait_until_ready(&self) {
-        let all = async {
-            // They connect at the same time, in tasks of their own.
-            for destination in self.destinations.values() {
-                destination.ready().await;
-            }
-        };
-        let _ = timeout(READY_MAX, all).await;
+        self.destinations.wait_until_ready(READY_MAX).await;
     }
 
     /// Whether it reaches a server by TLS that `old` reaches plain.
     pub(crate) fn secures_server_of(&self, old: &Tree) -> bool {
-        let servers = |tree: &Tree, is_plain: bool| -> BTreeSet<Address> {
-            let keys = tree.destinations.keys();
-            let keys = keys.filter(|(_, settings, _)| (settings.security == Security::Plain) == is_plain);
-            keys.map(|(address, ..)| address.clone()).collect()
-        };
-        !servers(self, false).is_disjoint(&servers(old, true))
+        self.destinations.secures_server_of(&old.destinations)
     }
 
     /// The servers at its leaves, in the order of their addresses.
     pub fn destinations(&self) -> impl Iterator<Item = &Arc<TcpDestination>> {
-        self.destinations.values()
+        self.destinations.iter()
     }
 
     /// The window's state; `None` without `--window`.
@@ -250,7 +233,7 @@ impl Tree {
         let again = covered_places.is_some().then(|| second_flush_delay_s(delay_s));
         let mut failed = BTreeMap::new();
         for delay_s in [delay_s].into_iter().chain(again) {
-            for destination in self.destinations.values() {
+            for destination in self.destinations.iter() {
                 let address = destination.address();
                 if let Err(why) = flush_server(&**network, address, delay_s).await {
                     failed.insert(address, format!("{address} ({why})"));
@@ -280,8 +263,10 @@ struct DestinationFactory<'a> {
     config: &'a RouterConfig,
     network: Arc<dyn Network>,
     seed: u64,
+    /// Of all destinations.
+    options: DestinationOptions,
     old: Option<&'a Tree>,
-    destinations: BTreeMap<DestinationKey, Arc<TcpDestination>>,
+    destinations: DestinationSet,
     /// One for each server, spooling if any does.
     leaves: BTreeMap<Address, Arc<dyn Destination>>,
     /// By pool name, of the pools that have one.
@@ -295,20 +280,6 @@ struct DestinationFactory<'a> {
 }
 
 impl DestinationFactory<'_> {
-    fn connect(&self, address: &Address, settings: &DestinationSettings) -> Arc<TcpDestination> {
-        let options = DestinationOptions {
-            server_timeout_ms: settings.server_timeout_ms,
-            connect_timeout_ms: Some(settings.connect_timeout_ms),
-            protocol: settings.protocol,
-            seed: self.seed ^ self.destinations.len() as u64,
-            ..self.config.destination_options().clone()
-        };
-        let policy = self.config.configuration().tls_policies.get(address);
-        let pinned = policy.and_then(|policy| self.network.pinned(policy));
-        let network = pinned.unwrap_or_else(|| self.network.clone());
-        Arc::new(TcpDestination::new(address.clone(), network, options))
-    }
-
     /// Adds destinations for the servers that only covered configurations name.
     fn add_covered(&mut self, active: &ActiveConfigs) {
         for covered in &active.covered {
@@ -327,10 +298,13 @@ impl DestinationFactory<'_> {
         settings: &DestinationSettings,
     ) -> Arc<dyn Destination> {
         let policy = config.configuration().tls_policies.get(address);
-        let key = (address.clone(), *settings, policy.and_then(|policy| policy.certificate_name.clone()));
-        let existing = self.destinations.get(&key).or_else(|| self.old?.destinations.get(&key));
-        let destination = existing.cloned().unwrap_or_else(|| self.connect(address, settings));
-        self.destinations.insert(key, destination.clone());
+        let certificate_name = policy.and_then(|policy| policy.certificate_name.clone());
+        let network = || {
+            let policy = self.config.configuration().tls_policies.get(address);
+            policy.and_then(|policy| self.network.pinned(policy)).unwrap_or_else(|| self.network.clone())
+        };
+        let (options, old) = (&self.options, self.old.map(|old| &old.destinations));
+        let destination = self.destinations.add(address, settings, certificate_name, options, network, old);
         let destination: Arc<dyn Destination> = match &self.window {
             Some(window) => Arc::new(WindowedDestination::new(destination, window.clone())),
             None => destination,

@@ -11,9 +11,9 @@
 //! A route that depends on time or rates decides by the clock of the moment. If it refuses a delete for its rate, the
 //! place is unknown, and so the caller's delete must fail.
 
-use crate::config::host::HostInfo;
 use crate::config::router_config::RouterConfig;
 use bytes::Bytes;
+use lookaside_client::tree::HostInfo;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
     Address, Background, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment,

@@ -1,11 +1,19 @@
-//! A session's reads and writes.
+//! A session's reads and writes, and how long they may wait for the client.
+//!
+//! | waits for | at most |
+//! |---|---|
+//! | the next command | the idle timeout, if there is one |
+//! | the next bytes of a large command; the client to read some of its replies | [`WRITE_STALL_MAX`] |
+//! | the whole of a large command; the client to read all of its replies | that, and a second for each [`TRANSFER_BYTES_PER_S_MIN`] bytes |
 
 use super::{
-    READ_BYTES_MAX, READ_BYTES_MIN, Session, SessionBuffers, SessionEnd, WRITE_BYTES_KEPT, WRITE_STALL_MAX,
-    shutdown_requested,
+    READ_BYTES_MAX, READ_BYTES_MIN, Session, SessionBuffers, SessionEnd, TRANSFER_BYTES_PER_S_MIN, WRITE_BYTES_KEPT,
+    WRITE_STALL_MAX, shutdown_requested,
 };
-use crate::frontend::flow_control::{TOTAL_INPUT_BYTES_MAX, UNCOUNTED_INPUT_BYTES};
-use crate::shared::SharedState;
+use crate::frontend::flow_control::{
+    TOTAL_INPUT_BYTES_MAX, TOTAL_OUTPUT_BYTES_MAX, UNCOUNTED_INPUT_BYTES, UNCOUNTED_OUTPUT_BYTES,
+};
+use crate::shared::{HeldBytesPermit, SharedState};
 use bytes::{Buf, BufMut};
 use futures_util::FutureExt;
 use lookaside_upgrade::CONNECTION_STATE_BYTES_MAX;
@@ -13,26 +21,30 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::{self, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
+use tokio::time::{Instant, timeout_at};
 
 impl Session<'_> {
     pub(super) async fn read(&mut self, mut stopped: Pin<&mut impl Future<Output = ()>>) -> Result<(), SessionEnd> {
         self.reserve_input();
         self.count_input()?;
         let is_large_command = self.input_permit.is_some() && !self.input.is_empty();
+        let deadline = self.read_deadline(is_large_command);
         let read = poll_fn(|waiter| match self.poll_read(waiter) {
             Poll::Ready(read) => Poll::Ready(self.count_read(read)),
             Poll::Pending => self.poll_stopped(stopped.as_mut(), waiter).map(|()| Err(SessionEnd::Shutdown)),
         });
-        let bytes = match is_large_command {
-            false => read.await?,
-            true => match tokio::time::timeout(WRITE_STALL_MAX, read).await {
+        let bytes = match deadline {
+            None => read.await?,
+            Some(deadline) => match timeout_at(deadline, read).await {
                 Ok(bytes) => bytes?,
+                Err(_) if is_large_command => return Err(self.end_stalled()),
                 Err(_) => {
-                    self.delta.stalled_connections += 1;
-                    return Err(SessionEnd::Stalled);
+                    self.delta.idle_kicks += 1;
+                    return Err(SessionEnd::Idle);
                 }
             },
         };
@@ -42,6 +54,21 @@ impl Session<'_> {
             self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
         Ok(())
+    }
+
+    /// Until when the next bytes must have come; `None` for no limit.
+    fn read_deadline(&mut self, is_large_command: bool) -> Option<Instant> {
+        if !is_large_command {
+            return self.context.settings.idle_timeout.map(|timeout| Instant::now() + timeout);
+        }
+        let now = Instant::now();
+        let of_command = *self.input_deadline.get_or_insert_with(|| now + transfer_time_max(self.needed_bytes));
+        Some(of_command.min(now + WRITE_STALL_MAX))
+    }
+
+    fn end_stalled(&mut self) -> SessionEnd {
+        self.delta.stalled_connections += 1;
+        SessionEnd::Stalled
     }
 
     /// Ready once the shutdown has begun. `stopped` keeps the waker from one read to the next, and is polled only if that
@@ -126,27 +153,37 @@ impl Session<'_> {
     /// Writes all replies. During a handover it writes only as many as the client takes without waiting.
     pub(super) async fn write(&mut self) -> Result<(), SessionEnd> {
         let mut written_bytes = 0;
+        // Most writes do not wait; only one that does is counted and gets a timer.
+        let mut waiting: Option<(Instant, Option<HeldBytesPermit>)> = None;
         while written_bytes < self.out.len() {
-            let rest = &self.out[written_bytes..];
-            // Most writes do not wait; only one that does gets a timer.
-            let written = match self.stream.write(rest).now_or_never() {
+            let written = match self.stream.write(&self.out[written_bytes..]).now_or_never() {
                 Some(written) => Ok(written),
-                None => tokio::select! {
-                    biased;
-                    written = tokio::time::timeout(WRITE_STALL_MAX, self.stream.write(rest)) => written,
-                    () = handover_requested(self.stop.clone(), &self.context.shared) => {
-                        match rest.len() <= CONNECTION_STATE_BYTES_MAX {
-                            true => break,
-                            false => return Err(SessionEnd::TooSlowForHandover),
+                None => {
+                    let deadline = match &waiting {
+                        Some((deadline, _)) => *deadline,
+                        None => {
+                            let permit = self.count_output()?;
+                            let deadline = Instant::now() + transfer_time_max(self.out.len());
+                            waiting = Some((deadline, permit));
+                            deadline
+                        }
+                    };
+                    let deadline = deadline.min(Instant::now() + WRITE_STALL_MAX);
+                    let rest = &self.out[written_bytes..];
+                    tokio::select! {
+                        biased;
+                        written = timeout_at(deadline, self.stream.write(rest)) => written,
+                        () = handover_requested(self.stop.clone(), &self.context.shared) => {
+                            match rest.len() <= CONNECTION_STATE_BYTES_MAX {
+                                true => break,
+                                false => return Err(SessionEnd::TooSlowForHandover),
+                            }
                         }
                     }
-                },
+                }
             };
             let written = match written {
-                Err(_) => {
-                    self.delta.stalled_connections += 1;
-                    return Err(SessionEnd::Stalled);
-                }
+                Err(_) => return Err(self.end_stalled()),
                 Ok(Ok(0) | Err(_)) => return Err(SessionEnd::Gone),
                 Ok(Ok(written)) => written,
             };
@@ -173,12 +210,28 @@ impl Session<'_> {
         match flushed {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(SessionEnd::Gone),
-            Err(_) => {
-                self.delta.stalled_connections += 1;
-                Err(SessionEnd::Stalled)
-            }
+            Err(_) => Err(self.end_stalled()),
         }
     }
+
+    /// Counts the replies if they are large. An error if all clients together would hold too much.
+    fn count_output(&mut self) -> Result<Option<HeldBytesPermit>, SessionEnd> {
+        let bytes = self.out.capacity();
+        if bytes <= UNCOUNTED_OUTPUT_BYTES {
+            return Ok(None);
+        }
+        let mut permit = self.context.shared.output_permit();
+        if permit.try_resize(bytes, TOTAL_OUTPUT_BYTES_MAX) {
+            return Ok(Some(permit));
+        }
+        self.delta.closed_output_bound += 1;
+        Err(SessionEnd::OutputBound)
+    }
+}
+
+/// The most time that a client may take to send or read `bytes`.
+fn transfer_time_max(bytes: usize) -> Duration {
+    WRITE_STALL_MAX + Duration::from_secs((bytes / TRANSFER_BYTES_PER_S_MIN) as u64)
 }
 
 /// Resolves when this process hands its clients over to another.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::frontend::flow_control::TOTAL_INPUT_BYTES_MAX;
+use crate::frontend::flow_control::{TOTAL_INPUT_BYTES_MAX, TOTAL_OUTPUT_BYTES_MAX};
 use crate::frontend::limits::Settings;
 use crate::shared::{Identity, SharedState};
 use crate::tree::Tree;
@@ -19,14 +19,21 @@ impl Route for EmptyRoute {
     }
 }
 
-/// Replies to deletes when the test lets it.
+/// Replies when the test lets it: to gets with a value of [`VALUE_BYTES`].
 struct HungRoute(Arc<Semaphore>);
+
+const VALUE_BYTES: usize = 400_000;
 
 impl Route for HungRoute {
     fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
             drop(self.0.acquire().await.expect("never closed"));
-            vec![Ok(Reply::NotFound); batch.len()]
+            let value = Bytes::from(vec![b'x'; VALUE_BYTES]);
+            let reply = |request: &Request<Bytes>| match request.operation {
+                Operation::Get { .. } => Reply::Value { flags: 0, cas: None, value: value.clone() },
+                _ => Reply::NotFound,
+            };
+            batch.iter().map(|request| Ok(reply(request))).collect()
         })
     }
 }
@@ -236,9 +243,13 @@ struct InputHarness {
 
 impl InputHarness {
     fn new() -> InputHarness {
+        InputHarness::with(Settings::default())
+    }
+
+    fn with(settings: Settings) -> InputHarness {
         let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
         let tree = Tree::from_route(Arc::new(HungRoute(Arc::new(Semaphore::new(1)))));
-        let context = Arc::new(SessionContext::new(Settings::default(), shared, tree));
+        let context = Arc::new(SessionContext::new(settings, shared, tree));
         InputHarness { context, stop: watch::channel(false).0 }
     }
 
@@ -310,4 +321,79 @@ async fn client_that_stops_inside_a_large_command_is_disconnected() {
     assert_eq!(harness.context.shared.input_bytes(), 0);
     assert!(!small_session.is_finished(), "a client may buffer small commands");
     expect_reply(&mut small, b"a\r\n", b"NOT_FOUND\r\n").await;
+}
+
+/// A byte a minute kept a large command, and its share of what all clients may hold, for ever.
+#[tokio::test(start_paused = true)]
+async fn client_that_sends_a_large_command_too_slowly_is_disconnected() {
+    let harness = InputHarness::new();
+    let (mut client, session) = harness.connect_with_half_a_value().await;
+    let start = Instant::now();
+    while !session.is_finished() && start.elapsed() < 10 * WRITE_STALL_MAX {
+        let _ = client.write_all(b"x").await;
+        tokio::time::sleep(WRITE_STALL_MAX / 12).await;
+    }
+    assert!(session.is_finished());
+    assert_eq!(session.await.unwrap(), SessionEnd::Stalled);
+    let limit = WRITE_STALL_MAX + Duration::from_secs(1_000_000 / TRANSFER_BYTES_PER_S_MIN as u64);
+    assert!(start.elapsed() >= limit && start.elapsed() <= limit + WRITE_STALL_MAX / 6, "{:?}", start.elapsed());
+    assert_eq!(harness.context.counters.snapshot().stalled_connections, 1);
+}
+
+/// A client that reads none of its replies: 4 MiB of them are on their way, one or two more MiB are held.
+async fn connect_without_reading(harness: &InputHarness) -> (DuplexStream, tokio::task::JoinHandle<SessionEnd>) {
+    let (mut client, session) = harness.connect();
+    client.write_all("get k\r\n".repeat((5 << 20) / VALUE_BYTES + 1).as_bytes()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    (client, session)
+}
+
+/// The replies of 10,000 clients that read none took 10 GB and more, beside the values that are counted.
+#[tokio::test(start_paused = true)]
+async fn unread_replies_of_all_clients_are_bounded() {
+    let harness = InputHarness::new();
+    let shared = &harness.context.shared;
+    let mut others = shared.output_permit();
+    let others_bytes = TOTAL_OUTPUT_BYTES_MAX - (6 << 20);
+    assert!(others.try_resize(others_bytes, TOTAL_OUTPUT_BYTES_MAX));
+    let (mut first, first_session) = connect_without_reading(&harness).await;
+    assert!(shared.output_bytes() >= others_bytes + VALUE_BYTES, "{}", shared.output_bytes() - others_bytes);
+    let mut more = Vec::new();
+    for _ in 0..10 {
+        more.push(connect_without_reading(&harness).await);
+        assert!(shared.output_bytes() <= TOTAL_OUTPUT_BYTES_MAX);
+    }
+    let (_, last_session) = more.pop().unwrap();
+    assert!(last_session.is_finished());
+    assert_eq!(last_session.await.unwrap(), SessionEnd::OutputBound);
+    let closed = harness.context.counters.snapshot().closed_output_bound;
+    assert_eq!(closed as usize, 1 + more.iter().filter(|(_, session)| session.is_finished()).count());
+    assert!(!first_session.is_finished(), "only those that ask for more are disconnected");
+    let (mut small, _small_session) = harness.connect();
+    expect_reply(&mut small, b"delete a\r\n", b"NOT_FOUND\r\n").await;
+    drop(more);
+    // A client that reads a little now and then is too slow, too.
+    let start = Instant::now();
+    while !first_session.is_finished() && start.elapsed() < 10 * WRITE_STALL_MAX {
+        let _ = first.read(&mut [0; 100]).await;
+        tokio::time::sleep(WRITE_STALL_MAX / 12).await;
+    }
+    assert_eq!(first_session.await.unwrap(), SessionEnd::Stalled);
+    assert_eq!(shared.output_bytes(), others_bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_client_is_disconnected_after_the_idle_timeout() {
+    let idle_timeout = Some(Duration::from_secs(5));
+    let harness = InputHarness::with(Settings { idle_timeout, ..Settings::default() });
+    let (mut client, session) = harness.connect();
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        expect_reply(&mut client, b"delete a\r\n", b"NOT_FOUND\r\n").await;
+    }
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!session.is_finished());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(session.await.unwrap(), SessionEnd::Idle);
+    assert_eq!(harness.context.counters.snapshot().idle_kicks, 1);
 }

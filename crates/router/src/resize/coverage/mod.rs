@@ -35,9 +35,9 @@ pub(crate) use departed::Departed;
 pub(crate) use tasks::Purge;
 pub(crate) use views::{SavedConfig, SavedCoverage};
 
-use super::identity::ConfigId;
 use super::pool_servers::ConfigServers;
 use super::report::CoverageReport;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What a coverage waits for: servers to empty and to purge, and configurations that only a peer has.
 
 use super::{COVERED_MAX, Coverage, Covered, Peer, Stage};
-use crate::resize::identity::ConfigId;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeSet;
 

@@ -1,8 +1,8 @@
 //! What others see of a coverage: the disk, the peers, the threads, the operator.
 
 use super::{ActiveCoverage, Candidate, Coverage, Departed, Stage};
-use crate::resize::identity::ConfigId;
 use crate::resize::report::CoverageReport;
+use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeSet;
 

@@ -73,7 +73,7 @@ const LIMITS: PurgeLimits = PurgeLimits { keys_per_s_max: 1_000_000 };
 
 #[tokio::test]
 async fn misplaced_keys_are_deleted_and_no_others() {
-    let binary = b"\0\xff".to_vec();
+    let binary = binary_key();
     let held = keys((0..2_500).map(|key| format!("key:{key}").into_bytes()).chain([binary.clone()]));
     let server = serve(held.clone(), None).await;
     let is_misplaced = |key: &Bytes| key.ends_with(b"7") || key == &binary;
@@ -82,6 +82,24 @@ async fn misplaced_keys_are_deleted_and_no_others() {
     assert_eq!((removed, counters.keys_checked.value(), counters.keys_removed.value()), (251, 2_501, 251));
     assert_eq!(held.lock().len(), 2_250);
     assert!(held.lock().iter().all(|key| !key.ends_with(b"7")));
+}
+
+#[tokio::test]
+async fn a_key_that_another_router_has_deleted_is_not_counted() {
+    let held = keys([b"a".to_vec(), b"b".to_vec(), binary_key()]);
+    let server = serve(held.clone(), None).await;
+    // All are gone between the listing and the deletes.
+    let is_misplaced = |_: &Bytes| {
+        held.lock().clear();
+        true
+    };
+    let counters = PurgeCounters::default();
+    let removed = purge_server(&TcpNetwork, &server, &is_misplaced, LIMITS, &counters).await.expect("purged");
+    assert_eq!((removed, counters.keys_checked.value(), counters.keys_removed.value()), (0, 3, 0));
+}
+
+fn binary_key() -> Vec<u8> {
+    b"\0\xff".to_vec()
 }
 
 #[tokio::test]

@@ -16,8 +16,7 @@ mod client;
 mod location;
 mod watch;
 
-pub(crate) use location::without_user;
-pub use location::{EtcdLocation, EtcdUser};
+pub use location::{EtcdLocation, EtcdUser, without_user};
 pub(crate) use watch::EtcdWatcher;
 
 #[cfg(test)]

@@ -111,7 +111,7 @@ fn read_endpoint(text: &str) -> Result<Address, String> {
 }
 
 /// `text` without the part that may be a user and a password.
-pub(crate) fn without_user(text: &str) -> String {
+pub fn without_user(text: &str) -> String {
     match text.rsplit_once('@') {
         Some((_, rest)) => format!("...@{rest}"),
         None => text.to_owned(),

@@ -4,9 +4,8 @@
 //! The background tasks of a tree run on its thread, also after the client has disconnected and after a reload: all
 //! trees of a thread share one [`BackgroundTasks`]. They end with the thread.
 
-use crate::config::host::HostInfo;
-use crate::timeouts::DRAIN_MAX;
-use lookaside_client::spawn;
+use super::host::HostInfo;
+use crate::spawn;
 use lookaside_routing::{
     BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
 };
@@ -14,7 +13,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-pub(crate) fn environment(
+/// The environment of the routes of a tree, on the current runtime. `seed` determines random choices.
+pub fn environment(
     host: HostInfo,
     seed: u64,
     background: &BackgroundTasks,
@@ -25,29 +25,32 @@ pub(crate) fn environment(
     Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id, failover_timeout }
 }
 
+/// The background tasks of the routes of a thread's trees. Cheap to clone; clones share everything.
 #[derive(Clone)]
-pub(crate) struct BackgroundTasks {
+pub struct BackgroundTasks {
     background: Background,
     tasks: CountedTasks,
 }
 
-impl BackgroundTasks {
-    pub(crate) fn new() -> BackgroundTasks {
+impl Default for BackgroundTasks {
+    fn default() -> BackgroundTasks {
         let tasks = CountedTasks { running: Arc::new(watch::Sender::new(RunningTasks::default())) };
         BackgroundTasks { background: Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX), tasks }
     }
+}
 
-    /// Waits until all have ended, for at most [`DRAIN_MAX`].
-    pub(crate) async fn drain(&self) {
+impl BackgroundTasks {
+    /// Waits until all have ended, for at most `limit`.
+    pub async fn drain(&self, limit: Duration) {
         let mut running = self.tasks.running.subscribe();
-        if timeout(DRAIN_MAX, running.wait_for(|running| running.ids.is_empty())).await.is_err() {
-            let (seconds, running) = (DRAIN_MAX.as_secs(), self.tasks.running.borrow().ids.len());
+        if timeout(limit, running.wait_for(|running| running.ids.is_empty())).await.is_err() {
+            let (seconds, running) = (limit.as_secs(), self.tasks.running.borrow().ids.len());
             tracing::warn!(running, seconds, "background batches still running at shutdown");
         }
     }
 
     /// Resolves when the tasks that run now have ended.
-    pub(crate) fn running_ended(&self) -> impl Future<Output = ()> + use<> {
+    pub fn running_ended(&self) -> impl Future<Output = ()> + use<> {
         let mut running = self.tasks.running.subscribe();
         async move {
             let next = running.borrow().next_id;
@@ -55,7 +58,8 @@ impl BackgroundTasks {
         }
     }
 
-    pub(crate) fn statistics(&self) -> BackgroundStatistics {
+    /// How many run, and how many have been started or refused.
+    pub fn statistics(&self) -> BackgroundStatistics {
         self.background.statistics()
     }
 }
@@ -131,9 +135,11 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+    const DRAIN_MAX: Duration = Duration::from_secs(5);
+
     #[tokio::test(start_paused = true)]
     async fn clock_and_tasks_are_the_runtimes() {
-        let background = BackgroundTasks::new();
+        let background = BackgroundTasks::default();
         let environment = environment(HostInfo::from_name("a", 1_000), 0, &background, None);
         let done = Arc::new(AtomicBool::new(false));
         let (done_in_task, sleep) = (done.clone(), environment.clock.sleep(Duration::from_secs(5)));
@@ -141,8 +147,8 @@ mod tests {
             sleep.await;
             done_in_task.store(true, Relaxed);
         }));
-        assert!(timeout(Duration::from_secs(4), background.drain()).await.is_err(), "one task runs");
-        background.drain().await;
+        assert!(timeout(Duration::from_secs(4), background.drain(DRAIN_MAX)).await.is_err(), "one task runs");
+        background.drain(DRAIN_MAX).await;
         assert!(done.load(Relaxed));
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!((environment.clock.unix_s(), environment.clock.now().as_secs()), (1_006, 6));
@@ -151,11 +157,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn drain_is_bounded() {
-        let (background, started) = (BackgroundTasks::new(), Instant::now());
-        background.drain().await;
+        let (background, started) = (BackgroundTasks::default(), Instant::now());
+        background.drain(DRAIN_MAX).await;
         assert_eq!(started.elapsed(), Duration::ZERO, "no task runs");
         background.tasks.spawn(Box::pin(std::future::pending()));
-        background.drain().await;
+        background.drain(DRAIN_MAX).await;
         assert!(started.elapsed() >= DRAIN_MAX && started.elapsed() < DRAIN_MAX * 2);
     }
 }

@@ -8,6 +8,7 @@
 //! | `POST /v3/watch` | a line of JSON for each batch of changes, for as long as the connection lasts |
 
 use super::location::EtcdUser;
+use crate::Network;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::BytesMut;
@@ -17,7 +18,6 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use lookaside_client::Network;
 use lookaside_routing::Address;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -14,7 +14,7 @@
 
 use super::client::{EtcdClient, KeyState, Watch, WatchEvent};
 use super::location::EtcdLocation;
-use lookaside_client::Network;
+use crate::Network;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};

@@ -2,7 +2,7 @@
 //! same one. No request passes here.
 //!
 //! It is a digest of the configuration without comments, white space, the order of keys, and settings that cannot move
-//! a key ([`SETTINGS_OF_NO_PLACE`]). Routers of a cluster compare identities, so all of them must compute it alike.
+//! a key ([`SETTINGS_OF_NO_PLACE`]). Routers of a cluster, and clients that read servers directly, compare identities, so all of them must compute it alike.
 
 use lookaside_routing::Configuration;
 use md5::{Digest as _, Md5};
@@ -13,13 +13,13 @@ use std::fmt;
 const SETTINGS_OF_NO_PLACE: [&str; 6] =
     ["server_timeout", "connect_timeout", "tko_tracker", "spare_after_ms", "flush_new_servers", "resize_warm_up_s"];
 
-/// The identity of a configuration.
+/// The identity of a configuration: a digest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ConfigId(pub(crate) u128);
+pub struct ConfigId(pub u128);
 
 impl ConfigId {
     /// The identity of the valid configuration `text`.
-    pub(crate) fn of(text: &str) -> Result<ConfigId, String> {
+    pub fn of(text: &str) -> Result<ConfigId, String> {
         let expanded = Configuration::expand_macros(text).map_err(|error| error.to_string())?;
         let mut value: Value = serde_json::from_str(&expanded).map_err(|error| error.to_string())?;
         remove_settings(&mut value);
@@ -28,7 +28,7 @@ impl ConfigId {
     }
 
     /// The identity in the text that [`fmt::Display`] writes.
-    pub(crate) fn parse(text: &str) -> Option<ConfigId> {
+    pub fn parse(text: &str) -> Option<ConfigId> {
         let is_hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         is_hexadecimal.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(ConfigId)
     }

@@ -1,7 +1,7 @@
 //! The watcher of the configuration file, on real files: a new content is noticed however it gets there.
 #![allow(missing_docs)]
 
-use lookaside_router::FileWatcher;
+use lookaside_client::config::FileWatcher;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -40,7 +40,7 @@ async fn same_bytes_are_not_a_change() {
     fs::write(&path, "one").unwrap();
     let mut watch = watch(&path);
     fs::write(&path, "one").unwrap();
-    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.next_change()).await;
+    let waited = timeout(lookaside_client::config::POLL_INTERVAL * 2, watch.next_change()).await;
     assert!(waited.is_err(), "{waited:?}");
 }
 
@@ -95,6 +95,6 @@ async fn requested_read_returns_the_same_bytes() {
     let mut watch = watch(&path);
     watch.request_read();
     assert_eq!(next(&mut watch).await.as_deref(), Ok("one"));
-    let waited = timeout(lookaside_router::POLL_INTERVAL * 2, watch.next_change()).await;
+    let waited = timeout(lookaside_client::config::POLL_INTERVAL * 2, watch.next_change()).await;
     assert!(waited.is_err(), "once: {waited:?}");
 }

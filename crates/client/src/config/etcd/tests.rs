@@ -1,9 +1,9 @@
 //! The watcher against a scripted etcd on a paused clock, for events that are too rare with a real one.
 
 use super::{EtcdLocation, EtcdWatcher};
+use crate::{Listener, Network, Stream};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture};
 use std::collections::VecDeque;
 use std::io;

@@ -2,7 +2,7 @@
 
 use super::etcd::{EtcdLocation, EtcdWatcher};
 use super::file::read_config_file;
-use lookaside_client::Network;
+use crate::Network;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// Where the configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A file, watched while the router runs.
+    /// A file, watched while the process runs.
     File(PathBuf),
-    /// A key in etcd, watched while the router runs.
+    /// A key in etcd, watched while the process runs.
     Etcd(EtcdLocation),
     /// The command line.
     Text(String),
@@ -21,7 +21,7 @@ pub enum Source {
 impl Source {
     /// The text of the configuration as it is now; etcd is reached through `network`. Blocks, so it must not be called
     /// inside a runtime.
-    pub(crate) fn read_through(&self, network: Arc<dyn Network>) -> Result<String, String> {
+    pub fn read_through(&self, network: Arc<dyn Network>) -> Result<String, String> {
         match self {
             Source::File(path) => read_config_file(path),
             Source::Etcd(location) => {
@@ -59,7 +59,7 @@ impl fmt::Display for Source {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lookaside_client::{Listener, Stream};
+    use crate::{Listener, Stream};
     use lookaside_routing::{Address, BoxFuture};
     use std::io;
     use std::sync::{Mutex, mpsc};

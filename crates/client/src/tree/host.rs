@@ -22,7 +22,7 @@ impl HostInfo {
     }
 
     /// The wall clock now, in seconds since 1970.
-    pub(crate) fn unix_s_now(&self) -> u64 {
+    pub fn unix_s_now(&self) -> u64 {
         self.unix_s + self.at.elapsed().as_secs()
     }
 }

@@ -1,0 +1,14 @@
+//! The routing configuration of a process that routes for itself: where it is, how it is watched, and how two of them
+//! are compared. No request passes here. `routing` parses it, and the router validates it with its command line.
+
+mod etcd;
+mod file;
+mod identity;
+mod source;
+mod watcher;
+
+pub use etcd::{EtcdLocation, EtcdUser, without_user};
+pub use file::{FILE_BYTES_MAX, FileWatcher, POLL_INTERVAL, read_config_file};
+pub use identity::ConfigId;
+pub use source::Source;
+pub use watcher::ConfigWatcher;
