@@ -65,7 +65,7 @@ differential: build ## the same random requests to memcached 1.6.45 (fetched by 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
 
-soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, fifty seeds of row rules, staleness, and twenty minutes of chaos
+soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, hundreds of seeds of row rules, staleness, and twenty minutes of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
 	$(MAKE) schedules SCHEDULES=20000
@@ -117,9 +117,9 @@ packets: install ## packets of deletes beside those of each delete by itself, at
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.delete_packets --report
 
-bench-invalidator: install ## the invalidator's rate against each database's own reader, its memory while a cluster is down, commit to empty (eight minutes)
+bench-invalidator: install ## the invalidator's rate against each database's own reader, its memory while a cluster is down, commit to empty; fails if a bar is missed (eight minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
-	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report --check
 
 connections: ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers
 	TOOLS="$(TOOLS)" experiments/run connections $(CONNECTIONS)

@@ -6,10 +6,17 @@ import pytest
 from mariadb import MariaDb
 from postgres import Postgres
 from processes import Cluster, Server
-from replicated import MysqlServer, fetched
+from replicated import MysqlServer
+from tools import need
 
 # Their assertions are reported in full, as those of tests are.
 pytest.register_assert_rewrite("invalidator_region", "load", "router_upgrade", "tls", "upgrade")
+
+
+@pytest.fixture
+def root():
+    """The tests run as root, which may become another user."""
+    need("root")
 
 
 @pytest.fixture
@@ -93,8 +100,7 @@ def mariadb(mariadb_server):
 @pytest.fixture(scope="session")
 def mysql_server(tmp_path_factory):
     """One MySQL for all tests, if it has been fetched."""
-    if fetched("mysql") is None:
-        pytest.skip("MySQL is missing: run tests/fetch_database mysql")
+    need("mysql")
     database = MysqlServer(tmp_path_factory.mktemp("mysql"))
     yield database
     database.stop()

@@ -1,5 +1,6 @@
 """A database, two clusters and an invalidator between them, of which a test breaks one part after another."""
 
+import subprocess
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -7,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from forwarder import Forwarder
-from processes import Cluster, Invalidator, answers, connect, eventually
+from processes import PROGRAMS, Cluster, Invalidator, answers, connect, eventually
 from pymemcache.exceptions import MemcacheServerError
 from replicated import ReplicatedServer
 
@@ -53,7 +54,9 @@ class Writer(threading.Thread):
 class Region:
     """A database, two clusters and an invalidator, with a forwarder on each link of the invalidator."""
 
-    def __init__(self, database: ReplicatedServer, clusters: list[Cluster], folder: Path, record) -> None:
+    def __init__(self, database: ReplicatedServer, clusters: list[Cluster], folder: Path, record, setting: str) -> None:
+        """With the setting `rules` keys are named by row rules, not by statements; with `shared` positions are in a
+        table of the database."""
         self.database, self.clusters, self.folder, self.record = database, clusters, folder, record
         self.database_link = Forwarder(database.port)
         self.links = [Forwarder(cluster.port) for cluster in clusters]
@@ -61,7 +64,26 @@ class Region:
         self.invalidator: Invalidator | None = None
         self.writer: Writer | None = None
         self.has_fault = False
+        self.arguments: tuple[str, ...] = ()
+        database.has_rules = setting == "rules"
         database.create_versions(ROWS)
+        match setting:
+            case "rules":
+                rules = folder / "rules.toml"
+                rules.write_text(f"[[rule]]\ntable = '{database.schema}.versions'\nkeys = ['row:{{id}}']\n")
+                self.arguments = ("--rules", str(rules))
+                if database.kind == "postgres":
+                    self.set_up("--rules", rules)
+            case "shared":
+                self.arguments = ("--shared-state", "source")
+                self.set_up("--shared-state", "--account", database.create_account())
+
+    def set_up(self, *arguments: object) -> None:
+        """Prepares the database."""
+        url = self.database.url_at(self.database.port)
+        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", url, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     def start_invalidator(self, *arguments: str) -> None:
         """Starts the invalidator, which reaches everything through the forwarders."""
@@ -70,7 +92,7 @@ class Region:
             for cluster, link in zip(self.clusters, self.links, strict=True)
         ]
         url = self.database.url_at(self.database_link.port)
-        self.invalidator = Invalidator(url, behind, self.state_dir, self.folder, *arguments)
+        self.invalidator = Invalidator(url, behind, self.state_dir, self.folder, *self.arguments, *arguments)
 
     def start_flushing_invalidator(self) -> None:
         """Starts the invalidator after its position was lost: it stops and names the choices, and flushes the clusters

@@ -40,6 +40,10 @@ class ReplicatedServer(Process):
     """A server with a log in rows, and no password. Another kind of database has the same methods."""
 
     kind = ""
+    # The schema of the tables.
+    schema = "app"
+    # Whether rules name the keys of rows, so that statements need not.
+    has_rules = False
     # Whether positions in the log mean the same on a replica.
     has_positions_of_replicas = True
     # Whether the invalidator keeps what it has read on its own disk.
@@ -147,6 +151,11 @@ class ReplicatedServer(Process):
         """Stops replicating."""
         raise NotImplementedError
 
+    def create_account(self) -> str:
+        """An account that the rights of an invalidator are given to."""
+        self.run("CREATE USER IF NOT EXISTS lookaside@'%'")
+        return "lookaside"
+
     def lock_out_writers(self, connection: pymysql.Connection) -> None:
         """Nothing is committed from now on, until the connection is closed."""
         connection.cursor().execute("FLUSH TABLES WITH READ LOCK")
@@ -171,8 +180,10 @@ class ReplicatedServer(Process):
 
     def change(self, row: int, *keys: str) -> str:
         """The statement that gives a row the next version, and names its key, or other keys."""
-        named = " ".join(keys or [f"row:{row}"])
-        return f"UPDATE versions SET version = version + 1 WHERE id = {row} /* lookaside: {named} */"
+        changed = f"UPDATE versions SET version = version + 1 WHERE id = {row}"
+        if self.has_rules and not keys:
+            return changed
+        return f"{changed} /* lookaside: {' '.join(keys or [f'row:{row}'])} */"
 
     def insert_into_outbox(self, *keys: str) -> str:
         """The statement that names keys by rows of the outbox."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psycopg
-from postgres import Postgres
+from postgres import USER, Postgres
 from processes import PROGRAMS, eventually
 
 READ_TIMEOUT_S = 60
@@ -22,6 +22,8 @@ class PostgresServer(Postgres):
 
     kind = "postgres"
     errors: tuple[type[Exception], ...] = (psycopg.Error, OSError)
+    schema = "public"
+    has_rules = False
     has_positions_of_replicas = False
     needs_spool = True
 
@@ -34,6 +36,10 @@ class PostgresServer(Postgres):
     def replicate(cls, primary: Postgres, directory: Path) -> "PostgresServer":
         """A replica of a server, in the same directory."""
         return cls(directory, server_id=2, primary=primary)
+
+    def create_account(self) -> str:
+        """An account that the rights of an invalidator are given to: the one that it has."""
+        return USER
 
     def lock_out_writers(self, connection: psycopg.Connection) -> None:
         """Nothing is committed from now on in the tables of these tests, until the connection is closed."""
@@ -78,8 +84,12 @@ class PostgresServer(Postgres):
     def change(self, row: int, *keys: str) -> str:
         """The statement that gives a row the next version, and names its key, or other keys, by a message."""
         named = ",".join(f"'{key}'" for key in keys or [f"row:{row}"])
-        change = f"UPDATE versions SET version = version + 1 WHERE id = {row} RETURNING id"
-        return f"WITH changed AS ({change}) SELECT lookaside_invalidate(VARIADIC ARRAY[{named}]) FROM changed"
+        change = f"UPDATE versions SET version = version + 1 WHERE id = {row}"
+        if self.has_rules and not keys:
+            return change
+        return (
+            f"WITH changed AS ({change} RETURNING id) SELECT lookaside_invalidate(VARIADIC ARRAY[{named}]) FROM changed"
+        )
 
     def insert_into_outbox(self, *keys: str) -> str:
         """The statement that names keys by rows of the outbox."""

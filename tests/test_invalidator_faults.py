@@ -12,15 +12,17 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from invalidator_region import ROWS, Region
 from processes import answers, eventually, stats
-from replicated import SERVERS, fetched
+from replicated import SERVERS
+from tools import find_libfaketime, need
 
 SCALE = 10 if os.environ.get("LOOKASIDE_SOAK") else 1
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+
+# How keys are named and where positions are: by statements and in files, by row rules, in a table of the database.
+SETTINGS = pytest.mark.parametrize("setting", ["statements", "rules", "shared"], indirect=True)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -28,8 +30,8 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module", params=[*SERVERS])
 def kind(request):
     """The class of a database's servers."""
-    if request.param == "mysql" and not fetched("mysql"):
-        pytest.skip("MySQL has not been fetched: run tests/fetch_database mysql")
+    if request.param == "mysql":
+        need("mysql")
     return SERVERS[request.param]
 
 
@@ -47,14 +49,20 @@ def clusters(flushable_clusters):
     return flushable_clusters
 
 
+@pytest.fixture
+def setting(request):
+    """How keys are named and where positions are; by statements and in files if a test is not for `SETTINGS`."""
+    return getattr(request, "param", "statements")
+
+
 @contextmanager
-def running_region(database, clusters, folder, request):
+def running_region(database, clusters, folder, request, setting="statements"):
     """A region whose invalidator reads. What a recovery took is in the summary of the run."""
 
     def record(cost: str) -> None:
         request.node.user_properties.append(("recovery", f"{request.node.name.removeprefix('test_')}: {cost}"))
 
-    region = Region(database, clusters, folder, record)
+    region = Region(database, clusters, folder, record, setting)
     try:
         region.start_invalidator()
         yield region
@@ -63,12 +71,12 @@ def running_region(database, clusters, folder, request):
 
 
 @pytest.fixture
-def region(database, clusters, tmp_path, request):
+def region(database, clusters, tmp_path, request, setting):
     """A region with a database of that kind."""
     if not database.accepts():
         # A test that failed has left it dead.
         database.restart()
-    with running_region(database, clusters, tmp_path, request) as region:
+    with running_region(database, clusters, tmp_path, request, setting) as region:
         yield region
 
 
@@ -79,6 +87,7 @@ def test_killed_invalidator(region):
     region.recover(region.invalidator.start)
 
 
+@SETTINGS
 def test_killed_invalidator_while_a_cluster_is_down(region):
     """The cluster's position stays behind the other's. PostgreSQL's slot does not: the rest is in the spool."""
     with region.fault(unaffected=(0,)):
@@ -118,6 +127,7 @@ def test_a_cluster_with_a_dead_process_has_not_recovered(region):
     region.wait_fresh()
 
 
+@SETTINGS
 def test_killed_database(region):
     with region.fault():
         region.database.kill()
@@ -175,6 +185,7 @@ def test_cut_between_the_invalidator_and_a_cluster(region):
     region.recover(region.links[1].heal)
 
 
+@SETTINGS
 def test_cut_between_the_invalidator_and_the_database(region):
     with region.fault():
         region.database_link.cut()
@@ -182,10 +193,11 @@ def test_cut_between_the_invalidator_and_the_database(region):
     region.recover(region.database_link.heal)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system is mounted, which needs root")
 def test_full_disk_under_the_positions_and_the_spool(region):
     """Without a spool deletes go on; positions cannot be saved, so a crash repeats deletes, and loses none. With one
     nothing is read until there is space."""
+    # A small file system is mounted.
+    need("root")
     region.invalidator.stop()
     small = region.folder / "small"
     small.mkdir()
@@ -247,6 +259,7 @@ def check_lost_position(region, lose) -> None:
     region.recover(region.start_flushing_invalidator)
 
 
+@SETTINGS
 def test_purged_log(region):
     """In PostgreSQL, the slot has fallen behind `max_slot_wal_keep_size`."""
     check_lost_position(region, region.database.purge)
@@ -318,15 +331,15 @@ def test_many_commits_while_a_cluster_is_down(region):
     region.recover(lambda: region.restart_router(1))
 
 
-@pytest.mark.skipif(not FAKETIME, reason="libfaketime is missing (Debian package libfaketime)")
 def test_clock_stepped_back(region):
     """The time of day is used for statistics alone."""
+    need("libfaketime")
     clock = region.folder / "clock"
     clock.write_text("+0")
     region.invalidator.stop()
     region.invalidator.options["env"] = {
         **os.environ,
-        "LD_PRELOAD": str(FAKETIME),
+        "LD_PRELOAD": str(find_libfaketime()),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_NO_CACHE": "1",
         "DONT_FAKE_MONOTONIC": "1",

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from cached_keys import cached, fill, gone
 from processes import Invalidator, answers, eventually, stats
 
 
@@ -23,31 +24,6 @@ def users(mariadb):
         cursor.execute("INSERT INTO users VALUES (1, 'ada'), (2, 'grace'), (3, 'barbara')")
     yield connection
     connection.close()
-
-
-def fill(clusters, keys, value="old"):
-    for cluster in clusters:
-        client = cluster.client()
-        assert client.set_many({key: value for key in keys}) == []
-        assert set(client.get_many(list(keys))) == set(keys)
-        client.close()
-
-
-def cached(clusters, keys):
-    found = set()
-    for cluster in clusters:
-        client = cluster.client()
-        found |= {(cluster.name, key) for key in client.get_many(list(keys))}
-        client.close()
-    return found
-
-
-def gone(clusters, keys, seconds=20.0):
-    try:
-        eventually(lambda: not cached(clusters, keys), "gone", seconds)
-    except AssertionError:
-        left = sorted(cached(clusters, keys))
-        raise AssertionError(f"{len(left)} of {len(keys)} keys are left after {seconds} s: {left[:10]}") from None
 
 
 def test_a_row_changed_by_pymysql_is_gone_from_both_clusters(clusters, invalidator, users):

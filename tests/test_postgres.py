@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 import pytest
+from cached_keys import cached, fill, gone
 from postgres import Postgres
 from processes import PROGRAMS, Invalidator, answers, eventually, stats
 
@@ -38,26 +39,6 @@ def invalidator(postgres, users, clusters, tmp_path):
     daemon = Invalidator(postgres.url, clusters, tmp_path / "state", tmp_path)
     yield daemon
     daemon.stop()
-
-
-def fill(clusters, keys):
-    for cluster in clusters:
-        client = cluster.client()
-        assert client.set_many(dict.fromkeys(keys, "old")) == []
-        client.close()
-
-
-def cached(clusters, keys):
-    found = set()
-    for cluster in clusters:
-        client = cluster.client()
-        found |= {(cluster.name, key) for key in client.get_many(list(keys))}
-        client.close()
-    return found
-
-
-def gone(clusters, keys):
-    eventually(lambda: not cached(clusters, keys), f"{keys} are gone", 30)
 
 
 def test_a_function_and_an_outbox_name_keys_in_a_transaction(clusters, invalidator, users):

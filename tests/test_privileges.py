@@ -10,7 +10,7 @@ import pytest
 from certificates import Authority
 from processes import PROGRAMS, Process, Server, answers, eventually, free_port
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+as_root = pytest.mark.usefixtures("root")
 
 
 def statuses(pid: int) -> list[dict[str, list[str]]]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from forwarder import Forwarder
 from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, free_port, stats
-from replicated import SERVERS, fetched
+from replicated import SERVERS
+from tools import need
 
 ROWS = 3_000
 TAKEOVER_S = 5.0
@@ -215,8 +216,8 @@ class Region:
 @pytest.fixture(params=SERVERS)
 def database(request, tmp_path):
     """A server of each kind."""
-    if request.param == "mysql" and not fetched("mysql"):
-        pytest.skip("MySQL has not been fetched: run tests/fetch_database mysql")
+    if request.param == "mysql":
+        need("mysql")
     database = SERVERS[request.param](tmp_path)
     yield database
     database.stop()

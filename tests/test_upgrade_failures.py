@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from processes import STOP_S, Process, answers, connect, eventually, free_port
 from router_upgrade import RouterChain
+from tools import need
 from upgrade import (
     CONNECTION,
     HEAD,
@@ -278,8 +279,7 @@ def test_one_successor_at_a_time_and_a_silent_one_times_out(chain):
 
 def as_another_user(program: str) -> subprocess.CompletedProcess:
     """Runs Python as another user."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can be another user")
+    need("root")
     command = ["/usr/bin/env", "-i", "/usr/bin/python3", "-c", program]
     return subprocess.run(command, capture_output=True, text=True, timeout=STOP_S, check=False, user="nobody")
 

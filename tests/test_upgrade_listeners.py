@@ -7,9 +7,9 @@ import socket
 import struct
 import subprocess
 
-import pytest
 from certificates import Authority
 from processes import STOP_S, Process, answers, connect, eventually, free_port
+from tools import need
 from upgrade import (
     SERVER,
     Connection,
@@ -233,8 +233,7 @@ def test_systemd_sockets_are_served_and_handed_over(tmp_path):
 
 
 def test_a_server_that_dropped_root_is_replaced_by_one_that_drops_it_too(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
+    need("root")
     for folder in [tmp_path, *tmp_path.parents][:4]:
         folder.chmod(0o755)
     chain = ServerChain(tmp_path, "-u", "nobody", "-P", tmp_path / "pid")

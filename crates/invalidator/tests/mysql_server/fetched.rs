@@ -1,5 +1,6 @@
 //! Servers that Debian's stable release lacks: `tests/fetch_database` puts them into a folder (`make install` does it).
-//! The tests that need one are skipped where it is missing, and print one line.
+//! The tests that need one are skipped where it is missing, and print one line, or fail if LOOKASIDE_EXPECTED_TOOLS has
+//! its name, as in continuous integration.
 
 use super::{template_of, user_argument};
 use std::{
@@ -29,6 +30,9 @@ fn fetched(name: &str, notice: &Once) -> Option<String> {
     if run.exists() {
         return Some(run.display().to_string());
     }
+    let expected = std::env::var("LOOKASIDE_EXPECTED_TOOLS").unwrap_or_default();
+    let is_expected = expected.split_whitespace().any(|tool| tool == name);
+    assert!(!is_expected, "{} is missing: run tests/fetch_database {name}", run.display());
     notice.call_once(|| {
         // Not with eprintln, whose output the test harness hides while a test passes.
         let missing = format!("SKIPPED: tests need {}: run tests/fetch_database {name}\n", run.display());
