@@ -319,6 +319,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "invalidations_total|cluster:NAME:invalidations": "Deletes acknowledged.",
         "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
         "(cluster:NAME:)?flushes": "Flushes of the cluster acknowledged: demanded by rules, or after a lost position.",
+        "(cluster:NAME:)?pool_flushes": 'Flushes of pools acknowledged (`otherwise = "flush-pools"`), once for each prefix'
+        " of keys.",
         "(cluster:NAME:)?statements_without_rows": "MariaDB, MySQL: statements that change rows and are in the log"
         " without them; keys that only rows name are not deleted.",
         "(cluster:NAME:)?transactions_unfinished": "MariaDB, MySQL: transactions without an end in the log; their keys"
@@ -385,7 +387,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "row_keys_refused": "Keys by rules that no server accepts: over 250 bytes, spaces, control characters.",
         "row_changes_inexpressible": "Changes of which not all keys can be written.",
         "row_changes_without_key": "Changes that named no key.",
-        "row_flushes": "Flushes of a cluster that rules demanded (`otherwise`).",
+        "row_flushes": "Changes for which rules demanded a flush of the cluster or of pools (`otherwise`).",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",
         "commits_untracked": "Commits not followed any more because too many were.",
         "connections_displaced": "Connections of `--listen` closed because one more than 64 was opened.",

@@ -1,6 +1,6 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
 //! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the configuration
-//! (`coverage`, `coverage(ID)`), and two for the invalidator (`start_gate`, `caught_up(TOKEN)`).
+//! (`coverage`, `coverage(ID)`), and three for the invalidator (`start_gate`, `caught_up(TOKEN)`, `flush_prefix(PREFIX)`).
 //!
 //! | key | value |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `preprocessed_config` | the configuration without macros and comments |
 //! | `pools`, `failure_domains` | servers by pool, failure domains by server, as JSON |
 //! | `start_gate`, `caught_up(TOKEN)` | `open`, or `waiting TOKEN` ([`crate::start_gate`]); the second opens the gate |
+//! | `flush_prefix(PREFIX)` | flushes the servers that may hold keys with the prefix: `flushed` and their number, or `refused: ` and why ([`crate::tree`]). Needs `--enable-flush-cmd` |
 //! | `global_params` | an empty object: configurations have no parameters here |
 //! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or all routes, that a request would reach |
 
@@ -36,7 +37,12 @@ pub(crate) struct AdminView<'a> {
     pub(crate) version: &'a str,
     /// The command line, by the names of options.
     pub(crate) options: &'a [(String, String)],
+    /// As [`crate::frontend::limits::Settings::flush_enabled`].
+    pub(crate) flush_enabled: bool,
 }
+
+/// A longer reason why servers were not flushed is cut off.
+const REFUSAL_CHARS_MAX: usize = 1_000;
 
 impl AdminView<'_> {
     /// The value of `key`, which begins with `__mcrouter__.`; `None` if there is no such key.
@@ -62,6 +68,9 @@ impl AdminView<'_> {
             self.tree.start_gate()?.report_caught_up(token);
             return Some(self.start_gate_state().into_bytes());
         }
+        if let Some(key_prefix) = arguments_of("flush_prefix", name) {
+            return Some(self.flush_prefix(key_prefix).await.into_bytes());
+        }
         let text = match name {
             b"version" => self.version.to_owned(),
             b"config_age" => age_s(&status).to_string(),
@@ -84,6 +93,17 @@ impl AdminView<'_> {
     /// A router without a gate is open.
     fn start_gate_state(&self) -> String {
         self.tree.start_gate().map_or_else(|| "open".to_owned(), |gate| gate.state())
+    }
+
+    async fn flush_prefix(&self, key_prefix: &[u8]) -> String {
+        let flushed = match self.flush_enabled {
+            true => self.tree.flush_prefix(key_prefix).await,
+            false => Err("flushes are not allowed; start the router with --enable-flush-cmd".to_owned()),
+        };
+        match flushed {
+            Ok(servers) => format!("flushed {servers}"),
+            Err(why) => format!("refused: {}", why.chars().take(REFUSAL_CHARS_MAX).collect::<String>()),
+        }
     }
 
     fn option_lines(&self) -> String {

@@ -178,12 +178,10 @@ impl Peers {
     /// applies them, or all peers fence the server. False if neither succeeds; then the deletes must not be
     /// acknowledged.
     pub(super) async fn forward_or_fence(&self, server: &ServerLog, deletions: &[Deletion]) -> bool {
-        let address = &server.address;
-        let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || peer.is_confirmed(address, self.confirmed_for);
-        if server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at) {
+        if self.is_fenced(server) {
             return true;
         }
-        let mut forwarded = pin!(self.forward(address, deletions));
+        let mut forwarded = pin!(self.forward(&server.address, deletions));
         match timeout(FORWARD_ALONE_MAX, forwarded.as_mut()).await {
             Ok(true) => true,
             Ok(false) => self.fence(server).await,
@@ -191,8 +189,15 @@ impl Peers {
         }
     }
 
+    /// Whether all peers fence `server`, or need not, because it has applied this router's backlog.
+    pub(super) fn is_fenced(&self, server: &ServerLog) -> bool {
+        let is_confirmed = |peer: &Peer| peer.is_confirmed(&server.address, self.confirmed_for);
+        let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || is_confirmed(peer);
+        server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at)
+    }
+
     /// Has all peers fence `server`. False unless all have confirmed it.
-    async fn fence(&self, server: &ServerLog) -> bool {
+    pub(super) async fn fence(&self, server: &ServerLog) -> bool {
         let address = &server.address;
         self.peers.iter().for_each(|peer| peer.request_fence(address));
         let deadline = Instant::now() + self.timeout;
