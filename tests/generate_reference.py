@@ -363,6 +363,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_commits": "Commits written to the spool.",
         "spool_failures": "Failures to write or sync the spool; nothing is read meanwhile.",
         "spool_gaps": "How often the log no longer reached back to the end of the spool.",
+        "spool_kept_segments": "Segments that every cluster has acknowledged, kept for a replay (`--spool-keep-hours`).",
+        "spool_kept_bytes": "Their bytes (`--spool-keep-bytes`).",
+        "spool_kept_discarded": "Kept segments that were removed because the disk was full.",
         "spool_discarded_segments": "Segments that were removed because the spool was full, and that clusters needed.",
         "spool_keys_rejected": "Keys of commits that no server accepts, found while the log was read into the spool;"
         " part of `keys_rejected`.",
