@@ -118,6 +118,10 @@ impl AdminView<'_> {
 
     async fn reply_to_peer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let spool = self.tree.spool()?;
+        if let Some(server) = spool.parse_forwarded_flush(request) {
+            let is_flushed = self.tree.flush_for_peer(&server).await;
+            return Some(if is_flushed { b"ok".to_vec() } else { b"no".to_vec() });
+        }
         let Some((address, delete)) = spool.parse_forwarded_delete(request) else {
             return spool.reply_to_peer(request).await;
         };

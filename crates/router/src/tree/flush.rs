@@ -36,6 +36,13 @@ impl Tree {
         self.flush(servers, 0).await.map(|()| count)
     }
 
+    /// Flushes a server that a peer cannot reach. False if the tree does not name it, or it does not answer.
+    pub(crate) async fn flush_for_peer(&self, server: &Address) -> bool {
+        let Some(source) = &self.source else { return false };
+        let is_named = self.destinations.values().any(|destination| destination.address() == server);
+        is_named && flush_server(&*source.network, server, 0).await.is_ok()
+    }
+
     async fn flush(&self, servers: BTreeSet<Address>, delay_s: i64) -> Result<(), String> {
         let is_changing = self.source.as_ref().is_some_and(|source| source.covered_places.is_some());
         // During a change a router may copy a value from a former owner that is flushed after the new one.
