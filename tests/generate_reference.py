@@ -319,8 +319,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "invalidations_total|cluster:NAME:invalidations": "Deletes acknowledged.",
         "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
         "(cluster:NAME:)?flushes": "Flushes of the cluster acknowledged: demanded by rules, or after a lost position.",
-        "(cluster:NAME:)?pool_flushes": 'Flushes of pools acknowledged (`otherwise = "flush-pools"`), once for each prefix'
-        " of keys.",
+        "(cluster:NAME:)?pool_flushes": 'Flushes of pools acknowledged (`otherwise = "flush-pools"`), once for each'
+        " prefix of keys.",
         "(cluster:NAME:)?statements_without_rows": "MariaDB, MySQL: statements that change rows and are in the log"
         " without them; keys that only rows name are not deleted.",
         "(cluster:NAME:)?transactions_unfinished": "MariaDB, MySQL: transactions without an end in the log; their keys"
@@ -363,7 +363,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_commits": "Commits written to the spool.",
         "spool_failures": "Failures to write or sync the spool; nothing is read meanwhile.",
         "spool_gaps": "How often the log no longer reached back to the end of the spool.",
-        "spool_kept_segments": "Segments that every cluster has acknowledged, kept for a replay (`--spool-keep-hours`).",
+        "spool_kept_segments": "Segments that every cluster has acknowledged, kept for a replay"
+        " (`--spool-keep-hours`).",
         "spool_kept_bytes": "Their bytes (`--spool-keep-bytes`).",
         "spool_kept_discarded": "Kept segments that were removed because the disk was full.",
         "spool_discarded_segments": "Segments that were removed because the spool was full, and that clusters needed.",

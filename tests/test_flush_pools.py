@@ -136,7 +136,7 @@ def test_a_lease_from_before_the_flush_fills_nothing(pools):
         client.close()
 
 
-def test_a_router_without_the_option_refuses_and_says_why(pools):
+def test_a_router_without_the_option_refuses_with_the_reason(pools):
     with pools.routers(1):
         pools.fill()
         assert b"refused: " in (reply := flush(pools.ports[0], "user:")) and b"--enable-flush-cmd" in reply

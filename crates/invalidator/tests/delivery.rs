@@ -198,7 +198,11 @@ async fn a_prefix_among_the_keys_flushes_its_pools() {
     let accepts = router("accepts");
     assert_eq!(delete(&delivery_through(&[&accepts]), &["a", users, posts, users]).await, [true; 4]);
     assert_eq!(accepts.take_received(), ["a"]);
-    assert_eq!(delete(&delivery_through(&[&router("refuses"), &accepts]), &[users]).await, [true], "another one does it");
+    assert_eq!(
+        delete(&delivery_through(&[&router("refuses"), &accepts]), &[users]).await,
+        [true],
+        "another one does it"
+    );
     assert_eq!(delete(&delivery_through(&[&router("refuses")]), &["a", users]).await, [true, false], "it is retried");
     let cluster = std::str::from_utf8(FLUSH_CLUSTER).expect("text");
     let flushed_once = delivery_through(&[&router("only_flush_all")]);
@@ -209,7 +213,10 @@ async fn a_prefix_among_the_keys_flushes_its_pools() {
     };
     for (name, why) in [
         ("refuses", "router refuses: flush of the pools of keys that begin with \"user:\": refused: disabled"),
-        ("older", "router older: flush of the pools of keys that begin with \"user:\": it is of a version without flushes of pools; update it"),
+        (
+            "older",
+            "router older: flush of the pools of keys that begin with \"user:\": it is of a version without flushes of pools; update it",
+        ),
     ] {
         assert_eq!(result(name).await, DeleteResult::Refused(why.into()));
     }
@@ -244,7 +251,8 @@ impl Network for FlushNetwork {
                 while !command.ends_with(b"\r\n") {
                     command.push(theirs.read_u8().await.expect("the command arrives"));
                 }
-                let key = command.strip_prefix(b"get ").map(|key| String::from_utf8_lossy(key.trim_ascii_end()).into_owned());
+                let key =
+                    command.strip_prefix(b"get ").map(|key| String::from_utf8_lossy(key.trim_ascii_end()).into_owned());
                 let reply = match (key, of_prefix) {
                     (None, _) => {
                         assert_eq!(command, b"flush_all\r\n");

@@ -149,7 +149,9 @@ mod tests {
 
     #[test]
     fn the_start_of_a_routing_key_may_be_shorter_than_that_of_the_key() {
-        for (start, expected) in [("user:", "user:"), ("a|#|b", "a"), ("a|#", "a"), ("a|", "a"), ("a|b", "a|b"), ("", "")] {
+        for (start, expected) in
+            [("user:", "user:"), ("a|#|b", "a"), ("a|#", "a"), ("a|", "a"), ("a|b", "a|b"), ("", "")]
+        {
             assert_eq!(routing_key_start(start.as_bytes()), expected.as_bytes(), "{start}");
         }
         assert_eq!(stored_key_start(b"/east/web/user:"), Some(&b"user:"[..]));

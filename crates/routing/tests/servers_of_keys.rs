@@ -49,8 +49,7 @@ fn asked_for(configuration: &Configuration, key: &str) -> BTreeSet<String> {
         let request = fakes::request(&format!("{verb} {key}"));
         root.route(vec![request], &Context::default()).now_or_never().expect("no server is waited for");
     }
-    let asked = servers.asked.lock().unwrap().clone();
-    asked
+    servers.asked.lock().unwrap().clone()
 }
 
 const POOLS: &str = r#""pools": {
@@ -155,7 +154,8 @@ fn route(depth: u32) -> BoxedStrategy<String> {
     let prefixes = prop::sample::subsequence(vec!["a", "ab", "abc", "b", "a|", ""], 1..5);
     let selector = (prefixes, prop::collection::vec(route(depth - 1), 6), any::<bool>()).prop_map(
         |(prefixes, routes, has_wildcard)| {
-            let policies: Vec<_> = prefixes.iter().zip(&routes).map(|(prefix, route)| format!("\"{prefix}\": {route}")).collect();
+            let policies: Vec<_> =
+                prefixes.iter().zip(&routes).map(|(prefix, route)| format!("\"{prefix}\": {route}")).collect();
             let wildcard = if has_wildcard { format!(r#", "wildcard": {}"#, routes[5]) } else { String::new() };
             format!(r#"{{ "type": "PrefixSelectorRoute", "policies": {{ {} }}{wildcard} }}"#, policies.join(","))
         },
@@ -165,7 +165,8 @@ fn route(depth: u32) -> BoxedStrategy<String> {
     });
     let modify = route(depth - 1)
         .prop_map(|target| format!(r#"{{ "type": "ModifyKeyRoute", "ensure_key_prefix": "b", "target": {target} }}"#));
-    prop_oneof![pool, list("FailoverRoute"), list("AllSyncRoute"), selector.clone(), selector, operation, modify].boxed()
+    prop_oneof![pool, list("FailoverRoute"), list("AllSyncRoute"), selector.clone(), selector, operation, modify]
+        .boxed()
 }
 
 proptest! {

@@ -131,9 +131,8 @@ fn open_spool(
     let clusters = options.clusters.iter().map(|cluster| cluster.name.as_str());
     // A file that cannot be read stops its own pipeline, which reports it.
     let from_file = |cluster: &str| PositionFile::new(&options.state_dir, cluster).read().ok().flatten();
-    let keeping = |folder| {
-        KeepingFolder::new(folder, options.keep_limits(), Arc::new(SystemTime::now), statistics.spool.clone())
-    };
+    let keeping =
+        |folder| KeepingFolder::new(folder, options.keep_limits(), Arc::new(SystemTime::now), statistics.spool.clone());
     let (spool, saved): (_, Vec<_>) = match term {
         None => {
             let path = options.state_dir.join("spool");

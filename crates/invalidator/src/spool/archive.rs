@@ -120,7 +120,9 @@ impl SpoolArchive {
 fn spool_folders(state_dir: &Path) -> io::Result<Vec<(SystemTime, SegmentFolder)>> {
     let mut paths = vec![state_dir.join("spool")];
     match fs::read_dir(state_dir.join("spool-cache")) {
-        Ok(caches) => paths.extend(caches.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?),
+        Ok(caches) => {
+            paths.extend(caches.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<Vec<_>>>()?)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
@@ -246,7 +248,9 @@ impl ArchiveSource {
 
     /// Decodes one record; false at the end of the file.
     fn decode_record(&mut self, commits: &mut Vec<Commit>) -> bool {
-        let Decoded::Record(record, length) = decode(&self.bytes[self.at.min(self.bytes.len())..]) else { return false };
+        let Decoded::Record(record, length) = decode(&self.bytes[self.at.min(self.bytes.len())..]) else {
+            return false;
+        };
         self.at += length;
         match record {
             Record::Base(base) => self.epoch = base.position.epoch,

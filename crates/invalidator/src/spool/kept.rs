@@ -97,7 +97,7 @@ impl KeepingFolder {
     }
 
     /// Repeats `write` while the disk is full and a kept segment can be removed.
-    pub(super) fn with_room(&self, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn with_space(&self, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         loop {
             match write() {
                 Err(error) if is_full(&error) && self.remove_oldest().unwrap_or(false) => {
@@ -125,7 +125,7 @@ impl SegmentFiles for KeepingFolder {
     }
 
     fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
-        self.with_room(|| {
+        self.with_space(|| {
             self.folder.create(number, bytes).inspect_err(|error| {
                 if is_full(error) {
                     // It is created again, or removed by the next start.
@@ -136,7 +136,7 @@ impl SegmentFiles for KeepingFolder {
     }
 
     fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.with_room(|| self.folder.append(number, at, bytes))
+        self.with_space(|| self.folder.append(number, at, bytes))
     }
 
     fn sync(&self, number: u64) -> io::Result<()> {

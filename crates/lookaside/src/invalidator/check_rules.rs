@@ -67,7 +67,10 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
         for (rule, (_, prefixes)) in rules.iter().map(|rule| (rule, flushes_of(rule))) {
             if !prefixes.is_empty() {
                 let (table, prefixes) = (&rule.table, prefixes.join(", "));
-                writeln!(out, "{file}: table {table} flushes the pools of keys that begin with {prefixes}, for what it cannot express")?;
+                writeln!(
+                    out,
+                    "{file}: table {table} flushes the pools of keys that begin with {prefixes}, for what it cannot express"
+                )?;
             }
         }
     }

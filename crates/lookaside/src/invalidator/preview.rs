@@ -63,7 +63,9 @@ pub fn run(options: &TryOptions) -> Result<()> {
             (is_flushed, flushed_prefixes) = flushes_of(&rule);
             let action = match (is_flushed, flushed_prefixes.is_empty()) {
                 (true, _) => "the cluster is flushed".to_owned(),
-                (false, false) => format!("the pools of keys that begin with {} are flushed", flushed_prefixes.join(", ")),
+                (false, false) => {
+                    format!("the pools of keys that begin with {} are flushed", flushed_prefixes.join(", "))
+                }
                 (false, true) => "it is counted".to_owned(),
             };
             notes.push(format!("not all keys can be written, as {why}: {action}"));

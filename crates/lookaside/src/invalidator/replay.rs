@@ -168,11 +168,7 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
 }
 
 /// Opens the log, with keys named as the daemon with the same options finds them.
-async fn open_log(
-    options: &ReplayOptions,
-    row_rules: &Arc<RowRules>,
-    network: &Arc<dyn Network>,
-) -> Result<OpenedLog> {
+async fn open_log(options: &ReplayOptions, row_rules: &Arc<RowRules>, network: &Arc<dyn Network>) -> Result<OpenedLog> {
     let url = &options.database;
     let database = options.keys.row_database("--database", url, row_rules).map_err(|why| anyhow!(why))?;
     if let Some(RowDatabase::Postgres(server)) = database {
@@ -191,7 +187,9 @@ async fn open_log(
     match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
         Some(path) => Ok(OpenedLog::of_database(SqliteLog::new(path))),
         // Not the URL itself: it may hold a password.
-        None => bail!("--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"),
+        None => bail!(
+            "--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
+        ),
     }
 }
 

@@ -52,7 +52,9 @@ impl Tree {
         for delay_s in [delay_s].into_iter().chain(again) {
             for group in servers.chunks(FLUSHES_MAX) {
                 let flushed = join_all(group.iter().map(|server| self.flush_or_spool(server, delay_s))).await;
-                for (server, why) in group.iter().zip(flushed).filter_map(|(server, flushed)| Some((server, flushed.err()?))) {
+                for (server, why) in
+                    group.iter().zip(flushed).filter_map(|(server, flushed)| Some((server, flushed.err()?)))
+                {
                     failed.insert(server, format!("{server} ({why})"));
                 }
             }

@@ -81,7 +81,8 @@ struct ChosenChildren {
 impl ChosenChildren {
     fn of<'a>(prefixes: impl Iterator<Item = &'a String>, key_prefix: Option<&[u8]>) -> ChosenChildren {
         let start = key_prefix.map(|start| routing_key_start(start).to_vec());
-        let shared = |start: &Vec<u8>| prefixes.filter(|prefix| start.starts_with(prefix.as_bytes())).map(String::len).max();
+        let shared =
+            |start: &Vec<u8>| prefixes.filter(|prefix| start.starts_with(prefix.as_bytes())).map(String::len).max();
         ChosenChildren { longest: start.as_ref().and_then(shared), start }
     }
 

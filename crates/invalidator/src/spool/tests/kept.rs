@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    spool::{ArchiveBeginning, KeepLimits, KeepingFolder, SegmentFolder, SpoolArchive},
     source::WallClock,
+    spool::{ArchiveBeginning, KeepLimits, KeepingFolder, SegmentFolder, SpoolArchive},
 };
 use std::{fs, io, path::Path, time::UNIX_EPOCH};
 
@@ -60,14 +60,21 @@ fn a_full_disk_costs_what_is_kept_first() {
     }
     (1..=3).for_each(|number| folder.retire(number).expect("it is kept"));
     let full = || Err(io::ErrorKind::StorageFull.into());
-    folder.with_room(|| if names(state.path()).len() > 2 { full() } else { Ok(()) }).expect("there is room now");
-    assert_eq!((names(state.path()), statistics.kept_discarded.value()), (vec!["3.kept".into(), "4.commits".into()], 2));
-    let failed = folder.with_room(full).expect_err("nothing more can be removed");
+    folder.with_space(|| if names(state.path()).len() > 2 { full() } else { Ok(()) }).expect("there is room now");
+    assert_eq!(
+        (names(state.path()), statistics.kept_discarded.value()),
+        (vec!["3.kept".into(), "4.commits".into()], 2)
+    );
+    let failed = folder.with_space(full).expect_err("nothing more can be removed");
     assert_eq!((failed.kind(), names(state.path())), (io::ErrorKind::StorageFull, vec!["4.commits".to_owned()]));
 }
 
 /// A spool that has passed `commits` commits, of some 250 bytes each, to its clusters.
-async fn write_spool(state_dir: &Path, commits: u64, keep_bytes: u64) -> (Arc<ScriptedLog>, Arc<Spool>, JoinHandle<()>) {
+async fn write_spool(
+    state_dir: &Path,
+    commits: u64,
+    keep_bytes: u64,
+) -> (Arc<ScriptedLog>, Arc<Spool>, JoinHandle<()>) {
     let log = Arc::new(ScriptedLog::default());
     log.state.lock().key_bytes = 200;
     let (files, statistics) = keeping(state_dir, keep_bytes, SystemTime::now());
@@ -87,7 +94,8 @@ async fn write_spool(state_dir: &Path, commits: u64, keep_bytes: u64) -> (Arc<Sc
     // One more sync removes what every cluster has passed: all but the newest segment.
     log.commit(1);
     read_to(&mut *sources[0].0, commits + 1).await;
-    until("segments are retired", || names(state_dir).iter().filter(|name| name.ends_with(".commits")).count() == 1).await;
+    until("segments are retired", || names(state_dir).iter().filter(|name| name.ends_with(".commits")).count() == 1)
+        .await;
     (log, spool, writer)
 }
 
@@ -113,7 +121,8 @@ async fn a_replay_reads_what_every_cluster_has_passed() {
     assert_eq!(later, Vec::from_iter(2_000..=3_001), "what is at the position may be a part of it");
     // A part of a record, which is being written, ends the log.
     writer.abort();
-    let newest = names(state.path()).iter().map(|name| name.split('.').next().unwrap_or("0").parse().unwrap_or(0)).max();
+    let newest =
+        names(state.path()).iter().map(|name| name.split('.').next().unwrap_or("0").parse().unwrap_or(0)).max();
     let newest: u64 = newest.expect("a segment");
     let path = state.path().join(format!("spool/{newest:016}.commits"));
     let mut bytes = fs::read(&path).expect("it is there");
@@ -124,7 +133,7 @@ async fn a_replay_reads_what_every_cluster_has_passed() {
 }
 
 #[tokio::test]
-async fn a_replay_of_what_is_not_kept_says_where_the_log_begins() {
+async fn a_replay_of_what_is_not_kept_fails_with_the_beginning_of_the_log() {
     let state = tempfile::tempdir().expect("a directory");
     let (log, _spool, _writer) = write_spool(state.path(), 3_000, 300_000).await;
     let archive = archive(state.path(), &log);
