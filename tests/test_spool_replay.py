@@ -1,13 +1,14 @@
 """Replays from the spool of an invalidator of PostgreSQL, whose log cannot be read again."""
 
 import json
+import os
 import subprocess
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, Invalidator, eventually, stats
+from processes import PROGRAMS, Invalidator, answers, eventually, stats
 
 KEYS = [f"user:{number}" for number in range(20)]
 
@@ -152,6 +153,28 @@ def test_what_is_kept_is_bounded_and_a_range_before_it_is_an_error(region):
     assert region.stat("spool_kept_bytes") == "0" and not list(region.folder.glob("state/spool/*.kept"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
+def test_a_full_disk_costs_what_is_kept_and_delays_nothing(region):
+    state = region.folder / "state"
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", state], check=True)
+    try:
+        # Segments of 128 KiB, and more to keep than there is space.
+        region.start("--spool-bytes-max", "1048576", "--spool-keep-bytes", "1000000000")
+        for number in range(60):
+            region.commit(*(f"page:{number}:{part}:{'x' * 180}" for part in range(250)))
+        region.commit("last")
+        found = stats(region.daemon.port)
+        assert int(found["spool_kept_discarded"]) > 0 and found["spool_failures"] == "0", region.daemon.log()
+        assert 0 < int(found["spool_kept_bytes"]) < 2 << 20
+        region.restore(["last"])
+        assert region.replay("--from", "earliest").returncode == 0 and region.cached(["last"]) == set()
+        region.stop()
+    finally:
+        region.stop()
+        subprocess.run(["umount", state], check=True)
+
+
 def test_replays_while_the_daemon_writes_and_removes(region):
     region.start("--spool-bytes-max", "4194304", "--spool-keep-bytes", "1500000")
     region.commit("first")
@@ -183,6 +206,34 @@ def test_replays_while_the_daemon_writes_and_removes(region):
     region.commit("last")
     found = stats(region.daemon.port)
     assert (found["spool_failures"], found["spool_gaps"], found["spool_discarded_segments"]) == ("0", "0", "0")
+
+
+def test_flushes_of_rules_are_counted_and_not_done(region):
+    region.connection.execute("CREATE TABLE users (id int PRIMARY KEY)")
+    rules = region.folder / "rules.toml"
+    rules.write_text('[[rule]]\ntable = "public.users"\nkeys = ["user:{id}"]\notherwise = "flush-pools"\n')
+    command = [PROGRAMS / "lookaside", "invalidator", "setup", "--rules", rules, "--database", region.postgres.url]
+    subprocess.run(command, check=True, capture_output=True)
+    region.start("--rules", str(rules))
+    region.connection.execute("INSERT INTO users VALUES (1)")
+    region.connection.execute("TRUNCATE users")
+    eventually(lambda: "--enable-flush-cmd" in region.daemon.log(), "the router refuses the flush")
+    assert region.stat("pool_flushes") == "0" and region.stat("cluster:one:retry_queue_keys") == "1"
+    region.restore()
+    done = region.replay("--from", "earliest", "--json")
+    assert done.returncode == 0 and "demand a flush" in done.stderr, done
+    assert json.loads(done.stdout)["flushes_skipped"] == 1 and region.cached() == set(KEYS) - {"user:1"}
+    # It waits in the spool, also over a restart.
+    region.daemon.kill()
+    region.daemon.start()
+    region.daemon.wait_ready(lambda: answers(region.daemon.port))
+    eventually(lambda: region.stat("cluster:one:retry_queue_keys") == "1", "it is still to be done")
+    region.client.close()
+    region.cluster.routers[0].stop()
+    region.cluster.routers[0].command.append("--enable-flush-cmd")
+    region.cluster.routers[0].start()
+    eventually(lambda: region.stat("pool_flushes") == "1", "the router flushes")
+    assert region.cached() == set()
 
 
 def test_a_replay_that_cannot_succeed_gives_the_reason(region):

@@ -144,8 +144,8 @@ pub struct Options {
     /// `lookaside invalidator replay --state-dir`, 0 to 8,760
     #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = value_parser!(u32).range(0..=8_760))]
     pub spool_keep_hours: u32,
-    /// PostgreSQL: maximum bytes of these, besides those of --spool-bytes-max; 0 to keep nothing. They are removed first
-    /// when the disk is full
+    /// PostgreSQL: maximum bytes of these, besides those of --spool-bytes-max; 0 to keep nothing. All of them are
+    /// removed when the disk is full
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = value_parser!(u64).range(0..=1 << 40))]
     pub spool_keep_bytes: u64,
     /// Seconds of acknowledged history to keep in a SQLite journal, for replay

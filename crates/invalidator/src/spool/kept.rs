@@ -8,7 +8,8 @@
 //!
 //! Invariants:
 //! * The oldest is removed first: what is kept, and the spool behind it, have no gap.
-//! * While anything is kept no write fails for want of room: the oldest kept segments are removed, and it is repeated.
+//! * While anything is kept no write fails because the disk is full: all of it is removed, since positions and other
+//!   programs need space as well, and the write is repeated.
 
 use super::storage::{SegmentFiles, SegmentFolder};
 use crate::{WallClock, observe::spool_stats::SpoolStatistics};
@@ -96,15 +97,21 @@ impl KeepingFolder {
         Ok(true)
     }
 
-    /// Repeats `write` while the disk is full and a kept segment can be removed.
+    /// Removes all that is kept; false if there is nothing.
+    fn free_disk(&self) -> bool {
+        let mut is_freed = false;
+        while self.remove_oldest().unwrap_or(false) {
+            self.statistics.kept_discarded.add(1);
+            is_freed = true;
+        }
+        is_freed
+    }
+
+    /// Repeats `write` if the disk is full and something is kept.
     pub(super) fn with_space(&self, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
-        loop {
-            match write() {
-                Err(error) if is_full(&error) && self.remove_oldest().unwrap_or(false) => {
-                    self.statistics.kept_discarded.add(1);
-                }
-                done => return done,
-            }
+        match write() {
+            Err(error) if is_full(&error) && self.free_disk() => write(),
+            done => done,
         }
     }
 }
@@ -141,9 +148,9 @@ impl SegmentFiles for KeepingFolder {
 
     fn sync(&self, number: u64) -> io::Result<()> {
         self.folder.sync(number).inspect_err(|error| {
-            // Which bytes are on disk is unknown, so it is not repeated; the next segment needs room.
-            if is_full(error) && self.remove_oldest().unwrap_or(false) {
-                self.statistics.kept_discarded.add(1);
+            // Which bytes are on disk is unknown, so it is not repeated; the next segment needs space.
+            if is_full(error) {
+                self.free_disk();
             }
         })?;
         // What has become too old is removed although no segment is retired. If this fails, it is repeated.
