@@ -224,6 +224,17 @@ async fn a_prefix_among_the_keys_flushes_its_pools() {
     assert!(matches!(result("silent").await, DeleteResult::Refused(why) if why.contains("no reply within")));
 }
 
+/// A flush once waited ten seconds for a router that hung, and all that time the others served old values.
+#[tokio::test(start_paused = true)]
+async fn a_flush_does_not_wait_for_a_router_that_hangs() {
+    let router = |name: &str| Router::new(name, Ok(Reply::Deleted));
+    let begun = tokio::time::Instant::now();
+    let routers = delivery_through(&[&router("silent"), &router("accepts")]);
+    assert_eq!(delete(&routers, &["\0flush-prefix:user:"]).await, [true]);
+    assert_eq!(routers.flush().await, Ok(()));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_prefix_that_is_too_long_for_a_request_is_cut() {
     let long = format!("\0flush-prefix:{}", "x".repeat(250));

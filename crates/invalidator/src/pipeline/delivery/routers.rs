@@ -152,7 +152,7 @@ impl Delivery for RouterDelivery {
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
-        self.flush_cluster()
+        Box::pin(self.flush_cluster())
     }
 
     fn watch_routers(&self) -> BoxFuture<'_, ()> {
