@@ -39,8 +39,15 @@ pub struct KeepingFolder {
     limits: KeepLimits,
     wall_clock: WallClock,
     statistics: Arc<SpoolStatistics>,
+    kept: Mutex<KeptSegments>,
+}
+
+#[derive(Default)]
+struct KeptSegments {
     /// The oldest first.
-    kept: Mutex<VecDeque<KeptSegment>>,
+    list: VecDeque<KeptSegment>,
+    /// Of all of them.
+    bytes: u64,
 }
 
 struct KeptSegment {
@@ -57,9 +64,9 @@ impl KeepingFolder {
         wall_clock: WallClock,
         statistics: Arc<SpoolStatistics>,
     ) -> io::Result<KeepingFolder> {
-        let mut kept = VecDeque::new();
+        let mut kept = KeptSegments::default();
         for number in folder.numbers_with(KEPT_SUFFIX)? {
-            kept.push_back(KeptSegment::of(number, &fs::metadata(folder.path(number, KEPT_SUFFIX))?)?);
+            kept.push(KeptSegment::of(number, &fs::metadata(folder.path(number, KEPT_SUFFIX))?)?);
         }
         let folder = KeepingFolder { folder, limits, wall_clock, statistics, kept: Mutex::new(kept) };
         if folder.numbers()?.is_empty() {
@@ -77,23 +84,27 @@ impl KeepingFolder {
     /// Removes what is beyond the limits.
     fn remove_excess(&self) -> io::Result<()> {
         let now = (self.wall_clock)();
-        let is_excess = |kept: &VecDeque<KeptSegment>| {
-            let bytes: u64 = kept.iter().map(|segment| segment.bytes).sum();
-            let age = kept.front().map(|oldest| now.duration_since(oldest.written_at).unwrap_or_default());
-            bytes > self.limits.bytes_max || age.is_some_and(|age| age > self.limits.age_max)
+        let is_excess = |kept: &KeptSegments| {
+            let age = kept.list.front().map(|oldest| now.duration_since(oldest.written_at).unwrap_or_default());
+            kept.bytes > self.limits.bytes_max || age.is_some_and(|age| age > self.limits.age_max)
         };
         while is_excess(&self.kept.lock()) && self.remove_oldest()? {}
-        let kept = self.kept.lock();
-        self.statistics.set_kept(kept.len() as u64, kept.iter().map(|segment| segment.bytes).sum());
+        self.report();
         Ok(())
+    }
+
+    fn report(&self) {
+        let kept = self.kept.lock();
+        self.statistics.set_kept(kept.list.len() as u64, kept.bytes);
     }
 
     /// Removes the oldest kept segment; false if there is none.
     fn remove_oldest(&self) -> io::Result<bool> {
         let mut kept = self.kept.lock();
-        let Some(oldest) = kept.front() else { return Ok(false) };
-        self.folder.remove_file(&self.kept_path(oldest.number))?;
-        kept.pop_front();
+        let Some(&KeptSegment { number, bytes, .. }) = kept.list.front() else { return Ok(false) };
+        self.folder.remove_file(&self.kept_path(number))?;
+        kept.list.pop_front();
+        kept.bytes -= bytes;
         Ok(true)
     }
 
@@ -104,6 +115,7 @@ impl KeepingFolder {
             self.statistics.kept_discarded.add(1);
             is_freed = true;
         }
+        self.report();
         is_freed
     }
 
@@ -113,6 +125,13 @@ impl KeepingFolder {
             Err(error) if is_full(&error) && self.free_disk() => write(),
             done => done,
         }
+    }
+}
+
+impl KeptSegments {
+    fn push(&mut self, segment: KeptSegment) {
+        self.bytes += segment.bytes;
+        self.list.push_back(segment);
     }
 }
 
@@ -170,7 +189,7 @@ impl SegmentFiles for KeepingFolder {
         let path = self.folder.path(number, super::storage::SUFFIX);
         let segment = KeptSegment::of(number, &fs::metadata(&path)?)?;
         fs::rename(path, self.kept_path(number))?;
-        self.kept.lock().push_back(segment);
+        self.kept.lock().push(segment);
         self.remove_excess()
     }
 }
