@@ -305,6 +305,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "invalidations_total|cluster:NAME:invalidations": "Deletes acknowledged.",
         "invalidations_retried|cluster:NAME:retried": "Deletes not acknowledged and sent again.",
         "(cluster:NAME:)?flushes": "Flushes of the cluster acknowledged: demanded by rules, or after a lost position.",
+        "(cluster:NAME:)?pool_flushes": 'Flushes of pools acknowledged (`otherwise = "flush-pools"`), once for each'
+        " prefix of keys.",
         "(cluster:NAME:)?statements_without_rows": "MariaDB, MySQL: statements that change rows and are in the log"
         " without them; keys that only rows name are not deleted.",
         "(cluster:NAME:)?transactions_unfinished": "MariaDB, MySQL: transactions without an end in the log; their keys"
@@ -347,6 +349,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_commits": "Commits written to the spool.",
         "spool_failures": "Failures to write or sync the spool; nothing is read meanwhile.",
         "spool_gaps": "How often the log no longer reached back to the end of the spool.",
+        "spool_kept_segments": "Segments that every cluster has acknowledged, kept for a replay"
+        " (`--spool-keep-hours`).",
+        "spool_kept_bytes": "Their bytes (`--spool-keep-bytes`).",
+        "spool_kept_discarded": "Kept segments that were removed because the disk was full.",
         "spool_discarded_segments": "Segments that were removed because the spool was full, and that clusters needed.",
         "spool_keys_rejected": "Keys of commits that no server accepts, found while the log was read into the spool;"
         " part of `keys_rejected`.",
@@ -371,7 +377,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "row_keys_refused": "Keys by rules that no server accepts: over 250 bytes, spaces, control characters.",
         "row_changes_inexpressible": "Changes of which not all keys can be written.",
         "row_changes_without_key": "Changes that named no key.",
-        "row_flushes": "Flushes of a cluster that rules demanded (`otherwise`).",
+        "row_flushes": "Changes for which rules demanded a flush of the cluster or of pools (`otherwise`).",
         "commits_in_all_clusters": "Commits that all clusters have applied, as far as they were followed.",
         "commits_untracked": "Commits not followed any more because too many were.",
         "connections_displaced": "Connections of `--listen` closed because one more than 64 was opened.",

@@ -65,8 +65,8 @@ def test_a_router_that_reads_what_its_peer_has_spooled_is_found(tmp_path):
 # pool changes in every other way, with further faults.
 RESIZES = (
     "empty:one@1+6", "hang:one-server-1@3+2", "kill:one-router-2@4+2", "weigh:one@5+4", "twice:one@8+1",
-    "exchange:one@8.5+3", "remove-killed:one-server-3@10.5+3", "hang:one-router-3@12+2", "upgrade:one-router-1@13+1", "remove:one@14.5+3",
-    "add:one@15+3", "kill:one-server-2@15.5+1.5",
+    "exchange:one@8.5+3", "remove-killed:one-server-3@10.5+3", "hang:one-router-3@12+2", "upgrade:one-router-1@13+1",
+    "remove:one@14.5+3", "add:one@15+3", "kill:one-server-2@15.5+1.5",
 )  # fmt: skip
 # Without peers the routers read by a new configuration as soon as they see it, some tenths of a second apart.
 RESIZES_WITHOUT_PEERS = ("remove:one@1+1.5", "weigh:one@1.5+1", "add:one@2+2", "weigh:one@3.5+1.5", "twice:one@4+1")

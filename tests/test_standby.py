@@ -477,3 +477,48 @@ def test_missing_table_is_named_and_used_once_it_is_there(region):
     assert member.role() == "standby" and int(stats(member.port)["shared_state_failures"]) > 0
     region.run_setup()
     eventually(member.is_active, "it is active")
+
+
+def test_replay_beside_a_pair(region):
+    """It reads the log, or with PostgreSQL the spool of the active one. It saves nothing, and no takeover follows."""
+    active, standby = region.add_pair()
+    cluster, keys = region.clusters[0], [f"row:{row}" for row in range(20)]
+    client = cluster.client(30)
+
+    def change_rows(active: Member) -> None:
+        """Changes rows, and puts old values back behind the invalidator."""
+        before = int(stats(active.port)["cluster:one:invalidations"])
+        region.database.run(*(region.database.change(row) for row in range(len(keys))))
+        eventually(
+            lambda: int(stats(active.port)["cluster:one:invalidations"]) >= before + len(keys), "all are deleted", 30
+        )
+        assert client.set_many(dict.fromkeys(keys, "restored from an old copy")) == []
+
+    def replay(member: Member, *options: str) -> subprocess.CompletedProcess:
+        """A replay on the host of `member`."""
+        command = [
+            PROGRAMS / "lookaside", "invalidator", "replay", "--database", region.url,
+            "--cluster", f"one=127.0.0.1:{cluster.port}", *options,
+        ]  # fmt: skip
+        if region.database.kind == "postgres":
+            command += ["--state-dir", region.folder / f"state-{member.name.removeprefix('invalidator-')}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    change_rows(active)
+    holder, counter = region.row()
+    done = replay(active, "--from", "earliest")
+    assert done.returncode == 0 and client.get_many(keys) == {}, done
+    eventually(lambda: region.row()[1] > counter, "the active one renews")
+    assert (region.row()[0], active.role(), standby.role()) == (holder, "active", "standby")
+    if region.database.kind != "postgres":
+        return
+    none = replay(standby, "--from", "earliest")
+    assert none.returncode == 1 and "has no spool of an invalidator" in none.stderr, none
+    active.kill()
+    region.wait_takeover(standby, time.monotonic())
+    change_rows(standby)
+    # The new one has what it has read since, and the old one's disk what was before.
+    late = replay(standby, "--since", "1h")
+    assert late.returncode == 1 and "the log begins at" in late.stderr and client.get_many(keys) == {}, late
+    assert client.set_many(dict.fromkeys(keys, "restored once more")) == []
+    assert replay(active, "--from", "earliest").returncode == 0 and client.get_many(keys) == {}

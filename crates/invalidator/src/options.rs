@@ -5,7 +5,7 @@ use crate::{
     key_options::KeyOptions,
     pipeline::{self, LINGER_MAX, OnPositionLost, Options as PipelineOptions, delivery::HEDGE_DELAY, pending::Limits},
     source::SourceUrl,
-    spool::SPOOL_BYTES_MIN,
+    spool::{KeepLimits, SPOOL_BYTES_MIN},
 };
 use clap::{Parser, value_parser};
 use lookaside_telemetry::LogFormat;
@@ -140,6 +140,14 @@ pub struct Options {
         value_parser = value_parser!(u64).range(SPOOL_BYTES_MIN..=1 << 40)
     )]
     pub spool_bytes_max: u64,
+    /// PostgreSQL: hours for which commits that every cluster has acknowledged are kept on disk, in --state-dir, for
+    /// `lookaside invalidator replay --state-dir`, 0 to 8,760
+    #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = value_parser!(u32).range(0..=8_760))]
+    pub spool_keep_hours: u32,
+    /// PostgreSQL: maximum bytes of these, besides those of --spool-bytes-max; 0 to keep nothing. All of them are
+    /// removed when the disk is full
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = value_parser!(u64).range(0..=1 << 40))]
+    pub spool_keep_bytes: u64,
     /// Seconds of acknowledged history to keep in a SQLite journal, for replay
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600)]
     pub journal_history_s: u32,
@@ -195,6 +203,12 @@ fn is_address(text: &str) -> bool {
 }
 
 impl Options {
+    /// What is kept of a spool when no cluster needs it any more.
+    pub fn keep_limits(&self) -> KeepLimits {
+        let age_max = Duration::from_secs(u64::from(self.spool_keep_hours) * 3_600);
+        KeepLimits { age_max, bytes_max: self.spool_keep_bytes }
+    }
+
     /// Checks what no single option can check.
     pub fn check(&self) -> Result<(), String> {
         if self.clusters.len() > CLUSTERS_MAX {

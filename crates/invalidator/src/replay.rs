@@ -12,12 +12,12 @@
 //! * A batch is sent after the one before it was acknowledged. So everything up to [`ReplaySummary::position`] has been
 //!   deleted, and a replay that failed can be continued from there.
 //! * Nothing is flushed: a flush is not limited in rate and empties what no commit of the period has changed. A commit that
-//!   demands one ([`FLUSH_CLUSTER`]) is counted, and the operator decides.
+//!   demands one ([`Flush`]) is counted, and the operator decides.
 //! * At most [`ATTEMPTS_MAX`] attempts are made for each delete.
 
 use crate::{
     CommitLog, Position, SourceError, Start,
-    keys::FLUSH_CLUSTER,
+    keys::Flush,
     pipeline::delivery::{DeleteResult, Delivery},
     source::next_visible,
 };
@@ -79,7 +79,7 @@ pub struct ReplaySummary {
     pub deletes: u64,
     /// Deletes that the routers have no route for: nothing can be cached there.
     pub unroutable: u64,
-    /// Commits of the period that demand a flush of the cluster, whatever the prefix. They are counted and not flushed.
+    /// Commits of the period that demand a flush of the cluster or of pools, whatever the prefix. They are counted and not flushed.
     pub flushes_skipped: u64,
     /// Everything up to here is done; `None` before the first read.
     pub position: Option<Position>,
@@ -184,7 +184,8 @@ impl Replay {
                 && until.is_none_or(|until| commit.committed_at <= until);
             if is_in_period {
                 summary.commits += 1;
-                let (flushes, named): (Vec<_>, Vec<_>) = commit.keys.iter().partition(|key| *key == FLUSH_CLUSTER);
+                let (flushes, named): (Vec<_>, Vec<_>) =
+                    commit.keys.iter().partition(|key| Flush::parse(key).is_some());
                 summary.flushes_skipped += flushes.len().min(1) as u64;
                 let wanted = named.into_iter().filter(|key| key.starts_with(key_prefix.as_bytes()));
                 keys.extend(wanted.map(|key| Bytes::copy_from_slice(key)));

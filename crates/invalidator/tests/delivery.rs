@@ -190,24 +190,93 @@ async fn a_mark_among_the_keys_flushes_the_cluster() {
     assert!(accepts.take_received().is_empty());
 }
 
-/// A network of routers that are named after their reaction to `flush_all`.
+/// A rule may demand a flush of the pools of its keys only. Routers know which these are.
+#[tokio::test(start_paused = true)]
+async fn a_prefix_among_the_keys_flushes_its_pools() {
+    let (users, posts) = ("\0flush-prefix:user:", "\0flush-prefix:post:");
+    let router = |name: &str| Router::new(name, Ok(Reply::Deleted));
+    let accepts = router("accepts");
+    assert_eq!(delete(&delivery_through(&[&accepts]), &["a", users, posts, users]).await, [true; 4]);
+    assert_eq!(accepts.take_received(), ["a"]);
+    assert_eq!(
+        delete(&delivery_through(&[&router("refuses"), &accepts]), &[users]).await,
+        [true],
+        "another one does it"
+    );
+    assert_eq!(delete(&delivery_through(&[&router("refuses")]), &["a", users]).await, [true, false], "it is retried");
+    let cluster = std::str::from_utf8(FLUSH_CLUSTER).expect("text");
+    let flushed_once = delivery_through(&[&router("only_flush_all")]);
+    assert_eq!(delete(&flushed_once, &[users, cluster]).await, [true, true], "a flush of the cluster does for both");
+    let result = async |name: &str| {
+        let mut results = delivery_through(&[&router(name)]).delete(vec![Bytes::from(users)]).await;
+        results.pop().expect("one result")
+    };
+    for (name, why) in [
+        ("refuses", "router refuses: flush of the pools of keys that begin with \"user:\": refused: disabled"),
+        (
+            "older",
+            "router older: flush of the pools of keys that begin with \"user:\": it is of a version without flushes of pools; update it",
+        ),
+    ] {
+        assert_eq!(result(name).await, DeleteResult::Refused(why.into()));
+    }
+    assert!(matches!(result("has_no_server").await, DeleteResult::Unroutable(_)), "nothing can be cached there");
+    assert!(matches!(result("silent").await, DeleteResult::Refused(why) if why.contains("no reply within")));
+}
+
+/// A flush once waited ten seconds for a router that hung, and all that time the others served old values.
+#[tokio::test(start_paused = true)]
+async fn a_flush_does_not_wait_for_a_router_that_hangs() {
+    let router = |name: &str| Router::new(name, Ok(Reply::Deleted));
+    let begun = tokio::time::Instant::now();
+    let routers = delivery_through(&[&router("silent"), &router("accepts")]);
+    assert_eq!(delete(&routers, &["\0flush-prefix:user:"]).await, [true]);
+    assert_eq!(routers.flush().await, Ok(()));
+    assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_that_is_too_long_for_a_request_is_cut() {
+    let long = format!("\0flush-prefix:{}", "x".repeat(250));
+    assert_eq!(delete(&delivery_through(&[&Router::new("accepts", Ok(Reply::Deleted))]), &[&long]).await, [true]);
+}
+
+/// A network of routers that are named after their reaction to flushes.
 struct FlushNetwork;
 
 impl Network for FlushNetwork {
     fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
-            let reply: &[u8] = match &*address.0 {
+            let (of_all, of_prefix) = match &*address.0 {
                 "unreachable" => return Err(io::ErrorKind::ConnectionRefused.into()),
-                "refuses" => b"SERVER_ERROR disabled\r\n",
-                "accepts" => b"OK\r\n",
-                _ => b"",
+                "refuses" => ("SERVER_ERROR disabled\r\n", Some("refused: disabled")),
+                "accepts" => ("OK\r\n", Some("flushed 3")),
+                "only_flush_all" => ("OK\r\n", Some("refused: not expected")),
+                "has_no_server" => ("", Some("flushed 0")),
+                "older" => ("", None),
+                _ => ("", Some("")),
             };
-            let (ours, mut theirs) = tokio::io::duplex(64);
+            let (ours, mut theirs) = tokio::io::duplex(512);
             tokio::spawn(async move {
-                let mut command = [0; 11];
-                theirs.read_exact(&mut command).await.expect("the command arrives");
-                assert_eq!(&command, b"flush_all\r\n");
-                theirs.write_all(reply).await.expect("the client reads");
+                let mut command = Vec::new();
+                while !command.ends_with(b"\r\n") {
+                    command.push(theirs.read_u8().await.expect("the command arrives"));
+                }
+                let key =
+                    command.strip_prefix(b"get ").map(|key| String::from_utf8_lossy(key.trim_ascii_end()).into_owned());
+                let reply = match (key, of_prefix) {
+                    (None, _) => {
+                        assert_eq!(command, b"flush_all\r\n");
+                        of_all.to_owned()
+                    }
+                    (Some(_), Some("")) => String::new(),
+                    (Some(_), None) => "END\r\n".to_owned(),
+                    (Some(key), Some(value)) => {
+                        assert!(key.starts_with("__mcrouter__.flush_prefix(") && key.len() <= 250, "{key}");
+                        format!("VALUE {key} 0 {}\r\n{value}\r\nEND\r\n", value.len())
+                    }
+                };
+                theirs.write_all(reply.as_bytes()).await.expect("the client reads");
                 std::future::pending::<()>().await;
             });
             Ok(Box::new(Pipe(ours)) as Box<dyn Stream>)

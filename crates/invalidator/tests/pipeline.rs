@@ -86,6 +86,23 @@ async fn flush_among_the_keys_is_retried_and_counted_apart() {
     assert_eq!(cluster.deletes_of(mark), 1, "one flush covers both commits");
 }
 
+/// A flush of pools is retried and held back as well, and counted by itself.
+#[tokio::test(start_paused = true)]
+async fn flush_of_pools_is_counted_apart() {
+    let fixture = Fixture::new(1);
+    let (cluster, disk) = &fixture.clusters[0];
+    let mark = "\0flush-prefix:user:";
+    cluster.state().refused.push(mark.into());
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    fixture.database.commit(&["a", mark], ms(0));
+    until("it is retried", || fixture.stat("invalidations_retried") != "0").await;
+    assert_eq!((disk.position(), fixture.stat("pool_flushes")), (Some(0), "0".into()));
+    cluster.state().refused.clear();
+    until("the position moves on", || disk.position() == Some(1)).await;
+    let counted = ["cluster:a:pool_flushes", "pool_flushes", "flushes", "invalidations_total"];
+    assert_eq!(counted.map(|name| fixture.stat(name)), ["1", "1", "0", "1"].map(String::from));
+}
+
 /// All but the statements without rows were only in the log of the invalidator.
 #[tokio::test(start_paused = true)]
 async fn anomalies_are_counted_over_all_sources() {

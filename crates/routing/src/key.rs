@@ -73,6 +73,23 @@ pub(crate) fn with_failover_tag(key: Bytes) -> Bytes {
     }
 }
 
+/// What the routing keys of all stored keys begin with that begin with `start`.
+pub(crate) fn routing_key_start(start: &[u8]) -> &[u8] {
+    let routed = up_to_hash_stop(start);
+    // A key may go on with the rest of `|#|`.
+    let is_cut = routed.len() < start.len();
+    let ends = [&HASH_STOP[..2], &HASH_STOP[..1]];
+    ends.iter().filter(|_| !is_cut).find_map(|end| routed.strip_suffix(*end)).unwrap_or(routed)
+}
+
+/// The start of a key as clients write it, without its routing prefix; `None` if it may end in the middle of one.
+pub(crate) fn stored_key_start(start: &[u8]) -> Option<&[u8]> {
+    match (start.first(), prefix_bytes_of(start)) {
+        (Some(b'/') | None, 0) => None,
+        (_, prefix_bytes) => Some(&start[prefix_bytes..]),
+    }
+}
+
 pub(crate) fn stored_key_of(key: &[u8]) -> &[u8] {
     &key[prefix_bytes_of(key)..]
 }
@@ -128,6 +145,18 @@ mod tests {
         assert_eq!(routing_key_of(b"user:42"), b"user:42");
         assert_eq!(routing_key_of(b"|#|all"), b"");
         assert_eq!(routing_key_of(b"a|#b"), b"a|#b");
+    }
+
+    #[test]
+    fn the_start_of_a_routing_key_may_be_shorter_than_that_of_the_key() {
+        for (start, expected) in
+            [("user:", "user:"), ("a|#|b", "a"), ("a|#", "a"), ("a|", "a"), ("a|b", "a|b"), ("", "")]
+        {
+            assert_eq!(routing_key_start(start.as_bytes()), expected.as_bytes(), "{start}");
+        }
+        assert_eq!(stored_key_start(b"/east/web/user:"), Some(&b"user:"[..]));
+        assert_eq!(stored_key_start(b"user:/a/b/"), Some(&b"user:/a/b/"[..]));
+        assert_eq!([stored_key_start(b"/east/w"), stored_key_start(b"")], [None, None]);
     }
 
     fn meta_get(key: &'static [u8], flags: &'static str) -> Request<Bytes> {

@@ -4,7 +4,9 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
-use lookaside_invalidator::{Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start};
+use lookaside_invalidator::{
+    Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, keys::Flush,
+};
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
@@ -150,12 +152,22 @@ pub struct ClusterLog {
     database: SimulatedDatabase,
     /// All commits up to here have passed the gate.
     gated_position: Arc<AtomicU64>,
+    /// One commit in this many names its key by a flush; `None` if none does.
+    commits_per_flush: Option<u64>,
 }
 
 impl ClusterLog {
-    /// The log of `database`.
-    pub fn new(database: SimulatedDatabase) -> Self {
-        ClusterLog { database, gated_position: Arc::default() }
+    /// The log of `database`. One commit in `commits_per_flush` names its key by a flush, if that is given.
+    pub fn new(database: SimulatedDatabase, commits_per_flush: Option<u64>) -> Self {
+        ClusterLog { database, gated_position: Arc::default(), commits_per_flush }
+    }
+
+    /// What the commit at `position` names for its key.
+    fn name(&self, key: &str, position: u64) -> Vec<u8> {
+        match self.commits_per_flush {
+            Some(commits) if position.is_multiple_of(commits) => Flush::of_prefix(key.as_bytes()).to_key(),
+            _ => key.as_bytes().to_vec(),
+        }
     }
 
     /// The position up to which commits have passed the gate. Deletes that are sent from now on cover all of them.
@@ -213,7 +225,7 @@ impl Source for SimulatedSource {
                 .zip(self.read + 1..)
                 .map(|(key, position)| Commit {
                     position: Position(position.to_string()),
-                    keys: vec![key.as_bytes().to_vec()],
+                    keys: vec![self.log.name(key, position)],
                     committed_at: SystemTime::UNIX_EPOCH,
                 })
                 .collect();

@@ -12,7 +12,7 @@ use crate::{
         positions::{PositionFile, PositionStore},
     },
     source::sqlite::{PRUNE_EVERY, prune},
-    spool::{SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
+    spool::{KeepingFolder, SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
 };
 use std::{
     fs, io,
@@ -137,18 +137,21 @@ fn open_spool(
     let clusters = options.clusters.iter().map(|cluster| cluster.name.as_str());
     // A file that cannot be read stops its own pipeline, which reports it.
     let from_file = |cluster: &str| PositionFile::new(&options.state_dir, cluster).read().ok().flatten();
+    let keeping =
+        |folder| KeepingFolder::new(folder, options.keep_limits(), Arc::new(SystemTime::now), statistics.spool.clone());
     let (spool, saved): (_, Vec<_>) = match term {
         None => {
             let path = options.state_dir.join("spool");
             let shown = path.display();
-            let files = SegmentFolder::open(&path).map_err(|why| format!("{shown} cannot be used: {why}"))?;
+            let files = SegmentFolder::open(&path).and_then(keeping);
+            let files = files.map_err(|why| format!("{shown} cannot be used: {why}"))?;
             let (bytes_max, statistics) = (options.spool_bytes_max, statistics.spool.clone());
             let spool = Spool::recover(Arc::new(files), log, bytes_max, clusters.clone(), statistics)
                 .map_err(|why| format!("{shown}: {why}"))?;
             (spool, clusters.filter_map(from_file).collect())
         }
         Some(term) => {
-            let files = create_cache(options).map_err(|why| {
+            let files = create_cache(options).and_then(keeping).map_err(|why| {
                 format!("a folder for the spool in {} cannot be created: {why}", options.state_dir.display())
             })?;
             let marks = Arc::new(SharedMarks(term.clone()));

@@ -3,15 +3,14 @@
 //! A key that servers refuse (too long, white space, control bytes) cannot be cached, so ignoring it loses no delete.
 //! It may be a mistake of the application, so it is counted and logged.
 
+mod flush;
 mod sql_comment;
 
+pub use flush::{FLUSH_CLUSTER, Flush};
 pub use sql_comment::extract_keys;
 pub(crate) use sql_comment::{line_bytes, opens_line_comment};
 
 use lookaside_protocol::check_key;
-
-/// Stands for a key among the keys of a commit, and means all keys: the cluster is flushed. No server accepts such a key.
-pub const FLUSH_CLUSTER: &[u8] = b"\0flush-cluster";
 
 /// The most bytes of a rejected key in the log.
 const LOGGED_BYTES_MAX: usize = 80;

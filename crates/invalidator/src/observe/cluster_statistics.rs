@@ -74,6 +74,8 @@ pub struct ClusterStatistics {
     pub invalidations: SharedCounter,
     /// Flushes of the cluster that were acknowledged. They are not among the deletes.
     pub flushes: SharedCounter,
+    /// Flushes of pools that were acknowledged. They are not among the deletes.
+    pub pool_flushes: SharedCounter,
     /// Deletes that were refused and are retried.
     pub retried: SharedCounter,
     /// Batches sent.
@@ -179,6 +181,7 @@ impl ClusterStatistics {
             name: name.to_string(),
             invalidations: SharedCounter::default(),
             flushes: SharedCounter::default(),
+            pool_flushes: SharedCounter::default(),
             retried: SharedCounter::default(),
             batches: SharedCounter::default(),
             batch_keys: SharedCounter::default(),

@@ -49,7 +49,7 @@ pub(super) const RULE_COUNTERS: &[RuleFigure] = &[
     rule_figure("row_keys_refused", |r| r.statistics.keys_refused.value(), "Keys of rules that no server accepts (too long, with white space); ignored."),
     rule_figure("row_changes_inexpressible", |r| r.statistics.inexpressible.value(), "Changes that cannot be expressed as keys."),
     rule_figure("row_changes_without_key", |r| r.statistics.without_key.value(), "Changes that named no key."),
-    rule_figure("row_flushes", |r| r.statistics.flushes.value(), "Flushes of a cluster that rules demanded (otherwise = \"flush-cluster\")."),
+    rule_figure("row_flushes", |r| r.statistics.flushes.value(), "Changes for which rules demanded a flush of the cluster or of pools (otherwise)."),
 ];
 
 pub(super) const RULES: RuleFigure =
@@ -59,6 +59,7 @@ pub(super) const RULES: RuleFigure =
 pub(super) const COUNTERS: &[Figure] = &[
     figure("invalidations", Some("invalidations_total"), "deletes_total", |c| c.invalidations.value(), "Deletes acknowledged."),
     figure("flushes", Some("flushes"), "flushes_total", |c| c.flushes.value(), "Flushes of the cluster acknowledged: demanded by rules, or after a lost position."),
+    figure("pool_flushes", Some("pool_flushes"), "pool_flushes_total", |c| c.pool_flushes.value(), "Flushes of pools acknowledged (otherwise = \"flush-pools\"), once for each prefix of keys."),
     figure("retried", Some("invalidations_retried"), "deletes_retried_total", |c| c.retried.value(), "Deletes not acknowledged and sent again."),
     figure("unroutable", Some("unroutable"), "deletes_unroutable_total", |c| c.unroutable.value(), "Deletes that the routers have no route for; not sent again."),
     figure("keys_rejected", Some("keys_rejected"), "keys_rejected_total", |c| c.keys_rejected.value(), "Keys of commits that no server accepts (too long, with white space); ignored."),

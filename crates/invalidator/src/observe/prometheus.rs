@@ -115,6 +115,11 @@ fn write_spool(spool: &SpoolStatistics, out: &mut Exposition) {
             "PostgreSQL: files of the spool. This and the others of the spool are 0 without one.",
         ),
         ("spool_bytes", bytes, "Their bytes (--spool-bytes-max)."),
+        (
+            "spool_kept_bytes",
+            spool.kept_bytes(),
+            "Bytes of commits that every cluster has acknowledged, kept for a replay (--spool-keep-bytes).",
+        ),
     ] {
         out.family(name, Gauge, help);
         out.sample(&[], value);
@@ -127,6 +132,11 @@ fn write_spool(spool: &SpoolStatistics, out: &mut Exposition) {
             "spool_discarded_segments_total",
             &spool.discarded_segments,
             "Segments that were removed because the spool was full, and that clusters needed.",
+        ),
+        (
+            "spool_kept_discarded_total",
+            &spool.kept_discarded,
+            "Segments kept for a replay that were removed because the disk was full.",
         ),
         (
             "spool_keys_rejected_total",

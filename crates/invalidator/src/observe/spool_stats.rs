@@ -21,6 +21,10 @@ pub struct SpoolStatistics {
     pub messages_untransactional: SharedCounter,
     /// Messages and rows that were ignored because they are too long to be read.
     pub messages_oversized: SharedCounter,
+    /// Kept segments that were removed because the disk was full.
+    pub kept_discarded: SharedCounter,
+    kept_segments: AtomicU64,
+    kept_bytes: AtomicU64,
     segments: AtomicU64,
     bytes: AtomicU64,
     positions: Mutex<SpoolPositions>,
@@ -41,6 +45,17 @@ impl SpoolStatistics {
         *self.positions.lock() = SpoolPositions { written: Some(written.clone()), synced: Some(synced.clone()) };
     }
 
+    /// Sets what is kept for a replay.
+    pub(crate) fn set_kept(&self, segments: u64, bytes: u64) {
+        self.kept_segments.store(segments, Relaxed);
+        self.kept_bytes.store(bytes, Relaxed);
+    }
+
+    /// The bytes that are kept for a replay.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.kept_bytes.load(Relaxed)
+    }
+
     /// How many segments the spool has, and their bytes.
     pub(super) fn size(&self) -> (u64, u64) {
         (self.segments.load(Relaxed), self.bytes.load(Relaxed))
@@ -57,6 +72,9 @@ impl SpoolStatistics {
             ("spool_failures", self.failures.value().to_string()),
             ("spool_gaps", self.gaps.value().to_string()),
             ("spool_discarded_segments", self.discarded_segments.value().to_string()),
+            ("spool_kept_segments", self.kept_segments.load(Relaxed).to_string()),
+            ("spool_kept_bytes", self.kept_bytes().to_string()),
+            ("spool_kept_discarded", self.kept_discarded.value().to_string()),
             ("spool_keys_rejected", self.keys_rejected.value().to_string()),
             ("spool_messages_untransactional", self.messages_untransactional.value().to_string()),
             ("spool_messages_oversized", self.messages_oversized.value().to_string()),

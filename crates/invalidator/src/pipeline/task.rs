@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     Commits, Position, SourceError,
-    keys::FLUSH_CLUSTER,
+    keys::Flush,
     observe::{
         DeliveryHealth, HealthLogger, log_throttle,
         stats::{ClusterStatistics, PipelineState},
@@ -317,8 +317,11 @@ impl PipelineTask {
         let mut refusal = None;
         for (index, result) in results.iter().enumerate() {
             match result {
-                DeleteResult::Applied if batch.key(index) == FLUSH_CLUSTER => self.statistics.flushes.add(1),
-                DeleteResult::Applied => self.statistics.invalidations.add(1),
+                DeleteResult::Applied => match Flush::parse(batch.key(index)) {
+                    Some(Flush::Cluster) => self.statistics.flushes.add(1),
+                    Some(Flush::Prefix(_)) => self.statistics.pool_flushes.add(1),
+                    None => self.statistics.invalidations.add(1),
+                },
                 DeleteResult::Unroutable(why) => {
                     self.statistics.unroutable.add(1);
                     if self.failure_log.unroutable.allow(Instant::now()).is_some() {

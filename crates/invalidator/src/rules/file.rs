@@ -5,12 +5,13 @@
 //! table = "app.users"
 //! keys = ["user:{id}", "user_by_email:{email}"]
 //! ignore_columns = ["last_seen_at"]    # an UPDATE of these columns alone deletes nothing; default none
-//! otherwise = "flush-cluster"          # what to do with what cannot be expressed as keys; default "count"
+//! otherwise = "flush-pools"            # what to do with what cannot be expressed as keys; default "count"
 //! ```
 //!
 //! A file is used as a whole or not at all: an error names its line, column and reason.
 
 use super::template::Template;
+use crate::keys::Flush;
 use serde::Deserialize;
 use std::{collections::BTreeMap, fmt, ops::Range, sync::Arc};
 use toml::Spanned;
@@ -61,8 +62,26 @@ pub enum Otherwise {
     /// Nothing more.
     #[default]
     Count,
+    /// Flush the servers that may hold keys of the rule.
+    FlushPools,
     /// Flush the whole cluster.
     FlushCluster,
+}
+
+impl Otherwise {
+    const WORDS: [(&'static str, Otherwise); 3] = [
+        ("count", Otherwise::Count),
+        ("flush-pools", Otherwise::FlushPools),
+        ("flush-cluster", Otherwise::FlushCluster),
+    ];
+
+    fn parse(text: &Spanned<String>) -> Result<Otherwise, ErrorAt> {
+        let found = Otherwise::WORDS.iter().find(|(word, _)| word == text.get_ref());
+        found.map(|(_, otherwise)| *otherwise).ok_or_else(|| {
+            let words = Otherwise::WORDS.map(|(word, _)| format!("{word:?}")).join(", ");
+            (text.span(), format!("otherwise is {:?}; expected one of {words}", text.get_ref()))
+        })
+    }
 }
 
 /// Why a rule file cannot be used.
@@ -184,21 +203,26 @@ impl Rule {
                 format!("column {} is ignored, but a key of the rule has it", column.get_ref()),
             ));
         }
-        let otherwise = match text.otherwise {
-            None => Otherwise::Count,
-            Some(word) => match word.get_ref().as_str() {
-                "count" => Otherwise::Count,
-                "flush-cluster" => Otherwise::FlushCluster,
-                other => {
-                    return Err((
-                        word.span(),
-                        format!("otherwise is {other:?}; expected \"count\" or \"flush-cluster\""),
-                    ));
-                }
-            },
-        };
+        let otherwise = text.otherwise.as_ref().map(Otherwise::parse).transpose()?.unwrap_or_default();
         let ignore_columns = text.ignore_columns.into_iter().map(Spanned::into_inner).collect();
         Ok(Rule { table, templates, ignore_columns, otherwise })
+    }
+}
+
+impl Rule {
+    /// The flushes in place of keys that cannot be expressed; none if these are only counted.
+    pub fn flushes(&self) -> Vec<Flush<'_>> {
+        match self.otherwise {
+            Otherwise::Count => Vec::new(),
+            Otherwise::FlushCluster => vec![Flush::Cluster],
+            Otherwise::FlushPools => {
+                let mut starts: Vec<&[u8]> = self.templates.iter().filter_map(Template::start).collect();
+                // In order: what begins with another one, which flushes it too, comes after that.
+                starts.sort_unstable();
+                starts.dedup_by(|start, before| start.starts_with(before));
+                starts.into_iter().map(Flush::of_prefix).collect()
+            }
+        }
     }
 }
 
@@ -241,11 +265,28 @@ mod tests {
             ("[[rule]]\ntable = 'app.users'\nkeys = ['a']\notherwise = 'flush'", 4, 13, "flush-cluster"),
             ("[[rule]]\ntable = 'app.users'\nkeys = ['ä{id}']\nignore_columns = ['ID']", 4, 19, "column ID is ignored"),
             ("[[rule]]\ntable = 'app.users'\nkey = ['a']", 3, 1, "unknown field `key`"),
+            ("[[rule]]\ntable = 'app.users'\nkeys = ['a']\notherwise = 'flush-pool:main'", 4, 13, "\"flush-pools\""),
             (&format!("{USERS}{USERS}"), 5, 9, "has a rule already"),
         ] {
             let error = Rules::parse(text).expect_err(text);
             assert_eq!((error.line, error.column), (line, column), "{text}: {error}");
             assert!(error.why.contains(reason), "{text}: {error}");
         }
+    }
+    #[test]
+    fn a_rule_flushes_the_pools_of_the_prefixes_that_its_keys_have() {
+        let flushes = |keys: &str| {
+            let text = format!("[[rule]]\ntable = 'app.users'\nkeys = {keys}\notherwise = 'flush-pools'");
+            let rules = Rules::parse(&text).expect("valid");
+            let rule = rules.rule(b"app", b"users").expect("the table has a rule");
+            rule.flushes().into_iter().map(|flush| String::from_utf8(flush.to_key()).expect("text")).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            flushes("['user:{id}', 'list', 'email:{email}', 'user:x:{id}', 'user:{email}']"),
+            ["\0flush-prefix:email:", "\0flush-prefix:user:"],
+            "a key without columns is always known, and a longer prefix adds nothing"
+        );
+        assert_eq!(flushes("['user:{id}', '{id}:user']"), ["\0flush-cluster"], "its keys may begin with anything");
+        assert_eq!(flushes("['list']"), Vec::<String>::new());
     }
 }

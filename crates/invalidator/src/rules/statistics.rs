@@ -20,7 +20,7 @@ pub struct RuleStatistics {
     pub inexpressible: SharedCounter,
     /// Changes that named no key, for whatever reason, though not those of ignored columns.
     pub without_key: SharedCounter,
-    /// Flushes of the cluster that rules requested.
+    /// Changes for which rules demanded a flush.
     pub flushes: SharedCounter,
     /// How often the file was loaded, the start included.
     pub loads: SharedCounter,

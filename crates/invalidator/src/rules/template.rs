@@ -61,6 +61,15 @@ impl Template {
         })
     }
 
+    /// What all of its keys begin with; `None` if it has no columns, so that its one key is always known.
+    pub(super) fn start(&self) -> Option<&[u8]> {
+        self.columns().next()?;
+        match self.parts.first() {
+            Some(TemplatePart::Literal(start)) => Some(start),
+            _ => Some(b""),
+        }
+    }
+
     /// A key is neither empty, nor longer than servers allow, nor does it have spaces or control characters: so the
     /// literal text of a template must not, either.
     fn check(&self, text: &str) -> Result<(), String> {

@@ -5,11 +5,11 @@
 use super::{
     bound_rule::{BoundRule, Refused, Written, write_constant_keys},
     change::{Column, Inexpressible, RowChange, TableChange},
-    file::{Otherwise, Rule},
+    file::Rule,
     row_rules::RowRules,
     statistics::TableCounters,
 };
-use crate::keys::FLUSH_CLUSTER;
+use crate::keys::Flush;
 use lookaside_protocol::{KeyError, check_key};
 use lookaside_telemetry::LogThrottle;
 use std::{
@@ -84,7 +84,7 @@ impl WatchedTable {
         self.bound.is_some()
     }
 
-    /// Appends the keys of a change of a row to `keys`, and [`FLUSH_CLUSTER`] if the rule demands it.
+    /// Appends the keys of a change of a row to `keys`, and the [`Flush`]es that the rule demands.
     pub fn add_row(&mut self, change: RowChange<'_>, keys: &mut Vec<Vec<u8>>) {
         let Some(bound) = &self.bound else { return self.add_constant_keys(Inexpressible::RuleRefused, keys) };
         let before = keys.len();
@@ -129,14 +129,16 @@ impl WatchedTable {
         let Some(why) = written.inexpressible else { return };
         statistics.inexpressible.add(1);
         self.counters.inexpressible.add(1);
-        let is_flushed = self.rule.otherwise == Otherwise::FlushCluster;
-        if is_flushed {
-            statistics.flushes.add(1);
-            keys.push(FLUSH_CLUSTER.to_vec());
-        }
+        let flushes = self.rule.flushes();
+        statistics.flushes.add(u64::from(!flushes.is_empty()));
+        keys.extend(flushes.iter().map(|flush| flush.to_key()));
         if let Some(suppressed) = self.log.allow(Instant::now()) {
-            let (table, action) =
-                (&self.rule.table, if is_flushed { "flushing the cluster" } else { "cached values may be stale" });
+            let action = match flushes.first() {
+                None => "cached values may be stale",
+                Some(Flush::Cluster) => "flushing the cluster",
+                Some(Flush::Prefix(_)) => "flushing the pools of its keys",
+            };
+            let table = &self.rule.table;
             tracing::warn!(%table, %why, suppressed, "a change cannot be expressed as keys; {action}");
         }
     }

@@ -44,7 +44,7 @@ pub struct Commit {
     /// Covers this transaction and all before it.
     pub position: Position,
     /// The keys that it makes stale, each once, valid by [`lookaside_protocol::check_key`]; and
-    /// [`FLUSH_CLUSTER`](crate::keys::FLUSH_CLUSTER) if the cluster must be flushed.
+    /// what stands for a [`Flush`](crate::keys::Flush), if it demands any.
     pub keys: Vec<Vec<u8>>,
     /// When it was committed, as precisely as the source knows.
     pub committed_at: SystemTime,

@@ -11,6 +11,7 @@
 //! position.rs    positions, and the losses before them        record.rs      the format of a segment
 //! segments.rs    which segment a cluster needs                storage.rs     the files
 //! recovery.rs    what a crash has left           marks.rs       what a standby must know
+//! kept.rs        segments that no cluster needs  archive.rs     reads them beside the daemon, for a replay
 //! ```
 //!
 //! Invariants:
@@ -28,6 +29,8 @@
 //! * If a standby may take over, the files are a cache. The log is then released up to what all clusters have saved, not
 //!   up to what is synced; and a loss is marked where the standby finds it, before the log may go on behind it.
 
+mod archive;
+mod kept;
 mod marks;
 mod position;
 mod reader;
@@ -39,6 +42,8 @@ mod storage;
 mod tests;
 mod writer;
 
+pub use archive::{ArchiveBeginning, SpoolArchive};
+pub use kept::{KeepLimits, KeepingFolder};
 pub use marks::{SpoolMarks, SpoolMarksState};
 pub use reader::SpooledLog;
 pub use storage::{SegmentFiles, SegmentFolder};
@@ -321,7 +326,7 @@ impl Spool {
     /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.
     fn remove_segments(&self) -> io::Result<()> {
         while let Some(number) = self.drop_oldest() {
-            self.files.remove(number)?;
+            self.files.retire(number)?;
         }
         self.report();
         Ok(())

@@ -33,10 +33,10 @@ pub(super) struct Recovered {
     pub next_number: u64,
 }
 
-struct ScannedSegment {
-    base: Base,
-    end: SpoolPosition,
-    valid_bytes: u64,
+pub(super) struct ScannedSegment {
+    pub base: Base,
+    pub end: SpoolPosition,
+    pub valid_bytes: u64,
     is_intact: bool,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
 
 /// The valid part at the start of a segment; `None` if it does not begin with a base. Fails with the version of a newer
 /// format.
-fn scan(bytes: &[u8]) -> Result<Option<ScannedSegment>, u8> {
+pub(super) fn scan(bytes: &[u8]) -> Result<Option<ScannedSegment>, u8> {
     let Some((header, mut rest)) = bytes.split_first_chunk::<8>() else { return Ok(None) };
     if header[..7] == HEADER[..7] && header[7] > HEADER[7] {
         return Err(header[7]);

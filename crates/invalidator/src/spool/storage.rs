@@ -10,7 +10,7 @@ use std::{
 /// Keys may be confidential.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-const SUFFIX: &str = ".commits";
+pub(super) const SUFFIX: &str = ".commits";
 const DIGITS: usize = 16;
 
 /// A folder of numbered files.
@@ -27,6 +27,10 @@ pub trait SegmentFiles: Send + Sync {
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>>;
     /// Removes a file. A missing file is no error.
     fn remove(&self, number: u64) -> io::Result<()>;
+    /// Removes a file that is whole and not needed any more, or keeps it under another name.
+    fn retire(&self, number: u64) -> io::Result<()> {
+        self.remove(number)
+    }
 }
 
 /// The files in a folder of the file system.
@@ -43,18 +47,26 @@ impl SegmentFolder {
         Ok(SegmentFolder(path.to_path_buf()))
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.0.join(format!("{number:0DIGITS$}{SUFFIX}"))
+    /// The folder at `path`, to be read only.
+    pub(super) fn existing(path: PathBuf) -> SegmentFolder {
+        SegmentFolder(path)
     }
-}
 
-impl SegmentFiles for SegmentFolder {
-    fn numbers(&self) -> io::Result<Vec<u64>> {
+    pub(super) fn path(&self, number: u64, suffix: &str) -> PathBuf {
+        self.0.join(format!("{number:0DIGITS$}{suffix}"))
+    }
+
+    fn segment(&self, number: u64) -> PathBuf {
+        self.path(number, SUFFIX)
+    }
+
+    /// The numbers of all files with this suffix, in order.
+    pub(super) fn numbers_with(&self, suffix: &str) -> io::Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&self.0)? {
             let entry = entry?;
             let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse::<u64>().ok());
+            let number = name.to_str().and_then(|name| name.strip_suffix(suffix)?.parse::<u64>().ok());
             if entry.file_type()?.is_file() {
                 numbers.extend(number);
             }
@@ -63,23 +75,37 @@ impl SegmentFiles for SegmentFolder {
         Ok(numbers)
     }
 
+    /// Removes a file. A missing file is no error.
+    pub(super) fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path).or_else(|error| match error.kind() {
+            io::ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })
+    }
+}
+
+impl SegmentFiles for SegmentFolder {
+    fn numbers(&self) -> io::Result<Vec<u64>> {
+        self.numbers_with(SUFFIX)
+    }
+
     fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(self.path(number))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(self.segment(number))?;
         file.write_all_at(bytes, 0)?;
         file.sync_all()?;
         File::open(&self.0)?.sync_all()
     }
 
     fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
-        OpenOptions::new().write(true).open(self.path(number))?.write_all_at(bytes, at)
+        OpenOptions::new().write(true).open(self.segment(number))?.write_all_at(bytes, at)
     }
 
     fn sync(&self, number: u64) -> io::Result<()> {
-        File::open(self.path(number))?.sync_data()
+        File::open(self.segment(number))?.sync_data()
     }
 
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
-        let file = File::open(self.path(number))?;
+        let file = File::open(self.segment(number))?;
         let mut bytes = vec![0; bytes_max];
         let mut filled = 0;
         while filled < bytes_max {
@@ -93,10 +119,7 @@ impl SegmentFiles for SegmentFolder {
     }
 
     fn remove(&self, number: u64) -> io::Result<()> {
-        fs::remove_file(self.path(number)).or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(error),
-        })
+        self.remove_file(&self.segment(number))
     }
 }
 

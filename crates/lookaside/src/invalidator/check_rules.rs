@@ -1,15 +1,16 @@
 //! `lookaside invalidator check-rules`: compares a rule file with the live schema.
 
+use super::preview::flushes_of;
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     key_options::RowDatabase,
     rule_file::RuleFile,
-    rules::{ProblemKind, RuleProblem, Rules},
+    rules::{Otherwise, ProblemKind, Rule, RuleProblem, Rules},
     source::{SourceUrl, postgres::PostgresOptions},
 };
-use serde_json::json;
-use std::{io::Write as _, path::PathBuf};
+use serde_json::{Map, json};
+use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator check-rules --rules rules.toml --database mariadb://lookaside:secret@db.example
@@ -39,7 +40,8 @@ pub struct CheckRulesOptions {
 /// Checks the rules. Fails if one does not fit.
 pub fn run(options: &CheckRulesOptions) -> Result<()> {
     let (_, rules) = RuleFile::read(&options.rules).map_err(|why| anyhow!(why))?;
-    let problems = find_problems(options, &rules)?;
+    let mut problems = find_problems(options, &rules)?;
+    problems.extend(rules.iter().filter_map(|rule| wide_flush(rule)));
     let file = options.rules.display();
     let mut out = std::io::stdout().lock();
     let faults = problems.iter().filter(|problem| problem.kind != ProblemKind::Warning).count();
@@ -49,12 +51,27 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
             json!({ "table": table, "kind": problem.kind.as_str(), "why": problem.why })
         };
         let problems: Vec<_> = problems.iter().map(problem).collect();
-        let report = json!({ "good": faults == 0, "rules": rules.iter().count(), "problems": problems });
+        let flush = |rule: &Arc<Rule>| {
+            let (cluster, prefixes) = flushes_of(rule);
+            (rule.table.to_string(), json!({ "cluster": cluster, "prefixes": prefixes }))
+        };
+        let flushes: Map<_, _> = rules.iter().filter(|rule| !rule.flushes().is_empty()).map(flush).collect();
+        let count = rules.iter().count();
+        let report = json!({ "good": faults == 0, "rules": count, "flushes": flushes, "problems": problems });
         writeln!(out, "{report}")?;
     } else {
         for problem in &problems {
             let word = if problem.kind == ProblemKind::Warning { "warning: " } else { "" };
             writeln!(out, "{file}: {word}{problem}")?;
+        }
+        for (rule, (_, prefixes)) in rules.iter().map(|rule| (rule, flushes_of(rule))) {
+            if !prefixes.is_empty() {
+                let (table, prefixes) = (&rule.table, prefixes.join(", "));
+                writeln!(
+                    out,
+                    "{file}: table {table} flushes the pools of keys that begin with {prefixes}, for what it cannot express"
+                )?;
+            }
         }
     }
     match faults {
@@ -62,6 +79,16 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
         0 => Ok(writeln!(out, "{file}: {} rules fit the database", rules.iter().count())?),
         _ => bail!("{file}: {faults} problems of the rules with the database"),
     }
+}
+
+/// The warning of a rule that flushes more than its author expects.
+fn wide_flush(rule: &Rule) -> Option<RuleProblem> {
+    let is_wide = rule.otherwise == Otherwise::FlushPools && flushes_of(rule).0;
+    is_wide.then(|| RuleProblem {
+        table: Some(rule.table.clone()),
+        kind: ProblemKind::Warning,
+        why: "has a key that begins with a column, so flush-pools flushes the whole cluster".into(),
+    })
 }
 
 fn find_problems(options: &CheckRulesOptions, rules: &Rules) -> Result<Vec<RuleProblem>> {

@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use lookaside_invalidator::{
-    keys::{extract_keys, sort_and_dedup},
+    keys::{Flush, extract_keys, sort_and_dedup},
     rule_file::RuleFile,
-    rules::{Otherwise, Preview},
+    rules::{Preview, Rule},
 };
 use serde_json::{Map, Value, json};
-use std::{io::Write as _, path::PathBuf};
+use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator try --sql \"UPDATE users SET name = 'Ada' /* lookaside: user:42 */ WHERE id = 42\"
@@ -55,13 +55,19 @@ pub fn run(options: &TryOptions) -> Result<()> {
     if rejected > 0 {
         notes.push(format!("{rejected} keys of comments are refused: over 250 bytes, or with control characters"));
     }
-    let mut is_flushed = false;
-    if let Some((preview, otherwise)) = preview_row(options)? {
+    let (mut is_flushed, mut flushed_prefixes) = (false, Vec::new());
+    if let Some((preview, rule)) = preview_row(options)? {
         keys.extend(preview.keys);
         notes.extend(preview.refused.into_iter().map(|key| format!("refused as a key: {key}")));
         if let Some(why) = preview.inexpressible {
-            is_flushed = otherwise == Otherwise::FlushCluster;
-            let action = if is_flushed { "the cluster is flushed" } else { "it is counted" };
+            (is_flushed, flushed_prefixes) = flushes_of(&rule);
+            let action = match (is_flushed, flushed_prefixes.is_empty()) {
+                (true, _) => "the cluster is flushed".to_owned(),
+                (false, false) => {
+                    format!("the pools of keys that begin with {} are flushed", flushed_prefixes.join(", "))
+                }
+                (false, true) => "it is counted".to_owned(),
+            };
             notes.push(format!("not all keys can be written, as {why}: {action}"));
         }
     }
@@ -69,14 +75,25 @@ pub fn run(options: &TryOptions) -> Result<()> {
     keys.dedup();
     let mut out = std::io::stdout().lock();
     if options.json {
-        return Ok(writeln!(out, "{}", json!({ "keys": keys, "notes": notes, "flush": is_flushed }))?);
+        let shown = json!({ "keys": keys, "notes": notes, "flush": is_flushed, "flush_prefixes": flushed_prefixes });
+        return Ok(writeln!(out, "{shown}")?);
     }
     keys.iter().try_for_each(|key| writeln!(out, "{key}"))?;
     notes.iter().for_each(|note| eprintln!("lookaside: {note}"));
     Ok(())
 }
 
-fn preview_row(options: &TryOptions) -> Result<Option<(Preview, Otherwise)>> {
+/// Whether `rule` flushes the cluster, and the prefixes of the keys whose pools it flushes.
+pub(super) fn flushes_of(rule: &Rule) -> (bool, Vec<String>) {
+    let flushes = rule.flushes();
+    let prefixes = flushes.iter().filter_map(|flush| match flush {
+        Flush::Cluster => None,
+        Flush::Prefix(prefix) => Some(String::from_utf8_lossy(prefix).into_owned()),
+    });
+    (flushes.contains(&Flush::Cluster), prefixes.collect())
+}
+
+fn preview_row(options: &TryOptions) -> Result<Option<(Preview, Arc<Rule>)>> {
     let ([table, row], Some(path)) = (options.row.as_slice(), &options.rules) else { return Ok(None) };
     let (_, rules) = RuleFile::read(path).map_err(|why| anyhow!(why))?;
     let rule = table.split_once('.').and_then(|(schema, name)| rules.rule(schema.as_bytes(), name.as_bytes()));
@@ -86,5 +103,5 @@ fn preview_row(options: &TryOptions) -> Result<Option<(Preview, Otherwise)>> {
     };
     let before = options.before.as_deref().map(parse).transpose()?;
     let preview = Preview::of_row(rule, before.as_ref(), Some(&parse(row)?)).map_err(|why| anyhow!(why))?;
-    Ok(Some((preview, rule.otherwise)))
+    Ok(Some((preview, rule.clone())))
 }

@@ -12,7 +12,8 @@ use lookaside_invalidator::{
     pipeline::delivery::{Delivery, connect_routers},
     replay::{Replay, ReplayFilter, ReplaySummary},
     rules::{RowRules, RuleStatistics},
-    source::{SourceUrl, mysql::MysqlLog, sqlite::SqliteLog},
+    source::{SourceUrl, mysql::MysqlLog, postgres::PostgresLog, sqlite::SqliteLog},
+    spool::{ArchiveBeginning, SpoolArchive},
 };
 use serde_json::json;
 use std::{
@@ -34,21 +35,32 @@ pub const EXAMPLES: &str = "Examples:
     lookaside invalidator replay --database sqlite:///srv/app.db --from earliest --key-prefix user: \\
         --cluster front-1=10.0.1.1:5000 --dry-run
 
+  The same from the spool of an invalidator of PostgreSQL, on its host:
+    lookaside invalidator replay --database postgres://lookaside:secret@db.example/shop \\
+        --state-dir /var/lib/lookaside --since 15m --cluster front-1=10.0.1.1:5000
+
 A replay reads up to the end that the log has when it begins. It leaves the positions of the running
 daemon alone. Give it --rules, --outbox-table and so on as the daemon has them. It flushes nothing:
-commits for which a rule demands a flush of the cluster are counted. MariaDB, MySQL and SQLite only:
-what a PostgreSQL slot has confirmed cannot be read again.
+commits for which a rule demands a flush are counted.
 
-Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
-from which to continue on standard error; 2 usage error.";
+What a slot of PostgreSQL has confirmed cannot be read again: --state-dir is the one of the invalidator,
+which keeps what it has read for a while (--spool-keep-hours). The database is not asked, and keys are
+those that the invalidator has found, so --rules and the like have no effect.
+
+Exit status: 0 success; 1 the log cannot be read, begins after the range, or the cluster does not acknowledge,
+with the position from which to continue on standard error; 2 usage error.";
 
 /// The options of `replay`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES, group = clap::ArgGroup::new("start").required(true).multiple(true))]
 pub struct ReplayOptions {
-    /// The database, as the invalidator's --source: sqlite:///PATH, mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT
+    /// The database, as the invalidator's --source: sqlite:///PATH; mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT;
+    /// postgres://..., with --state-dir
     #[arg(long, value_name = "URL", env = "LOOKASIDE_DATABASE", hide_env_values = true)]
     database: SourceUrl,
+    /// PostgreSQL: the --state-dir of the invalidator whose spool is read. It may be running
+    #[arg(long, value_name = "PATH")]
+    state_dir: Option<PathBuf>,
     /// The cluster and its routers
     #[arg(long, value_name = "NAME=HOST:PORT[,HOST:PORT...]")]
     cluster: Cluster,
@@ -107,7 +119,7 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let begun = Instant::now();
     let summary = runtime.block_on(async {
-        let log = open_log(options, &row_rules, &network).await?;
+        let OpenedLog { log, archive } = open_log(options, &row_rules, &network).await?;
         let mut probes = JoinSet::new();
         let delivery = (!options.dry_run).then(|| {
             let (routers_of, timeout_ms) = (&options.cluster.routers, options.router_timeout_ms);
@@ -140,38 +152,85 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
                 eprintln!("{}", describe(summary, options.dry_run));
             }
         };
-        anyhow::Ok(replay.run(show).await?)
+        // First: the invalidator removes the oldest segments meanwhile.
+        let beginning = archive.as_ref().map(SpoolArchive::beginning).transpose()?;
+        let summary = replay.run(show).await?;
+        warn_of_losses(archive.map_or(0, |archive| archive.losses()));
+        anyhow::Ok((summary, beginning))
     })?;
+    let (summary, beginning) = summary;
     print_summary(options, &summary, &row_rules.statistics, begun.elapsed());
     warn_of_inexpressible(&summary, &row_rules.statistics);
-    Ok(())
+    match beginning {
+        Some(beginning) if options.from.is_none() => check_beginning(options, &beginning),
+        _ => Ok(()),
+    }
 }
 
 /// Opens the log, with keys named as the daemon with the same options finds them.
-async fn open_log(
-    options: &ReplayOptions,
-    row_rules: &Arc<RowRules>,
-    network: &Arc<dyn Network>,
-) -> Result<Arc<dyn CommitLog>> {
+async fn open_log(options: &ReplayOptions, row_rules: &Arc<RowRules>, network: &Arc<dyn Network>) -> Result<OpenedLog> {
     let url = &options.database;
-    if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        bail!(
-            "PostgreSQL's log cannot be read again: a replication slot ends at what the invalidator has confirmed. \
-             Flush the cluster (flush_all) if its deletes are in doubt"
-        );
-    }
     let database = options.keys.row_database("--database", url, row_rules).map_err(|why| anyhow!(why))?;
+    if let Some(RowDatabase::Postgres(server)) = database {
+        return open_spool(options, PostgresLog::new(server, network.clone(), Arc::new(SystemTime::now)));
+    }
+    if options.state_dir.is_some() {
+        bail!("--state-dir is for PostgreSQL: the logs of other databases are read again");
+    }
     if let Some(database) = &database {
         let check = database.rule_checker(network);
         options.keys.check_rules(&check, &row_rules.current()).await.map_err(|why| anyhow!(why))?;
     }
     if let Some(RowDatabase::Mysql(server)) = database {
-        return Ok(Arc::new(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
+        return Ok(OpenedLog::of_database(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
     }
     match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
-        Some(path) => Ok(Arc::new(SqliteLog::new(path))),
+        Some(path) => Ok(OpenedLog::of_database(SqliteLog::new(path))),
         // Not the URL itself: it may hold a password.
-        None => bail!("--database must be sqlite:///PATH, or mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT"),
+        None => bail!(
+            "--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
+        ),
+    }
+}
+
+/// Opens the spool of an invalidator.
+fn open_spool(options: &ReplayOptions, log: PostgresLog) -> Result<OpenedLog> {
+    let Some(state_dir) = &options.state_dir else {
+        bail!(
+            "PostgreSQL's log cannot be read again: a replication slot ends at what the invalidator has confirmed. Give \
+             --state-dir PATH, on the host of the invalidator: its spool has what it has read"
+        );
+    };
+    let archive = SpoolArchive::open(state_dir, Arc::new(log)).map_err(|why| anyhow!("--state-dir: {why}"))?;
+    Ok(OpenedLog { log: Arc::new(archive.clone()), archive: Some(archive) })
+}
+
+/// Fails if the spool begins after the period does.
+fn check_beginning(options: &ReplayOptions, beginning: &ArchiveBeginning) -> Result<()> {
+    let is_after = |since| beginning.committed_at.is_none_or(|first| first > since);
+    if !options.since.is_some_and(is_after) {
+        return Ok(());
+    }
+    let begins = match beginning.committed_at {
+        Some(at) => format!("the log begins at {}, at position {}", time::format(at), beginning.position.0),
+        None => format!("the log begins at position {} and has no commits", beginning.position.0),
+    };
+    bail!(
+        "{begins}, and --since is earlier: what the invalidator read before is not kept, and its deletes were not sent. The \
+         others were{}. If the cluster's caches are in doubt, flush it (flush_all)",
+        if options.dry_run { " counted" } else { "" }
+    )
+}
+
+/// A log, and the spool that it is; `None` if it is the database's own.
+struct OpenedLog {
+    log: Arc<dyn CommitLog>,
+    archive: Option<SpoolArchive>,
+}
+
+impl OpenedLog {
+    fn of_database(log: impl CommitLog + 'static) -> OpenedLog {
+        OpenedLog { log: Arc::new(log), archive: None }
     }
 }
 
@@ -190,10 +249,17 @@ fn warn_of_inexpressible(summary: &ReplaySummary, statistics: &RuleStatistics) {
     }
     if summary.flushes_skipped > 0 {
         eprintln!(
-            "{} commits demand a flush of the cluster, which a replay does not do: send flush_all to one of its routers, \
-             unless the cluster was flushed since",
+            "{} commits demand a flush of the cluster or of pools, which a replay does not do: send flush_all to one of its \
+             routers, unless the cluster was flushed since",
             summary.flushes_skipped
         );
+    }
+}
+
+/// Reports that the invalidator itself has not read some commits.
+fn warn_of_losses(losses: u64) {
+    if losses > 0 {
+        eprintln!("the log has {losses} losses in what was read: commits are missing there, and so are their deletes");
     }
 }
 

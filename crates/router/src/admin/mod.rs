@@ -1,6 +1,6 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
 //! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the configuration
-//! (`coverage`, `coverage(ID)`), and two for the invalidator (`start_gate`, `caught_up(TOKEN)`).
+//! (`coverage`, `coverage(ID)`), and three for the invalidator (`start_gate`, `caught_up(TOKEN)`, `flush_prefix(PREFIX)`).
 //!
 //! | key | value |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `preprocessed_config` | the configuration without macros and comments |
 //! | `pools`, `failure_domains` | servers by pool, failure domains by server, as JSON |
 //! | `start_gate`, `caught_up(TOKEN)` | `open`, or `waiting TOKEN` ([`crate::start_gate`]); the second opens the gate |
+//! | `flush_prefix(PREFIX)` | flushes the servers that may hold keys with the prefix: `flushed` and their number, or `refused: ` and why ([`crate::tree`]). Needs `--enable-flush-cmd` |
 //! | `global_params` | an empty object: configurations have no parameters here |
 //! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or all routes, that a request would reach |
 
@@ -36,7 +37,12 @@ pub(crate) struct AdminView<'a> {
     pub(crate) version: &'a str,
     /// The command line, by the names of options.
     pub(crate) options: &'a [(String, String)],
+    /// As [`crate::frontend::limits::Settings::flush_enabled`].
+    pub(crate) flush_enabled: bool,
 }
+
+/// A longer reason why servers were not flushed is cut off.
+const REFUSAL_CHARS_MAX: usize = 1_000;
 
 impl AdminView<'_> {
     /// The value of `key`, which begins with `__mcrouter__.`; `None` if there is no such key.
@@ -62,6 +68,9 @@ impl AdminView<'_> {
             self.tree.start_gate()?.report_caught_up(token);
             return Some(self.start_gate_state().into_bytes());
         }
+        if let Some(key_prefix) = arguments_of("flush_prefix", name) {
+            return Some(self.flush_prefix(key_prefix).await.into_bytes());
+        }
         let text = match name {
             b"version" => self.version.to_owned(),
             b"config_age" => age_s(&status).to_string(),
@@ -86,6 +95,17 @@ impl AdminView<'_> {
         self.tree.start_gate().map_or_else(|| "open".to_owned(), |gate| gate.state())
     }
 
+    async fn flush_prefix(&self, key_prefix: &[u8]) -> String {
+        let flushed = match self.flush_enabled {
+            true => self.tree.flush_prefix(key_prefix).await,
+            false => Err("flushes are not allowed; start the router with --enable-flush-cmd".to_owned()),
+        };
+        match flushed {
+            Ok(servers) => format!("flushed {servers}"),
+            Err(why) => format!("refused: {}", why.chars().take(REFUSAL_CHARS_MAX).collect::<String>()),
+        }
+    }
+
     fn option_lines(&self) -> String {
         let lines: Vec<_> = self.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
         lines.join("\r\n")
@@ -98,6 +118,10 @@ impl AdminView<'_> {
 
     async fn reply_to_peer(&self, request: &[u8]) -> Option<Vec<u8>> {
         let spool = self.tree.spool()?;
+        if let Some(server) = spool.parse_forwarded_flush(request) {
+            let is_flushed = self.tree.flush_for_peer(&server).await;
+            return Some(if is_flushed { b"ok".to_vec() } else { b"no".to_vec() });
+        }
         let Some((address, delete)) = spool.parse_forwarded_delete(request) else {
             return spool.reply_to_peer(request).await;
         };

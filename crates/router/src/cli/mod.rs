@@ -182,7 +182,7 @@ pub struct Options {
     /// Reply to a get that no server answered with a miss instead of an error
     #[arg(long)]
     pub miss_on_get_errors: bool,
-    /// Send flush_all to every server instead of refusing it
+    /// Send flush_all to every server instead of refusing it, and allow the flushes of pools that row rules demand
     #[arg(long)]
     pub enable_flush_cmd: bool,
     /// Verbose: -v logs debug events, -vv everything. RUST_LOG overrides it; the command verbosity changes it

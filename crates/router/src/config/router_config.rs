@@ -144,6 +144,13 @@ impl RouterConfig {
         collector.servers
     }
 
+    /// Every server that may hold a key that begins with `key_prefix`, and perhaps others.
+    pub(crate) fn servers_of_keys(&self, key_prefix: &[u8]) -> BTreeSet<Address> {
+        let mut collector = ServerCollector::default();
+        self.configuration.visit_servers_of_keys(key_prefix, &mut collector);
+        collector.servers
+    }
+
     /// Every server that it names, with the settings of its connections.
     pub(crate) fn leaves(&self) -> BTreeSet<(Address, DestinationSettings)> {
         let mut collector = ServerCollector::default();

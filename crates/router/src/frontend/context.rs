@@ -58,8 +58,8 @@ impl SessionContext {
     }
 
     pub(crate) fn admin(&self) -> AdminView<'_> {
-        let Settings { version, options, .. } = &self.settings;
-        AdminView { shared: &self.shared, tree: self.tree(), version, options }
+        let Settings { version, options, flush_enabled, .. } = &self.settings;
+        AdminView { shared: &self.shared, tree: self.tree(), version, options, flush_enabled: *flush_enabled }
     }
 
     pub(crate) fn write_stats(&self, arguments: &[u8], out: &mut Vec<u8>) {

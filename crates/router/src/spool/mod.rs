@@ -258,6 +258,19 @@ impl Spool {
         Err(AppendError::PeerUnreachable)
     }
 
+    /// Has the server at `address` flushed before it is read again. On success that is on disk, and the server is fenced
+    /// here; a peer has flushed it, or it is fenced at all peers. The error says why the flush must not be acknowledged.
+    pub(crate) async fn flush(&self, address: &Address) -> Result<(), String> {
+        let server = self.server(address);
+        self.writer.write(&server, WriteEntry::Flush).await.map_err(|error| error.to_string())?;
+        let peers = &self.shared.peers;
+        if peers.is_empty() || peers.forward_flush_or_fence(&server).await {
+            return Ok(());
+        }
+        self.shared.counters.refused_no_peer.add(1);
+        Err(AppendError::PeerUnreachable.to_string())
+    }
+
     /// The backlog of the server at `address`.
     pub fn backlog(&self, address: &Address) -> Backlog {
         let server = self.shared.servers.lock().get(address).cloned();

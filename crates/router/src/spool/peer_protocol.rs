@@ -5,6 +5,7 @@
 //! | `spool_fenced(ROUTER)` | the servers that are fenced for that router, one per line |
 //! | `spool_fence(ROUTER,NUMBER,SERVER)`, `spool_release(ROUTER,NUMBER,SERVER)` | `ok` once it is on disk |
 //! | `spool_delete(SERVER,HOLD_OFF_MS,IS_BASE64,KEY)` | `ok` if the server has applied the delete |
+//! | `spool_flush(SERVER)` | `ok` if the server was flushed |
 //! | `spool_part(ROUTER,NUMBER,BYTES)` | `ok`: the first bytes of a key that is too long for one request, for |
 //! | `spool_delete_rest(ROUTER,NUMBER,SERVER,HOLD_OFF_MS,IS_BASE64,BYTES)` | `ok` as above |
 //!
@@ -66,6 +67,17 @@ pub(super) fn delete_requests(
     let (first, rest) = deletion.key.split_at_checked(part_bytes_max)?;
     let rest = request_with_bytes(&format!("spool_delete_rest({router},{number},{arguments},"), rest);
     fits(&rest).then(|| vec![request_with_bytes(&part, first), rest])
+}
+
+/// The request that forwards a flush. `None` if the address is too long for it.
+pub(super) fn flush_request(server: &Address) -> Option<Vec<u8>> {
+    Some(request_with_bytes("spool_flush(", encode_address(server).to_string().as_bytes())).filter(|key| fits(key))
+}
+
+/// The server of a request to flush it: `name` is the key behind `spool_`. `None` if it is another request.
+pub(super) fn parse_flush(name: &[u8]) -> Option<Address> {
+    let [server] = parse_arguments(name, "flush")?;
+    decode_address(server)
 }
 
 fn request_with_bytes(start: &str, bytes: &[u8]) -> Vec<u8> {

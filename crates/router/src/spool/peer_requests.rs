@@ -48,6 +48,11 @@ impl Spool {
         Some((address, Deletion::request(&deletion)))
     }
 
+    /// The server that another router asks to flush: `name` is the key behind `spool_`.
+    pub(crate) fn parse_forwarded_flush(&self, name: &[u8]) -> Option<Address> {
+        peer_protocol::parse_flush(name).filter(|_| !self.shared.peers.is_empty())
+    }
+
     fn list_fenced_for(&self, router: RouterId) -> Option<Vec<u8>> {
         let servers = self.shared.servers.lock();
         let fenced = servers.values().filter(|server| server.is_fenced_for(router)).map(|server| &*server.address.0);

@@ -178,17 +178,29 @@ impl Peers {
     /// applies them, or all peers fence the server. False if neither succeeds; then the deletes must not be
     /// acknowledged.
     pub(super) async fn forward_or_fence(&self, server: &ServerLog, deletions: &[Deletion]) -> bool {
-        let address = &server.address;
-        let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || peer.is_confirmed(address, self.confirmed_for);
-        if server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at) {
-            return true;
-        }
-        let mut forwarded = pin!(self.forward(address, deletions));
-        match timeout(FORWARD_ALONE_MAX, forwarded.as_mut()).await {
+        self.is_fenced(server) || self.fence_unless(self.forward(&server.address, deletions), server).await
+    }
+
+    /// As [`Peers::forward_or_fence`] for a flush that this router has spooled.
+    pub(super) async fn forward_flush_or_fence(&self, server: &ServerLog) -> bool {
+        self.is_fenced(server) || self.fence_unless(self.forward_flush(&server.address), server).await
+    }
+
+    /// Has all peers fence `server` unless `forwarding` is true soon. True if either succeeds.
+    async fn fence_unless(&self, forwarding: impl Future<Output = bool>, server: &ServerLog) -> bool {
+        let mut forwarding = pin!(forwarding);
+        match timeout(FORWARD_ALONE_MAX, forwarding.as_mut()).await {
             Ok(true) => true,
             Ok(false) => self.fence(server).await,
-            Err(_) => either(forwarded, self.fence(server)).await,
+            Err(_) => either(forwarding, self.fence(server)).await,
         }
+    }
+
+    /// Whether all peers fence `server`, or need not, because it has applied this router's backlog.
+    fn is_fenced(&self, server: &ServerLog) -> bool {
+        let is_confirmed = |peer: &Peer| peer.is_confirmed(&server.address, self.confirmed_for);
+        let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || is_confirmed(peer);
+        server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at)
     }
 
     /// Has all peers fence `server`. False unless all have confirmed it.
@@ -213,7 +225,20 @@ impl Peers {
     pub(super) async fn forward(&self, server: &Address, deletions: &[Deletion]) -> bool {
         let compose = |deletion| peer_protocol::delete_requests(self.own_id, || self.next_sequence(), server, deletion);
         let Some(keys) = deletions.iter().map(compose).collect::<Option<Vec<_>>>() else { return false };
-        let keys: Arc<Vec<Vec<u8>>> = Arc::new(keys.concat());
+        self.forward_requests(server, keys.concat()).await
+    }
+
+    /// Asks all peers at once to flush `server`. True when one has.
+    pub(super) async fn forward_flush(&self, server: &Address) -> bool {
+        match peer_protocol::flush_request(server) {
+            Some(key) => self.forward_requests(server, vec![key]).await,
+            None => false,
+        }
+    }
+
+    /// Sends `keys`, requests about `server`, to all peers at once. True when one has replied `ok` to all of them.
+    async fn forward_requests(&self, server: &Address, keys: Vec<Vec<u8>>) -> bool {
+        let keys = Arc::new(keys);
         let Ok(bytes) = u32::try_from(keys.iter().map(Vec::len).sum::<usize>()) else { return false };
         let send = |peer: &Peer| {
             let (reply, applied) = oneshot::channel();

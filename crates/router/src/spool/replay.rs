@@ -273,7 +273,10 @@ impl Replayer {
             Ok(ReplayResult::Rejected(reply) | ReplayResult::Retry(reply)) => Err(ReplayError::FlushRefused(reply)),
             Err(error) => {
                 self.connection = None;
-                Err(ReplayError::Connection(error))
+                match self.shared.peers.forward_flush(&self.server.address).await {
+                    true => Ok(()),
+                    false => Err(ReplayError::Connection(error)),
+                }
             }
         };
         match outcome {

@@ -66,6 +66,11 @@ impl CoveredPlaces {
         CoveredPlaces { reads: Placement::of(&active.reads), others, reads_at: active.reads_at }
     }
 
+    /// The other configurations.
+    pub(super) fn covered(&self) -> impl Iterator<Item = &CoveredConfig> {
+        self.others.iter().map(|(_, covered)| covered)
+    }
+
     /// The places of a request's key under the other configurations, as far as neighbours in the order differ. An update
     /// does not delete where it updates.
     pub(super) fn steps(&self, request: &Request<Bytes>, context: &Context) -> Result<Vec<CoveredStep<'_>>, Failure> {

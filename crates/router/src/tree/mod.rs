@@ -22,10 +22,10 @@
 pub(crate) mod active_configs;
 mod covering;
 pub(crate) mod explain;
+mod flush;
 mod former_owners;
 pub(crate) mod placement;
 
-use crate::backend::flush::flush_server;
 use crate::config::router_config::RouterConfig;
 use crate::spares::Spares;
 use crate::spool::{ConfiguredServer, Spool, SpoolingRoot};
@@ -225,38 +225,6 @@ impl Tree {
             None => None,
         }
     }
-
-    /// Flushes every server after `delay_s` seconds. The error names the servers that failed.
-    pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
-        let Some(TreeSource { network, covered_places, .. }) = &self.source else { return Ok(()) };
-        // During a change a router may copy a value from a former owner that is flushed after the new one.
-        let again = covered_places.is_some().then(|| second_flush_delay_s(delay_s));
-        let mut failed = BTreeMap::new();
-        for delay_s in [delay_s].into_iter().chain(again) {
-            for destination in self.destinations.iter() {
-                let address = destination.address();
-                if let Err(why) = flush_server(&**network, address, delay_s).await {
-                    failed.insert(address, format!("{address} ({why})"));
-                }
-            }
-        }
-        match failed.is_empty() {
-            true => Ok(()),
-            false => Err(format!("not flushed: {}", Vec::from_iter(failed.into_values()).join(", "))),
-        }
-    }
-}
-
-/// A longer delay is a Unix time.
-const FLUSH_DELAY_S_MAX: i64 = 60 * 60 * 24 * 30;
-
-/// The delay of a second flush, which must come after the first one at all servers: their clocks may differ by less than
-/// a second.
-fn second_flush_delay_s(delay_s: i64) -> i64 {
-    match delay_s {
-        FLUSH_DELAY_S_MAX | ..=0 => delay_s,
-        _ => delay_s + 1,
-    }
 }
 
 struct DestinationFactory<'a> {
@@ -360,17 +328,5 @@ impl Destinations for DestinationFactory<'_> {
 
     fn environment(&mut self) -> Environment {
         environment(self.config.host(), self.seed, &self.background_tasks, self.config.failover_timeout())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::second_flush_delay_s;
-
-    #[test]
-    fn a_second_flush_comes_a_second_later_unless_it_comes_at_once() {
-        let month = super::FLUSH_DELAY_S_MAX;
-        let delays = [-1, 0, 1, month - 1, month, month + 1].map(second_flush_delay_s);
-        assert_eq!(delays, [-1, 0, 2, month, month, month + 2]);
     }
 }

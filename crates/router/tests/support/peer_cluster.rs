@@ -3,8 +3,9 @@
 
 use super::fake_network::{FakeNetwork, FakeServer};
 use bytes::Bytes;
-use lookaside_client::{DestinationOptions, Network, TkoTrackers};
-use lookaside_protocol::{Operation, Request, StoreMode};
+use lookaside_client::{CommandConnection, DestinationOptions, Network, TkoTrackers};
+use lookaside_protocol::text::{Limits, ReplyPart};
+use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
     Identity, MemoryDisk, PeerMissing, Proxy, RouterConfig, Settings, SharedState, Spool, SpoolSettings, SpoolStats,
     Tree,
@@ -95,7 +96,7 @@ impl Fixture {
             .with_spool(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(config), view.clone(), index as u64, None);
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
-        let proxy = Proxy::new(Settings::default(), shared, tree);
+        let proxy = Proxy::new(Settings { flush_enabled: true, ..Settings::default() }, shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
         let (serving, replayed) = (proxy.clone(), spool.clone());
         let serve = tokio::spawn(async move {
@@ -142,6 +143,24 @@ impl Fixture {
         let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
         running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
+    }
+
+    /// The reply of a router to a flush of the servers that may hold keys with a prefix.
+    pub async fn flush_prefix(&self, router: usize, prefix: &str) -> String {
+        let limits = Limits { value_bytes_max: 4_096, line_bytes_max: 4_096 };
+        let (client, address) = (self.network.view("client"), Address(host(router).into()));
+        let connection = CommandConnection::connect(&*client, &address, limits, Duration::from_secs(10)).await;
+        let mut connection = connection.expect("the router runs");
+        let command = format!("get __mcrouter__.flush_prefix({prefix})\r\n");
+        connection.send(command.as_bytes()).await.expect("it is sent");
+        let mut reply = String::new();
+        let on_part = |part: ReplyPart<'_>| {
+            if let ReplyPart::Item { reply: Reply::Value { value, .. }, .. } = part {
+                reply = String::from_utf8_lossy(value).into_owned();
+            }
+        };
+        connection.read_until_end(on_part).await.expect("a reply");
+        reply
     }
 
     pub async fn get(&self, router: usize, key: &str) -> Outcome {

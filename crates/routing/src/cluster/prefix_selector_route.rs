@@ -10,7 +10,7 @@ use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
     cluster::no_route::NoRoute,
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
-    key::routing_key,
+    key::{routing_key, routing_key_start},
     split::split,
 };
 use std::{collections::BTreeMap, sync::Arc};
@@ -70,6 +70,34 @@ fn longest_prefix(entries: &[PrefixEntry], last: Option<usize>, key: &[u8]) -> O
     None
 }
 
+/// The children that keys with the same beginning may choose.
+struct ChosenChildren {
+    /// What their routing keys begin with; `None` if that may be anything.
+    start: Option<Vec<u8>>,
+    /// The bytes of the longest prefix that all of them have, so that they choose no shorter one; `None` if there is none.
+    longest: Option<usize>,
+}
+
+impl ChosenChildren {
+    fn of<'a>(prefixes: impl Iterator<Item = &'a String>, key_prefix: Option<&[u8]>) -> ChosenChildren {
+        let start = key_prefix.map(|start| routing_key_start(start).to_vec());
+        let shared =
+            |start: &Vec<u8>| prefixes.filter(|prefix| start.starts_with(prefix.as_bytes())).map(String::len).max();
+        ChosenChildren { longest: start.as_ref().and_then(shared), start }
+    }
+
+    fn has(&self, prefix: &str) -> bool {
+        self.start.as_ref().is_none_or(|start| {
+            let is_shared = start.starts_with(prefix.as_bytes()) && self.longest == Some(prefix.len());
+            is_shared || prefix.as_bytes().starts_with(start)
+        })
+    }
+
+    fn has_wildcard(&self) -> bool {
+        self.longest.is_none()
+    }
+}
+
 pub(crate) const TYPE: RouteType = RouteType::new("PrefixSelectorRoute", parse);
 
 #[derive(Debug, PartialEq)]
@@ -99,7 +127,10 @@ impl RouteConfig for Config {
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let policies = self.policies.iter().map(|(prefix, handle)| (prefix.clone(), tree.build(handle))).collect();
-        Arc::new(PrefixSelectorRoute::new(policies, tree.build_optional(&self.wildcard)))
+        let chosen = ChosenChildren::of(self.policies.keys(), tree.key_prefix());
+        let policies = self.policies.iter().filter(|(prefix, _)| chosen.has(prefix));
+        let policies = policies.map(|(prefix, handle)| (prefix.clone(), tree.build(handle))).collect();
+        let wildcard = self.wildcard.as_ref().filter(|_| chosen.has_wildcard());
+        Arc::new(PrefixSelectorRoute::new(policies, wildcard.map(|handle| tree.build(handle))))
     }
 }

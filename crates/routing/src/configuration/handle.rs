@@ -103,6 +103,10 @@ pub trait TreeBuilder {
     /// Builds a route for each server of `pool`, in order.
     fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>>;
 
+    /// The beginning of the stored keys that the tree is built for: children that none of them reaches may be left out.
+    /// `None` if it is built for all keys.
+    fn key_prefix(&self) -> Option<&[u8]>;
+
     /// Clock, background work and log of the tree.
     fn environment(&self) -> &Environment;
 

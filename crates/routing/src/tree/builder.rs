@@ -46,19 +46,35 @@ pub(super) struct Builder<'a> {
     environment: Environment,
     seeds_given: u64,
     leaves: BTreeMap<(Address, DestinationSettings), Arc<dyn Destination>>,
-    named: Vec<Arc<dyn Route>>,
+    handles: &'a [(String, Handle)],
+    /// By the index of the handle, and whether it was built for a prefix only.
+    named: BTreeMap<(usize, bool), Arc<dyn Route>>,
+    /// See [`TreeBuilder::key_prefix`].
+    key_prefix: Option<Box<[u8]>>,
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(destinations: &'a mut dyn Destinations) -> Self {
+    /// A builder of a tree that may refer to the named handles `handles`.
+    pub(super) fn new(destinations: &'a mut dyn Destinations, handles: &'a [(String, Handle)]) -> Self {
         let environment = destinations.environment();
-        Builder { destinations, environment, seeds_given: 0, leaves: BTreeMap::new(), named: Vec::new() }
+        let (leaves, named) = (BTreeMap::new(), BTreeMap::new());
+        Builder { destinations, environment, seeds_given: 0, leaves, handles, named, key_prefix: None }
     }
 
-    /// Builds the next named handle: each must come behind those that it refers to.
-    pub(super) fn build_named(&mut self, handle: &Handle) {
-        let route = self.build(handle);
-        self.named.push(route);
+    /// The same for stored keys that begin with `key_prefix` only.
+    pub(super) fn for_keys(self, key_prefix: &[u8]) -> Self {
+        Builder { key_prefix: Some(key_prefix.into()), ..self }
+    }
+
+    fn build_named(&mut self, at: usize) -> Arc<dyn Route> {
+        let key = (at, self.key_prefix.is_some());
+        if let Some(route) = self.named.get(&key) {
+            return route.clone();
+        }
+        let handles = self.handles;
+        let route = self.build(&handles[at].1);
+        self.named.insert(key, route.clone());
+        route
     }
 
     /// The server at index `at` of a pool, with the pool's spares if there are any.
@@ -84,7 +100,14 @@ impl<'a> Builder<'a> {
 impl TreeBuilder for Builder<'_> {
     fn build(&mut self, handle: &Handle) -> Arc<dyn Route> {
         let route = match handle {
-            Handle::Named(at) => return self.named[*at].clone(),
+            Handle::Named(at) => return self.build_named(*at),
+            // Below it keys may begin with anything.
+            Handle::Route(config) if config.changes_keys() => {
+                let key_prefix = self.key_prefix.take();
+                let route = config.build(self);
+                self.key_prefix = key_prefix;
+                route
+            }
             Handle::Route(config) => config.build(self),
             Handle::Server { pool, server } => {
                 self.destinations.use_pool(pool);
@@ -97,6 +120,10 @@ impl TreeBuilder for Builder<'_> {
     fn build_servers(&mut self, pool: &Pool) -> Vec<Arc<dyn Route>> {
         self.destinations.use_pool(pool);
         (0..pool.servers.len()).map(|at| self.build_server(pool, at)).collect()
+    }
+
+    fn key_prefix(&self) -> Option<&[u8]> {
+        self.key_prefix.as_deref()
     }
 
     fn environment(&self) -> &Environment {

@@ -20,6 +20,7 @@ use crate::{
     TlsPolicy, TreeBuilder,
     cluster::REGISTRY,
     configuration::{Document, Keys, Node, Parser, expand_macros, parse_json},
+    key::stored_key_start,
 };
 use builder::Builder;
 use std::collections::BTreeMap;
@@ -85,10 +86,26 @@ impl Configuration {
 
     /// Builds the tree.
     pub fn build(&self, destinations: &mut dyn Destinations) -> RootRoute {
-        let mut builder = Builder::new(destinations);
-        self.named.iter().for_each(|(_, handle)| builder.build_named(handle));
+        let mut builder = Builder::new(destinations, &self.named);
+        // Also those that no route refers to.
+        (0..self.named.len()).for_each(|at| drop(builder.build(&Handle::Named(at))));
         let trees = self.trees.iter().map(|(names, handle)| (names.clone(), builder.build(handle))).collect();
         RootRoute::new(self.default_prefix.clone(), trees).expect("the parser checks that there is a default tree")
+    }
+
+    /// Passes to `destinations` the servers that may hold a key that begins with `key_prefix`, as a client writes it, and
+    /// perhaps others: those of all parts of the tree that a request for such a key may reach, whatever its verb and
+    /// whatever fails. They are found as [`Configuration::build`] finds all servers, so no route can be forgotten.
+    pub fn visit_servers_of_keys(&self, key_prefix: &[u8], destinations: &mut dyn Destinations) {
+        let start = stored_key_start(key_prefix).unwrap_or_default();
+        // With a routing prefix, or the start of one, any tree may be meant.
+        let is_any_tree = key_prefix.first().is_none_or(|&first| first == b'/');
+        let mut builder = Builder::new(destinations, &self.named).for_keys(start);
+        for (names, handle) in &self.trees {
+            if is_any_tree || names.contains(&self.default_prefix) {
+                builder.build(handle);
+            }
+        }
     }
 
     /// The configuration in `text` with its macros expanded and without comments, as JSON without white space.

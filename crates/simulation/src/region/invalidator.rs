@@ -11,6 +11,7 @@ use crate::{
 use bytes::Bytes;
 use lookaside_invalidator::{
     Start,
+    keys::Flush,
     observe::stats::Statistics,
     pipeline::{
         Options, Pipeline,
@@ -79,6 +80,10 @@ impl Delivery for CheckedDelivery {
                 results.fill(DeleteResult::Applied);
             }
             for (key, _) in keys.iter().zip(&results).filter(|(_, result)| **result == DeleteResult::Applied) {
+                let key = match Flush::parse(key) {
+                    Some(Flush::Prefix(prefix)) => prefix,
+                    _ => key,
+                };
                 let key = std::str::from_utf8(key).expect("our keys are text");
                 self.checker.record_applied(&cluster_name(self.cluster), key, covered);
             }
@@ -146,7 +151,7 @@ impl SimulatedRegion {
             &statistics.clusters()[cluster],
             seed ^ cluster as u64,
         );
-        let log = ClusterLog::new(self.database.clone());
+        let log = ClusterLog::new(self.database.clone(), self.plan.commits_per_flush);
         let delivery = CheckedDelivery {
             routers,
             log: log.clone(),

@@ -9,6 +9,10 @@ use std::time::Duration;
 const SINGLE_FAULTS_ONE_IN: u8 = 4;
 /// One run in this many whose routers know of each other has resizes.
 const RESIZES_ONE_IN: u8 = 2;
+/// One run in this many with all guarantees has commits that demand flushes.
+const FLUSHES_ONE_IN: u8 = 4;
+/// One commit in this many does then: each flush costs the cluster its hits.
+const COMMITS_PER_FLUSH: u64 = 50;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -52,6 +56,9 @@ pub(super) struct RunPlan {
     pub(super) has_resizes: bool,
     /// Whether routers lose the file of the configurations that they cover.
     pub(super) has_lost_coverages: bool,
+    /// One commit in this many names its key by a flush, as a row rule does for a change that it cannot express; `None` if
+    /// all name it by itself.
+    pub(super) commits_per_flush: Option<u64>,
     /// Servers of a pool at first.
     servers: usize,
 }
@@ -81,7 +88,19 @@ impl RunPlan {
         let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
-        RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, has_lost_coverages, servers }
+        // From a copy of the generator: the rest of the run is the same with and without flushes.
+        let has_flushes = disabled == DisabledGuarantee::Nothing && rng.clone().u8(0..FLUSHES_ONE_IN) == 0;
+        let commits_per_flush = has_flushes.then_some(COMMITS_PER_FLUSH);
+        RunPlan {
+            routers,
+            spool_mode,
+            has_single_faults,
+            favours_backlogs,
+            has_resizes,
+            has_lost_coverages,
+            commits_per_flush,
+            servers,
+        }
     }
 
     pub(super) fn load_duration(self) -> Duration {

@@ -134,7 +134,11 @@ impl RouterProgram {
         let (configs, received) = watch::channel(active);
         let seed = self.seed ^ index as u64;
         let mut updates = ConfigUpdates::new(index, received, applied, self.network.clone(), seed);
-        let proxy = Proxy::new(Settings::default(), self.host.shared.clone(), updates.build_tree(None));
+        let proxy = Proxy::new(
+            Settings { flush_enabled: true, ..Settings::default() },
+            self.host.shared.clone(),
+            updates.build_tree(None),
+        );
         updates.report_first();
         let mut tasks = JoinSet::new();
         let updated = proxy.clone();

@@ -6,6 +6,7 @@
 //! routers.rs   the routers of a cluster, side by side: which one is asked first, and which one next
 //! router.rs    one router: whether it answers, and its probes
 //! demotion.rs  whether it is asked after the others, as it does not apply what they apply
+//! flush.rs     flushes among the deletes
 //! connect.rs   the connections to the routers
 //! ```
 //!
@@ -14,6 +15,7 @@
 mod batch;
 mod connect;
 mod demotion;
+mod flush;
 mod router;
 mod routers;
 
@@ -57,8 +59,7 @@ pub struct WaitingRouter {
 
 /// Delivers deletes to one cluster.
 pub trait Delivery: Send + Sync {
-    /// Deletes `keys`. Returns one result per key, in order. [`FLUSH_CLUSTER`](crate::keys::FLUSH_CLUSTER) among them
-    /// means a flush of the cluster.
+    /// Deletes `keys`. Returns one result per key, in order. A [`Flush`](crate::keys::Flush) may stand among them.
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>>;
 
     /// Flushes the whole cluster after deletes were lost. Its routers need `--enable-flush-cmd`.

@@ -10,19 +10,18 @@
 //! after the others for a while ([`super::demotion`]).
 //!
 //! Which router has a batch makes no difference to what its acknowledgement means ([`super::batch`]), and deletes need no
-//! order: each is sent after its commit is visible. A flush and a delete need none either.
+//! order: each is sent after its commit is visible.
 
 use super::{
     DeleteResult, Delivery, Refusal, WaitingRouter,
     batch::RoutedBatch,
     router::{Router, RouterConnections},
 };
-use crate::{keys::FLUSH_CLUSTER, observe::stats::ClusterStatistics};
+use crate::{keys::Flush, observe::stats::ClusterStatistics};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use lookaside_client::{CommandConnection, CommandError, Network};
-use lookaside_protocol::text;
-use lookaside_routing::{Address, BoxFuture};
+use lookaside_client::Network;
+use lookaside_routing::BoxFuture;
 use std::{
     sync::{
         Arc,
@@ -31,11 +30,6 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::Notify, time::Instant};
-
-/// How long a router may take to flush its cluster.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest reply to a flush.
-const FLUSH_LIMITS: text::Limits = text::Limits { value_bytes_max: 0, line_bytes_max: 1024 };
 
 /// How long a router may leave a batch unanswered until another one gets it too, unless an option says otherwise.
 pub const HEDGE_DELAY: Duration = Duration::from_millis(200);
@@ -143,52 +137,22 @@ impl RouterDelivery {
         self.statistics.set_routers_tko(self.routers.iter().filter(|router| router.is_tko()).count());
     }
 
-    /// Deletes `keys`, and flushes the cluster for [`FLUSH_CLUSTER`] among them, however often it is there.
-    async fn delete_and_flush(&self, keys: Vec<Bytes>) -> Vec<DeleteResult> {
-        let is_flush: Vec<bool> = keys.iter().map(|key| key == FLUSH_CLUSTER).collect();
-        let plain_keys: Vec<Bytes> = keys.into_iter().filter(|key| key != FLUSH_CLUSTER).collect();
-        let mut plain_results = match plain_keys.is_empty() {
-            true => Vec::new(),
-            false => RoutedBatch::new(self, plain_keys).run().await,
-        }
-        .into_iter();
-        let flushed = match self.flush().await {
-            Ok(()) => DeleteResult::Applied,
-            Err(why) => DeleteResult::Refused(why),
-        };
-        let result_of = |is_flush: bool| match is_flush {
-            true => flushed.clone(),
-            false => plain_results.next().expect("a batch has one result for each key"),
-        };
-        is_flush.into_iter().map(result_of).collect()
-    }
-
-    async fn flush_through(&self, router: &Address) -> Result<(), CommandError> {
-        let mut connection = CommandConnection::connect(&*self.network, router, FLUSH_LIMITS, FLUSH_TIMEOUT).await?;
-        connection.flush_all(None).await
+    /// Reaches the routers by other connections than those of deletes and probes.
+    pub(super) fn network(&self) -> &dyn Network {
+        &*self.network
     }
 }
 
 impl Delivery for RouterDelivery {
     fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
-        match keys.iter().any(|key| key == FLUSH_CLUSTER) {
+        match keys.iter().any(|key| Flush::parse(key).is_some()) {
             true => Box::pin(self.delete_and_flush(keys)),
             false => Box::pin(RoutedBatch::new(self, keys).run()),
         }
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
-        Box::pin(async move {
-            let mut refusal = String::new();
-            for at in self.in_order() {
-                let router = self.routers[at].address();
-                match self.flush_through(router).await {
-                    Ok(()) => return Ok(()),
-                    Err(why) => refusal = format!("router {router}: flush_all: {why}"),
-                }
-            }
-            Err(refusal)
-        })
+        Box::pin(self.flush_cluster())
     }
 
     fn watch_routers(&self) -> BoxFuture<'_, ()> {

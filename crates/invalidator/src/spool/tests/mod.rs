@@ -19,6 +19,7 @@ use tokio::{
 
 mod damage;
 mod faults;
+mod kept;
 mod losses;
 mod takeover;
 
