@@ -22,6 +22,7 @@ mod look_aside;
 mod network;
 mod tasks;
 mod tko;
+mod values;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
@@ -35,4 +36,7 @@ pub use look_aside::{
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use tasks::{GatedTask, TaskGate, spawn, spawn_in};
 pub use tko::{PoolTkoLimit, ReadabilityObserver, TkoTrackers};
+pub use values::{
+    Codec, Compression, Content, DecodeError, EncodeError, Encoded, Format, FromContent, ToContent, ValueFlags,
+};
 pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};
