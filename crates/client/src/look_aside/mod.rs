@@ -15,57 +15,45 @@
 //! The servers must know leases (`lease-get`): a plain memcached replies with an error line, and nothing is ever
 //! filled.
 //!
-//! Deliberately absent: serialization and compression (values are bytes), and the choice of a server: any [`Route`]
-//! will do, a tree of routes or one destination that is a router.
+//! [`Client`] knows bytes and flags; [`TypedClient`] adds formats and compression. Batching, hedging, a deadline and
+//! counters of one's own are each a `with_` method that returns another client. A [`Plan`] reads values whose keys
+//! depend on other values.
+//!
+//! Deliberately absent: the choice of a server: any [`Route`] will do, a tree of routes or one destination that is a
+//! router.
 
+mod batcher;
+mod error;
+mod hedge;
 mod lease;
+mod lookup;
+mod plan;
 mod read_through;
 mod stats;
+mod typed;
 
+pub use error::ClientError;
+pub use hedge::{HedgeDelay, HedgeSettings};
 pub use lease::{Lease, Lookup};
+pub use plan::{NodeError, NodeId, NodeValues, Plan, PlanError, PlanResults};
 pub use read_through::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
 pub use stats::ClientStatistics;
+pub use typed::{TypedClient, TypedError, TypedReadError};
 
+use crate::values::Encoded;
+use batcher::Batcher;
 use bytes::{Bytes, BytesMut};
-use lookaside_protocol::{ErrorReply, KeyError, LeaseToken, Operation, Reply, Request, StoreMode, check_key};
-use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes, Route};
-use stats::ClientCounters;
-use std::{fmt, sync::Arc};
+use error::unexpected;
+use hedge::HedgedSender;
+use lookaside_protocol::{KeyError, LeaseToken, Operation, Reply, Request, StoreMode, check_key};
+use lookaside_routing::{Batch, Context, Outcome, Outcomes, Route};
+use lookup::Sender;
+use stats::CallCounters;
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::time::timeout;
 
 /// Smaller values are copied, so that they do not keep their block of [`crate::READ_BYTES`] in memory.
 const SLICE_BYTES_MIN: usize = crate::READ_BYTES / 8;
-
-/// Why an operation failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ClientError {
-    /// The key is invalid; nothing was sent.
-    BadKey(KeyError),
-    /// No server replied.
-    Failed(Failure),
-    /// A server replied with an error line.
-    Refused {
-        /// Its message.
-        why: String,
-    },
-    /// A server's reply was not one of the operation's.
-    Unexpected {
-        /// The operation.
-        operation: &'static str,
-    },
-}
-
-impl std::error::Error for ClientError {}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ClientError::BadKey(error) => write!(f, "bad key: {error}"),
-            ClientError::Failed(failure) => write!(f, "no reply from the cache: {failure}"),
-            ClientError::Refused { why } => write!(f, "the cache refused: {why}"),
-            ClientError::Unexpected { operation } => write!(f, "unexpected reply to {operation}"),
-        }
-    }
-}
 
 /// The result of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +83,12 @@ pub enum FillOutcome {
 /// ```
 #[derive(Clone)]
 pub struct Client {
-    route: Arc<dyn Route>,
-    context: Context,
-    counters: Arc<ClientCounters>,
+    lookups: HedgedSender,
+    /// `None` if every lookup is sent by itself.
+    batcher: Option<Arc<Batcher>>,
+    /// `None` if calls have no deadline.
+    deadline: Option<Duration>,
+    counters: CallCounters,
 }
 
 impl Client {
@@ -108,7 +99,53 @@ impl Client {
 
     /// A client that passes `context` to the route, for routes that choose replicas by it (§3.2.3).
     pub fn with_context(route: Arc<dyn Route>, context: Context) -> Client {
-        Client { route, context, counters: Arc::default() }
+        let lookups = HedgedSender::new(Sender { route, context });
+        Client { lookups, batcher: None, deadline: None, counters: CallCounters::default() }
+    }
+
+    /// A client whose lookups, and those of its clones, travel together if their tasks are ready at the same time; a
+    /// key that several of them ask for travels once. It costs a task and a turn of the scheduler for each batch, and
+    /// pays where many tasks look up at once.
+    pub fn with_batching(self) -> Client {
+        Client { batcher: Some(Arc::new(Batcher::new(self.lookups.clone()))), ..self }
+    }
+
+    /// A client whose late lookups are sent to `replicas` as well; the first answer counts. `replicas` must get all
+    /// deletes that this client's route gets, and should not be the same server.
+    pub fn with_hedging(self, replicas: Arc<dyn Route>, settings: HedgeSettings) -> Client {
+        let is_batching = self.batcher.is_some();
+        let client = Client { lookups: self.lookups.with_hedging(replicas, settings), ..self };
+        if is_batching { client.with_batching() } else { client }
+    }
+
+    /// A client whose calls end after `deadline` at the latest, loading included, with
+    /// [`ClientError::DeadlineExceeded`] or [`ReadError::DeadlineExceeded`]. The leases of such a call are released in
+    /// the background, so that the next reader need not wait for them to expire.
+    ///
+    /// ```
+    /// # async fn example(client: lookaside_client::Client) {
+    /// use std::time::Duration;
+    /// let lookup = client.clone().with_deadline(Duration::from_millis(50)).get("user:42").await;
+    /// # }
+    /// ```
+    pub fn with_deadline(self, deadline: Duration) -> Client {
+        Client { deadline: Some(deadline), ..self }
+    }
+
+    /// A client with counters of its own, for a call or a page. What it counts, this client counts too.
+    ///
+    /// ```
+    /// # async fn example(client: lookaside_client::Client) {
+    /// let page = client.with_own_statistics();
+    /// let _ = page.get_many(&["user:42", "user:43"]).await;
+    /// assert_eq!(page.statistics().round_trips, 1);
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example(
+    /// #     lookaside_client::Client::new(std::sync::Arc::new(lookaside_routing::NullRoute))
+    /// # ));
+    /// ```
+    pub fn with_own_statistics(&self) -> Client {
+        Client { counters: self.counters.nested(), ..self.clone() }
     }
 
     /// The counters of this client and its clones.
@@ -127,7 +164,7 @@ impl Client {
     /// nothing is sent.
     pub async fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Result<Lookup, ClientError>>, ClientError> {
         let keys = check_and_copy_keys(keys).map_err(ClientError::BadKey)?;
-        Ok(self.look_up(&keys).await)
+        self.limit(self.look_up(keys)).await.ok_or(ClientError::DeadlineExceeded)
     }
 
     /// Stores a loaded value if the lease is still valid.
@@ -141,7 +178,7 @@ impl Client {
     ) -> Result<FillOutcome, ClientError> {
         let key = check_and_copy_key(key.as_ref()).map_err(ClientError::BadKey)?;
         let request = Request { key, operation: Operation::LeaseSet { token, flags, exptime, value: value.into() } };
-        let mut fills = self.fill_all(vec![request]).await;
+        let mut fills = self.limit(self.fill_all(vec![request])).await.ok_or(ClientError::DeadlineExceeded)?;
         fills.pop().expect("one result per request")
     }
 
@@ -172,17 +209,46 @@ impl Client {
         }
     }
 
-    /// Sends a lease-get of valid keys.
-    async fn look_up(&self, keys: &[Bytes]) -> Vec<Result<Lookup, ClientError>> {
-        let batch = keys.iter().map(|key| Request { key: key.clone(), operation: Operation::LeaseGet }).collect();
-        self.counters.gets.add(keys.len() as u64);
-        let outcomes = self.send(batch).await;
-        let lookups = outcomes.into_iter().map(|outcome| {
-            let lookup = to_lookup(outcome);
+    /// Live values with their flags, without leases; `None` for misses.
+    async fn get_live<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+    ) -> Result<Vec<Result<Option<Encoded>, ClientError>>, ClientError> {
+        let keys = check_and_copy_keys(keys).map_err(ClientError::BadKey)?;
+        self.counters.add(|counters| &counters.gets, keys.len() as u64);
+        let get = |key| Request { key, operation: Operation::Get { cas: false } };
+        let outcomes = self.limit(self.send(keys.into_iter().map(get).collect())).await;
+        let outcomes = outcomes.ok_or(ClientError::DeadlineExceeded)?;
+        let found = outcomes.into_iter().map(|outcome| {
+            let lookup = match outcome {
+                Ok(Reply::Value { .. } | Reply::Miss) => to_lookup(outcome),
+                other => Err(unexpected("get", other)),
+            };
             self.count_lookup(&lookup);
-            lookup
+            match lookup? {
+                Lookup::Hit { value, flags } => Ok(Some(Encoded { value, flags })),
+                Lookup::Stale { .. } | Lookup::Miss { .. } => Ok(None),
+            }
         });
-        lookups.collect()
+        Ok(found.collect())
+    }
+
+    /// Sends a lease-get of valid keys. What is dropped before it is ready lets its leases go.
+    async fn look_up(&self, keys: Vec<Bytes>) -> Vec<Result<Lookup, ClientError>> {
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        self.counters.add(|counters| &counters.gets, keys.len() as u64);
+        let lookups = match &self.batcher {
+            Some(batcher) => batcher.look_up(keys, &self.counters).await,
+            None => {
+                self.counters.add(|counters| &counters.round_trips, 1);
+                let outcomes = self.lookups.look_up(keys, &self.counters).await;
+                outcomes.into_iter().map(to_lookup).collect()
+            }
+        };
+        lookups.iter().for_each(|lookup| self.count_lookup(lookup));
+        lookups
     }
 
     /// Sends lease-sets of valid keys.
@@ -190,11 +256,11 @@ impl Client {
         let outcomes = self.send(batch).await;
         let fills = outcomes.into_iter().map(|outcome| match outcome {
             Ok(Reply::Stored) => {
-                self.counters.fills.add(1);
+                self.counters.add(|counters| &counters.fills, 1);
                 Ok(FillOutcome::Stored)
             }
             Ok(Reply::NotStored | Reply::StaleStored) => {
-                self.counters.fills_refused.add(1);
+                self.counters.add(|counters| &counters.fills_refused, 1);
                 Ok(FillOutcome::Refused)
             }
             other => Err(self.count_error(unexpected("lease-set", other))),
@@ -204,38 +270,64 @@ impl Client {
 
     async fn send_one(&self, key: &[u8], operation: Operation<Bytes>) -> Result<Reply<Bytes>, ClientError> {
         let key = check_and_copy_key(key).map_err(ClientError::BadKey)?;
-        let outcome = self.send(vec![Request { key, operation }]).await.pop();
+        let outcomes = self.limit(self.send(vec![Request { key, operation }])).await;
+        let outcome = outcomes.ok_or(ClientError::DeadlineExceeded)?.pop();
         outcome.expect("one outcome per request").map_err(|failure| self.count_error(ClientError::Failed(failure)))
     }
 
     async fn send(&self, batch: Batch) -> Outcomes {
-        let requests = batch.len();
-        let outcomes = self.route.route(batch, &self.context).await;
+        let Sender { route, context } = self.lookups.sender();
+        let (requests, written) = (batch.len(), batch.iter().map(value_bytes).sum::<usize>());
+        self.counters.add(|counters| &counters.round_trips, 1);
+        self.counters.add(|counters| &counters.bytes_written, written as u64);
+        let outcomes = route.route(batch, context).await;
         assert_eq!(outcomes.len(), requests, "a route returns one outcome per request");
         outcomes
     }
 
+    /// Waits until the deadline of a call; `None` if it has passed.
+    async fn limit<T>(&self, call: impl Future<Output = T>) -> Option<T> {
+        let Some(deadline) = self.deadline else { return Some(call.await) };
+        let ended = timeout(deadline, call).await.ok();
+        if ended.is_none() {
+            self.counters.add(|counters| &counters.deadlines_exceeded, 1);
+        }
+        ended
+    }
+
     fn count_lookup(&self, lookup: &Result<Lookup, ClientError>) {
         match lookup {
-            Ok(Lookup::Hit { .. }) => self.counters.hits.add(1),
-            Ok(Lookup::Stale { .. }) => {
-                self.counters.misses.add(1);
-                self.counters.stale.add(1);
+            Ok(Lookup::Hit { value, .. }) => {
+                self.counters.add(|counters| &counters.hits, 1);
+                self.counters.add(|counters| &counters.bytes_read, value.len() as u64);
             }
-            Ok(Lookup::Miss { .. }) => self.counters.misses.add(1),
-            Err(_) => self.counters.errors.add(1),
+            Ok(Lookup::Stale { value, .. }) => {
+                self.counters.add(|counters| &counters.misses, 1);
+                self.counters.add(|counters| &counters.stale, 1);
+                self.counters.add(|counters| &counters.bytes_read, value.len() as u64);
+            }
+            Ok(Lookup::Miss { .. }) => self.counters.add(|counters| &counters.misses, 1),
+            Err(_) => self.counters.add(|counters| &counters.errors, 1),
         }
     }
 
     fn count_error(&self, error: ClientError) -> ClientError {
-        self.counters.errors.add(1);
+        self.counters.add(|counters| &counters.errors, 1);
         error
+    }
+
+    fn count_loads(&self, keys: usize) {
+        self.counters.add(|counters| &counters.loads, keys as u64);
+    }
+
+    fn count_undecodable(&self) {
+        self.counters.add(|counters| &counters.undecodable, 1);
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("context", &self.context).finish_non_exhaustive()
+        f.debug_struct("Client").field("context", &self.lookups.sender().context).finish_non_exhaustive()
     }
 }
 
@@ -251,12 +343,10 @@ fn to_lookup(outcome: Outcome) -> Result<Lookup, ClientError> {
     }
 }
 
-fn unexpected(operation: &'static str, outcome: Outcome) -> ClientError {
-    match outcome {
-        Err(failure) => ClientError::Failed(failure),
-        Ok(Reply::Error(ErrorReply::Unknown)) => ClientError::Refused { why: format!("it does not know {operation}") },
-        Ok(Reply::Error(error)) => ClientError::Refused { why: error.to_string() },
-        Ok(_) => ClientError::Unexpected { operation },
+fn value_bytes(request: &Request<Bytes>) -> usize {
+    match &request.operation {
+        Operation::Store { value, .. } | Operation::LeaseSet { value, .. } => value.len(),
+        _ => 0,
     }
 }
 

@@ -18,12 +18,18 @@ pub struct Encoded {
     pub flags: u32,
 }
 
-/// Bytes without a format.
-impl From<Bytes> for Encoded {
-    fn from(value: Bytes) -> Encoded {
-        Encoded { value, flags: 0 }
-    }
+macro_rules! bytes_without_a_format {
+    ($($bytes:ty),*) => {$(
+        /// Bytes without a format.
+        impl From<$bytes> for Encoded {
+            fn from(value: $bytes) -> Encoded {
+                Encoded { value: value.into(), flags: 0 }
+            }
+        }
+    )*};
 }
+
+bytes_without_a_format!(Bytes, Vec<u8>, String, &'static str);
 
 /// Encodes and decodes values. The default does not compress, and decompresses everything.
 ///

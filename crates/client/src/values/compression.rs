@@ -25,7 +25,10 @@ pub(super) fn compress(plain: &[u8], by: Compression) -> Result<Vec<u8>, EncodeE
         #[cfg(feature = "lz4")]
         Compression::Lz4 => Ok(lz4_flex::block::compress_prepend_size(plain)),
         #[allow(unreachable_patterns, reason = "all features may be on")]
-        by => Err(EncodeError::NotBuiltIn { feature: feature(by) }),
+        by => {
+            let _ = plain;
+            Err(EncodeError::NotBuiltIn { feature: feature(by) })
+        }
     }
 }
 
