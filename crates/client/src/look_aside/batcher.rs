@@ -14,7 +14,13 @@
 //!
 //! What has been gathered is bounded by the number of tasks that wait for it. No caller waits for another one's load.
 
-use super::{ClientError, Lease, Lookup, hedge::HedgedSender, lookup::HeldLeases, stats::CallCounters, to_lookup};
+use super::{
+    error::ClientError,
+    hedge::HedgedSender,
+    lease::{Lease, Lookup, to_lookup},
+    lookup::HeldLeases,
+    stats::CallCounters,
+};
 use crate::tasks::spawn;
 use bytes::Bytes;
 use lookaside_protocol::LeaseToken;

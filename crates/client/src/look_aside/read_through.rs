@@ -5,7 +5,12 @@
 //! that this client must load, fills them together, and leaves the hot misses to the next round. The first waits are
 //! about as long as a fast database takes; they double, so that a slow load does not cause many lookups.
 
-use super::{Client, ClientError, Lease, Lookup, check_and_copy_keys, lookup::HeldLeases};
+use super::{
+    client::{Client, check_and_copy_keys},
+    error::ClientError,
+    lease::{Lease, Lookup},
+    lookup::HeldLeases,
+};
 use crate::values::{Encoded, Format, ValueFlags};
 use bytes::Bytes;
 use lookaside_protocol::{KeyError, LeaseToken, Operation, Request};
@@ -31,7 +36,7 @@ pub struct ReadOptions {
     /// others.
     pub hot_miss_wait_ms: u64,
     /// When a mark that there is no such row expires ([`Format::Absent`]), as `exptime`. Default 30 seconds. Without
-    /// an invalidator that deletes the key when the row is inserted, the row is not seen for so long.
+    /// an invalidator that deletes the key when the row is inserted, the row is not seen before that.
     pub absent_exptime: i64,
 }
 
