@@ -14,7 +14,7 @@ use std::{
     cell::RefCell,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -27,6 +27,8 @@ use tokio::{
 struct RecordingRoute {
     inner: Direct,
     reads: Arc<Mutex<Vec<Vec<String>>>>,
+    /// How long a fill takes on its way, in milliseconds.
+    fill_delay_ms: Arc<AtomicU64>,
 }
 
 impl Route for RecordingRoute {
@@ -35,7 +37,13 @@ impl Route for RecordingRoute {
             let keys = batch.iter().map(|request| String::from_utf8_lossy(&request.key).into_owned()).collect();
             self.reads.lock().expect("no test panics while it holds the lock").push(keys);
         }
-        self.inner.route(batch, context)
+        let is_fill = matches!(batch[0].operation, Operation::LeaseSet { .. });
+        Box::pin(async move {
+            if is_fill {
+                sleep(Duration::from_millis(self.fill_delay_ms.load(Ordering::Relaxed))).await;
+            }
+            self.inner.route(batch, context).await
+        })
     }
 }
 
@@ -44,6 +52,7 @@ struct Fixture {
     cache: SharedCache,
     network: Arc<FakeNetwork>,
     reads: Arc<Mutex<Vec<Vec<String>>>>,
+    fill_delay_ms: Arc<AtomicU64>,
 }
 
 fn cached() -> Fixture {
@@ -51,10 +60,10 @@ fn cached() -> Fixture {
     let cache = SharedCache::default();
     cache.serve(accepted);
     cache.lock().delay = Duration::from_millis(1);
-    let reads = Arc::default();
+    let (reads, fill_delay_ms) = (Arc::default(), Arc::default());
     let inner = Direct(destination(&network, DestinationOptions::default()));
-    let client = Client::new(Arc::new(RecordingRoute { inner, reads: Arc::clone(&reads) }));
-    Fixture { client, cache, network, reads }
+    let route = RecordingRoute { inner, reads: Arc::clone(&reads), fill_delay_ms: Arc::clone(&fill_delay_ms) };
+    Fixture { client: Client::new(Arc::new(route)), cache, network, reads, fill_delay_ms }
 }
 
 impl Fixture {
@@ -225,6 +234,42 @@ async fn a_plan_needs_as_many_round_trips_as_it_is_deep() {
     assert_eq!((results.statistics().hits, results.statistics().loads), (6, 0));
     assert_eq!(&results.of(all).as_ref().expect("read")[1].value[..], b"row of friend:2");
     assert_eq!(&results.of(photo).as_ref().expect("read")[0].value[..], b"row of photo:1");
+}
+
+/// A level that misses costs a lookup and a load. Its fills travel while the next level is looked up.
+#[tokio::test(start_paused = true)]
+async fn a_cold_plan_does_not_wait_for_its_fills() {
+    let fixture = cached();
+    fixture.fill_delay_ms.store(20, Ordering::Relaxed);
+    let started = Instant::now();
+    let mut plan = Plan::new(OPTIONS);
+    let first = plan.node([], |_| key("first"), load_rows);
+    let second = plan.node([first], |_| key("second"), load_rows);
+    plan.node([second], |_| key("third"), load_rows);
+    let results = fixture.client.run_plan(plan).await.expect("no cycle");
+    assert_eq!(started.elapsed(), Duration::from_millis(3 + 20 + 1), "three lookups, and the last fill");
+    assert_eq!((results.statistics().fills, results.statistics().round_trips), (3, 6));
+    assert_eq!(fixture.cache.lock().live("third").as_deref(), Some(&b"row of third"[..]));
+}
+
+/// A task that the first one wakes is ready, too, although it runs after the one that sends the batch was spawned.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_woken_in_the_same_turn_joins_the_batch() {
+    let fixture = cached();
+    let client = fixture.client.clone().with_batching();
+    let (wake, woken) = tokio::sync::oneshot::channel();
+    let second = tokio::spawn({
+        let client = client.clone();
+        async move {
+            woken.await.expect("it is sent");
+            client.get("b").await
+        }
+    });
+    yield_now().await;
+    let wake_second = async { wake.send(()).expect("it waits") };
+    let (first, ()) = tokio::join!(client.get("a"), wake_second);
+    assert!(first.is_ok() && second.await.expect("no panic").is_ok());
+    assert_eq!(fixture.reads(), [["a", "b"]]);
 }
 
 /// A node waits for what it depends on, and for nothing else of its level.

@@ -11,11 +11,16 @@
 //! server together.
 //!
 //! Invariants:
+//! * No node waits for the fills of another; the run waits for all of them.
 //! * A node that fails fails those that depend on it, and no others.
 //! * Dependencies that form a cycle are an error, before anything is sent.
 //! * All nodes run in the caller's task: dropping the run stops it, and releases its leases.
 
-use super::{Client, ClientStatistics, ReadError, ReadOptions, Value};
+use super::{
+    client::Client,
+    read_through::{Fills, ReadError, ReadOptions, Value},
+    stats::ClientStatistics,
+};
 use crate::values::Encoded;
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -274,7 +279,7 @@ impl Client {
         let mut waiting: Vec<_> = plan.nodes.into_iter().map(Some).collect();
         let mut results: Vec<Option<NodeResult<E>>> = waiting.iter().map(|_| None).collect();
         let mut ready: Vec<usize> = (0..waiting.len()).filter(|&node| missing[node] == 0).collect();
-        let mut running = FuturesUnordered::new();
+        let (mut running, mut filling) = (FuturesUnordered::new(), FuturesUnordered::new());
         loop {
             for index in std::mem::take(&mut ready) {
                 let Node { depends_on, keys, load } = waiting[index].take().expect("a node runs once");
@@ -286,8 +291,17 @@ impl Client {
                 };
                 running.push(async move { (index, self.run_node(keys, &options, load).await) });
             }
-            let Some((index, result)) = running.next().await else { break };
-            results[index] = Some(result);
+            // Fills go on meanwhile; the end of one is no event here.
+            let (index, result) = tokio::select! {
+                biased;
+                Some(ended) = running.next() => ended,
+                Some(()) = filling.next() => continue,
+                else => break,
+            };
+            results[index] = Some(result.map(|(values, fills)| {
+                filling.extend(fills.map(|fills| self.send_fills(fills)));
+                values
+            }));
             for &dependent in &dependents[index] {
                 missing[dependent] -= 1;
                 if missing[dependent] == 0 {
@@ -303,7 +317,7 @@ impl Client {
         keys: Result<Vec<Bytes>, NodeError<E>>,
         options: &ReadOptions,
         load: Load<'_, E>,
-    ) -> NodeResult<E> {
-        self.read_encoded(&keys?, options, load).await.map_err(NodeError::Read)
+    ) -> Result<(Vec<Value>, Option<Fills>), NodeError<E>> {
+        self.read_unfilled(&keys?, options, load).await.map_err(NodeError::Read)
     }
 }

@@ -14,6 +14,7 @@ use super::{
 use crate::values::{Encoded, Format, ValueFlags};
 use bytes::Bytes;
 use lookaside_protocol::{KeyError, LeaseToken, Operation, Request};
+use lookaside_routing::Batch;
 use std::{fmt, future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
@@ -162,8 +163,27 @@ impl Client {
         &self,
         keys: &[K],
         options: &ReadOptions,
-        mut load: F,
+        load: F,
     ) -> Result<Vec<Value>, ReadError<E>>
+    where
+        K: AsRef<[u8]>,
+        F: FnMut(Vec<Bytes>) -> L,
+        L: Future<Output = Result<Vec<Encoded>, E>>,
+    {
+        let (values, fills) = self.read_unfilled(keys, options, load).await?;
+        if let Some(fills) = fills {
+            self.send_fills(fills).await;
+        }
+        Ok(values)
+    }
+
+    /// The same, but leaves the last fills to the caller; `None` if there are none.
+    pub(super) async fn read_unfilled<K, E, F, L>(
+        &self,
+        keys: &[K],
+        options: &ReadOptions,
+        mut load: F,
+    ) -> Result<(Vec<Value>, Option<Fills>), ReadError<E>>
     where
         K: AsRef<[u8]>,
         F: FnMut(Vec<Bytes>) -> L,
@@ -182,28 +202,41 @@ impl Client {
             if now >= deadline {
                 round.to_load.extend(round.hot.drain(..).map(|index| (index, None)));
             }
+            let mut fills = None;
             if !round.to_load.is_empty() {
-                self.load_and_fill(&mut state, &round.to_load, options, &mut load).await?;
+                fills = Some(self.load(&mut state, &round.to_load, options, &mut load).await?);
             }
             state.pending = round.hot;
-            if !state.pending.is_empty() {
-                self.counters.add(|counters| &counters.hot_miss_waits, state.pending.len() as u64);
-                let left = deadline.saturating_duration_since(Instant::now());
-                sleep(Duration::from_millis(delay_ms).min(left)).await;
-                delay_ms = (delay_ms * 2).min(HOT_MISS_DELAY_MS_MAX);
+            if state.pending.is_empty() {
+                return Ok((state.into_values(), fills));
             }
+            if let Some(fills) = fills {
+                self.send_fills(fills).await;
+            }
+            self.counters.add(|counters| &counters.hot_miss_waits, state.pending.len() as u64);
+            let left = deadline.saturating_duration_since(Instant::now());
+            sleep(Duration::from_millis(delay_ms).min(left)).await;
+            delay_ms = (delay_ms * 2).min(HOT_MISS_DELAY_MS_MAX);
         }
-        Ok(state.values.into_iter().map(|value| value.expect("no key is pending")).collect())
+        Ok((state.into_values(), None))
+    }
+
+    /// Fills under leases. If the caller goes away meanwhile, the leases are released.
+    pub(super) async fn send_fills(&self, fills: Fills) {
+        if !fills.requests.is_empty() {
+            self.fill_all(fills.requests).await;
+        }
+        fills.held.disarm();
     }
 
     /// Loads the values of a round. If the caller goes away meanwhile, or the loader fails, the leases are released.
-    async fn load_and_fill<E, F, L>(
+    async fn load<E, F, L>(
         &self,
         state: &mut ReadState,
         to_load: &[(usize, Option<LeaseToken>)],
         options: &ReadOptions,
         load: &mut F,
-    ) -> Result<(), ReadError<E>>
+    ) -> Result<Fills, ReadError<E>>
     where
         F: FnMut(Vec<Bytes>) -> L,
         L: Future<Output = Result<Vec<Encoded>, E>>,
@@ -219,17 +252,18 @@ impl Client {
         }
         let absent = loaded.iter().filter(|loaded| is_absent(loaded.flags)).count();
         self.counters.add(|counters| &counters.absent_loads, absent as u64);
-        let fills = state.store_loaded(to_load, loaded, options);
-        if !fills.is_empty() {
-            self.fill_all(fills).await;
-        }
-        held.disarm();
-        Ok(())
+        Ok(Fills { requests: state.store_loaded(to_load, loaded, options), held })
     }
 }
 
 fn is_absent(flags: u32) -> bool {
     ValueFlags::parse(flags).is_ok_and(|flags| flags.format == Format::Absent)
+}
+
+/// Loaded values that are to be filled, and the leases for that. Dropped, it releases them.
+pub(super) struct Fills {
+    requests: Batch,
+    held: HeldLeases,
 }
 
 /// Keys being read, by their index.
@@ -251,6 +285,10 @@ struct Round {
 impl ReadState {
     fn new(keys: Vec<Bytes>) -> ReadState {
         ReadState { values: vec![None; keys.len()], pending: (0..keys.len()).collect(), keys }
+    }
+
+    fn into_values(self) -> Vec<Value> {
+        self.values.into_iter().map(|value| value.expect("no key is pending")).collect()
     }
 
     fn pending_keys(&self) -> Vec<Bytes> {
@@ -288,7 +326,7 @@ impl ReadState {
         to_load: &[(usize, Option<LeaseToken>)],
         loaded: Vec<Encoded>,
         options: &ReadOptions,
-    ) -> Vec<Request<Bytes>> {
+    ) -> Batch {
         let mut fills = Vec::new();
         for (&(index, token), Encoded { value, flags }) in to_load.iter().zip(loaded) {
             if let Some(token) = token {
