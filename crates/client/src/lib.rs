@@ -44,4 +44,4 @@ pub use values::MessagePack;
 pub use values::{
     Codec, Compression, Content, DecodeError, EncodeError, Encoded, Format, FromContent, ToContent, ValueFlags,
 };
-pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};
+pub use window::{Window, WindowControl, WindowSettings, WindowStatistics, WindowedDestination};

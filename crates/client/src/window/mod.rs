@@ -2,9 +2,9 @@
 //! every verb; §3.1 of the paper ("incast congestion").
 //!
 //! A page's keys are spread over all servers, and all of them answer at once: more than the last switch can buffer, so
-//! that replies are lost. As in TCP's congestion control the window grows by one request for each window that is
-//! answered, and is halved when a request goes unanswered; unlike TCP's, one serves all servers, since their sum floods
-//! the link.
+//! that replies are lost. As in TCP's congestion control the window is halved when a request goes unanswered; unlike
+//! TCP's, one serves all servers, since their sum floods the link. It grows by one request for each window that is
+//! answered ([`WindowControl::Loss`]), or finds its size by the delay of replies ([`WindowControl::Delay`], `delay`).
 //!
 //! ```text
 //!   batches in order   [ 24 ] [ 3 ] [ 24 ] [ 7 ]  ->  outstanding <= size  ->  server A, B, C ...
@@ -22,12 +22,31 @@
 //! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use
 //!   shows that the network can take more.
 
+mod delay;
+
 use bytes::Bytes;
+use delay::{DelayControl, RoundTrip};
 use lookaside_protocol::Request;
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
 use lookaside_sync::Mutex;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+
+/// With a control by delay, the window is shared by so many parts of batches that wait.
+const PARTS: usize = 4;
+
+/// What makes a window grow and shrink. Either way it is halved when a request goes unanswered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowControl {
+    /// It grows by one request for each window that is answered, as the paper's. Replies that TCP sends again are late
+    /// and not lost, so that it grows far beyond what the network can take.
+    Loss,
+    /// It stays where replies take about twice as long as with few requests outstanding.
+    Delay,
+}
 
 /// The bounds of a [`Window`], and how long callers wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,15 +61,30 @@ pub struct WindowSettings {
     pub waiting_requests_max: usize,
     /// How long a batch may wait for the window, in milliseconds. Default 1,000.
     pub wait_ms_max: u64,
+    /// What makes it grow and shrink. Default by loss.
+    pub control: WindowControl,
 }
 
 impl Default for WindowSettings {
     fn default() -> Self {
-        WindowSettings { initial: 100, min: 10, max: 10_000, waiting_requests_max: 100_000, wait_ms_max: 1_000 }
+        WindowSettings {
+            initial: 100,
+            min: 10,
+            max: 10_000,
+            waiting_requests_max: 100_000,
+            wait_ms_max: 1_000,
+            control: WindowControl::Loss,
+        }
     }
 }
 
 impl WindowSettings {
+    /// A window that finds its size by the delay of replies, from 100 requests on, and at least 4: as many clients as
+    /// share a link share its queue.
+    pub fn by_delay() -> WindowSettings {
+        WindowSettings { min: 4, control: WindowControl::Delay, ..WindowSettings::default() }
+    }
+
     /// A window that always has this size, in requests.
     pub fn fixed(size: usize) -> WindowSettings {
         WindowSettings { initial: size, min: size, max: size, ..WindowSettings::default() }
@@ -61,6 +95,8 @@ impl WindowSettings {
 #[derive(Debug)]
 pub struct Window {
     settings: WindowSettings,
+    /// When it was made.
+    started: Instant,
     state: Mutex<WindowState>,
 }
 
@@ -74,6 +110,8 @@ struct WindowState {
     granted: u64,
     /// `granted` when the window was last halved: permits from this number on were granted since.
     decrease_seq: u64,
+    /// `None` with another control.
+    delay: Option<DelayControl>,
 }
 
 #[derive(Debug)]
@@ -91,6 +129,10 @@ struct WindowPermit {
     number: u64,
     /// Whether at least half of the window was in use when it was granted.
     was_half_used: bool,
+    /// All that was outstanding when it had been granted.
+    outstanding: usize,
+    /// `None` if the window is not adjusted by delay.
+    granted_at: Option<Instant>,
 }
 
 /// The state of a window.
@@ -106,7 +148,13 @@ pub struct WindowStatistics {
 
 impl WindowState {
     fn fits(&self, requests: usize) -> bool {
-        self.outstanding == 0 || self.outstanding + requests <= self.size as usize
+        self.outstanding == 0 || self.outstanding + requests <= self.usable()
+    }
+
+    /// The size that counts now.
+    fn usable(&self) -> usize {
+        let is_probing = self.delay.as_ref().is_some_and(DelayControl::is_probing);
+        if is_probing { self.size as usize / 4 } else { self.size as usize }
     }
 }
 
@@ -125,14 +173,26 @@ impl Window {
             waiting: VecDeque::new(),
             granted: 0,
             decrease_seq: 0,
+            delay: (settings.control == WindowControl::Delay).then(DelayControl::default),
         };
-        Arc::new(Window { settings, state: Mutex::new(state) })
+        Arc::new(Window { settings, started: Instant::now(), state: Mutex::new(state) })
     }
 
     /// Its state.
     pub fn statistics(&self) -> WindowStatistics {
         let state = self.state.lock();
         WindowStatistics { size: state.size as usize, outstanding: state.outstanding, waiting: state.waiting_requests }
+    }
+
+    /// How many of `requests` to send together. With a control by delay a batch that has to wait is split, so that the
+    /// replies of several servers follow each other closely while the window is small.
+    fn part_of(&self, requests: usize) -> usize {
+        let state = self.state.lock();
+        let part_max = match state.delay {
+            Some(_) if !state.waiting.is_empty() || !state.fits(requests) => state.size as usize / PARTS,
+            _ => state.size as usize,
+        };
+        requests.min(part_max.max(1))
     }
 
     /// Waits until `requests` fit into the window.
@@ -159,7 +219,8 @@ impl Window {
         state.granted += 1;
         state.outstanding += requests;
         let was_half_used = state.outstanding as f64 * 2.0 >= state.size;
-        WindowPermit { window: Some(self.clone()), requests, number, was_half_used }
+        let (outstanding, granted_at) = (state.outstanding, state.delay.is_some().then(Instant::now));
+        WindowPermit { window: Some(self.clone()), requests, number, was_half_used, outstanding, granted_at }
     }
 
     /// Grants permits to waiters, in order, while they fit. Wake-ups happen outside the lock, because a waiter that
@@ -196,8 +257,33 @@ impl WindowPermit {
                 state.size = (state.size / 2.0).max(settings.min as f64);
                 state.decrease_seq = state.granted;
             }
-        } else if self.was_half_used && outcomes.iter().all(Result::is_ok) {
-            state.size = (state.size + self.requests as f64 / state.size).min(settings.max as f64);
+        } else if outcomes.iter().all(Result::is_ok) {
+            let WindowState { size, delay, granted, decrease_seq, .. } = &mut *state;
+            let grown = match (delay, self.granted_at) {
+                (Some(delay), Some(granted_at)) => {
+                    let is_after_loss = self.number >= *decrease_seq;
+                    let adjusted = delay.adjust(*size, self.round_trip(window, granted_at, is_after_loss));
+                    if adjusted.is_late {
+                        *decrease_seq = *granted;
+                    }
+                    adjusted.size
+                }
+                _ if self.was_half_used => *size + self.requests as f64 / *size,
+                _ => *size,
+            };
+            *size = grown.clamp(settings.min as f64, settings.max as f64);
+        }
+    }
+
+    fn round_trip(&self, window: &Window, granted_at: Instant, is_after_loss: bool) -> RoundTrip {
+        let now = Instant::now();
+        RoundTrip {
+            at: now - window.started,
+            took: now - granted_at,
+            requests: self.requests,
+            outstanding: self.outstanding,
+            was_half_used: self.was_half_used,
+            is_after_loss,
         }
     }
 
@@ -249,8 +335,8 @@ impl Destination for WindowedDestination {
                 return outcomes;
             }
             loop {
-                let part_max = self.window.statistics().size.max(1);
-                let rest: Vec<Request<Bytes>> = batch.split_off(part_max.min(batch.len()));
+                let part = self.window.part_of(batch.len());
+                let rest: Vec<Request<Bytes>> = batch.split_off(part);
                 outcomes.extend(self.send_part(batch).await);
                 if rest.is_empty() {
                     return outcomes;
