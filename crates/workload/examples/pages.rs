@@ -30,7 +30,7 @@ const KINDS: [Kind; 2] = [
     // 24 on average, 93 at the 95th percentile: no such distribution has the paper's 95.
     Kind { name: "request", keys: LogNormal { mean: 1.825, deviation: 1.645, max: 2_000.0 }, pages: 400 },
     // 521 on average, 1,740 at the 95th percentile.
-    Kind { name: "popular page", keys: LogNormal { mean: 5.649, deviation: 1.102, max: 8_000.0 }, pages: 60 },
+    Kind { name: "popular page", keys: LogNormal { mean: 5.649, deviation: 1.102, max: 8_000.0 }, pages: 100 },
 ];
 
 struct LogNormal {
@@ -45,6 +45,16 @@ impl LogNormal {
         let normal = radius * (std::f64::consts::TAU * random.f64()).cos();
         (self.mean + self.deviation * normal).exp().clamp(1.0, self.max).round() as usize
     }
+}
+
+/// Samples taken for each page: every such one of them in order of size is used, so that few pages have the distribution.
+const SAMPLES_PER_PAGE: usize = 1_000;
+
+/// The numbers of keys of some pages.
+fn page_keys(keys: &LogNormal, pages: usize, random: &mut fastrand::Rng) -> Vec<usize> {
+    let mut samples: Vec<usize> = (0..pages * SAMPLES_PER_PAGE).map(|_| keys.sample(random)).collect();
+    samples.sort_unstable();
+    samples.into_iter().skip(SAMPLES_PER_PAGE / 2).step_by(SAMPLES_PER_PAGE).collect()
 }
 
 struct Component {
@@ -129,7 +139,8 @@ async fn main() {
     let mut random = fastrand::Rng::with_seed(1);
     fill(&client, &mut random).await;
     for Kind { name, keys, pages } in KINDS {
-        let pages: Vec<_> = (0..pages).map(|_| page(keys.sample(&mut random), &mut random)).collect();
+        let page_keys = page_keys(&keys, pages, &mut random);
+        let pages: Vec<_> = page_keys.into_iter().map(|keys| page(keys, &mut random)).collect();
         for way in [Way::KeyByKey, Way::ComponentByComponent, Way::Plan] {
             let mut us = Histogram::<u64>::new(3).expect("valid");
             let mut round_trips = Histogram::<u64>::new(3).expect("valid");

@@ -23,11 +23,14 @@
 //!   shows that the network can take more.
 
 mod delay;
+mod destination;
+mod settings;
 
-use bytes::Bytes;
+pub use destination::WindowedDestination;
+pub use settings::{WindowControl, WindowSettings};
+
 use delay::{DelayControl, RoundTrip};
-use lookaside_protocol::Request;
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
+use lookaside_routing::{Failure, Outcome};
 use lookaside_sync::Mutex;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
@@ -35,61 +38,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// With a control by delay, the window is shared by so many parts of batches that wait.
-const PARTS: usize = 4;
-
-/// What makes a window grow and shrink. Either way it is halved when a request goes unanswered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowControl {
-    /// It grows by one request for each window that is answered, as the paper's. Replies that TCP sends again are late
-    /// and not lost, so that it grows far beyond what the network can take.
-    Loss,
-    /// It stays where replies take about twice as long as with few requests outstanding.
-    Delay,
-}
-
-/// The bounds of a [`Window`], and how long callers wait for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowSettings {
-    /// The initial size, in requests. Default 100.
-    pub initial: usize,
-    /// It never shrinks below this, in requests. Default 10. With `max` the same, the window is fixed.
-    pub min: usize,
-    /// It never grows beyond this, in requests. Default 10,000.
-    pub max: usize,
-    /// Requests that may wait for the window; one more is refused. Default 100,000.
-    pub waiting_requests_max: usize,
-    /// How long a batch may wait for the window, in milliseconds. Default 1,000.
-    pub wait_ms_max: u64,
-    /// What makes it grow and shrink. Default by loss.
-    pub control: WindowControl,
-}
-
-impl Default for WindowSettings {
-    fn default() -> Self {
-        WindowSettings {
-            initial: 100,
-            min: 10,
-            max: 10_000,
-            waiting_requests_max: 100_000,
-            wait_ms_max: 1_000,
-            control: WindowControl::Loss,
-        }
-    }
-}
-
-impl WindowSettings {
-    /// A window that finds its size by the delay of replies, from 100 requests on, and at least 4: as many clients as
-    /// share a link share its queue.
-    pub fn by_delay() -> WindowSettings {
-        WindowSettings { min: 4, control: WindowControl::Delay, ..WindowSettings::default() }
-    }
-
-    /// A window that always has this size, in requests.
-    pub fn fixed(size: usize) -> WindowSettings {
-        WindowSettings { initial: size, min: size, max: size, ..WindowSettings::default() }
-    }
-}
+/// With a control by delay, the parts of batches that wait are this share of the window.
+const PART_SHARE: usize = 4;
 
 /// The window; see the module's description.
 #[derive(Debug)]
@@ -189,7 +139,7 @@ impl Window {
     fn part_of(&self, requests: usize) -> usize {
         let state = self.state.lock();
         let part_max = match state.delay {
-            Some(_) if !state.waiting.is_empty() || !state.fits(requests) => state.size as usize / PARTS,
+            Some(_) if !state.waiting.is_empty() || !state.fits(requests) => state.size as usize / PART_SHARE,
             _ => state.size as usize,
         };
         requests.min(part_max.max(1))
@@ -303,58 +253,11 @@ impl Drop for WindowPermit {
     }
 }
 
-/// A destination whose requests wait for a window that it shares with others.
-pub struct WindowedDestination {
-    inner: Arc<dyn Destination>,
-    window: Arc<Window>,
-}
-
-impl WindowedDestination {
-    /// Puts `window` in front of `inner`.
-    pub fn new(inner: Arc<dyn Destination>, window: Arc<Window>) -> WindowedDestination {
-        WindowedDestination { inner, window }
-    }
-
-    async fn send_part(&self, batch: Batch) -> Outcomes {
-        match self.window.acquire(batch.len()).await {
-            Ok(permit) => {
-                let outcomes = self.inner.send(batch).await;
-                permit.adjust_window(&outcomes);
-                outcomes
-            }
-            Err(failure) => vec![Err(failure); batch.len()],
-        }
-    }
-}
-
-impl Destination for WindowedDestination {
-    fn send(&self, mut batch: Batch) -> BoxFuture<'_, Outcomes> {
-        Box::pin(async move {
-            let mut outcomes = Outcomes::with_capacity(batch.len());
-            if batch.is_empty() {
-                return outcomes;
-            }
-            loop {
-                let part = self.window.part_of(batch.len());
-                let rest: Vec<Request<Bytes>> = batch.split_off(part);
-                outcomes.extend(self.send_part(batch).await);
-                if rest.is_empty() {
-                    return outcomes;
-                }
-                batch = rest;
-            }
-        })
-    }
-
-    fn address(&self) -> &Address {
-        self.inner.address()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lookaside_protocol::{Operation, Reply};
+    use lookaside_protocol::{Operation, Reply, Request};
+    use lookaside_routing::{Address, Batch, BoxFuture, Destination, Outcomes};
     use tokio::sync::{mpsc, watch};
 
     fn gets(count: usize) -> Batch {
