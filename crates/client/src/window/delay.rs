@@ -19,8 +19,10 @@
 //!   since other clients' queues raise it.
 //! * After each window of replies, the window moves towards `window * TOLERANCE * base / round trip + sqrt(window)`, as in
 //!   Netflix's gradient limits. The square root makes clients that share a link equal: the smaller one grows faster.
-//! * If all requests see a full window there is no line. Then the window is a quarter of its size for one round
-//!   ([`DelayControl::is_probing`]), once in each half of the horizon.
+//! * Once in each half of that time the window is a quarter of its size for a moment ([`DelayControl::is_probing`]), so
+//!   that there is a line although all other requests may see a full window.
+//! * A reply that takes ten times the base was lost and sent again. The window then has a share of what was outstanding,
+//!   and does not grow beyond it for a while: with a short queue replies are lost before the delay shows it.
 
 use std::time::Duration;
 
