@@ -12,7 +12,7 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast warmup packets bench-invalidator connections reference
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips warmup packets bench-invalidator connections reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,11 @@ gutter: install ## a dead server under load with MariaDB behind, with and withou
 incast: install ## time of a page by size of the window over a congested link, drawn (as root; three minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast
+
+round-trips: install ## round trips and time of pages, with and without a plan (a minute)
+	$(CARGO) build --release --locked --package lookaside-server
+	$(CARGO) build --release --locked --package lookaside-workload --example pages
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.round_trips target/release/examples/pages
 
 warmup: install ## a cold cluster with MariaDB behind, with and without warm-up, drawn; counts stale reads (five minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router

@@ -26,6 +26,7 @@ mod network;
 mod tasks;
 mod tko;
 pub mod tree;
+mod values;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
@@ -33,10 +34,18 @@ pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics
 pub use fence::Fence;
 pub use login_network::LoginNetwork;
 pub use look_aside::{
-    Client, ClientError, ClientStatistics, FillOutcome, HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Lease, Lookup,
-    Origin, ReadError, ReadOptions, Value,
+    Client, ClientError, ClientStatistics, FillOutcome, HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, HedgeDelay,
+    HedgeSettings, Lease, Lookup, NodeError, NodeId, NodeValues, Origin, Plan, PlanError, PlanResults, ReadError,
+    ReadOptions, TypedClient, TypedError, TypedReadError, Value,
 };
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use tasks::{GatedTask, TaskGate, spawn, spawn_in};
 pub use tko::{PoolTkoLimit, ReadabilityObserver, TkoTrackers};
-pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};
+#[cfg(feature = "json")]
+pub use values::Json;
+#[cfg(feature = "messagepack")]
+pub use values::MessagePack;
+pub use values::{
+    Codec, Compression, Content, DecodeError, EncodeError, Encoded, Format, FromContent, ToContent, ValueFlags,
+};
+pub use window::{Window, WindowControl, WindowSettings, WindowStatistics, WindowedDestination};

@@ -11,7 +11,10 @@ use std::{
     sync::Arc,
     task::{Context, Poll, ready},
 };
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::{
+    runtime::Handle,
+    task::{JoinHandle, JoinSet},
+};
 
 thread_local! {
     /// The gate of the task that is polled now; `None` if it has none.
@@ -45,6 +48,28 @@ where
         None => tasks.spawn(task),
         Some(gate) => tasks.spawn(GatedTask::new(gate, task)),
     };
+}
+
+/// Spawns tasks of the process in which it was made, also while a task of it is dropped, when there is no current task.
+#[derive(Clone)]
+pub(crate) struct TaskSpawner {
+    gate: Option<Arc<dyn TaskGate>>,
+}
+
+impl TaskSpawner {
+    /// Spawns for the process of the current task.
+    pub(crate) fn current() -> TaskSpawner {
+        TaskSpawner { gate: current_gate() }
+    }
+
+    /// Spawns a task; drops it if there is no runtime any more.
+    pub(crate) fn spawn_if_running(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        match self.gate.clone() {
+            None => runtime.spawn(task),
+            Some(gate) => runtime.spawn(GatedTask::new(gate, task)),
+        };
+    }
 }
 
 fn current_gate() -> Option<Arc<dyn TaskGate>> {

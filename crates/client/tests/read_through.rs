@@ -21,7 +21,8 @@ use std::{
 };
 use tokio::time::{Instant, sleep};
 
-const DEFAULT: ReadOptions = ReadOptions { allow_stale: false, exptime: 0, hot_miss_wait_ms: 1_000 };
+const DEFAULT: ReadOptions =
+    ReadOptions { allow_stale: false, exptime: 0, hot_miss_wait_ms: 1_000, absent_exptime: 30 };
 const LOAD: Duration = Duration::from_millis(5);
 
 fn cached() -> (Client, SharedCache, Arc<FakeNetwork>) {

@@ -221,8 +221,10 @@ async fn values_in_the_gutter_are_short_lived() {
 #[tokio::test]
 async fn an_exptime_can_be_replaced_or_kept() {
     let server = Fake::hit("s");
-    ask(&ModifyExptimeRoute::new(server.leaf(), 7, ExptimeAction::Set), &["set a 5", "touch a 99", "get a"]).await;
-    assert_eq!(server.asked(), ["set a 7", "touch a 7", "get a"]);
+    let requests = ["set a 5", "touch a 99", "get a", "lease-set a 5", "lease-set a -1"];
+    ask(&ModifyExptimeRoute::new(server.leaf(), 7, ExptimeAction::Set), &requests).await;
+    let released = "lease-set a -1";
+    assert_eq!(server.asked(), ["set a 7", "touch a 7", "get a", "lease-set a 7", released], "not stored for 7 s");
     ask(&ModifyExptimeRoute::new(server.leaf(), 0, ExptimeAction::Min), &["set a 5", "set a 0"]).await;
     assert_eq!(server.asked(), ["set a 5", "set a 0"]);
 }

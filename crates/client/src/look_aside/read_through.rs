@@ -5,9 +5,16 @@
 //! that this client must load, fills them together, and leaves the hot misses to the next round. The first waits are
 //! about as long as a fast database takes; they double, so that a slow load does not cause many lookups.
 
-use super::{Client, ClientError, Lease, Lookup, check_and_copy_key, check_and_copy_keys};
+use super::{
+    client::{Client, check_and_copy_keys},
+    error::ClientError,
+    lease::{Lease, Lookup},
+    lookup::HeldLeases,
+};
+use crate::values::{Encoded, Format, ValueFlags};
 use bytes::Bytes;
 use lookaside_protocol::{KeyError, LeaseToken, Operation, Request};
+use lookaside_routing::Batch;
 use std::{fmt, future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
@@ -29,11 +36,14 @@ pub struct ReadOptions {
     /// With 0, all readers of a hot key load it; if it is very long, a client that dies with the lease delays the
     /// others.
     pub hot_miss_wait_ms: u64,
+    /// When a mark that there is no such row expires ([`Format::Absent`]), as `exptime`. Default 30 seconds. Without
+    /// an invalidator that deletes the key when the row is inserted, the row is not seen before that.
+    pub absent_exptime: i64,
 }
 
 impl Default for ReadOptions {
     fn default() -> Self {
-        ReadOptions { allow_stale: false, exptime: 0, hot_miss_wait_ms: 1_000 }
+        ReadOptions { allow_stale: false, exptime: 0, hot_miss_wait_ms: 1_000, absent_exptime: 30 }
     }
 }
 
@@ -42,7 +52,7 @@ impl Default for ReadOptions {
 pub struct Value {
     /// The value.
     pub value: Bytes,
-    /// The flags that the value was stored with; 0 if it was loaded.
+    /// The flags that the value was stored with; those to store it with, if it was loaded.
     pub flags: u32,
     /// Where it came from.
     pub origin: Origin,
@@ -73,6 +83,8 @@ pub enum ReadError<E> {
         /// Values returned.
         loaded: usize,
     },
+    /// The client's deadline has passed ([`Client::with_deadline`]). Leases that were held are released.
+    DeadlineExceeded,
 }
 
 impl<E: std::error::Error + 'static> std::error::Error for ReadError<E> {
@@ -80,7 +92,7 @@ impl<E: std::error::Error + 'static> std::error::Error for ReadError<E> {
         match self {
             ReadError::BadKey(error) => Some(error),
             ReadError::Load(error) => Some(error),
-            ReadError::LoadedCount { .. } => None,
+            ReadError::LoadedCount { .. } | ReadError::DeadlineExceeded => None,
         }
     }
 }
@@ -93,6 +105,7 @@ impl<E: fmt::Display> fmt::Display for ReadError<E> {
             ReadError::LoadedCount { keys, loaded } => {
                 write!(f, "the loader returned {loaded} values for {keys} keys")
             }
+            ReadError::DeadlineExceeded => write!(f, "the deadline has passed"),
         }
     }
 }
@@ -101,7 +114,9 @@ impl Client {
     /// Reads one key's value from the cache, or else with `load`, and fills the cache if this client holds the lease.
     ///
     /// If the database has no such row, `load` should return a value that means so (an empty one, say): a miss that
-    /// is not filled makes other clients wait.
+    /// is not filled is loaded again by the next reader. [`TypedClient`](crate::TypedClient) caches `None`.
+    ///
+    /// If this is dropped before it is ready, the lease is released, and the next reader loads.
     pub async fn read<E, F, L>(
         &self,
         key: impl AsRef<[u8]>,
@@ -112,13 +127,12 @@ impl Client {
         F: FnOnce() -> L,
         L: Future<Output = Result<Bytes, E>>,
     {
-        let keys = vec![check_and_copy_key(key.as_ref()).map_err(ReadError::BadKey)?];
         let mut load = Some(load);
         let load_once = |_: Vec<Bytes>| {
             let load = load.take().expect("a key is loaded at most once");
             async move { Ok(vec![load().await?]) }
         };
-        let mut values = self.read_checked(keys, options, load_once).await?;
+        let mut values = self.read_many(&[key], options, load_once).await?;
         Ok(values.pop().expect("one value per key"))
     }
 
@@ -129,32 +143,58 @@ impl Client {
         &self,
         keys: &[K],
         options: &ReadOptions,
-        load: F,
+        mut load: F,
     ) -> Result<Vec<Value>, ReadError<E>>
     where
         K: AsRef<[u8]>,
         F: FnMut(Vec<Bytes>) -> L,
         L: Future<Output = Result<Vec<Bytes>, E>>,
     {
-        let keys = check_and_copy_keys(keys).map_err(ReadError::BadKey)?;
-        self.read_checked(keys, options, load).await
+        let load_plain = |missed| {
+            let loaded = load(missed);
+            async move { Ok(loaded.await?.into_iter().map(Encoded::from).collect()) }
+        };
+        let read = self.limit(self.read_encoded(keys, options, load_plain)).await;
+        read.unwrap_or(Err(ReadError::DeadlineExceeded))
     }
 
-    async fn read_checked<E, F, L>(
+    /// Reads values with flags, without a deadline.
+    pub(super) async fn read_encoded<K, E, F, L>(
         &self,
-        keys: Vec<Bytes>,
+        keys: &[K],
         options: &ReadOptions,
-        mut load: F,
+        load: F,
     ) -> Result<Vec<Value>, ReadError<E>>
     where
+        K: AsRef<[u8]>,
         F: FnMut(Vec<Bytes>) -> L,
-        L: Future<Output = Result<Vec<Bytes>, E>>,
+        L: Future<Output = Result<Vec<Encoded>, E>>,
     {
+        let (values, fills) = self.read_unfilled(keys, options, load).await?;
+        if let Some(fills) = fills {
+            self.send_fills(fills).await;
+        }
+        Ok(values)
+    }
+
+    /// The same, but leaves the last fills to the caller; `None` if there are none.
+    pub(super) async fn read_unfilled<K, E, F, L>(
+        &self,
+        keys: &[K],
+        options: &ReadOptions,
+        mut load: F,
+    ) -> Result<(Vec<Value>, Option<Fills>), ReadError<E>>
+    where
+        K: AsRef<[u8]>,
+        F: FnMut(Vec<Bytes>) -> L,
+        L: Future<Output = Result<Vec<Encoded>, E>>,
+    {
+        let keys = check_and_copy_keys(keys).map_err(ReadError::BadKey)?;
         let mut state = ReadState::new(keys);
         let deadline = Instant::now() + Duration::from_millis(options.hot_miss_wait_ms);
         let mut delay_ms = HOT_MISS_DELAY_MS_MIN;
         while !state.pending.is_empty() {
-            let lookups = self.look_up(&state.pending_keys()).await;
+            let lookups = self.look_up(state.pending_keys()).await;
             // Read here: a client that looked up before the deadline looks up once more after loading, however long
             // that took.
             let now = Instant::now();
@@ -162,29 +202,68 @@ impl Client {
             if now >= deadline {
                 round.to_load.extend(round.hot.drain(..).map(|index| (index, None)));
             }
+            let mut fills = None;
             if !round.to_load.is_empty() {
-                let wanted: Vec<Bytes> = round.to_load.iter().map(|&(index, _)| state.keys[index].clone()).collect();
-                let missing = wanted.len();
-                self.counters.loads.add(missing as u64);
-                let loaded = load(wanted).await.map_err(ReadError::Load)?;
-                if loaded.len() != missing {
-                    return Err(ReadError::LoadedCount { keys: missing, loaded: loaded.len() });
-                }
-                let fills = state.store_loaded(&round.to_load, loaded, options.exptime);
-                if !fills.is_empty() {
-                    self.fill_all(fills).await;
-                }
+                fills = Some(self.load(&mut state, &round.to_load, options, &mut load).await?);
             }
             state.pending = round.hot;
-            if !state.pending.is_empty() {
-                self.counters.hot_miss_waits.add(state.pending.len() as u64);
-                let left = deadline.saturating_duration_since(Instant::now());
-                sleep(Duration::from_millis(delay_ms).min(left)).await;
-                delay_ms = (delay_ms * 2).min(HOT_MISS_DELAY_MS_MAX);
+            if state.pending.is_empty() {
+                return Ok((state.into_values(), fills));
             }
+            if let Some(fills) = fills {
+                self.send_fills(fills).await;
+            }
+            self.counters.add(|counters| &counters.hot_miss_waits, state.pending.len() as u64);
+            let left = deadline.saturating_duration_since(Instant::now());
+            sleep(Duration::from_millis(delay_ms).min(left)).await;
+            delay_ms = (delay_ms * 2).min(HOT_MISS_DELAY_MS_MAX);
         }
-        Ok(state.values.into_iter().map(|value| value.expect("no key is pending")).collect())
+        Ok((state.into_values(), None))
     }
+
+    /// Fills under leases. If the caller goes away meanwhile, the leases are released.
+    pub(super) async fn send_fills(&self, fills: Fills) {
+        if !fills.requests.is_empty() {
+            self.fill_all(fills.requests).await;
+        }
+        fills.held.disarm();
+    }
+
+    /// Loads the values of a round. If the caller goes away meanwhile, or the loader fails, the leases are released.
+    async fn load<E, F, L>(
+        &self,
+        state: &mut ReadState,
+        to_load: &[(usize, Option<LeaseToken>)],
+        options: &ReadOptions,
+        load: &mut F,
+    ) -> Result<Fills, ReadError<E>>
+    where
+        F: FnMut(Vec<Bytes>) -> L,
+        L: Future<Output = Result<Vec<Encoded>, E>>,
+    {
+        let held = to_load.iter().filter_map(|&(index, token)| Some((state.keys[index].clone(), token?)));
+        let held = HeldLeases::new(self.lookups.sender(), held.collect());
+        let wanted: Vec<Bytes> = to_load.iter().map(|&(index, _)| state.keys[index].clone()).collect();
+        let missing = wanted.len();
+        self.count_loads(missing);
+        let loaded = load(wanted).await.map_err(ReadError::Load)?;
+        if loaded.len() != missing {
+            return Err(ReadError::LoadedCount { keys: missing, loaded: loaded.len() });
+        }
+        let absent = loaded.iter().filter(|loaded| is_absent(loaded.flags)).count();
+        self.counters.add(|counters| &counters.absent_loads, absent as u64);
+        Ok(Fills { requests: state.store_loaded(to_load, loaded, options), held })
+    }
+}
+
+fn is_absent(flags: u32) -> bool {
+    ValueFlags::parse(flags).is_ok_and(|flags| flags.format == Format::Absent)
+}
+
+/// Loaded values that are to be filled, and the leases for that. Dropped, it releases them.
+pub(super) struct Fills {
+    requests: Batch,
+    held: HeldLeases,
 }
 
 /// Keys being read, by their index.
@@ -206,6 +285,10 @@ struct Round {
 impl ReadState {
     fn new(keys: Vec<Bytes>) -> ReadState {
         ReadState { values: vec![None; keys.len()], pending: (0..keys.len()).collect(), keys }
+    }
+
+    fn into_values(self) -> Vec<Value> {
+        self.values.into_iter().map(|value| value.expect("no key is pending")).collect()
     }
 
     fn pending_keys(&self) -> Vec<Bytes> {
@@ -241,16 +324,17 @@ impl ReadState {
     fn store_loaded(
         &mut self,
         to_load: &[(usize, Option<LeaseToken>)],
-        loaded: Vec<Bytes>,
-        exptime: i64,
-    ) -> Vec<Request<Bytes>> {
+        loaded: Vec<Encoded>,
+        options: &ReadOptions,
+    ) -> Batch {
         let mut fills = Vec::new();
-        for (&(index, token), value) in to_load.iter().zip(loaded) {
+        for (&(index, token), Encoded { value, flags }) in to_load.iter().zip(loaded) {
             if let Some(token) = token {
-                let operation = Operation::LeaseSet { token, flags: 0, exptime, value: value.clone() };
+                let exptime = if is_absent(flags) { options.absent_exptime } else { options.exptime };
+                let operation = Operation::LeaseSet { token, flags, exptime, value: value.clone() };
                 fills.push(Request { key: self.keys[index].clone(), operation });
             }
-            self.values[index] = Some(Value { value, flags: 0, origin: Origin::Database });
+            self.values[index] = Some(Value { value, flags, origin: Origin::Database });
         }
         fills
     }

@@ -33,11 +33,16 @@ pub struct Cache {
     pub lease_sets: usize,
     /// Command lines.
     pub lines: usize,
+    /// Whether hits have the flags that their values were stored with; else all have 7.
+    pub keeps_flags: bool,
 }
 
 #[derive(Default)]
 struct Item {
     live: Option<Bytes>,
+    flags: u32,
+    /// `None` if the live value does not expire.
+    expires: Option<Instant>,
     stale: Option<Bytes>,
     lease: Option<(LeaseToken, Instant)>,
 }
@@ -61,11 +66,11 @@ impl Cache {
 
     fn lease_get(&mut self, key: &[u8]) -> Reply<Bytes> {
         self.lease_gets += 1;
-        let item = self.items.entry(key.to_vec()).or_default();
-        if let Some(value) = &item.live {
-            return Reply::Value { flags: 7, cas: None, value: value.clone() };
-        }
         let now = Instant::now();
+        if let Some(hit) = self.get(key) {
+            return hit;
+        }
+        let item = self.items.entry(key.to_vec()).or_default();
         let token = match item.lease {
             Some((_, until)) if now < until => LeaseToken::HOT_MISS,
             _ => {
@@ -78,40 +83,57 @@ impl Cache {
         Reply::Lease { token, flags: 0, stale: item.stale.clone() }
     }
 
-    fn lease_set(&mut self, key: &[u8], token: LeaseToken, value: &[u8]) -> Reply<Bytes> {
+    fn get(&mut self, key: &[u8]) -> Option<Reply<Bytes>> {
+        let item = self.items.get_mut(key)?;
+        if item.expires.is_some_and(|expires| expires <= Instant::now()) {
+            item.live = None;
+        }
+        let flags = if self.keeps_flags { item.flags } else { 7 };
+        Some(Reply::Value { flags, cas: None, value: item.live.clone()? })
+    }
+
+    fn lease_set(&mut self, key: &[u8], token: LeaseToken) -> bool {
         self.lease_sets += 1;
         let item = self.items.entry(key.to_vec()).or_default();
-        match item.lease {
-            Some((held, _)) if held == token => {
-                item.live = Some(Bytes::copy_from_slice(value));
-                item.lease = None;
-                Reply::Stored
-            }
-            _ => Reply::NotStored,
+        let is_valid = item.lease.is_some_and(|(held, _)| held == token);
+        if is_valid {
+            item.lease = None;
         }
+        is_valid
+    }
+
+    fn store(&mut self, key: &[u8], flags: u32, exptime: i64, value: &[u8]) -> Reply<Bytes> {
+        let item = self.items.entry(key.to_vec()).or_default();
+        item.live = (exptime >= 0).then(|| Bytes::copy_from_slice(value));
+        item.flags = flags;
+        item.expires = (exptime > 0).then(|| Instant::now() + Duration::from_secs(exptime as u64));
+        Reply::Stored
     }
 
     fn append_reply(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         self.lines += 1;
         match command {
-            Command::Retrieve { keys, .. } => {
+            Command::Retrieve { keys, operation } => {
                 for key in *keys {
-                    compose_reply(key, &self.lease_get(key), out);
+                    let reply = match operation {
+                        Operation::LeaseGet => self.lease_get(key),
+                        _ => self.get(key).unwrap_or(Reply::Miss),
+                    };
+                    compose_reply(key, &reply, out);
                 }
                 out.extend_from_slice(END);
             }
             Command::Single { request, .. } => {
                 let reply = match &request.operation {
-                    Operation::LeaseSet { token, value, .. } => self.lease_set(request.key, *token, value),
+                    Operation::LeaseSet { token, flags, exptime, value } => match self.lease_set(request.key, *token) {
+                        true => self.store(request.key, *flags, *exptime, value),
+                        false => Reply::NotStored,
+                    },
                     Operation::Delete { .. } => {
                         let key = std::str::from_utf8(request.key).expect("tests use text");
                         if self.delete(key) { Reply::Deleted } else { Reply::NotFound }
                     }
-                    Operation::Store { value, .. } => {
-                        let item = self.items.entry(request.key.to_vec()).or_default();
-                        item.live = Some(Bytes::copy_from_slice(value));
-                        Reply::Stored
-                    }
+                    Operation::Store { flags, exptime, value, .. } => self.store(request.key, *flags, *exptime, value),
                     other => panic!("not for this fake: {other:?}"),
                 };
                 compose_reply(request.key, &reply, out);

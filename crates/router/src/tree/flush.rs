@@ -1,5 +1,5 @@
 //! Flushes: of all servers (`flush_all`), or of those that may hold keys with a prefix
-//! (`get __mcrouter__.flush_prefix(PREFIX)`, [ADR 016](../../../../docs/adr/016-flush-by-prefix.md)).
+//! (`get __mcrouter__.flush_prefix(PREFIX)`, [ADR 018](../../../../docs/adr/018-flush-by-prefix.md)).
 //!
 //! | a server | a flush that is due at once | a delayed one |
 //! |---|---|---|

@@ -7,8 +7,9 @@
 //! | get gets lease-get metaget delete incr decr | unchanged |
 //!
 //! For `min`, 0 ("never") is the longest exptime, and limits nothing as a limit. A negative one ("already expired")
-//! stays. An absolute one (above 30 days: a Unix time) is above every limit, so a value that is about to expire by the
-//! wall clock may live on for the limit: routing has no clock to compare.
+//! stays, and that of a lease-set stays for `set`, too: it releases a lease, and must not store its empty value. An
+//! absolute one (above 30 days: a Unix time) is above every limit, so a value that is about to expire by the wall clock
+//! may live on for the limit: routing has no clock to compare.
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
@@ -46,6 +47,7 @@ impl ModifyExptimeRoute {
 
     fn modify(&self, operation: &mut Operation<Bytes>) {
         match operation {
+            Operation::LeaseSet { exptime: ..0, .. } => {}
             Operation::Store { exptime, .. }
             | Operation::LeaseSet { exptime, .. }
             | Operation::Touch { exptime }

@@ -144,7 +144,7 @@ impl Application {
     }
 
     fn options(&mut self) -> ReadOptions {
-        ReadOptions { allow_stale: self.rng.u8(0..4) == 0, exptime: 0, hot_miss_wait_ms: 50 }
+        ReadOptions { allow_stale: self.rng.u8(0..4) == 0, hot_miss_wait_ms: 50, ..ReadOptions::default() }
     }
 
     async fn pause(&mut self, longest_us: u64) {

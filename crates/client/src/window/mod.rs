@@ -2,9 +2,9 @@
 //! every verb; §3.1 of the paper ("incast congestion").
 //!
 //! A page's keys are spread over all servers, and all of them answer at once: more than the last switch can buffer, so
-//! that replies are lost. As in TCP's congestion control the window grows by one request for each window that is
-//! answered, and is halved when a request goes unanswered; unlike TCP's, one serves all servers, since their sum floods
-//! the link.
+//! that replies are lost. As in TCP's congestion control the window is halved when a request goes unanswered; unlike
+//! TCP's, one serves all servers, since their sum floods the link. It grows by one request for each window that is
+//! answered ([`WindowControl::Loss`]), or finds its size by the delay of replies ([`WindowControl::Delay`], `delay`).
 //!
 //! ```text
 //!   batches in order   [ 24 ] [ 3 ] [ 24 ] [ 7 ]  ->  outstanding <= size  ->  server A, B, C ...
@@ -22,45 +22,31 @@
 //! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use
 //!   shows that the network can take more.
 
-use bytes::Bytes;
-use lookaside_protocol::Request;
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
+mod delay;
+mod destination;
+mod settings;
+
+pub use destination::WindowedDestination;
+pub use settings::{WindowControl, WindowSettings};
+
+use delay::{DelayControl, RoundTrip};
+use lookaside_routing::{Failure, Outcome};
 use lookaside_sync::Mutex;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout},
+};
 
-/// The bounds of a [`Window`], and how long callers wait for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowSettings {
-    /// The initial size, in requests. Default 100.
-    pub initial: usize,
-    /// It never shrinks below this, in requests. Default 10. With `max` the same, the window is fixed.
-    pub min: usize,
-    /// It never grows beyond this, in requests. Default 10,000.
-    pub max: usize,
-    /// Requests that may wait for the window; one more is refused. Default 100,000.
-    pub waiting_requests_max: usize,
-    /// How long a batch may wait for the window, in milliseconds. Default 1,000.
-    pub wait_ms_max: u64,
-}
-
-impl Default for WindowSettings {
-    fn default() -> Self {
-        WindowSettings { initial: 100, min: 10, max: 10_000, waiting_requests_max: 100_000, wait_ms_max: 1_000 }
-    }
-}
-
-impl WindowSettings {
-    /// A window that always has this size, in requests.
-    pub fn fixed(size: usize) -> WindowSettings {
-        WindowSettings { initial: size, min: size, max: size, ..WindowSettings::default() }
-    }
-}
+/// With a control by delay, the parts of batches that wait are this share of the window.
+const PART_SHARE: usize = 4;
 
 /// The window; see the module's description.
 #[derive(Debug)]
 pub struct Window {
     settings: WindowSettings,
+    /// When it was made.
+    started: Instant,
     state: Mutex<WindowState>,
 }
 
@@ -74,6 +60,8 @@ struct WindowState {
     granted: u64,
     /// `granted` when the window was last halved: permits from this number on were granted since.
     decrease_seq: u64,
+    /// `None` with another control.
+    delay: Option<DelayControl>,
 }
 
 #[derive(Debug)]
@@ -91,6 +79,10 @@ struct WindowPermit {
     number: u64,
     /// Whether at least half of the window was in use when it was granted.
     was_half_used: bool,
+    /// All that was outstanding when it had been granted.
+    outstanding: usize,
+    /// `None` if the window is not adjusted by delay.
+    granted_at: Option<Instant>,
 }
 
 /// The state of a window.
@@ -106,7 +98,13 @@ pub struct WindowStatistics {
 
 impl WindowState {
     fn fits(&self, requests: usize) -> bool {
-        self.outstanding == 0 || self.outstanding + requests <= self.size as usize
+        self.outstanding == 0 || self.outstanding + requests <= self.usable()
+    }
+
+    /// The size that counts now.
+    fn usable(&self) -> usize {
+        let is_probing = self.delay.as_ref().is_some_and(DelayControl::is_probing);
+        if is_probing { self.size as usize / 4 } else { self.size as usize }
     }
 }
 
@@ -125,14 +123,26 @@ impl Window {
             waiting: VecDeque::new(),
             granted: 0,
             decrease_seq: 0,
+            delay: (settings.control == WindowControl::Delay).then(DelayControl::default),
         };
-        Arc::new(Window { settings, state: Mutex::new(state) })
+        Arc::new(Window { settings, started: Instant::now(), state: Mutex::new(state) })
     }
 
     /// Its state.
     pub fn statistics(&self) -> WindowStatistics {
         let state = self.state.lock();
         WindowStatistics { size: state.size as usize, outstanding: state.outstanding, waiting: state.waiting_requests }
+    }
+
+    /// How many of `requests` to send together. With a control by delay a batch that has to wait is split, so that the
+    /// replies of several servers follow each other closely while the window is small.
+    fn part_of(&self, requests: usize) -> usize {
+        let state = self.state.lock();
+        let part_max = match state.delay {
+            Some(_) if !state.waiting.is_empty() || !state.fits(requests) => state.size as usize / PART_SHARE,
+            _ => state.size as usize,
+        };
+        requests.min(part_max.max(1))
     }
 
     /// Waits until `requests` fit into the window.
@@ -159,7 +169,8 @@ impl Window {
         state.granted += 1;
         state.outstanding += requests;
         let was_half_used = state.outstanding as f64 * 2.0 >= state.size;
-        WindowPermit { window: Some(self.clone()), requests, number, was_half_used }
+        let (outstanding, granted_at) = (state.outstanding, state.delay.is_some().then(Instant::now));
+        WindowPermit { window: Some(self.clone()), requests, number, was_half_used, outstanding, granted_at }
     }
 
     /// Grants permits to waiters, in order, while they fit. Wake-ups happen outside the lock, because a waiter that
@@ -196,8 +207,33 @@ impl WindowPermit {
                 state.size = (state.size / 2.0).max(settings.min as f64);
                 state.decrease_seq = state.granted;
             }
-        } else if self.was_half_used && outcomes.iter().all(Result::is_ok) {
-            state.size = (state.size + self.requests as f64 / state.size).min(settings.max as f64);
+        } else if outcomes.iter().all(Result::is_ok) {
+            let WindowState { size, delay, granted, decrease_seq, .. } = &mut *state;
+            let grown = match (delay, self.granted_at) {
+                (Some(delay), Some(granted_at)) => {
+                    let is_after_loss = self.number >= *decrease_seq;
+                    let adjusted = delay.adjust(*size, self.round_trip(window, granted_at, is_after_loss));
+                    if adjusted.is_late {
+                        *decrease_seq = *granted;
+                    }
+                    adjusted.size
+                }
+                _ if self.was_half_used => *size + self.requests as f64 / *size,
+                _ => *size,
+            };
+            *size = grown.clamp(settings.min as f64, settings.max as f64);
+        }
+    }
+
+    fn round_trip(&self, window: &Window, granted_at: Instant, is_after_loss: bool) -> RoundTrip {
+        let now = Instant::now();
+        RoundTrip {
+            at: now - window.started,
+            took: now - granted_at,
+            requests: self.requests,
+            outstanding: self.outstanding,
+            was_half_used: self.was_half_used,
+            is_after_loss,
         }
     }
 
@@ -217,58 +253,11 @@ impl Drop for WindowPermit {
     }
 }
 
-/// A destination whose requests wait for a window that it shares with others.
-pub struct WindowedDestination {
-    inner: Arc<dyn Destination>,
-    window: Arc<Window>,
-}
-
-impl WindowedDestination {
-    /// Puts `window` in front of `inner`.
-    pub fn new(inner: Arc<dyn Destination>, window: Arc<Window>) -> WindowedDestination {
-        WindowedDestination { inner, window }
-    }
-
-    async fn send_part(&self, batch: Batch) -> Outcomes {
-        match self.window.acquire(batch.len()).await {
-            Ok(permit) => {
-                let outcomes = self.inner.send(batch).await;
-                permit.adjust_window(&outcomes);
-                outcomes
-            }
-            Err(failure) => vec![Err(failure); batch.len()],
-        }
-    }
-}
-
-impl Destination for WindowedDestination {
-    fn send(&self, mut batch: Batch) -> BoxFuture<'_, Outcomes> {
-        Box::pin(async move {
-            let mut outcomes = Outcomes::with_capacity(batch.len());
-            if batch.is_empty() {
-                return outcomes;
-            }
-            loop {
-                let part_max = self.window.statistics().size.max(1);
-                let rest: Vec<Request<Bytes>> = batch.split_off(part_max.min(batch.len()));
-                outcomes.extend(self.send_part(batch).await);
-                if rest.is_empty() {
-                    return outcomes;
-                }
-                batch = rest;
-            }
-        })
-    }
-
-    fn address(&self) -> &Address {
-        self.inner.address()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lookaside_protocol::{Operation, Reply};
+    use lookaside_protocol::{Operation, Reply, Request};
+    use lookaside_routing::{Address, Batch, BoxFuture, Destination, Outcomes};
     use tokio::sync::{mpsc, watch};
 
     fn gets(count: usize) -> Batch {

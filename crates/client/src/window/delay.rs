@@ -1,0 +1,210 @@
+//! Finds the size of a window by the delay of replies, before anything is lost: with TCP a lost reply is late, not lost.
+//!
+//! A reply takes a base time plus its part of a queue, which grows with the requests that are outstanding:
+//!
+//! ```text
+//!  round trip                    /
+//!     |                     /          slope: the time that the narrowest link needs for a reply
+//!     |                /  .
+//!     |           /  .    .
+//!     |      / .          .
+//!     | base              .
+//!     +-------------------|------------  outstanding requests
+//!                       window: where the round trip is TOLERANCE times the base
+//! ```
+//!
+//! * The base is the value at 0 of the line through the last round trips (least squares): requests of one page are sent
+//!   while few and while many others are outstanding. It is not their minimum: timers, schedulers and batches make most
+//!   round trips longer than the shortest one, without any queue. The lowest base of the last [`BASE_HORIZON_MS`] counts,
+//!   since other clients' queues raise it.
+//! * After each window of replies, the window moves towards `window * TOLERANCE * base / round trip + sqrt(window)`, as in
+//!   Netflix's gradient limits. The square root makes clients that share a link equal: the smaller one grows faster.
+//! * Once in each half of that time the window is a quarter of its size for a moment ([`DelayControl::is_probing`]), so
+//!   that there is a line although all other requests may see a full window.
+//! * A reply that takes ten times the base was lost and sent again. The window then has a share of what was outstanding,
+//!   and does not grow beyond it for a while: with a short queue replies are lost before the delay shows it.
+
+use std::time::Duration;
+
+/// The round trip that is aimed at, as a multiple of the base: the queue is then as long as what is under way.
+const TOLERANCE: f64 = 2.0;
+/// How far the window moves towards its aim in each round.
+const STEP: f64 = 0.3;
+/// In each round it shrinks to this share of its size at most.
+const SHRINK_MAX: f64 = 0.5;
+/// The base is the lowest of this time, in milliseconds, and up to half of it more.
+const BASE_HORIZON_MS: u64 = 10_000;
+/// Earlier round trips count this much less with each new one: the line is that of the last hundred.
+const DECAY: f64 = 0.99;
+/// Round trips before there is a line.
+const SAMPLES_MIN: f64 = 10.0;
+/// The line needs outstanding requests whose deviation is this share of their mean.
+const DEVIATION_MIN: f64 = 0.15;
+/// Round trips of more than this many bases were held up by a retransmission: they do not count for the line.
+const LATE: f64 = 10.0;
+/// After such a one the window has this share of what was outstanding then,
+const LATE_SHARE: f64 = 0.7;
+/// and does not grow beyond it for this many times as long as the late reply took.
+const CEILING_TIMES: u32 = 25;
+
+/// A reply to some requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RoundTrip {
+    /// Since the window was made.
+    pub(super) at: Duration,
+    pub(super) took: Duration,
+    /// The number of requests that were sent together.
+    pub(super) requests: usize,
+    /// All that were outstanding when they had been sent.
+    pub(super) outstanding: usize,
+    /// Whether that was at least half of the window.
+    pub(super) was_half_used: bool,
+    /// Whether they were sent after the last loss.
+    pub(super) is_after_loss: bool,
+}
+
+/// The state of the control.
+#[derive(Debug, Default)]
+pub(super) struct DelayControl {
+    line: Line,
+    base: LowestBase,
+    /// Round trips of the present round, in requests and in seconds for all of them.
+    round_requests: f64,
+    round_s: f64,
+    /// Replies until the end of the probe; 0 if there is none.
+    probe_replies: usize,
+    /// The largest size until a time; `None` if there was no late reply.
+    ceiling: Option<(f64, Duration)>,
+}
+
+/// What a round trip tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adjusted {
+    /// The new size.
+    pub(super) size: f64,
+    /// Whether it was lost on its way, and sent again by TCP.
+    pub(super) is_late: bool,
+}
+
+/// The sums of a least-squares line of seconds by outstanding requests.
+#[derive(Debug, Default)]
+struct Line {
+    count: f64,
+    outstanding: f64,
+    seconds: f64,
+    squares: f64,
+    products: f64,
+}
+
+/// The lowest base of the present half of the horizon and the one before, in seconds.
+#[derive(Debug, Default)]
+struct LowestBase {
+    halves: [LowestOfHalf; 2],
+    /// The number of the present half.
+    half: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct LowestOfHalf {
+    /// `None` if there was no round trip.
+    round_trip: Option<f64>,
+    /// `None` if there was no line.
+    base: Option<f64>,
+}
+
+impl DelayControl {
+    /// The size of a window of `size` after a round trip.
+    pub(super) fn adjust(&mut self, size: f64, round_trip: RoundTrip) -> Adjusted {
+        self.probe_replies = self.probe_replies.saturating_sub(round_trip.requests);
+        if self.base.advance(round_trip.at) && self.probe_replies == 0 {
+            self.probe_replies = (size / 2.0) as usize;
+        }
+        let seconds = round_trip.took.as_secs_f64();
+        if self.base.lowest().is_some_and(|base| seconds > LATE * base) {
+            return self.shrink_if_late(size, round_trip);
+        }
+        self.line.add(round_trip.outstanding as f64, seconds);
+        self.base.record(seconds, self.line.base());
+        let unchanged = Adjusted { size, is_late: false };
+        if !round_trip.was_half_used || self.is_probing() {
+            return unchanged;
+        }
+        self.round_requests += round_trip.requests as f64;
+        self.round_s += seconds * round_trip.requests as f64;
+        if self.round_requests < size {
+            return unchanged;
+        }
+        let mean_s = self.round_s / self.round_requests;
+        (self.round_requests, self.round_s) = (0.0, 0.0);
+        let gradient = self.base.lowest().map_or(1.0, |base| (TOLERANCE * base / mean_s).clamp(SHRINK_MAX, 1.0));
+        let aim = size * gradient + size.sqrt();
+        self.ceiling = self.ceiling.filter(|&(_, until)| round_trip.at < until);
+        let ceiling = self.ceiling.map_or(f64::MAX, |(ceiling, _)| ceiling.max(size));
+        Adjusted { size: (size + STEP * (aim - size)).min(ceiling), is_late: false }
+    }
+
+    fn shrink_if_late(&mut self, size: f64, round_trip: RoundTrip) -> Adjusted {
+        if !round_trip.is_after_loss {
+            return Adjusted { size, is_late: false };
+        }
+        (self.round_requests, self.round_s) = (0.0, 0.0);
+        let ceiling = (LATE_SHARE * round_trip.outstanding as f64).min(size);
+        self.ceiling = Some((ceiling, round_trip.at + CEILING_TIMES * round_trip.took));
+        Adjusted { size: ceiling, is_late: true }
+    }
+
+    /// Whether only a quarter of the window is to be used for a moment.
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe_replies > 0
+    }
+}
+
+impl Line {
+    fn add(&mut self, outstanding: f64, seconds: f64) {
+        let sums = [&mut self.count, &mut self.outstanding, &mut self.seconds, &mut self.squares, &mut self.products];
+        let new = [1.0, outstanding, seconds, outstanding * outstanding, outstanding * seconds];
+        for (sum, new) in sums.into_iter().zip(new) {
+            *sum = *sum * DECAY + new;
+        }
+    }
+
+    /// Seconds of a round trip if nothing else is outstanding; `None` if that cannot be known.
+    fn base(&self) -> Option<f64> {
+        let (mean, mean_s) = (self.outstanding / self.count, self.seconds / self.count);
+        let variance = self.squares / self.count - mean * mean;
+        if self.count < SAMPLES_MIN || variance < (DEVIATION_MIN * mean).powi(2) {
+            return None;
+        }
+        let slope = ((self.products / self.count - mean * mean_s) / variance).max(0.0);
+        // At one outstanding request, as there is none at none.
+        Some((mean_s - slope * (mean - 1.0)).max(0.0))
+    }
+}
+
+impl LowestBase {
+    /// Begins a new half of the horizon if it is time; returns whether it did.
+    fn advance(&mut self, at: Duration) -> bool {
+        let half = at.as_millis() as u64 / (BASE_HORIZON_MS / 2);
+        let is_new = half > self.half;
+        if is_new {
+            self.half = half;
+            self.halves = [LowestOfHalf::default(), self.halves[0]];
+        }
+        is_new
+    }
+
+    fn record(&mut self, round_trip: f64, base: Option<f64>) {
+        let lowest = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old.min(new)));
+        let half = &mut self.halves[0];
+        half.round_trip = lowest(half.round_trip, round_trip);
+        if let Some(base) = base {
+            half.base = lowest(half.base, base);
+        }
+    }
+
+    /// `None` before there is a line. No base is below the shortest round trip.
+    fn lowest(&self) -> Option<f64> {
+        let lowest = |of: fn(&LowestOfHalf) -> Option<f64>| self.halves.iter().filter_map(of).reduce(f64::min);
+        Some(lowest(|half| half.base)?.max(lowest(|half| half.round_trip)?))
+    }
+}
