@@ -349,6 +349,37 @@ def test_orderly_end_hands_over_at_once(region):
     region.finish()
 
 
+def test_one_without_shared_state_disturbs_neither_of_a_pair(region):
+    """It took the slot of PostgreSQL when the active one died, and the standby found that it had been confirmed."""
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    single = region.add("single", "--on-position-lost", "flush")
+    if region.database.kind == "postgres":
+        eventually(lambda: "another process reads the replication slot" in single.log(), "it names the reader")
+    writer.wait_for(0.3)
+    killed_at = time.monotonic()
+    active.kill()
+    region.wait_takeover(standby, killed_at)
+    writer.wait_for(0.5)
+    single.stop()
+    assert "lost" not in single.log(), single.log()
+    region.finish()
+    assert not region.losses()
+
+
+def test_standby_with_other_clusters_reports_both_lists(region):
+    active = region.add("a")
+    eventually(active.is_active, "it is active")
+    other = Member("b", region.url, region.clusters[:1], region.folder, *SHARED)
+    region.members.append(other)
+    eventually(lambda: "--cluster: one,two there, one here" in other.log(), "it has logged both")
+    assert stats(other.port)["shared_options_differ"] == "1" and stats(active.port)["shared_options_differ"] == "0"
+    active.kill()
+    eventually(lambda: "takes over with other options" in other.log(), "it says so again")
+    eventually(other.is_active, "it is active nevertheless")
+
+
 def test_third_one_waits_for_both(region):
     active, standby = region.add_pair()
     third = region.add("c")

@@ -7,7 +7,7 @@ mod active;
 
 use crate::{
     CommitLog, WallClock,
-    election::{Standby, StateLocation, Term},
+    election::{CurrentOptions, MemberOptions, Standby, StateLocation, Term},
     key_options::RowDatabase,
     observe::{metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
     options::Options,
@@ -22,7 +22,9 @@ use crate::{
 use active::Active;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_routing::Address;
+use lookaside_sync::Mutex;
 use std::{
+    collections::BTreeSet,
     fs::{self, File, TryLockError},
     io,
     path::Path,
@@ -100,8 +102,8 @@ impl DatabaseUrl {
         Some(database.rule_checker(network))
     }
 
-    /// The log; `term` is that of an invalidator with a standby.
-    fn log(&self, network: &Arc<dyn Network>, term: Option<&Arc<Term>>) -> Arc<dyn CommitLog> {
+    /// The log; `shared` is the name of the shared state and the term of an invalidator with a standby.
+    fn log(&self, network: &Arc<dyn Network>, shared: Option<(&str, &Arc<Term>)>) -> Arc<dyn CommitLog> {
         let wall_clock: WallClock = Arc::new(SystemTime::now);
         match self {
             DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
@@ -110,8 +112,8 @@ impl DatabaseUrl {
             }
             DatabaseUrl::Rows(RowDatabase::Postgres(server)) => {
                 let log = PostgresLog::new(server.clone(), network.clone(), wall_clock);
-                Arc::new(match term.cloned() {
-                    Some(term) => log.with_shared_slot(Arc::new(move || term.is_certain())),
+                Arc::new(match shared.map(|(name, term)| (name, term.clone())) {
+                    Some((name, term)) => log.with_shared_slot(name, Arc::new(move || term.is_certain())),
                     None => log,
                 })
             }
@@ -205,12 +207,13 @@ async fn serve(
     let metrics = options.metrics_address.as_deref();
     let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
     let mut background = JoinSet::new();
-    watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
+    watch_rules(options, &database, &network, rules_text, row_rules.clone(), &mut background).await?;
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     let standby = state.map(|state| {
         statistics.election.enable();
         let store = state.store(network.clone(), &options.shared_state_name);
         Standby::new(store, holder_name(), statistics.election.clone(), || fastrand::u64(..))
+            .with_options(member_options(options, &database, &row_rules))
     });
     tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
     let daemon = Daemon { options, database, network, routers, statistics };
@@ -283,6 +286,23 @@ async fn run_active(
         () = hold => {}
     }
     Some(Ok(()))
+}
+
+/// The options that the other invalidators with the same shared state should have.
+fn member_options(options: &Options, database: &DatabaseUrl, row_rules: &Arc<RowRules>) -> CurrentOptions {
+    let clusters: BTreeSet<String> = options.clusters.iter().map(|cluster| cluster.name.clone()).collect();
+    let slot = database.needs_spool().then(|| options.slot.clone());
+    // The digest of these rules: they are loaded again rarely, and the record is renewed every second.
+    let digest = Mutex::new((row_rules.version(), row_rules.current().digest()));
+    let row_rules = row_rules.clone();
+    Arc::new(move || {
+        let mut digest = digest.lock();
+        let version = row_rules.version();
+        if digest.0 != version {
+            *digest = (version, row_rules.current().digest());
+        }
+        MemberOptions { clusters: clusters.clone(), rules: digest.1.clone(), slot: slot.clone() }
+    })
 }
 
 /// The name by which operators know this process.

@@ -7,7 +7,7 @@ use crate::{
     observe::{source_lag, stats::Statistics},
     options::Options,
     pipeline::{
-        Pipeline, PipelineError,
+        OnPositionLost, Pipeline, PipelineError,
         delivery::connect_routers,
         positions::{PositionFile, PositionStore},
     },
@@ -34,14 +34,15 @@ impl Active {
     pub fn start(daemon: &Daemon<'_>, term: Option<&Arc<Term>>) -> Result<Active, String> {
         let Daemon { options, database, network, statistics, .. } = daemon;
         let mut background = JoinSet::new();
+        let shared = term.map(|term| (options.shared_state_name.as_str(), term));
         let spool = match database.needs_spool() {
-            true => Some(open_spool(options, database.log(network, term), term, statistics, &mut background)?),
+            true => Some(open_spool(options, database.log(network, shared), term, statistics, &mut background)?),
             false => None,
         };
         let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
             match &spool {
                 Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
-                None => database.log(network, term),
+                None => database.log(network, shared),
             }
         };
         let (request_shutdown, shutdown) = watch::channel(false);
@@ -155,8 +156,13 @@ fn open_spool(
     let saved = saved.into_iter();
     let saved = saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
     let pipeline = options.pipeline();
-    let writer =
-        SpoolWriter { spool: spool.clone(), start: pipeline.start, saved, read_keys_max: pipeline.read_keys_max };
+    let writer = SpoolWriter {
+        spool: spool.clone(),
+        start: pipeline.start,
+        saved,
+        stops_at_loss: pipeline.on_position_lost == OnPositionLost::Stop,
+        read_keys_max: pipeline.read_keys_max,
+    };
     background.spawn(async move { match writer.run().await {} });
     Ok(spool)
 }

@@ -1,6 +1,7 @@
 //! The record that the invalidators of a database share, and the interface of what stores it.
 
-use crate::{Position, pipeline::positions::SavedPosition};
+use super::member_options::MemberOptions;
+use crate::{Position, pipeline::positions::SavedPosition, source::SHARED_STATE_TABLE};
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -9,7 +10,7 @@ use std::{
 };
 
 /// The table that has the record.
-pub const TABLE: &str = "lookaside_invalidator";
+pub const TABLE: &str = SHARED_STATE_TABLE;
 /// How long one access to the record may take.
 pub(super) const ACCESS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The version of the state's format.
@@ -45,6 +46,8 @@ pub struct SharedState {
     pub losses: u64,
     /// PostgreSQL: whether an invalidator was about to create the slot. Means nothing once there is a position.
     pub is_starting: bool,
+    /// The options of the invalidator that wrote it; `None` if it was of a version without them.
+    pub options: Option<MemberOptions>,
 }
 
 /// Why the record could not be read or replaced. Whether it was replaced is unknown.
@@ -76,6 +79,8 @@ struct StateText {
     clusters: BTreeMap<String, PositionText>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     lost: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    options: Option<MemberOptions>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -97,6 +102,7 @@ impl SharedState {
             starting: self.is_starting,
             clusters: clusters.collect(),
             lost: self.lost.clone(),
+            options: self.options.clone(),
         };
         serde_json::to_string(&text).expect("text and numbers can be written as JSON")
     }
@@ -123,6 +129,7 @@ impl SharedState {
             lost: text.lost,
             losses: text.losses,
             is_starting: text.starting,
+            options: text.options,
         })
     }
 }
@@ -135,7 +142,9 @@ mod tests {
     fn state_is_read_as_it_is_written() {
         let saved = SavedPosition { log_identity: "mysql:1\"'\\".into(), position: Position("a:1-5".into()) };
         let positions = [("one".to_owned(), saved)].into();
-        let state = SharedState { positions, lost: ["one".to_owned()].into(), losses: 2, is_starting: true };
+        let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
+        let (lost, options) = (["one".to_owned()].into(), Some(options));
+        let state = SharedState { positions, lost, losses: 2, is_starting: true, options };
         assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
     }
 

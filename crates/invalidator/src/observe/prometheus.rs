@@ -71,6 +71,9 @@ fn write_election(election: &ElectionStatistics, out: &mut Exposition) {
     out.sample(&[], election.takeovers.value());
     out.family("shared_state_failures_total", Counter, "Failures to read or renew the shared state.");
     out.sample(&[], election.failures.value());
+    let help = "1 if this is a standby and the active invalidator has other clusters, rules or another slot.";
+    out.family("shared_options_differ", Gauge, help);
+    out.sample(&[], u8::from(election.options_differ()));
 }
 
 fn write_states(statistics: &Statistics, out: &mut Exposition) {

@@ -125,6 +125,11 @@ impl CommitLog for SpooledLog {
         }
     }
 
+    /// Those of the writer are.
+    fn is_logged(&self, error: &SourceError) -> bool {
+        self.reported.lock().as_ref() == Some(error)
+    }
+
     fn release(&self, position: &Position) {
         self.spool.hold(&self.cluster, SpoolPosition::parse(position));
     }

@@ -50,6 +50,8 @@ pub struct SpoolWriter {
     pub start: Start,
     /// The saved positions of the clusters: a spool that is missing begins at the oldest.
     pub saved: Vec<SavedStart>,
+    /// Whether every cluster stops when its position is lost. Then a slot of which nothing is known is left as it is.
+    pub stops_at_loss: bool,
     /// About the most keys of one read; each read costs one call of the gate.
     pub read_keys_max: usize,
 }
@@ -58,10 +60,10 @@ impl SpoolWriter {
     /// Reads and writes for as long as it is polled. May be dropped at any moment.
     pub async fn run(self) -> Infallible {
         let mut delay = RETRY_DELAY_MIN;
-        let mut throttle = log_throttle();
+        let (mut throttle, mut start_throttle) = (log_throttle(), log_throttle());
         loop {
             let before = self.spool.log_identity().map(|_| self.spool.end());
-            let Err(error) = self.read_log().await;
+            let Err(error) = self.read_log(&mut start_throttle).await;
             if before != self.spool.log_identity().map(|_| self.spool.end()) {
                 delay = RETRY_DELAY_MIN;
             }
@@ -74,7 +76,7 @@ impl SpoolWriter {
     }
 
     /// Reads from one source until it fails, or the spool does.
-    async fn read_log(&self) -> Result<Infallible, SourceError> {
+    async fn read_log(&self, start_throttle: &mut LogThrottle<Instant>) -> Result<Infallible, SourceError> {
         let log = self.spool.log.clone();
         let actual = log.identity().await?;
         match self.spool.log_identity() {
@@ -97,7 +99,9 @@ impl SpoolWriter {
                 opened => opened?,
             },
         };
-        tracing::info!(log = actual, position = opened.position.0, "reading the commit log into the spool");
+        if start_throttle.allow(Instant::now()).is_some() {
+            tracing::info!(log = actual, position = opened.position.0, "reading the commit log into the spool");
+        }
         self.spool.set_failure(None);
         self.copy(opened).await
     }
@@ -178,6 +182,9 @@ impl SpoolWriter {
         if self.start == Start::Now && !self.is_starting() {
             if let Some(position) = log.remembered_position().await? {
                 tracing::error!(position = position.0, "the database remembers a reader of this name: {STATE_GONE}");
+                if self.stops_at_loss {
+                    return Err(SourceError::PositionLost { position, why: STATE_GONE.into() });
+                }
                 return self.write_segment(log_identity, SpoolPosition::new(0, &position), true).await;
             }
             self.begin_start().await?;
@@ -273,6 +280,8 @@ fn log_failure(error: &SourceError, throttle: &mut LogThrottle<Instant>) {
         return;
     }
     match error {
+        // Every cluster reports it, and stops.
+        SourceError::PositionLost { .. } => {}
         SourceError::SpoolFailed { .. } => tracing::error!(%error, "no cluster gets deletes; retrying"),
         _ => tracing::warn!(%error, "reading the commit log failed; retrying"),
     }

@@ -6,7 +6,7 @@
 //! connection.rs -> replication_stream.rs -> log_stream.rs -> pgoutput.rs -> assembler.rs -> commits
 //!
 //! tls.rs, setup.rs     login, the SQL that prepares a database
-//! slot.rs              settings of the server, the replication slot
+//! slot.rs, slot_reader.rs   settings of the server, the replication slot, who reads that
 //! gate.rs              waits until readers see what was read
 //! transactions.rs      logs which transactions a start waits for
 //! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
@@ -44,6 +44,7 @@ mod row_tables;
 mod rule_check;
 mod setup;
 mod slot;
+mod slot_reader;
 mod standby;
 mod timeline;
 mod tls;
@@ -56,6 +57,7 @@ use lsn::{LogPosition, lsn_of};
 pub use options::PostgresOptions;
 pub use rule_check::check_rules;
 pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
+pub use slot_reader::IsActive;
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
@@ -68,6 +70,7 @@ use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
 use replication_stream::{LogMessage, ReplicationStream};
 use slot::Server;
+use slot_reader::SharedSlot;
 use std::{
     collections::BTreeSet,
     sync::{
@@ -89,12 +92,9 @@ pub struct PostgresLog {
     /// The server need not keep its log before this.
     released: Arc<AtomicU64>,
     /// `None` if no other invalidator may use the slot.
-    shared_slot: Option<SlotOwner>,
+    shared_slot: Option<SharedSlot>,
     coverage: Arc<Mutex<Coverage>>,
 }
-
-/// Whether this invalidator is certain to be the active one of those that share the slot.
-pub type SlotOwner = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
@@ -105,10 +105,12 @@ impl PostgresLog {
     }
 
     /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the slot
-    /// is confirmed by [`CommitLog::release`] alone, and the session of a reader that hangs is ended while `is_owner`
-    /// returns true.
-    pub fn with_shared_slot(self, is_owner: SlotOwner) -> PostgresLog {
-        PostgresLog { shared_slot: Some(is_owner), ..self }
+    /// is confirmed by [`CommitLog::release`] alone, and the session of one that hangs is ended while `is_active` returns
+    /// true. Those that share the slot have the same `name`.
+    pub fn with_shared_slot(mut self, name: &str, is_active: IsActive) -> PostgresLog {
+        let shared = SharedSlot::new(name, is_active);
+        self.options.application_name = shared.application_name(fastrand::u64(..));
+        PostgresLog { shared_slot: Some(shared), ..self }
     }
 }
 
@@ -147,7 +149,8 @@ impl CommitLog for PostgresLog {
     fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-            Ok(slot::remembered_position(&mut connection, &self.options).await?.map(Lsn::position))
+            let shared = self.shared_slot.as_ref();
+            Ok(slot::remembered_position(&mut connection, &self.options, shared).await?.map(Lsn::position))
         })
     }
 
@@ -167,7 +170,7 @@ pub struct PostgresSource {
     wall_clock: WallClock,
     server: Server,
     released: Arc<AtomicU64>,
-    shared_slot: Option<SlotOwner>,
+    shared_slot: Option<SharedSlot>,
     catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
@@ -197,7 +200,8 @@ impl PostgresSource {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
-        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start).await?;
+        let shared = shared_slot.as_ref();
+        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, shared, start).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
@@ -259,11 +263,12 @@ impl PostgresSource {
             let stream = match ReplicationStream::start(connection, &command).await {
                 Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
                     let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-                    let is_owner = self.shared_slot.as_ref().is_some_and(|is_owner| is_owner());
-                    if slot::end_earlier_session(&mut queries, &self.options, is_owner).await? {
+                    let shared = self.shared_slot.as_ref();
+                    if slot_reader::end_earlier_session(&mut queries, &self.options, shared).await? {
                         let slot = &self.options.slot;
                         tracing::info!(slot, "ended an earlier session, which held the slot");
                     }
+                    slot_reader::check(&mut queries, &self.options, shared).await?;
                     return Err(error.into());
                 }
                 started => started?,

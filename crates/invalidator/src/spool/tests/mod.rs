@@ -209,7 +209,8 @@ fn start(
     let spool = Spool::recover(files, handle, bytes_max, CLUSTERS, statistics).expect("it is read");
     let saved = saved.iter().flatten().cloned();
     let saved = saved.map(|position| SavedStart { log_identity: "log".into(), position }).collect();
-    let writer = SpoolWriter { spool: spool.clone(), start: Start::Now, saved, read_keys_max: 10 };
+    let writer =
+        SpoolWriter { spool: spool.clone(), start: Start::Now, saved, stops_at_loss: false, read_keys_max: 10 };
     (spool, tokio::spawn(async move { match writer.run().await {} }))
 }
 

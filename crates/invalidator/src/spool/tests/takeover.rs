@@ -44,8 +44,13 @@ impl Invalidators {
         fixture.spool = Spool::cache(files, log, fixture.bytes_max, CLUSTERS, statistics, self.marks.clone());
         let saved = fixture.saved.iter().flatten();
         let saved = saved.map(|position| SavedStart { log_identity: "log".into(), position: position.clone() });
-        let writer =
-            SpoolWriter { spool: fixture.spool.clone(), start: Start::Now, saved: saved.collect(), read_keys_max: 4 };
+        let writer = SpoolWriter {
+            spool: fixture.spool.clone(),
+            start: Start::Now,
+            saved: saved.collect(),
+            stops_at_loss: false,
+            read_keys_max: 4,
+        };
         fixture.writer = tokio::spawn(async move { match writer.run().await {} });
     }
 
