@@ -172,6 +172,8 @@ async fn flush_uses_a_router_that_accepts_it() {
     );
     let why = delivery_through(&[&router("refuses")]).flush().await.expect_err("it refuses");
     assert_eq!(why, "router refuses: flush_all: disabled");
+    let why = delivery_through(&[&router("no-flush")]).flush().await.expect_err("it has no --enable-flush-cmd");
+    assert!(why.contains("router no-flush refuses") && why.contains("with --enable-flush-cmd"), "{why}");
     let why = delivery_through(&[&router("silent")]).flush().await.expect_err("it never replies");
     assert!(why.contains("no reply within"), "{why}");
 }
@@ -199,6 +201,7 @@ impl Network for FlushNetwork {
             let reply: &[u8] = match &*address.0 {
                 "unreachable" => return Err(io::ErrorKind::ConnectionRefused.into()),
                 "refuses" => b"SERVER_ERROR disabled\r\n",
+                "no-flush" => b"SERVER_ERROR Command not supported\r\n",
                 "accepts" => b"OK\r\n",
                 _ => b"",
             };

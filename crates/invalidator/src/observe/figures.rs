@@ -84,6 +84,7 @@ pub(super) const COUNTERS: &[Figure] = &[
     figure("start_gates_opened", None, "start_gates_opened_total", |c| c.start_gates_opened.value(), "How often a router was notified that it may serve."),
     figure("source_failures", Some("source_failures"), "source_failures_total", |c| c.source_failures.value(), "Failures to read the commit log."),
     figure("positions_lost", Some("positions_lost"), "positions_lost_total", |c| c.positions_lost.value(), "How often the log no longer reached back to the position."),
+    figure("flush_failures", Some("flush_failures"), "flush_failures_total", |c| c.flush_failures.value(), "How often no router of the cluster flushed it after a lost position; retried."),
     figure("save_failures", Some("save_failures"), "save_failures_total", |c| c.save_failures.value(), "Failures to save a position."),
 ];
 

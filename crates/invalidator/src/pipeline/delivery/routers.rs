@@ -37,6 +37,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest reply to a flush.
 const FLUSH_LIMITS: text::Limits = text::Limits { value_bytes_max: 0, line_bytes_max: 1024 };
 
+/// In the reply of a router that flushes nothing.
+const FLUSH_DISABLED: &str = "Command not supported";
+
 /// How long a router may leave a batch unanswered until another one gets it too, unless an option says otherwise.
 pub const HEDGE_DELAY: Duration = Duration::from_millis(200);
 
@@ -184,6 +187,12 @@ impl Delivery for RouterDelivery {
                 let router = self.routers[at].address();
                 match self.flush_through(router).await {
                     Ok(()) => return Ok(()),
+                    Err(CommandError::Refused(why)) if why.contains(FLUSH_DISABLED) => {
+                        refusal = format!(
+                            "router {router} refuses flush_all ({why}): start the routers of the cluster with \
+                             --enable-flush-cmd"
+                        );
+                    }
                     Err(why) => refusal = format!("router {router}: flush_all: {why}"),
                 }
             }
