@@ -40,7 +40,8 @@ commits for which a rule demands a flush of the cluster are counted. MariaDB, My
 what a PostgreSQL slot has confirmed cannot be read again.
 
 Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
-from which to continue on standard error; 2 usage error.";
+from which to continue on standard error; 1 also if the log begins later than --since or ends before --from,
+with the place on standard error (in the first case what the log has was sent); 2 usage error.";
 
 /// The options of `replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -144,6 +145,17 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
     })?;
     print_summary(options, &summary, &row_rules.statistics, begun.elapsed());
     warn_of_inexpressible(&summary, &row_rules.statistics);
+    if summary.begins_late {
+        let begin = summary.log_begins_at.map_or_else(
+            || "the log has no commits any more".to_owned(),
+            |at| format!("the log begins at {}", time::format(at)),
+        );
+        bail!(
+            "{begin}, and --since is earlier: commits of before may have been removed from it, and their deletes were not \
+             sent. The others were{}. If the cluster's caches are in doubt, flush it (flush_all)",
+            if options.dry_run { " counted" } else { "" }
+        );
+    }
     Ok(())
 }
 
@@ -211,6 +223,8 @@ fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, statistics: &
         "flushes_skipped": summary.flushes_skipped,
         "row_changes_inexpressible": statistics.inexpressible.value(),
         "position": summary.position.as_ref().map(|position| &position.0),
+        "log_begins_at": summary.log_begins_at.map(time::format),
+        "begins_late": summary.begins_late,
         "seconds": took.as_secs_f64(),
     });
     println!("{summary}");

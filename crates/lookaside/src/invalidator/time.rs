@@ -16,6 +16,24 @@ pub fn parse(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     })
 }
 
+/// `2026-11-22T19:00:00Z`.
+pub fn format(at: SystemTime) -> String {
+    let since_s = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (mut days, of_day_s) = (since_s / DAY_S, since_s % DAY_S);
+    let (mut year, mut month) = (1970, 1);
+    let days_of_year = |year| if is_leap(year) { 366 } else { 365 };
+    while days >= days_of_year(year) {
+        days -= days_of_year(year);
+        year += 1;
+    }
+    while days >= days_of(year, month) {
+        days -= days_of(year, month);
+        month += 1;
+    }
+    let (hour, minute, second) = (of_day_s / 3_600, of_day_s / 60 % 60, of_day_s % 60);
+    format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", days + 1)
+}
+
 fn parse_duration(text: &str) -> Option<Duration> {
     let unit_s = match text.as_bytes().last()? {
         b's' => 1,
@@ -96,6 +114,14 @@ mod tests {
             ("1d", 913_600),
         ] {
             assert_eq!(unix_s(text), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_parsed() {
+        for text in ["1970-01-01T00:00:00Z", "2000-02-29T12:34:56Z", "2026-11-22T19:00:00Z", "2027-12-31T23:59:59Z"] {
+            let at = parse(text, UNIX_EPOCH).expect("a time");
+            assert_eq!(format(at), text);
         }
     }
 
