@@ -82,7 +82,7 @@ def test_the_start_is_refused_with_the_statements_that_mend_it(postgres, users, 
         assert statement in refused.stderr and statement in checked.stdout, refused.stderr + checked.stdout
         users.execute(statement)
     good = operate("check-rules", "--rules", rules, "--database", postgres.url)
-    assert good.returncode == 0 and "1 rules fit" in good.stdout, good.stdout
+    assert good.returncode == 0 and "1 rule fit" in good.stdout, good.stdout
     other = operate("check-rules", "--rules", rules, "--database", postgres.url, "--publication", "other")
     assert other.returncode == 1 and "does not exist" in other.stdout, other.stdout
     daemon = Invalidator(postgres.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
@@ -150,3 +150,17 @@ def test_what_the_reader_of_the_log_ignores_is_counted(invalidator, users, route
     for name in names:
         assert f"lookaside_invalidator_spool_{name}_total 1" in metrics
     deleted(router, ["good", "user:1", "users"])
+
+
+def test_setup_changes_nothing_for_rules_that_do_not_fit(postgres, users, rules):
+    """It gave a table REPLICA IDENTITY FULL for a mistyped column, printed "is set up", and ended with success."""
+    rules.write_text(RULE.replace("{email}", "{mail}"))
+    done = operate("setup", "--rules", rules, "--database", postgres.url)
+    assert done.returncode == 1 and f"{rules}:3: table public.users" in done.stderr and "mail" in done.stderr, done
+    assert "nothing was changed" in done.stderr and done.stdout == "", done
+    identity = "SELECT relreplident::text FROM pg_class WHERE relname = 'users'"
+    assert users.execute(identity).fetchone() == ("d",)
+    assert users.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+    rules.write_text(RULE)
+    assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
+    assert users.execute(identity).fetchone() == ("f",)

@@ -1,5 +1,6 @@
 //! `lookaside invalidator check-rules`: compares a rule file with the live schema.
 
+use super::{count_rules, describe_problem};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
@@ -46,20 +47,21 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
     if options.json {
         let problem = |problem: &RuleProblem| {
             let table = problem.table.as_ref().map(ToString::to_string);
-            json!({ "table": table, "kind": problem.kind.as_str(), "why": problem.why })
+            let line = problem.table.as_ref().and_then(|table| rules.line(table));
+            json!({ "table": table, "line": line, "kind": problem.kind.as_str(), "why": problem.why })
         };
         let problems: Vec<_> = problems.iter().map(problem).collect();
         let report = json!({ "good": faults == 0, "rules": rules.iter().count(), "problems": problems });
         writeln!(out, "{report}")?;
     } else {
         for problem in &problems {
-            let word = if problem.kind == ProblemKind::Warning { "warning: " } else { "" };
-            writeln!(out, "{file}: {word}{problem}")?;
+            writeln!(out, "{}", describe_problem(&options.rules, &rules, problem))?;
         }
     }
     match faults {
         0 if options.json => Ok(()),
-        0 => Ok(writeln!(out, "{file}: {} rules fit the database", rules.iter().count())?),
+        0 => Ok(writeln!(out, "{file}: {} fit the database", count_rules(&rules))?),
+        1 => bail!("{file}: 1 problem of the rules with the database"),
         _ => bail!("{file}: {faults} problems of the rules with the database"),
     }
 }
