@@ -262,10 +262,10 @@ async fn a_mark_that_is_stored_already_is_not_confirmed_to_one_that_was_replaced
     let standby = |name: &str| Standby::new(table.store(), name.into(), statistics.election.clone(), random);
     let one = standby("one").wait_until_active().await;
     let marks = SharedMarks(one.clone());
-    let loss = SpoolMarksState { losses: 1, is_starting: false };
+    let loss = SpoolMarksState { losses: 1, loss_reason: "scripted".into(), is_starting: false };
     tokio::select! {
         () = one.hold() => panic!("it is active"),
-        saved = marks.save(loss) => saved.expect("it is stored"),
+        saved = marks.save(loss.clone()) => saved.expect("it is stored"),
     }
     let _two = standby("two").wait_until_active().await;
     let ((), saved) = tokio::join!(one.hold(), marks.save(loss));

@@ -44,6 +44,8 @@ pub struct SharedState {
     pub lost: BTreeSet<String>,
     /// PostgreSQL: how many losses of the slot's position were met.
     pub losses: u64,
+    /// PostgreSQL: why the last of them happened; empty if none has.
+    pub loss_reason: String,
     /// PostgreSQL: whether an invalidator was about to create the slot. Means nothing once there is a position.
     pub is_starting: bool,
     /// The options of the invalidator that wrote it; `None` if it was of a version without them.
@@ -74,6 +76,8 @@ struct StateText {
     format: u32,
     #[serde(default)]
     losses: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    loss_reason: String,
     #[serde(default)]
     starting: bool,
     clusters: BTreeMap<String, PositionText>,
@@ -99,6 +103,7 @@ impl SharedState {
         let text = StateText {
             format: FORMAT,
             losses: self.losses,
+            loss_reason: self.loss_reason.clone(),
             starting: self.is_starting,
             clusters: clusters.collect(),
             lost: self.lost.clone(),
@@ -128,6 +133,7 @@ impl SharedState {
             positions: positions.collect(),
             lost: text.lost,
             losses: text.losses,
+            loss_reason: text.loss_reason,
             is_starting: text.starting,
             options: text.options,
         })
@@ -144,7 +150,7 @@ mod tests {
         let positions = [("one".to_owned(), saved)].into();
         let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
         let (lost, options) = (["one".to_owned()].into(), Some(options));
-        let state = SharedState { positions, lost, losses: 2, is_starting: true, options };
+        let state = SharedState { positions, lost, losses: 2, loss_reason: "why".into(), is_starting: true, options };
         assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
     }
 

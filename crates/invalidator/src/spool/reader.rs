@@ -66,7 +66,7 @@ impl SpooledLog {
                 (from, located)
             }
             // Deletes are lost for every cluster without a position: it begins where it finds the loss, once.
-            Start::Now if oldest.base.is_origin && oldest.base.is_orphan && !has_begun => {
+            Start::Now if oldest.base.is_origin && oldest.base.loss.is_some() && !has_begun => {
                 (oldest.base.position.clone(), Some(oldest))
             }
             Start::Now => (segments.end.clone(), segments.list.back()),
