@@ -164,3 +164,31 @@ def test_setup_changes_nothing_for_rules_that_do_not_fit(postgres, users, rules)
     rules.write_text(RULE)
     assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
     assert users.execute(identity).fetchone() == ("f",)
+
+
+def test_a_table_that_is_not_published_does_not_keep_the_invalidator_from_starting_again(
+    postgres, users, rules, router, tmp_path
+):
+    """A start was refused, systemd tried for ever, and no table had deletes. A running one only logs that."""
+    users.execute("CREATE TABLE posts (id int PRIMARY KEY)")
+    rules.write_text(RULE + '[[rule]]\ntable = "public.posts"\nkeys = ["post:{id}"]\n')
+    assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
+    daemon = Invalidator(postgres.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    try:
+        users.execute("INSERT INTO posts VALUES (1)")
+        deleted(router, ["post:1"])
+        assert stats(daemon.port)["rules_uncovered"] == "0"
+        daemon.stop()
+        users.execute("ALTER PUBLICATION lookaside DROP TABLE posts")
+        daemon.start()
+        daemon.wait_running(1)
+        assert 'ADD TABLE "public"."posts"' in daemon.log()
+        eventually(lambda: stats(daemon.port)["rules_uncovered"] == "1", "it is counted")
+        users.execute("INSERT INTO users VALUES (1, 'a')")
+        deleted(router, ["user:1", "user_by_email:a", "users"])
+        assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
+        eventually(lambda: stats(daemon.port)["rules_uncovered"] == "0", "it is covered again")
+        users.execute("INSERT INTO posts VALUES (2)")
+        deleted(router, ["post:2"])
+    finally:
+        daemon.stop()

@@ -9,9 +9,10 @@ use crate::{
     CommitLog, WallClock,
     election::{CurrentOptions, MemberOptions, Standby, StateLocation, Term},
     key_options::RowDatabase,
-    observe::{metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
-    options::Options,
-    rule_file::{RuleChecker, RuleFile},
+    observe::{log_throttle, metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
+    options::{Cluster, Options},
+    pipeline::positions::PositionFile,
+    rule_file::{RuleCheck, RuleChecker, RuleFile},
     rules::RowRules,
     source::{
         mysql::MysqlLog,
@@ -20,7 +21,7 @@ use crate::{
     },
 };
 use active::Active;
-use lookaside_client::{LoginNetwork, Network, TcpNetwork};
+use lookaside_client::{LoginNetwork, Network, RefusalHandler, TcpNetwork};
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::{
@@ -35,6 +36,7 @@ use std::{
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
+    time::Instant,
 };
 
 /// The exit code for an invalid command line.
@@ -145,10 +147,18 @@ async fn watch_rules(
         });
         return Ok(());
     };
-    options.keys.check_rules(&check, &row_rules.current()).await?;
+    let strictness = if has_run_before(options) { RuleCheck::FitOnly } else { RuleCheck::Full };
+    options.keys.check_rules(&check, &row_rules.current(), strictness).await?;
     row_rules.statistics.loads.add(1);
     background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
     Ok(())
+}
+
+/// Whether this is no first start, as far as is known: with a standby, positions are elsewhere.
+fn has_run_before(options: &Options) -> bool {
+    let has_position =
+        |cluster: &Cluster| !matches!(PositionFile::new(&options.state_dir, &cluster.name).read(), Ok(None));
+    options.shared_state.is_some() || options.clusters.iter().any(has_position)
 }
 
 /// What an active invalidator is made of.
@@ -198,7 +208,10 @@ async fn serve(
         .map_err(|why| format!("cannot listen on {}: {why}; --listen HOST:PORT chooses another", options.listen))?;
     let routers = match &options.router_login {
         Some(file) => {
-            Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| format!("--router-login: {why}"))?)
+            let routers = LoginNetwork::new(network.clone(), file, None);
+            Arc::new(
+                routers.map_err(|why| format!("--router-login: {why}"))?.with_refusal_handler(log_refused_logins()),
+            )
         }
         None => network.clone(),
     };
@@ -223,6 +236,19 @@ async fn serve(
         Some(Err(why)) = background.join_next() => Err(background_panicked(&why)),
         ended = run_roles(&daemon, standby.as_ref(), &mut signals) => ended,
     }
+}
+
+/// Logs which router refuses the login, and why: pipelines know only that there is no connection.
+fn log_refused_logins() -> RefusalHandler {
+    let throttle = Mutex::new(log_throttle());
+    Arc::new(move |router, why| {
+        if throttle.lock().allow(Instant::now()).is_some() {
+            tracing::error!(
+                %router, %why,
+                "the login at a router failed; correct the file of --router-login, or the users of the router (-Y)"
+            );
+        }
+    })
 }
 
 fn background_panicked(why: &tokio::task::JoinError) -> String {

@@ -11,6 +11,7 @@ use crate::{
         delivery::connect_routers,
         positions::{PositionFile, PositionStore},
     },
+    rules::Otherwise,
     source::sqlite::{PRUNE_EVERY, prune},
     spool::{SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
 };
@@ -97,6 +98,8 @@ fn build_pipeline(daemon: &Daemon<'_>, index: usize, log: Arc<dyn CommitLog>, te
     let cluster = &options.clusters[index];
     let wall_clock: WallClock = Arc::new(SystemTime::now);
     let file = PositionFile::new(&options.state_dir, &cluster.name);
+    let needs_flush = options.on_position_lost == OnPositionLost::Flush
+        || statistics.row_rules.current().iter().any(|rule| rule.otherwise != Otherwise::Count);
     let positions: Arc<dyn PositionStore> = match term {
         Some(term) => Arc::new(SharedPositions::new(term.clone(), &cluster.name, file)),
         None => Arc::new(file),
@@ -111,7 +114,8 @@ fn build_pipeline(daemon: &Daemon<'_>, index: usize, log: Arc<dyn CommitLog>, te
                 &statistics.clusters()[index],
                 fastrand::u64(..),
             )
-            .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
+            .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
+            .with_flush_check(needs_flush),
         ),
         positions,
         statistics: statistics.clone(),
@@ -154,7 +158,11 @@ fn open_spool(
         }
     };
     let saved = saved.into_iter();
-    let saved = saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
+    let saved: Vec<SavedStart> =
+        saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
+    if term.is_none() {
+        spool.discard_if_passed(&saved).map_err(|why| format!("the spool in --state-dir: {why}"))?;
+    }
     let pipeline = options.pipeline();
     let writer = SpoolWriter {
         spool: spool.clone(),

@@ -52,8 +52,11 @@ pub(super) const RULE_COUNTERS: &[RuleFigure] = &[
     rule_figure("row_flushes", |r| r.statistics.flushes.value(), "Flushes of a cluster that rules demanded (otherwise = \"flush-cluster\")."),
 ];
 
-pub(super) const RULES: RuleFigure =
-    rule_figure("rules", |row_rules| row_rules.current().iter().count() as u64, "Rules in use.");
+#[rustfmt::skip]
+pub(super) const RULE_GAUGES: &[RuleFigure] = &[
+    rule_figure("rules", |row_rules| row_rules.current().iter().count() as u64, "Rules in use."),
+    rule_figure("rules_uncovered", |r| r.statistics.uncovered(), "PostgreSQL: rules whose table is missing, or not all of whose changes are in the log."),
+];
 
 #[rustfmt::skip]
 pub(super) const COUNTERS: &[Figure] = &[

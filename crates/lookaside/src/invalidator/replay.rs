@@ -11,6 +11,7 @@ use lookaside_invalidator::{
     options::Cluster,
     pipeline::delivery::{Delivery, connect_routers},
     replay::{Replay, ReplayFilter, ReplaySummary},
+    rule_file::RuleCheck,
     rules::{RowRules, RuleStatistics},
     source::{SourceUrl, mysql::MysqlLog, sqlite::SqliteLog},
 };
@@ -175,7 +176,8 @@ async fn open_log(
     let database = options.keys.row_database("--database", url, row_rules).map_err(|why| anyhow!(why))?;
     if let Some(database) = &database {
         let check = database.rule_checker(network);
-        options.keys.check_rules(&check, &row_rules.current()).await.map_err(|why| anyhow!(why))?;
+        let checked = options.keys.check_rules(&check, &row_rules.current(), RuleCheck::Full).await;
+        checked.map_err(|why| anyhow!(why))?;
     }
     if let Some(RowDatabase::Mysql(server)) = database {
         return Ok(Arc::new(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));

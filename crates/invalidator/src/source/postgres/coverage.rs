@@ -50,6 +50,11 @@ impl Coverage {
         self.unsaved.iter().map(|(rule, change, _)| (rule.clone(), *change)).collect()
     }
 
+    /// How many rules have a table that is missing, or not all of whose changes the log has.
+    pub fn uncovered(&self) -> usize {
+        self.seen.values().filter(|table| !table.problems.is_empty()).count()
+    }
+
     /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes that may not
     /// be in the log, which has been read up to `read`.
     pub fn observe(
