@@ -460,6 +460,25 @@ def test_one_invalidator_becomes_two(region):
         assert stats(active.port)["positions_lost"] == "0"
 
 
+def test_two_invalidators_become_one_again(region):
+    """Its files had the positions of before there were two, which the slot of PostgreSQL had left far behind."""
+    flush = ("--on-position-lost", "flush")
+    single = region.add("a", *flush)
+    eventually(single.is_active, "it runs by itself")
+    single.stop()
+    active = region.add("a", *SHARED, *flush)
+    eventually(active.is_active, "it is active")
+    writer = region.begin()
+    writer.wait_for(0.4)
+    active.stop()
+    region.database.run("DELETE FROM lookaside_invalidator")
+    writer.wait_for(0.6)
+    again = region.add("a", "--on-position-lost", "stop")
+    eventually(again.is_active, f"it runs by itself: {again.log()}")
+    region.finish()
+    assert not region.losses()
+
+
 def test_failover_to_a_promoted_replica(region, tmp_path):
     """The table is in the log, so the replica has it."""
     if region.database.kind == "postgres":
