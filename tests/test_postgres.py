@@ -269,7 +269,10 @@ def test_a_second_invalidator_with_the_same_slot_touches_nothing(clusters, inval
     (reader,) = users.execute("SELECT active_pid FROM pg_replication_slots").fetchone()
     second = Process("second", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
     try:
-        eventually(lambda: f"another process reads the replication slot lookaside (pid {reader}," in second.log(), "it is named")
+        eventually(
+            lambda: f"another process reads the replication slot lookaside (pid {reader}," in second.log(),
+            "it is named",
+        )
         log = second.log()
         assert "--shared-state" in log and "lost" not in log and "drop" not in log, log
         assert not (tmp_path / "second" / "one.position.json").exists()
@@ -278,9 +281,11 @@ def test_a_second_invalidator_with_the_same_slot_touches_nothing(clusters, inval
         assert len(cached(clusters, ["user:2"])) == 2, "nothing was flushed"
     finally:
         second.stop()
-    # Nor is it declared lost by one that finds nobody reading, and is to stop in that case: the slot stays as it was.
+    # One that finds no process reading, and is to stop at a loss, leaves the slot as it was.
     invalidator.kill()
-    eventually(lambda: users.execute("SELECT active FROM pg_replication_slots").fetchone() == (False,), "it is free", 30)
+    eventually(
+        lambda: users.execute("SELECT active FROM pg_replication_slots").fetchone() == (False,), "it is free", 30
+    )
     users.execute("SELECT lookaside_invalidate('user:2')")
     before = confirmed(users)
     stopped = subprocess.run([*command[:-1], "stop", "--listen", "127.0.0.1:0"], capture_output=True, text=True)

@@ -27,7 +27,7 @@ pub struct LoginNetwork {
     file: PathBuf,
     /// Where; `None`: at every address.
     addresses: Option<BTreeSet<Address>>,
-    /// `None` if nobody is to know more than that no connection could be made.
+    /// `None` if a failed login is reported as a failed connection alone.
     on_refusal: Option<RefusalHandler>,
 }
 

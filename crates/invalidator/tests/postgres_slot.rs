@@ -151,7 +151,7 @@ async fn a_slot_that_another_process_reads_is_neither_lost_nor_changed() {
     eventually("the slot is confirmed", async || (client.one(confirmed).await == wanted).then_some(())).await;
     let pid = client.one("SELECT active_pid::text FROM pg_replication_slots").await;
     let before = client.one(state).await;
-    // The first position is behind what is confirmed, which would be a loss if nobody read the slot.
+    // The first position is behind what is confirmed, which would be a loss if no process read the slot.
     for start in [Start::At(begun), Start::At(first), Start::Now, Start::Earliest] {
         let error = server.try_source(server.options(), start.clone()).await.err();
         let Some(SourceError::InUse { why }) = error else { panic!("{start:?}: {error:?}") };

@@ -1,4 +1,4 @@
-//! Who reads the slot. A slot has one reader, so while another process reads it nothing is lost and nothing may be changed:
+//! The reader of the slot. There is one at most, so while another process reads it nothing is lost and nothing may be changed:
 //! that process confirms what it has read, and its position is none of ours.
 //!
 //! | the reader | treated as |
@@ -127,7 +127,7 @@ pub(super) async fn check_not_shared(
             let why = format!(
                 "the positions of the replication slot {slot} are shared by other invalidators (row {name} of {TABLE}), and \
                  --state-dir has none. Nothing was changed. Start with --shared-state and --shared-state-name {name}, or \
-                 with a --slot of its own; if those invalidators are gone for good: DELETE FROM {TABLE} WHERE name = {}",
+                 with a --slot of its own; if those invalidators are gone permanently: DELETE FROM {TABLE} WHERE name = {}",
                 quote_literal(&name)
             );
             Err(SourceError::InUse { why })
