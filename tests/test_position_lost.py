@@ -222,3 +222,20 @@ def test_routers_that_do_not_flush_are_named_at_the_start_and_after_a_loss(tmp_p
     finally:
         invalidator.stop()
         cluster.stop()
+
+
+@pytest.mark.parametrize("database", ["mariadb", "sqlite"], indirect=True)
+def test_a_replay_of_a_purged_log_says_where_it_begins(database, cluster):
+    """It sent what was left of the period, and ended with success."""
+    client = cluster.client()
+    assert client.set_many({"purged": "old", "left": "old"}) == []
+    database.commit("purged")
+    database.purge()
+    database.commit("left")
+    command = [
+        PROGRAMS / "lookaside", "invalidator", "replay", "--database", database.url, "--since", "1d",
+        "--cluster", f"one=127.0.0.1:{cluster.port}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "the log begins at 20" in done.stderr, done
+    assert client.get_many(["purged", "left"]) == {"purged": b"old"}
