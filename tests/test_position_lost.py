@@ -225,7 +225,7 @@ def test_routers_that_do_not_flush_are_named_at_the_start_and_after_a_loss(tmp_p
 
 
 @pytest.mark.parametrize("database", ["mariadb", "sqlite"], indirect=True)
-def test_a_replay_of_a_purged_log_says_where_it_begins(database, cluster):
+def test_a_replay_of_a_purged_log_names_its_beginning(database, cluster):
     """It sent what was left of the period, and ended with success."""
     client = cluster.client()
     assert client.set_many({"purged": "old", "left": "old"}) == []
