@@ -337,12 +337,15 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster:NAME:source_lag_bytes": "Bytes of the log between the two; `-` but for PostgreSQL.",
         "source_failures|cluster:NAME:source_failures": "Failures to read the commit log.",
         "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
+        "(cluster:NAME:)?flush_failures": "How often no router flushed the cluster after a lost position; retried.",
         "(cluster:NAME:)?save_failures": "Failures to save a position.",
         "role": "`active` or `standby` (`--shared-state`); `active` without a standby.",
         "renewal_age_ms": "Milliseconds since the active one last wrote the shared state; `-` of a standby, or without"
         " `--shared-state`.",
         "takeovers": "How often this invalidator became active (`--shared-state`).",
         "shared_state_failures": "Failures to read or write the shared state.",
+        "shared_options_differ": "1 if this is a standby and the active invalidator has other clusters, rules or "
+        "another slot (`--shared-state`).",
         "shared_state_why": "The last failure; absent after a success.",
         "spool_segments": "PostgreSQL: files of the spool. This and the others of the spool are 0 or `-` without one.",
         "spool_bytes": "Their bytes (`--spool-bytes-max`).",
@@ -370,6 +373,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
         "rules": "Row rules in use (`--rules`).",
+        "rules_uncovered": "PostgreSQL: rules whose table is missing, or not all of whose changes are in the log.",
         "rules_loaded": "How often the rule file was loaded.",
         "rules_refused": "How often a changed rule file was refused; the rules before it stay.",
         "row_changes": "Changes of rows and tables with a rule. This and the following count once for each cluster.",
@@ -383,7 +387,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "connections_displaced": "Connections of `--listen` closed because one more than 64 was opened.",
         "latency_us_(p50|p99|max)": "Microseconds from a commit's logged time to the last cluster's acknowledgement.",
         "cluster:NAME:latency_us_.*": "Microseconds from a commit's logged time to this cluster's acknowledgement.",
-        "cluster:NAME:state": "`starting`, `running`, `retrying`, `blocked`, `source_failing` or `stopped`.",
+        "cluster:NAME:state": "`starting`, `running`, `retrying`, `blocked`, `source_failing`, `flush_failing`, "
+        "`stopped` or `standby`.",
         "cluster:NAME:why": "Why it is not `running`.",
         "cluster:NAME:position": "The position that a restart resumes from.",
         "cluster:NAME:pending_keys": "Deletes not yet acknowledged.",

@@ -15,6 +15,7 @@ COMMANDS = (
     ("lookaside", "up"),
     ("lookaside", "replay"),
     ("lookaside", "simulate"),
+    ("lookaside", "stats"),
     ("lookaside", "check-config"),
     ("lookaside", "route"),
     ("lookaside", "invalidator", "check-rules"),

@@ -68,6 +68,21 @@ def test_metrics_show_what_stats_shows(region, journal):
     assert seen["packets_unbatched_total" + label] == len(KEYS) > seen["packets_total" + label]
 
 
+def test_the_tool_shows_the_statistics_of_any_daemon(region):
+    cluster, invalidator = region
+
+    def shown(*arguments: object) -> subprocess.CompletedProcess:
+        command = [PROGRAMS / "lookaside", "stats", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    assert "cluster:one:state running\n" in shown(invalidator.port).stdout
+    assert json.loads(shown(f"127.0.0.1:{invalidator.port}", "--json").stdout)["role"] == "active"
+    assert "curr_connections " in shown(cluster.servers[0].port).stdout
+    assert "maxbytes " in shown(cluster.servers[0].port, "settings").stdout
+    refused = shown(free_port())
+    assert refused.returncode == 1 and "cannot connect" in refused.stderr, refused
+
+
 def test_metrics_show_a_cluster_that_is_behind(region, journal):
     cluster, invalidator = region
     cluster.router.kill()

@@ -7,7 +7,7 @@ import subprocess
 import pymysql
 import pytest
 from journal import Journal
-from processes import PROGRAMS, Cluster, Invalidator, Process, connect, eventually, free_port, stats
+from processes import PROGRAMS, Cluster, Invalidator, Process, answers, connect, eventually, free_port, stats
 
 
 class PurgedMariaDb:
@@ -192,3 +192,52 @@ def test_a_lost_state_directory_is_replaced(database, cluster, tmp_path):
     (state / "one.position.json").unlink(missing_ok=True)
     assert_stops(database, cluster, state, tmp_path)
     continue_and_flush(database, cluster, state, tmp_path)
+
+
+def test_routers_that_do_not_flush_are_named_at_the_start_and_after_a_loss(tmp_path):
+    """The log blamed the commit log, said nothing of --enable-flush-cmd, and each attempt counted as one more loss."""
+    database, cluster = PurgedJournal(tmp_path / "app.db"), Cluster("one", tmp_path)
+    flush = ("--on-position-lost", "flush")
+    invalidator = Invalidator(database.url, [cluster], tmp_path / "state", tmp_path, *flush)
+    try:
+        warning = "router refuses flush_all, which rules or --on-position-lost flush need"
+        eventually(lambda: warning in invalidator.log(), "it is known before a flush is needed")
+        invalidator.stop()
+        database.commit("lost")
+        database.purge()
+        invalidator.start()
+        eventually(
+            lambda: answers(invalidator.port) and stats(invalidator.port)["cluster:one:state"] == "flush_failing",
+            "the flush is refused",
+        )
+        eventually(lambda: int(stats(invalidator.port)["flush_failures"]) > 2, "it is tried again")
+        shown = stats(invalidator.port)
+        assert (shown["positions_lost"], shown["source_failures"], shown["flushes"]) == ("1", "0", "0")
+        log = invalidator.log()
+        assert "start the routers of the cluster with --enable-flush-cmd" in log
+        assert "the cluster cannot be flushed after lost deletes" in log and "reading the commit log failed" not in log
+        cluster.router.stop()
+        cluster.router.command.append("--enable-flush-cmd")
+        cluster.router.start()
+        eventually(lambda: stats(invalidator.port)["cluster:one:state"] == "running", "it is flushed", 30)
+        assert (stats(invalidator.port)["positions_lost"], stats(invalidator.port)["flushes"]) == ("1", "1")
+    finally:
+        invalidator.stop()
+        cluster.stop()
+
+
+@pytest.mark.parametrize("database", ["mariadb", "sqlite"], indirect=True)
+def test_a_replay_of_a_purged_log_names_its_beginning(database, cluster):
+    """It sent what was left of the period, and ended with success."""
+    client = cluster.client()
+    assert client.set_many({"purged": "old", "left": "old"}) == []
+    database.commit("purged")
+    database.purge()
+    database.commit("left")
+    command = [
+        PROGRAMS / "lookaside", "invalidator", "replay", "--database", database.url, "--since", "1d",
+        "--cluster", f"one=127.0.0.1:{cluster.port}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "the log begins at 20" in done.stderr, done
+    assert client.get_many(["purged", "left"]) == {"purged": b"old"}

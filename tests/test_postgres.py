@@ -7,7 +7,7 @@ import threading
 import pytest
 from cached_keys import cached, fill, gone
 from postgres import Postgres
-from processes import PROGRAMS, Invalidator, answers, eventually, stats
+from processes import PROGRAMS, Cluster, Invalidator, Process, answers, eventually, free_port, stats
 
 
 def set_up(database, *more):
@@ -233,3 +233,42 @@ def test_setup_can_be_repeated_and_printed(postgres, users):
         capture_output=True, text=True,
     )  # fmt: skip
     assert wrong.returncode == 1 and "app_missing" in wrong.stderr and "secret" not in wrong.stderr
+
+
+def test_a_second_invalidator_with_the_same_slot_touches_nothing(clusters, invalidator, postgres, users, tmp_path):
+    """It declared a loss, advised to drop the slot that the first one was reading, and could take it from that one."""
+    command = [
+        PROGRAMS / "lookaside-invalidator", "--source", postgres.url, "--state-dir", tmp_path / "second",
+        "--cluster", f"one=127.0.0.1:{clusters[0].port}", "--on-position-lost", "flush",
+    ]  # fmt: skip
+    fill(clusters, ["user:1", "user:2", "user:3"])
+    users.execute("SELECT lookaside_invalidate('user:3')")
+    gone(clusters, ["user:3"])
+    (reader,) = users.execute("SELECT active_pid FROM pg_replication_slots").fetchone()
+    second = Process("second", [*command, "--listen", f"127.0.0.1:{free_port()}"], tmp_path)
+    try:
+        eventually(
+            lambda: f"another process reads the replication slot lookaside (pid {reader}," in second.log(),
+            "it is named",
+        )
+        log = second.log()
+        assert "--shared-state" in log and "lost" not in log and "drop" not in log, log
+        assert not (tmp_path / "second" / "one.position.json").exists()
+        users.execute("SELECT lookaside_invalidate('user:1')")
+        gone(clusters, ["user:1"])
+        assert len(cached(clusters, ["user:2"])) == 2, "nothing was flushed"
+    finally:
+        second.stop()
+    # One that finds no process reading, and is to stop at a loss, leaves the slot as it was.
+    invalidator.kill()
+    eventually(
+        lambda: users.execute("SELECT active FROM pg_replication_slots").fetchone() == (False,), "it is free", 30
+    )
+    users.execute("SELECT lookaside_invalidate('user:2')")
+    before = confirmed(users)
+    stopped = subprocess.run([*command[:-1], "stop", "--listen", "127.0.0.1:0"], capture_output=True, text=True)
+    assert stopped.returncode == 1 and "are gone from --state-dir" in stopped.stderr, stopped.stderr
+    assert confirmed(users) == before
+    invalidator.start()
+    gone(clusters, ["user:2"])
+    assert stats(invalidator.port)["positions_lost"] == "0"

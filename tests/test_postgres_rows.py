@@ -82,7 +82,7 @@ def test_the_start_is_refused_with_the_statements_that_mend_it(postgres, users, 
         assert statement in refused.stderr and statement in checked.stdout, refused.stderr + checked.stdout
         users.execute(statement)
     good = operate("check-rules", "--rules", rules, "--database", postgres.url)
-    assert good.returncode == 0 and "1 rules fit" in good.stdout, good.stdout
+    assert good.returncode == 0 and "1 rule fit" in good.stdout, good.stdout
     other = operate("check-rules", "--rules", rules, "--database", postgres.url, "--publication", "other")
     assert other.returncode == 1 and "does not exist" in other.stdout, other.stdout
     daemon = Invalidator(postgres.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
@@ -166,3 +166,45 @@ def test_what_the_reader_of_the_log_ignores_is_counted(invalidator, users, route
     for name in names:
         assert f"lookaside_invalidator_spool_{name}_total 1" in metrics
     deleted(router, ["good", "user:1", "users"])
+
+
+def test_setup_changes_nothing_for_rules_that_do_not_fit(postgres, users, rules):
+    """It gave a table REPLICA IDENTITY FULL for a mistyped column, printed "is set up", and ended with success."""
+    rules.write_text(RULE.replace("{email}", "{mail}"))
+    done = operate("setup", "--rules", rules, "--database", postgres.url)
+    assert done.returncode == 1 and f"{rules}:3: table public.users" in done.stderr and "mail" in done.stderr, done
+    assert "nothing was changed" in done.stderr and done.stdout == "", done
+    identity = "SELECT relreplident::text FROM pg_class WHERE relname = 'users'"
+    assert users.execute(identity).fetchone() == ("d",)
+    assert users.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+    rules.write_text(RULE)
+    assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
+    assert users.execute(identity).fetchone() == ("f",)
+
+
+def test_a_table_that_is_not_published_does_not_keep_the_invalidator_from_starting_again(
+    postgres, users, rules, router, tmp_path
+):
+    """A start was refused, systemd tried for ever, and no table had deletes. A running one only logs that."""
+    users.execute("CREATE TABLE posts (id int PRIMARY KEY)")
+    rules.write_text(RULE + '[[rule]]\ntable = "public.posts"\nkeys = ["post:{id}"]\n')
+    assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
+    daemon = Invalidator(postgres.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    try:
+        users.execute("INSERT INTO posts VALUES (1)")
+        deleted(router, ["post:1"])
+        assert stats(daemon.port)["rules_uncovered"] == "0"
+        daemon.stop()
+        users.execute("ALTER PUBLICATION lookaside DROP TABLE posts")
+        daemon.start()
+        daemon.wait_running(1)
+        assert 'ADD TABLE "public"."posts"' in daemon.log()
+        eventually(lambda: stats(daemon.port)["rules_uncovered"] == "1", "it is counted")
+        users.execute("INSERT INTO users VALUES (1, 'a')")
+        eventually(lambda: router.has("user:1"), "another table has deletes", 30)
+        assert operate("setup", "--rules", rules, "--database", postgres.url).returncode == 0
+        eventually(lambda: stats(daemon.port)["rules_uncovered"] == "0", "it is covered again")
+        users.execute("INSERT INTO posts VALUES (2)")
+        eventually(lambda: router.has("post:2"), "this one, too", 30)
+    finally:
+        daemon.stop()

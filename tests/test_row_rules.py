@@ -380,7 +380,7 @@ def test_check_rules_reports_every_problem(users, tmp_path):
         assert part in why and part in shown.stdout, why
     rules.write_text(RULE)
     good = operate("check-rules", "--rules", rules, "--database", users.url)
-    assert good.returncode == 0 and "1 rules fit" in good.stdout, good.stdout + good.stderr
+    assert good.returncode == 0 and "1 rule fit" in good.stdout, good.stdout + good.stderr
 
 
 def test_try_shows_what_would_be_deleted(tmp_path):
@@ -398,4 +398,10 @@ def test_try_shows_what_would_be_deleted(tmp_path):
     sample = ROOT / "docs" / "operating" / "rules.toml"
     post = operate("try", "--rules", sample, "--row", "app.posts", '{"id": 7, "author_id": null}')
     assert post.stdout.split() == ["front_page", "post:7"], post.stderr
+    # It printed nothing at all.
+    rules.write_text(RULE.replace("\nkeys", '\nignore_columns = ["seen"]\nkeys', 1))
+    seen = [json.dumps({"id": 42, "email": "a", "seen": at}) for at in (1, 2)]
+    for arguments in (["--rules", rules, "--row", "app.users", seen[1], "--before", seen[0]], ["--sql", "SELECT 1"]):
+        ignored = operate("try", *arguments)
+        assert (ignored.returncode, ignored.stdout) == (0, "") and "no key:" in ignored.stderr, ignored
     assert operate("try").returncode == 2

@@ -297,6 +297,37 @@ def test_orderly_end_hands_over_at_once(region):
     region.finish()
 
 
+def test_one_without_shared_state_disturbs_neither_of_a_pair(region):
+    """It took the slot of PostgreSQL when the active one died, and the standby found that it had been confirmed."""
+    active, standby = region.add_pair()
+    writer = region.begin()
+    writer.wait_for(0.2)
+    single = region.add("single", "--on-position-lost", "flush")
+    if region.database.kind == "postgres":
+        eventually(lambda: "another process reads the replication slot" in single.log(), "it names the reader")
+    writer.wait_for(0.3)
+    killed_at = time.monotonic()
+    active.kill()
+    region.wait_takeover(standby, killed_at)
+    writer.wait_for(0.5)
+    single.stop()
+    assert "lost" not in single.log(), single.log()
+    region.finish()
+    assert not region.losses()
+
+
+def test_standby_with_other_clusters_reports_both_lists(region):
+    active = region.add("a")
+    eventually(active.is_active, "it is active")
+    other = Member("b", region.url, region.clusters[:1], region.folder, *SHARED)
+    region.members.append(other)
+    eventually(lambda: "--cluster: one,two there, one here" in other.log(), "it has logged both")
+    assert stats(other.port)["shared_options_differ"] == "1" and stats(active.port)["shared_options_differ"] == "0"
+    active.kill()
+    eventually(lambda: "takes over with other options" in other.log(), "it says so again")
+    eventually(other.is_active, "it is active nevertheless")
+
+
 def test_third_one_waits_for_both(region):
     active, standby = region.add_pair()
     third = region.add("c")
@@ -403,6 +434,25 @@ def test_one_invalidator_becomes_two(region):
     region.finish()
     if region.database.kind != "postgres":
         assert stats(active.port)["positions_lost"] == "0"
+
+
+def test_two_invalidators_become_one_again(region):
+    """Its files had the positions of before there were two, which the slot of PostgreSQL had left far behind."""
+    flush = ("--on-position-lost", "flush")
+    single = region.add("a", *flush)
+    eventually(single.is_active, "it runs by itself")
+    single.stop()
+    active = region.add("a", *SHARED, *flush)
+    eventually(active.is_active, "it is active")
+    writer = region.begin()
+    writer.wait_for(0.4)
+    active.stop()
+    region.database.run("DELETE FROM lookaside_invalidator")
+    writer.wait_for(0.6)
+    again = region.add("a", "--on-position-lost", "stop")
+    eventually(again.is_active, f"it runs by itself: {again.log()}")
+    region.finish()
+    assert not region.losses()
 
 
 def test_failover_to_a_promoted_replica(region, tmp_path):

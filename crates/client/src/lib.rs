@@ -32,7 +32,7 @@ mod window;
 pub use command_connection::{CommandConnection, CommandError};
 pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics, READ_BYTES, TcpDestination};
 pub use fence::Fence;
-pub use login_network::LoginNetwork;
+pub use login_network::{LoginNetwork, RefusalHandler};
 pub use look_aside::{
     Client, ClientError, ClientStatistics, FillOutcome, HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, HedgeDelay,
     HedgeSettings, Lease, Lookup, NodeError, NodeId, NodeValues, Origin, Plan, PlanError, PlanResults, ReadError,

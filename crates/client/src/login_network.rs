@@ -27,7 +27,12 @@ pub struct LoginNetwork {
     file: PathBuf,
     /// Where; `None`: at every address.
     addresses: Option<BTreeSet<Address>>,
+    /// `None` if a failed login is reported as a failed connection alone.
+    on_refusal: Option<RefusalHandler>,
 }
+
+/// Called with the address and the reason when a login failed.
+pub type RefusalHandler = Arc<dyn Fn(&Address, &io::Error) + Send + Sync>;
 
 impl LoginNetwork {
     /// Logs in with the line `user:password` in `file`, at these addresses; `None`: at every one. The error says why
@@ -38,7 +43,12 @@ impl LoginNetwork {
         addresses: Option<BTreeSet<Address>>,
     ) -> Result<LoginNetwork, String> {
         read_login(file).map_err(|why| why.to_string())?;
-        Ok(LoginNetwork { inner, file: file.to_owned(), addresses })
+        Ok(LoginNetwork { inner, file: file.to_owned(), addresses, on_refusal: None })
+    }
+
+    /// Calls `on_refusal` when a login failed: the caller of a connect may not report why.
+    pub fn with_refusal_handler(self, on_refusal: RefusalHandler) -> LoginNetwork {
+        LoginNetwork { on_refusal: Some(on_refusal), ..self }
     }
 
     async fn log_in(&self, stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {
@@ -62,7 +72,11 @@ impl Network for LoginNetwork {
         Box::pin(async move {
             let stream = self.inner.connect(address).await?;
             match self.addresses.as_ref().is_none_or(|addresses| addresses.contains(address)) {
-                true => self.log_in(stream).await,
+                true => self.log_in(stream).await.inspect_err(|why| {
+                    if let Some(on_refusal) = &self.on_refusal {
+                        on_refusal(address, why);
+                    }
+                }),
                 false => Ok(stream),
             }
         })
@@ -74,7 +88,8 @@ impl Network for LoginNetwork {
 
     fn pinned(&self, policy: &TlsPolicy) -> Option<Arc<dyn Network>> {
         let inner = self.inner.pinned(policy)?;
-        Some(Arc::new(LoginNetwork { inner, file: self.file.clone(), addresses: self.addresses.clone() }))
+        let (file, addresses, on_refusal) = (self.file.clone(), self.addresses.clone(), self.on_refusal.clone());
+        Some(Arc::new(LoginNetwork { inner, file, addresses, on_refusal }))
     }
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {

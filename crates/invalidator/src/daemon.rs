@@ -8,11 +8,12 @@ mod table_store;
 
 use crate::{
     CommitLog, WallClock,
-    election::{Standby, StateLocation, Term},
+    election::{CurrentOptions, MemberOptions, Standby, StateLocation, Term},
     key_options::RowDatabase,
-    observe::{metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
-    options::Options,
-    rule_file::{RuleChecker, RuleFile},
+    observe::{log_throttle, metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
+    options::{Cluster, Options},
+    pipeline::positions::PositionFile,
+    rule_file::{RuleCheck, RuleChecker, RuleFile},
     rules::RowRules,
     source::{
         mysql::MysqlLog,
@@ -21,9 +22,11 @@ use crate::{
     },
 };
 use active::Active;
-use lookaside_client::{LoginNetwork, Network, TcpNetwork};
+use lookaside_client::{LoginNetwork, Network, RefusalHandler, TcpNetwork};
 use lookaside_routing::Address;
+use lookaside_sync::Mutex;
 use std::{
+    collections::BTreeSet,
     fs::{self, File, TryLockError},
     io,
     path::Path,
@@ -35,6 +38,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::watch,
     task::JoinSet,
+    time::Instant,
 };
 
 /// The exit code for an invalid command line.
@@ -102,11 +106,12 @@ impl DatabaseUrl {
         Some(database.rule_checker(network))
     }
 
-    /// The log; `term` is that of an invalidator with a standby, and `seen` what is kept of tables with a rule.
+    /// The log; `shared` is the name of the shared state and the term of an invalidator with a standby, and `seen` what is
+    /// kept of tables with a rule.
     fn log(
         &self,
         network: &Arc<dyn Network>,
-        term: Option<&Arc<Term>>,
+        shared: Option<(&str, &Arc<Term>)>,
         seen: Option<watch::Sender<SeenTables>>,
     ) -> Arc<dyn CommitLog> {
         let wall_clock: WallClock = Arc::new(SystemTime::now);
@@ -118,8 +123,8 @@ impl DatabaseUrl {
             DatabaseUrl::Rows(RowDatabase::Postgres(server)) => {
                 let log = PostgresLog::new(server.clone(), network.clone(), wall_clock);
                 let log = log.with_seen_tables(seen.unwrap_or_default());
-                Arc::new(match term.cloned() {
-                    Some(term) => log.with_shared_slot(Arc::new(move || term.is_certain())),
+                Arc::new(match shared.map(|(name, term)| (name, term.clone())) {
+                    Some((name, term)) => log.with_shared_slot(name, Arc::new(move || term.is_certain())),
                     None => log,
                 })
             }
@@ -151,10 +156,18 @@ async fn watch_rules(
         });
         return Ok(());
     };
-    options.keys.check_rules(&check, &row_rules.current()).await?;
+    let strictness = if has_run_before(options) { RuleCheck::FitOnly } else { RuleCheck::Full };
+    options.keys.check_rules(&check, &row_rules.current(), strictness).await?;
     row_rules.statistics.loads.add(1);
     background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
     Ok(())
+}
+
+/// Whether this is no first start, as far as is known: with a standby, positions are elsewhere.
+fn has_run_before(options: &Options) -> bool {
+    let has_position =
+        |cluster: &Cluster| !matches!(PositionFile::new(&options.state_dir, &cluster.name).read(), Ok(None));
+    options.shared_state.is_some() || options.clusters.iter().any(has_position)
 }
 
 /// What an active invalidator is made of.
@@ -204,7 +217,10 @@ async fn serve(
         .map_err(|why| format!("cannot listen on {}: {why}; --listen HOST:PORT chooses another", options.listen))?;
     let routers = match &options.router_login {
         Some(file) => {
-            Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| format!("--router-login: {why}"))?)
+            let routers = LoginNetwork::new(network.clone(), file, None);
+            Arc::new(
+                routers.map_err(|why| format!("--router-login: {why}"))?.with_refusal_handler(log_refused_logins()),
+            )
         }
         None => network.clone(),
     };
@@ -213,12 +229,13 @@ async fn serve(
     let metrics = options.metrics_address.as_deref();
     let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
     let mut background = JoinSet::new();
-    watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
+    watch_rules(options, &database, &network, rules_text, row_rules.clone(), &mut background).await?;
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     let standby = state.map(|state| {
         statistics.election.enable();
         let store = state.store(network.clone(), &options.shared_state_name);
         Standby::new(store, holder_name(), statistics.election.clone(), || fastrand::u64(..))
+            .with_options(member_options(options, &database, &row_rules))
     });
     tracing::info!(clusters = options.clusters.len(), listen = options.listen, "started");
     let daemon = Daemon { options, database, network, routers, statistics };
@@ -228,6 +245,19 @@ async fn serve(
         Some(Err(why)) = background.join_next() => Err(background_panicked(&why)),
         ended = run_roles(&daemon, standby.as_ref(), &mut signals) => ended,
     }
+}
+
+/// Logs which router refuses the login, and why: pipelines know only that there is no connection.
+fn log_refused_logins() -> RefusalHandler {
+    let throttle = Mutex::new(log_throttle());
+    Arc::new(move |router, why| {
+        if throttle.lock().allow(Instant::now()).is_some() {
+            tracing::error!(
+                %router, %why,
+                "the login at a router failed; correct the file of --router-login, or the users of the router (-Y)"
+            );
+        }
+    })
 }
 
 fn background_panicked(why: &tokio::task::JoinError) -> String {
@@ -291,6 +321,23 @@ async fn run_active(
         () = hold => {}
     }
     Some(Ok(()))
+}
+
+/// The options that the other invalidators with the same shared state should have.
+fn member_options(options: &Options, database: &DatabaseUrl, row_rules: &Arc<RowRules>) -> CurrentOptions {
+    let clusters: BTreeSet<String> = options.clusters.iter().map(|cluster| cluster.name.clone()).collect();
+    let slot = database.needs_spool().then(|| options.slot.clone());
+    // The digest of these rules: they are loaded again rarely, and the record is renewed every second.
+    let digest = Mutex::new((row_rules.version(), row_rules.current().digest()));
+    let row_rules = row_rules.clone();
+    Arc::new(move || {
+        let mut digest = digest.lock();
+        let version = row_rules.version();
+        if digest.0 != version {
+            *digest = (version, row_rules.current().digest());
+        }
+        MemberOptions { clusters: clusters.clone(), rules: digest.1.clone(), slot: slot.clone() }
+    })
 }
 
 /// The name by which operators know this process.

@@ -3,7 +3,7 @@
 
 use crate::{
     SourceError,
-    rule_file::{RuleChecker, RuleFile},
+    rule_file::{RuleCheck, RuleChecker, RuleFile},
     rules::{RowRules, RuleProblem, Rules},
     source::{
         mysql::{self, MysqlOptions},
@@ -41,10 +41,10 @@ impl KeyOptions {
         }
     }
 
-    /// Compares `rules` with the database, if there is a rule file. A rule that does not fit its table is an error.
-    pub async fn check_rules(&self, check: &RuleChecker, rules: &Rules) -> Result<(), String> {
+    /// Compares `rules` with the database, if there is a rule file.
+    pub async fn check_rules(&self, check: &RuleChecker, rules: &Rules, strictness: RuleCheck) -> Result<(), String> {
         let Some(path) = &self.rules else { return Ok(()) };
-        RuleFile::check(check, rules).await.map_err(|why| format!("--rules {}: {why}", path.display()))
+        RuleFile::check(check, rules, strictness).await.map_err(|why| format!("--rules {}: {why}", path.display()))
     }
 
     /// The server at `url`, which the flag `flag` has; its rows name keys by `row_rules`. `None` if `url` is that of another

@@ -33,7 +33,7 @@ const EXAMPLES: &str = "Examples:
         --state-dir /var/lib/lookaside --cluster front-1=127.0.0.1:5000
 
   Show its statistics:
-    printf 'stats\\r\\nquit\\r\\n' | nc 127.0.0.1 11250
+    lookaside stats 127.0.0.1:11250
 
 Keys are named in comments (/* lookaside: user:42 */) or in the table lookaside_outbox
 (MariaDB, MySQL), by SELECT lookaside_invalidate('user:42') or in the table lookaside_outbox

@@ -83,8 +83,14 @@ pub struct ReplaySummary {
     pub flushes_skipped: u64,
     /// Everything up to here is done; `None` before the first read.
     pub position: Option<Position>,
-    /// When the last commit that was read was committed; `None` before the first one.
+    /// When the first and the last commit that were read were committed; `None` before the first one.
+    pub first_committed_at: Option<SystemTime>,
+    /// As above.
     pub committed_at: Option<SystemTime>,
+    /// Whether the log begins after the period does, so that commits of the period may be gone. Known at the end.
+    pub begins_late: bool,
+    /// When the log begins; `None` if it does not show that.
+    pub log_begins_at: Option<SystemTime>,
 }
 
 /// Why a replay ended early.
@@ -93,7 +99,7 @@ pub enum ReplayError {
     /// The log cannot be read.
     #[error("reading the log failed: {0}{1}")]
     Source(SourceError, ContinueFrom),
-    /// The log ends before the position to which it was to be read.
+    /// The log ends before the position from which, or to which, it was to be read.
     #[error("the log ends at {newest}, before the position {to}")]
     BeyondEnd {
         /// The end of the log.
@@ -128,7 +134,10 @@ impl ReplaySummary {
             unroutable: 0,
             flushes_skipped: 0,
             position: None,
+            first_committed_at: None,
             committed_at: None,
+            begins_late: false,
+            log_begins_at: None,
         }
     }
 
@@ -142,10 +151,16 @@ impl Replay {
     pub async fn run(&self, mut on_progress: impl FnMut(&ReplaySummary)) -> Result<ReplaySummary, ReplayError> {
         let mut summary = ReplaySummary::new();
         let no_source = |why| ReplayError::Source(why, ContinueFrom(None));
-        let end = self.find_end().await?;
+        let (newest, end) = self.find_end().await?;
         let mut opened = self.log.open(&self.start).await.map_err(no_source)?;
         let mut pace = Pace::new(self.deletes_per_s_max);
-        let mut reached = opened.position;
+        let begin = opened.position;
+        if let Start::At(from) = &self.start
+            && !self.log.covers(&newest, from)
+        {
+            return Err(ReplayError::BeyondEnd { newest: newest.0, to: from.0.clone() });
+        }
+        let mut reached = begin.clone();
         while !self.log.covers(&reached, &end) {
             let read = next_visible(&mut *opened.source, READ_KEYS_MAX).await;
             let read = read.map_err(|why| ReplayError::Source(why, summary.continue_from()))?;
@@ -156,15 +171,21 @@ impl Replay {
             summary.position = Some(if is_done { end.clone() } else { reached.clone() });
             on_progress(&summary);
         }
+        summary.log_begins_at = opened.source.log_begins_at().or(summary.first_committed_at);
+        // A log from which nothing was removed may begin at any time.
+        if self.start == Start::Earliest && !self.log.is_beginning(&begin) {
+            let is_after = |since| summary.log_begins_at.is_none_or(|at| at > since);
+            summary.begins_late = self.filter.since.is_some_and(is_after);
+        }
         Ok(summary)
     }
 
-    /// The position to which the log is read: its present end, unless an earlier one is wanted.
-    async fn find_end(&self) -> Result<Position, ReplayError> {
+    /// The present end of the log, and the position to which it is read: the same, unless an earlier one is wanted.
+    async fn find_end(&self) -> Result<(Position, Position), ReplayError> {
         let newest = self.log.newest_position().await.map_err(|why| ReplayError::Source(why, ContinueFrom(None)))?;
         match &self.to {
-            None => Ok(newest),
-            Some(to) if self.log.covers(&newest, to) => Ok(to.clone()),
+            None => Ok((newest.clone(), newest)),
+            Some(to) if self.log.covers(&newest, to) => Ok((newest, to.clone())),
             Some(to) => Err(ReplayError::BeyondEnd { newest: newest.0, to: to.0.clone() }),
         }
     }
@@ -179,6 +200,7 @@ impl Replay {
                 break;
             }
             summary.commits_read += 1;
+            summary.first_committed_at.get_or_insert(commit.committed_at);
             summary.committed_at = Some(commit.committed_at);
             let is_in_period = since.is_none_or(|since| commit.committed_at >= since)
                 && until.is_none_or(|until| commit.committed_at <= until);

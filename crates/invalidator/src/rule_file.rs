@@ -29,6 +29,16 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Compares rules with the database.
 pub type RuleChecker = Arc<dyn Fn(Rules) -> BoxFuture<'static, Result<Vec<RuleProblem>, SourceError>> + Send + Sync>;
 
+/// What makes a start fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleCheck {
+    /// A rule that does not fit its table, and a log that leaves out what rules need.
+    Full,
+    /// The first alone. The other is logged, as when it happens while the daemon runs: the tables that the log does have
+    /// must not go without deletes because of one that it does not.
+    FitOnly,
+}
+
 /// Watches a rule file.
 pub struct RuleFile {
     path: PathBuf,
@@ -53,11 +63,16 @@ impl RuleFile {
         RuleFile { path, seen: Ok(text), refused: None, row_rules, check }
     }
 
-    /// Compares the rules with the database. A rule that does not fit its table is an error, and so is a setting of the
-    /// log that leaves out what rules need. A database that cannot be reached is none, as the daemon may start before it.
-    pub async fn check(check: &RuleChecker, rules: &Rules) -> Result<(), String> {
+    /// Compares the rules with the database. What `strictness` names is an error. A database that cannot be reached is none, as the daemon may start before it.
+    pub async fn check(check: &RuleChecker, rules: &Rules, strictness: RuleCheck) -> Result<(), String> {
         match check(rules.clone()).await {
-            Ok(problems) => judge(problems),
+            Ok(problems) if strictness == RuleCheck::Full => judge(problems),
+            Ok(problems) => {
+                let (lacking, others) = problems.into_iter().partition(|problem| problem.kind == ProblemKind::LogLacks);
+                judge(others)?;
+                log_lacking(lacking);
+                Ok(())
+            }
             Err(why) => {
                 tracing::warn!(%why, "the rules could not be compared with the database; they are used nevertheless");
                 Ok(())
@@ -106,7 +121,7 @@ impl RuleFile {
         let parsed = self.seen.clone().and_then(|text| parse(&self.path, &text));
         let checked = match (&parsed, &refused_before) {
             (Err(why), _) => Err(why.clone()),
-            (Ok(rules), None) => Self::check(&self.check, rules).await,
+            (Ok(rules), None) => Self::check(&self.check, rules, RuleCheck::Full).await,
             // What was refused is used only once it is known to fit.
             (Ok(rules), Some(before)) => match (self.check)(rules.clone()).await {
                 Ok(problems) if is_refused_as(before, &problems) => Err(before.clone()),
@@ -147,6 +162,12 @@ fn judge(problems: Vec<RuleProblem>) -> Result<(), String> {
         tracing::warn!(%problem, "a rule does not cover all changes; `lookaside invalidator check-rules` shows all such");
     }
     refusal.map_or(Ok(()), Err)
+}
+
+fn log_lacking(problems: Vec<RuleProblem>) {
+    for problem in problems {
+        tracing::error!(%problem, "the log lacks what a rule needs: caches may be stale; all other rules are used");
+    }
 }
 
 fn is_refused_as(before: &str, problems: &[RuleProblem]) -> bool {

@@ -172,6 +172,8 @@ async fn flush_uses_a_router_that_accepts_it() {
     );
     let why = delivery_through(&[&router("refuses")]).flush().await.expect_err("it refuses");
     assert_eq!(why, "router refuses: flush_all: disabled");
+    let why = delivery_through(&[&router("no-flush")]).flush().await.expect_err("it has no --enable-flush-cmd");
+    assert!(why.contains("router no-flush refuses") && why.contains("with --enable-flush-cmd"), "{why}");
     let why = delivery_through(&[&router("silent")]).flush().await.expect_err("it never replies");
     assert!(why.contains("no reply within"), "{why}");
 }
@@ -250,6 +252,7 @@ impl Network for FlushNetwork {
             let (of_all, of_prefix) = match &*address.0 {
                 "unreachable" => return Err(io::ErrorKind::ConnectionRefused.into()),
                 "refuses" => ("SERVER_ERROR disabled\r\n", Some("refused: disabled")),
+                "no-flush" => ("SERVER_ERROR Command not supported\r\n", Some("refused: Command not supported")),
                 "accepts" => ("OK\r\n", Some("flushed 3")),
                 "only_flush_all" => ("OK\r\n", Some("refused: not expected")),
                 "has_no_server" => ("", Some("flushed 0")),

@@ -14,12 +14,16 @@ mod invalidators;
 use fakes::ms;
 use invalidators::{Ignored, Node, Table};
 use lookaside_invalidator::{
-    election::{SharedMarks, Standby},
+    election::{MemberOptions, SharedMarks, Standby},
     observe::stats::Statistics,
     pipeline::OnPositionLost,
     spool::{SpoolMarks, SpoolMarksState},
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 use tokio::time::{Instant, sleep};
 
 const FAULTS_FOR: Duration = Duration::from_secs(60);
@@ -258,12 +262,50 @@ async fn a_mark_that_is_stored_already_is_not_confirmed_to_one_that_was_replaced
     let standby = |name: &str| Standby::new(table.store(), name.into(), statistics.election.clone(), random);
     let one = standby("one").wait_until_active().await;
     let marks = SharedMarks(one.clone());
-    let loss = SpoolMarksState { losses: 1, is_starting: false };
+    let loss = SpoolMarksState { losses: 1, loss_reason: "scripted".into(), is_starting: false };
     tokio::select! {
         () = one.hold() => panic!("it is active"),
-        saved = marks.save(loss) => saved.expect("it is stored"),
+        saved = marks.save(loss.clone()) => saved.expect("it is stored"),
     }
     let _two = standby("two").wait_until_active().await;
     let ((), saved) = tokio::join!(one.hold(), marks.save(loss));
     assert!(saved.is_err(), "another one is active");
+}
+
+/// Both ran with what their own command line said, and after a takeover a cluster or a table went without deletes.
+#[tokio::test(start_paused = true)]
+async fn a_standby_reports_that_the_active_one_has_other_options() {
+    let table = Table::new(fastrand::Rng::with_seed(3), Ignored::Nothing);
+    let rules = Arc::new(Mutex::new("0a1b2c3d"));
+    let standby = |name: &str, clusters: &[&str], rules: &Arc<Mutex<&'static str>>| {
+        let (statistics, rules) = (Statistics::new(["a"]), rules.clone());
+        statistics.election.enable();
+        let clusters: BTreeSet<String> = clusters.iter().map(ToString::to_string).collect();
+        let options = move || {
+            let rules = rules.lock().expect("no panic while it is held").to_string();
+            MemberOptions { clusters: clusters.clone(), rules, slot: None }
+        };
+        let standby = Standby::new(table.store(), name.into(), statistics.election.clone(), || fastrand::u64(..));
+        (standby.with_options(Arc::new(options)), statistics)
+    };
+    let (one, of_one) = standby("one", &["a", "b"], &rules);
+    let term = one.wait_until_active().await;
+    let stated = table.record().and_then(|record| record.state.options).expect("they are in the record");
+    assert_eq!(stated.clusters.len(), 2);
+    let holding = tokio::spawn(async move { term.hold().await });
+    let (other, of_other) = standby("other", &["a"], &rules);
+    let _other = tokio::spawn(async move { other.wait_until_active().await });
+    // It has its own rule file, which is the same until that of the active one is changed.
+    let own_rules = Arc::new(Mutex::new("0a1b2c3d"));
+    let (same, of_same) = standby("same", &["b", "a"], &own_rules);
+    let waiting = tokio::spawn(async move { same.wait_until_active().await });
+    fakes::until("the other clusters are noticed", || of_other.election.options_differ()).await;
+    sleep(ms(2_000)).await;
+    assert!(!of_same.election.options_differ() && !of_one.election.options_differ());
+    *rules.lock().expect("no panic while it is held") = "4e5f6071";
+    fakes::until("the other rules are noticed", || of_same.election.options_differ()).await;
+    *own_rules.lock().expect("no panic while it is held") = "4e5f6071";
+    fakes::until("they are the same again", || !of_same.election.options_differ()).await;
+    holding.abort();
+    waiting.abort();
 }

@@ -59,6 +59,28 @@ async fn lost_position_is_passed_without_a_flush_with_that_option() {
     assert!(fixture.database.state().events.contains(&"visible 2".into()), "a flush by hand must come after that");
 }
 
+/// Routers without --enable-flush-cmd: each attempt counted as one more loss, and the database was named as the cause.
+#[tokio::test(start_paused = true)]
+async fn flush_that_the_routers_refuse_is_retried_and_one_loss() {
+    let mut fixture = Fixture::new(1);
+    fixture.options.on_position_lost = OnPositionLost::Flush;
+    fixture.database.commit(&["a"], ms(0));
+    fixture.database.commit(&["b"], ms(0));
+    fixture.database.state().purged = 2;
+    fixture.clusters[0].1.put("database-1", 1);
+    fixture.clusters[0].0.state().flush_refusal = Some("scripted refusal".into());
+    let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
+    until("the flush is refused", || fixture.stat("cluster:a:state") == "flush_failing").await;
+    assert_eq!(fixture.stat("cluster:a:why"), "scripted refusal");
+    let failures = || fixture.stat("flush_failures").parse::<u64>().expect("a number");
+    until("it is retried", || failures() > 5).await;
+    assert_eq!((fixture.stat("positions_lost"), fixture.stat("source_failures")), ("1".into(), "0".into()));
+    fixture.clusters[0].0.state().flush_refusal = None;
+    until("the present is reached", || fixture.clusters[0].1.position() == Some(2)).await;
+    until("it runs", || fixture.stat("cluster:a:state") == "running").await;
+    assert_eq!((fixture.stat("positions_lost"), fixture.stat("flushes")), ("1".into(), "1".into()));
+}
+
 /// A log that was lost whenever it was read had the cluster flushed as fast as its routers could.
 #[tokio::test(start_paused = true)]
 async fn log_that_is_lost_again_and_again_is_read_at_growing_intervals() {

@@ -2,22 +2,16 @@
 //! what cannot be expressed as keys.
 
 mod mysql_server;
+mod row_rules;
 
 use lookaside_invalidator::{
     Start,
-    keys::FLUSH_CLUSTER,
     rules::{RowRules, Rules},
     source::mysql::{MysqlOptions, MysqlSource},
 };
-use mysql_server::{Client, Server, keys_of, read_until};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    thread,
-    time::Duration,
-};
+use mysql_server::{Client, Server, read_until};
+use row_rules::{flush, sorted_keys, while_rules_are_loaded};
+use std::sync::Arc;
 
 const END: [&str; 2] =
     ["CREATE TABLE IF NOT EXISTS app.done (a INT)", "INSERT INTO app.done VALUES (1) /* lookaside: end */"];
@@ -36,15 +30,7 @@ async fn keys_after(client: &mut Client, source: &mut MysqlSource, statements: &
     for statement in statements.iter().chain(&END) {
         client.run(statement).await;
     }
-    let mut keys = keys_of(&read_until(source, "end").await);
-    keys.retain(|key| key != "end");
-    keys.sort();
-    keys.dedup();
-    keys
-}
-
-fn flush() -> String {
-    String::from_utf8_lossy(FLUSH_CLUSTER).into_owned()
+    sorted_keys(&read_until(source, "end").await)
 }
 
 /// Columns, the SQL of a value, and what a key has for it.
@@ -385,20 +371,13 @@ async fn rules_that_are_loaded_again_in_the_middle_of_a_statement_miss_none_of_i
     const ROWS: usize = 20_000;
     // A statement has one map of its table, and here hundreds of events with rows.
     let (_server, mut client, rules, mut source) = users(&["--binlog-row-event-max-size=256"]).await;
-    let (again, is_over) = (rules.clone(), Arc::new(AtomicBool::new(false)));
-    let is_stopped = is_over.clone();
-    let loading = thread::spawn(move || {
-        while !is_stopped.load(Relaxed) {
-            again.replace((*again.current()).clone());
-            thread::sleep(Duration::from_micros(200));
-        }
-    });
     let values = (1..=ROWS).map(|id| format!("({id})")).collect::<Vec<_>>().join(",");
     let insert = format!("INSERT INTO app.users (id) VALUES {values}");
-    let keys = keys_after(&mut client, &mut source, &[&insert]).await;
-    is_over.store(true, Relaxed);
-    loading.join().expect("rules are replaced");
+    let statements = [insert.as_str()];
+    let reading = keys_after(&mut client, &mut source, &statements);
+    let (keys, loads) = while_rules_are_loaded(&rules, reading).await;
     assert_eq!(keys.len(), ROWS + 1, "of each row, and of all");
+    assert!(loads > 10, "{loads}: the statement is read in parts");
 }
 
 #[tokio::test]

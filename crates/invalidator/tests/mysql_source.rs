@@ -333,6 +333,15 @@ async fn wrong_settings_are_named_in_errors() {
     assert!(error.contains("SET GLOBAL binlog_annotate_row_events = ON"), "{error}");
     let outbox_only = MysqlOptions { outbox_only: true, ..named("reader", "secret") };
     server.try_source(outbox_only, Start::Now).await.expect("the outbox needs no texts");
+    let warnings = async || {
+        let outbox_only = MysqlOptions { outbox_only: true, ..server.options() };
+        let source = server.try_source(outbox_only, Start::Now).await.expect("a source");
+        source.warnings().join(" ")
+    };
+    client.run("SET GLOBAL gtid_strict_mode = OFF").await;
+    assert!(warnings().await.contains("SET GLOBAL gtid_strict_mode = ON"));
+    client.run("SET GLOBAL gtid_strict_mode = ON").await;
+    assert_eq!(warnings().await, "");
     let closed_port = MysqlOptions { port: 1, ..server.options() };
     let start = Instant::now();
     let error = server.try_source(closed_port, Start::Now).await.err().expect("nothing listens there");

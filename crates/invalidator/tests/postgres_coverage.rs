@@ -48,7 +48,7 @@ impl Process {
         let (sender, kept) = watch::channel(kept);
         let log = PostgresLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now));
         // So that nothing is confirmed which the next one may need.
-        let log = log.with_shared_slot(Arc::new(|| true)).with_seen_tables(sender);
+        let log = log.with_shared_slot("default", Arc::new(|| true)).with_seen_tables(sender);
         if let Some(delivered) = delivered {
             log.note_delivered(delivered);
         }

@@ -1,11 +1,11 @@
 //! Row rules against a real PostgreSQL: each type, replica identities, partitions, what is not in the log, the gate.
 
 mod postgres_server;
+mod row_rules;
 
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     Source as _, Start,
-    keys::FLUSH_CLUSTER,
     rules::{RowRules, Rules},
     source::postgres::{PostgresOptions, PostgresSource, check_rules, rules_setup_sql},
 };
@@ -13,14 +13,8 @@ use postgres_server::{
     Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
     remove_absent_standby,
 };
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    thread,
-    time::Duration,
-};
+use row_rules::{flush, sorted_keys, while_rules_are_loaded};
+use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// A database that is set up for these rules.
@@ -55,15 +49,7 @@ async fn keys_after(client: &mut Client, source: &mut PostgresSource, statements
     for statement in statements.iter().chain(&[END]) {
         client.run(statement).await;
     }
-    let mut keys = keys_of(&read_until(source, "end").await);
-    keys.retain(|key| key != "end");
-    keys.sort();
-    keys.dedup();
-    keys
-}
-
-fn flush() -> String {
-    String::from_utf8_lossy(FLUSH_CLUSTER).into_owned()
+    sorted_keys(&read_until(source, "end").await)
 }
 
 /// Columns, the SQL of a value, and what a key has for it.
@@ -439,19 +425,12 @@ async fn rules_that_are_loaded_again_in_the_middle_of_a_statement_miss_none_of_i
     server.client().await.run("CREATE TABLE users (id int PRIMARY KEY, email text, feels mood)").await;
     let (mut client, rules) = set_up(&server, "[[rule]]\ntable = 'public.users'\nkeys = ['u:{id}', 'f:{feels}']").await;
     let mut source = source(&server, &rules).await;
-    let (again, is_over) = (rules.clone(), Arc::new(AtomicBool::new(false)));
-    let is_stopped = is_over.clone();
-    let loading = thread::spawn(move || {
-        while !is_stopped.load(Relaxed) {
-            again.replace((*again.current()).clone());
-            thread::sleep(Duration::from_micros(200));
-        }
-    });
     let insert = format!("INSERT INTO users SELECT i, 'x', 'ok' FROM generate_series(1, {ROWS}) i");
-    let keys = keys_after(&mut client, &mut source, &[&insert]).await;
-    is_over.store(true, Relaxed);
-    loading.join().expect("rules are replaced");
+    let statements = [insert.as_str()];
+    let reading = keys_after(&mut client, &mut source, &statements);
+    let (keys, loads) = while_rules_are_loaded(&rules, reading).await;
     assert_eq!(keys.len(), ROWS + 1, "of each row, and of all");
+    assert!(loads > 10, "{loads}: the statement is read in parts");
     client.run("CREATE TABLE posts (id int PRIMARY KEY)").await;
     let both = parse("[[rule]]\ntable = 'public.posts'\nkeys = ['post:{id}']");
     client.run(&rules_setup_sql("lookaside", &both)).await;

@@ -122,15 +122,69 @@ async fn a_lost_session_of_the_same_process_is_ended_and_one_of_another_is_not()
     let first = last_position(&read_until(&mut *lost.source, "first").await);
     client.run(END).await;
 
-    let mut other = server.source(Start::At(first.clone())).await;
-    let error = other.next(10).await.expect_err("the slot is in use");
-    assert!(matches!(&error, SourceError::Unreachable { why } if why.contains("55006")), "{error:?}");
+    let error = server.try_source(server.options(), Start::At(first.clone())).await.err();
+    assert!(matches!(&error, Some(SourceError::InUse { .. })), "{error:?}");
     assert_eq!(keys_of(&read_until(&mut *lost.source, "end").await), ["end"], "it was not ended");
 
     let mut resumed = log.open(&Start::At(first)).await.expect("a source");
     let next = eventually("the slot is free", async || resumed.source.next(10).await.ok());
     let read = timeout(DEADLINE / 2, next).await.expect("before the server's own timeout of a minute");
     assert_eq!(keys_of(&read.commits), ["end"]);
+}
+
+/// A second invalidator with the same slot and a folder of its own declared a loss, and advised to drop the slot that the
+/// first one was reading.
+#[tokio::test]
+async fn a_slot_that_another_process_reads_is_neither_lost_nor_changed() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    let begun = server.source(Start::Now).await.position();
+    client.run("SELECT lookaside_invalidate('first')").await;
+    let log = server.commit_log();
+    let mut reading = log.open(&Start::At(begun.clone())).await.expect("a source").source;
+    let first = last_position(&read_until(&mut *reading, "first").await);
+    log.release(&first);
+    let state = "SELECT active_pid::text || ' ' || (confirmed_flush_lsn > restart_lsn) FROM pg_replication_slots";
+    let reader = tokio::spawn(async move { while reading.next(10).await.is_ok() {} });
+    let confirmed = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots";
+    let wanted = first.0.split('@').next().expect("a part").to_owned();
+    eventually("the slot is confirmed", async || (client.one(confirmed).await == wanted).then_some(())).await;
+    let pid = client.one("SELECT active_pid::text FROM pg_replication_slots").await;
+    let before = client.one(state).await;
+    // The first position is behind what is confirmed, which would be a loss if no process read the slot.
+    for start in [Start::At(begun), Start::At(first), Start::Now, Start::Earliest] {
+        let error = server.try_source(server.options(), start.clone()).await.err();
+        let Some(SourceError::InUse { why }) = error else { panic!("{start:?}: {error:?}") };
+        for fact in [&format!("pid {pid}"), "lookaside-invalidator", "account postgres", "--shared-state", "--slot"] {
+            assert!(why.contains(fact), "{fact}: {why}");
+        }
+    }
+    let remembered = server.commit_log().remembered_position().await;
+    assert!(matches!(remembered, Err(SourceError::InUse { .. })), "{remembered:?}");
+    // The invalidators of a pair have other names: one that is by itself, and reads the slot, is not of the pair.
+    let pair = || server.commit_log().with_shared_slot("pair", Arc::new(|| true));
+    let refused = pair().remembered_position().await;
+    assert!(matches!(refused, Err(SourceError::InUse { .. })), "{refused:?}");
+    assert_eq!((client.one(state).await, reader.is_finished()), (before, false));
+    reader.abort();
+}
+
+/// An invalidator without a folder of before, and without --shared-state, took the slot while those that share it changed.
+#[tokio::test]
+async fn a_slot_whose_positions_are_shared_is_not_taken_while_none_of_its_readers_runs() {
+    let server = Server::start(&[]).await;
+    let mut client = server.set_up().await;
+    drop(server.source(Start::Now).await);
+    assert!(server.commit_log().remembered_position().await.expect("the slot is found").is_some());
+    client.run("CREATE TABLE lookaside_invalidator (name text PRIMARY KEY, state text NOT NULL)").await;
+    client.run(r#"INSERT INTO lookaside_invalidator VALUES ('pair', '{"slot":"lookaside","clusters":{}}')"#).await;
+    let error = server.commit_log().remembered_position().await.err();
+    let Some(SourceError::InUse { why }) = error else { panic!("{error:?}") };
+    assert!(why.contains("--shared-state-name pair") && why.contains("DELETE FROM lookaside_invalidator"), "{why}");
+    let pair = server.commit_log().with_shared_slot("pair", Arc::new(|| true));
+    assert!(pair.remembered_position().await.expect("it is theirs").is_some());
+    client.run(r#"UPDATE lookaside_invalidator SET state = '{"slot":"other","clusters":{}}'"#).await;
+    assert!(server.commit_log().remembered_position().await.expect("of other ones").is_some());
 }
 
 #[tokio::test]

@@ -302,6 +302,32 @@ async fn a_server_gives_up_a_silent_reader_as_soon_as_the_reader_a_silent_server
     assert_eq!(connection.query_one("SHOW wal_sender_timeout").await, Ok(Some("15s".into())));
 }
 
+/// The server names the right that is missing, and not what grants it.
+#[tokio::test]
+async fn a_missing_right_or_publication_is_named_with_what_mends_it() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    for statement in ["CREATE ROLE reader LOGIN PASSWORD 'secret'", "CREATE DATABASE shop"] {
+        client.run(statement).await;
+    }
+    client.run("REVOKE CONNECT ON DATABASE shop FROM PUBLIC").await;
+    let reader = |database: &str| PostgresOptions {
+        user: "reader".into(),
+        password: "secret".into(),
+        database: database.into(),
+        ..server.options()
+    };
+    let why = async |options| match server.try_source(options, Start::Now).await.err() {
+        Some(SourceError::Unusable { why }) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(why(reader("postgres")).await.contains("ALTER ROLE \"reader\" REPLICATION"));
+    client.run("ALTER ROLE reader REPLICATION").await;
+    assert!(why(reader("shop")).await.contains("GRANT CONNECT ON DATABASE \"shop\" TO \"reader\""));
+    let missing = why(reader("postgres")).await;
+    assert!(missing.contains("lookaside invalidator setup") && missing.lines().count() == 1, "{missing}");
+}
+
 /// An attempt to log in to a server that hangs was repeated as often as one to connect to a server that is down.
 #[tokio::test]
 async fn a_server_that_accepts_and_does_not_answer_is_unreachable() {

@@ -140,3 +140,30 @@ async fn position_outside_of_the_log_is_refused() {
     let error = replay.run(|_| {}).await.expect_err("it was purged");
     assert!(error.to_string().contains("no longer reaches back to 3"), "{error}");
 }
+
+/// Most of the hour that was to be replayed had been purged, and the replay ended with success.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_begins_after_the_period_is_reported() {
+    let at = |s| SystemTime::UNIX_EPOCH + Duration::from_secs(s);
+    for (purged, since, begins_late) in [(5, 3, true), (5, 6, false), (5, 8, false), (0, 0, false), (9, 3, true)] {
+        let (replay, database, cluster) = replay_of(9);
+        database.state().purged = purged;
+        let filter = ReplayFilter { since: Some(at(since)), until: None, key_prefix: "user:".into() };
+        let summary = Replay { filter, ..replay }.run(|_| {}).await.expect("it ends");
+        assert_eq!(summary.begins_late, begins_late, "{purged} {since}: {summary:?}");
+        let oldest = (purged < 9).then(|| at(purged as u64 + 1));
+        assert_eq!(summary.log_begins_at, oldest, "{purged} {since}");
+        assert_eq!(deleted(&cluster).len() as u64, summary.deletes, "what there is was sent");
+    }
+}
+
+/// It read nothing, and ended with success.
+#[tokio::test(start_paused = true)]
+async fn a_replay_from_a_position_beyond_the_end_is_refused() {
+    let (replay, ..) = replay_of(9);
+    let replay = Replay { start: Start::At(Position("12".into())), ..replay };
+    let error = replay.run(|_| {}).await.expect_err("there are nine commits");
+    assert_eq!(error.to_string(), "the log ends at 9, before the position 12");
+    let replay = Replay { start: Start::At(Position("9".into())), ..replay };
+    assert_eq!(replay.run(|_| {}).await.expect("nothing is to be done").commits, 0);
+}

@@ -8,6 +8,8 @@ mod setup;
 mod time;
 
 use anyhow::Result;
+use lookaside_invalidator::rules::{ProblemKind, RuleProblem, Rules};
+use std::path::Path;
 
 /// Commands about the invalidator.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -30,6 +32,22 @@ pub fn run(command: &Invalidator) -> Result<()> {
         Invalidator::CheckRules(options) => check_rules::run(options),
         Invalidator::Try(options) => preview::run(options),
         Invalidator::Replay(options) => replay::run(options),
+    }
+}
+
+/// A problem of `rules` with a database, after the place in their file.
+fn describe_problem(file: &Path, rules: &Rules, problem: &RuleProblem) -> String {
+    let line = problem.table.as_ref().and_then(|table| rules.line(table));
+    let line = line.map_or_else(String::new, |line| format!(":{line}"));
+    let word = if problem.kind == ProblemKind::Warning { "warning: " } else { "" };
+    format!("{}{line}: {word}{problem}", file.display())
+}
+
+/// `1 rule`, `2 rules`.
+fn count_rules(rules: &Rules) -> String {
+    match rules.iter().count() {
+        1 => "1 rule".into(),
+        count => format!("{count} rules"),
     }
 }
 

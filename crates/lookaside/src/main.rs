@@ -8,6 +8,7 @@ mod invalidator;
 mod replay;
 mod simulate;
 mod statistics;
+mod stats;
 mod up;
 
 use clap::{Parser, Subcommand};
@@ -19,6 +20,7 @@ const EXAMPLES: &str = "Examples:
   lookaside replay --endpoint 127.0.0.1:5000 trace.pack.zst
   lookaside simulate --seeds 300                          the production code under faults
   lookaside simulate --seed 42                            repeat one run
+  lookaside stats 127.0.0.1:11250                         the statistics of a daemon
   lookaside check-config router.json                      is the configuration valid?
   lookaside route get user:42 -f router.json              the route of a key
   lookaside invalidator setup --database postgres://postgres:pw@127.0.0.1/app
@@ -42,6 +44,8 @@ enum Command {
     Replay(replay::Options),
     /// Run the production code under a seeded clock and network, with faults, and check its guarantees
     Simulate(simulate::Options),
+    /// Show the statistics of a server, a router or an invalidator
+    Stats(stats::Options),
     /// Check a router's configuration before it is deployed
     CheckConfig(configuration::check::Options),
     /// Show how a router's configuration routes a request
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Command::Up(options) => up::run(&options),
         Command::Replay(options) => replay::run(&options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Stats(options) => stats::run(&options),
         Command::CheckConfig(options) => configuration::check::run(&options),
         Command::Route(options) => configuration::route::run(&options),
         Command::Invalidator(command) => invalidator::run(&command),

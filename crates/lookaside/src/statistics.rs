@@ -18,10 +18,15 @@ pub struct DaemonStats(BTreeMap<String, String>);
 impl DaemonStats {
     /// Reads the statistics of the daemon at `port` of 127.0.0.1.
     pub async fn fetch(port: u16) -> Result<DaemonStats> {
-        let address = Address(format!("127.0.0.1:{port}").into());
+        DaemonStats::fetch_group(&Address(format!("127.0.0.1:{port}").into()), "").await
+    }
+
+    /// Reads a group of the statistics of the daemon at `address`, the general one if `group` is empty.
+    pub async fn fetch_group(address: &Address, group: &str) -> Result<DaemonStats> {
+        let command = format!("stats {group}");
         let fetch = async {
-            let mut connection = CommandConnection::connect(&TcpNetwork, &address, LIMITS, TIMEOUT).await?;
-            connection.send(b"stats\r\n").await?;
+            let mut connection = CommandConnection::connect(&TcpNetwork, address, LIMITS, TIMEOUT).await?;
+            connection.send(format!("{}\r\n", command.trim_end()).as_bytes()).await?;
             let (mut statistics, mut reply_bytes) = (DaemonStats::default(), 0);
             loop {
                 match connection.read_part().await? {
@@ -37,6 +42,11 @@ impl DaemonStats {
             }
         };
         fetch.await.with_context(|| format!("reading the statistics of {address}"))
+    }
+
+    /// All of them, by name.
+    pub fn values(&self) -> &BTreeMap<String, String> {
+        &self.0
     }
 
     /// The clusters whose pipeline is not running, and why; empty if all are running.

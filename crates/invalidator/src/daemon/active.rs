@@ -7,10 +7,11 @@ use crate::{
     observe::{source_lag, stats::Statistics},
     options::Options,
     pipeline::{
-        Pipeline, PipelineError,
+        OnPositionLost, Pipeline, PipelineError,
         delivery::connect_routers,
         positions::{PositionFile, PositionStore},
     },
+    rules::Otherwise,
     source::sqlite::{PRUNE_EVERY, prune},
     spool::{KeepingFolder, SavedStart, SegmentFolder, Spool, SpoolWriter, SpooledLog},
 };
@@ -34,12 +35,13 @@ impl Active {
     pub fn start(daemon: &Daemon<'_>, term: Option<&Arc<Term>>) -> Result<Active, String> {
         let Daemon { options, database, network, statistics, .. } = daemon;
         let mut background = JoinSet::new();
+        let shared = term.map(|term| (options.shared_state_name.as_str(), term));
         let spool = match database.needs_spool() {
             true => {
                 let store = TableStore::new(&options.state_dir, term);
                 let seen = watch::Sender::new(store.load()?);
                 background.spawn(store.save_changes(seen.subscribe()));
-                let log = database.log(network, term, Some(seen));
+                let log = database.log(network, shared, Some(seen));
                 Some(open_spool(options, log, term, statistics, &mut background)?)
             }
             false => None,
@@ -47,7 +49,7 @@ impl Active {
         let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
             match &spool {
                 Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
-                None => database.log(network, term, None),
+                None => database.log(network, shared, None),
             }
         };
         let (request_shutdown, shutdown) = watch::channel(false);
@@ -102,6 +104,8 @@ fn build_pipeline(daemon: &Daemon<'_>, index: usize, log: Arc<dyn CommitLog>, te
     let cluster = &options.clusters[index];
     let wall_clock: WallClock = Arc::new(SystemTime::now);
     let file = PositionFile::new(&options.state_dir, &cluster.name);
+    let needs_flush = options.on_position_lost == OnPositionLost::Flush
+        || statistics.row_rules.current().iter().any(|rule| rule.otherwise != Otherwise::Count);
     let positions: Arc<dyn PositionStore> = match term {
         Some(term) => Arc::new(SharedPositions::new(term.clone(), &cluster.name, file)),
         None => Arc::new(file),
@@ -116,7 +120,8 @@ fn build_pipeline(daemon: &Daemon<'_>, index: usize, log: Arc<dyn CommitLog>, te
                 &statistics.clusters()[index],
                 fastrand::u64(..),
             )
-            .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms)),
+            .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
+            .with_flush_check(needs_flush),
         ),
         positions,
         statistics: statistics.clone(),
@@ -162,10 +167,19 @@ fn open_spool(
         }
     };
     let saved = saved.into_iter();
-    let saved = saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
+    let saved: Vec<SavedStart> =
+        saved.map(|saved| SavedStart { log_identity: saved.log_identity, position: saved.position }).collect();
+    if term.is_none() {
+        spool.discard_if_passed(&saved).map_err(|why| format!("the spool in --state-dir: {why}"))?;
+    }
     let pipeline = options.pipeline();
-    let writer =
-        SpoolWriter { spool: spool.clone(), start: pipeline.start, saved, read_keys_max: pipeline.read_keys_max };
+    let writer = SpoolWriter {
+        spool: spool.clone(),
+        start: pipeline.start,
+        saved,
+        stops_at_loss: pipeline.on_position_lost == OnPositionLost::Stop,
+        read_keys_max: pipeline.read_keys_max,
+    };
     background.spawn(async move { match writer.run().await {} });
     Ok(spool)
 }

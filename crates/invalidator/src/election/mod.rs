@@ -28,12 +28,15 @@
 //! | `record.rs` | the record, and the interface of what stores it |
 //! | `standby.rs` | a standby: waits until it is active |
 //! | `seen_record.rs` | what a standby has seen of the record, and whether that went back |
+//! | `member_options.rs` | options that all of them should have |
 //! | `term.rs` | the time that an invalidator is active: renewals, saves, the end |
 //! | `shared_positions.rs` | saves of a pipeline, marks of the spool, and what was seen of tables, as parts of the next renewal |
-//! | `mysql.rs`, `postgres.rs` | the record in a table |
+//! | `mysql.rs`, `postgres.rs`, `kept_connection.rs` | the record in a table |
 //! | `location.rs` | `--shared-state` |
 
+mod kept_connection;
 mod location;
+mod member_options;
 mod mysql;
 mod postgres;
 mod record;
@@ -43,6 +46,7 @@ mod standby;
 mod term;
 
 pub use location::StateLocation;
+pub use member_options::{CurrentOptions, MemberOptions};
 pub use record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
 pub use shared_positions::{SharedMarks, SharedPositions, SharedTables};
 pub use standby::Standby;

@@ -1,14 +1,13 @@
 //! The record in a table of MariaDB or MySQL. The table is in the binlog, so a promoted replica has it.
 
-use super::record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
-use crate::{
-    SourceError,
-    source::mysql::{MysqlConnection, MysqlOptions, Row, ServerError},
+use super::{
+    kept_connection::{ADVICE_READ_ONLY, KeptConnection, advise_setup, malformed, reason},
+    record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE},
 };
+use crate::source::mysql::{MysqlConnection, MysqlOptions, Row, ServerError};
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use std::sync::Arc;
-use tokio::{sync::Mutex, time::timeout};
 
 /// The session must commit each statement, and not wait long for a lock that another session holds on the row.
 const SESSION: &str = "SET autocommit = 1, innodb_lock_wait_timeout = 1";
@@ -36,37 +35,27 @@ pub struct MysqlRecord {
     schema: String,
     /// The row's name.
     name: String,
-    /// `None` until it is needed, and after a failure.
-    connection: Mutex<Option<MysqlConnection>>,
+    connection: KeptConnection<MysqlConnection>,
 }
 
 impl MysqlRecord {
     /// The row `name` in `schema` of `server`.
     pub fn new(network: Arc<dyn Network>, server: MysqlOptions, schema: String, name: String) -> MysqlRecord {
-        MysqlRecord { network, server, schema, name, connection: Mutex::default() }
+        MysqlRecord { network, server, schema, name, connection: KeptConnection::default() }
     }
 
     /// Runs `sql`, which may be several statements, and returns the rows of the last one.
     async fn query(&self, sql: &str) -> Result<Vec<Row>, RecordError> {
-        let mut kept = self.connection.lock().await;
-        let access = async {
-            let mut connection = match kept.take() {
-                Some(connection) => connection,
-                None => {
-                    let mut connection = MysqlConnection::open(&*self.network, &self.server).await.map_err(reason)?;
-                    connection.query(SESSION).await.map_err(reason)?;
-                    connection
-                }
-            };
-            let rows = connection.try_query(sql, ACCESS_WAIT_MAX).await.map_err(reason)?;
-            let rows = rows.map_err(|error| self.advise(error))?;
-            // After an error it is dropped, as it may hold unread replies.
-            *kept = Some(connection);
-            Ok(rows)
+        let open = async {
+            let mut connection = MysqlConnection::open(&*self.network, &self.server).await.map_err(reason)?;
+            connection.query(SESSION).await.map_err(reason)?;
+            Ok(connection)
         };
-        timeout(ACCESS_WAIT_MAX, access)
-            .await
-            .unwrap_or_else(|_| Err(RecordError(format!("the database has not answered within {ACCESS_WAIT_MAX:?}"))))
+        let query = async |mut connection: MysqlConnection| {
+            let rows = connection.try_query(sql, ACCESS_WAIT_MAX).await.map_err(reason)?;
+            Ok((connection, rows.map_err(|error| self.advise(error))?))
+        };
+        self.connection.access(open, query).await
     }
 
     /// The error for operators, with what mends it.
@@ -74,14 +63,9 @@ impl MysqlRecord {
         let (schema, user) = (&self.schema, &self.server.user);
         let advice = match code {
             // No such table, no privilege on the table, none in the schema, no such schema.
-            1146 | 1142 | 1143 | 1044 | 1049 => format!(
-                "; run `lookaside invalidator setup --shared-state`, or\n{}",
-                table_sql(schema, user).trim_end()
-            ),
+            1146 | 1142 | 1143 | 1044 | 1049 => advise_setup(&table_sql(schema, user)),
             // Read-only, a transaction that must not write, and MariaDB's for a replica.
-            1290 | 1792 | 1836 => {
-                "; it is read-only: --shared-state must be a database that can be written, such as the primary".into()
-            }
+            1290 | 1792 | 1836 => ADVICE_READ_ONLY.into(),
             _ => String::new(),
         };
         RecordError(format!("{schema}.{TABLE}: {message} (error {code}){advice}"))
@@ -143,12 +127,4 @@ fn version_of(row: &Row) -> Result<RecordVersion, RecordError> {
 fn column(row: &Row, index: usize) -> Result<String, RecordError> {
     let bytes = row.get(index).and_then(Option::as_ref).ok_or_else(malformed)?;
     Ok(String::from_utf8_lossy(bytes).into_owned())
-}
-
-fn malformed() -> RecordError {
-    RecordError(format!("the table {TABLE} has another form; drop it and run `lookaside invalidator setup` again"))
-}
-
-fn reason(error: SourceError) -> RecordError {
-    RecordError(error.reason().to_owned())
 }

@@ -1,16 +1,15 @@
 //! The record in a table of PostgreSQL.
 
-use super::record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE};
-use crate::{
-    SourceError,
-    source::postgres::{
-        PostgresConnection, PostgresOptions, Purpose, QueryError, Row, ServerError, quote_literal, quote_name,
-    },
+use super::{
+    kept_connection::{ADVICE_READ_ONLY, KeptConnection, advise_setup, malformed, reason},
+    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE},
+};
+use crate::source::postgres::{
+    PostgresConnection, PostgresOptions, Purpose, QueryError, Row, ServerError, quote_literal, quote_name,
 };
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use std::sync::Arc;
-use tokio::{sync::Mutex, time::timeout};
 
 /// A commit must survive a crash of the server, which keeps no log before the saved positions; a standby server need not
 /// have it. And the session must not wait long for a lock that another one holds on the row.
@@ -37,36 +36,27 @@ pub struct PostgresRecord {
     server: PostgresOptions,
     /// The row's name.
     name: String,
-    /// `None` until it is needed, and after a failure.
-    connection: Mutex<Option<PostgresConnection>>,
+    connection: KeptConnection<PostgresConnection>,
 }
 
 impl PostgresRecord {
     /// The row `name` in the database of `server`.
     pub fn new(network: Arc<dyn Network>, server: PostgresOptions, name: String) -> PostgresRecord {
-        PostgresRecord { network, server, name, connection: Mutex::default() }
+        PostgresRecord { network, server, name, connection: KeptConnection::default() }
     }
 
     async fn query(&self, sql: &str) -> Result<Vec<Row>, RecordError> {
-        let mut kept = self.connection.lock().await;
-        let access = async {
-            let mut connection = match kept.take() {
-                Some(connection) => connection,
-                None => {
-                    let opened = PostgresConnection::open(&*self.network, &self.server, Purpose::Queries).await;
-                    let mut connection = opened.map_err(reason)?;
-                    connection.query(SESSION).await.map_err(|error| self.advise(error))?;
-                    connection
-                }
-            };
-            let rows = connection.query(sql).await.map_err(|error| self.advise(error))?;
-            // After an error it is dropped, as it may hold unread replies.
-            *kept = Some(connection);
-            Ok(rows)
+        let open = async {
+            let opened = PostgresConnection::open(&*self.network, &self.server, Purpose::Queries).await;
+            let mut connection = opened.map_err(reason)?;
+            connection.query(SESSION).await.map_err(|error| self.advise(error))?;
+            Ok(connection)
         };
-        timeout(ACCESS_WAIT_MAX, access)
-            .await
-            .unwrap_or_else(|_| Err(RecordError(format!("the database has not answered within {ACCESS_WAIT_MAX:?}"))))
+        let query = async |mut connection: PostgresConnection| {
+            let rows = connection.query(sql).await.map_err(|error| self.advise(error))?;
+            Ok((connection, rows))
+        };
+        self.connection.access(open, query).await
     }
 
     /// The error for operators, with what mends it.
@@ -77,14 +67,9 @@ impl PostgresRecord {
         };
         let advice = match code.as_str() {
             // No such table, no privilege.
-            "42P01" | "42501" => format!(
-                "; run `lookaside invalidator setup --shared-state`, or\n{}",
-                table_sql(&self.server.user).trim_end()
-            ),
+            "42P01" | "42501" => advise_setup(&table_sql(&self.server.user)),
             // Read-only.
-            "25006" => {
-                "; it is read-only: --shared-state must be a database that can be written, such as the primary".into()
-            }
+            "25006" => ADVICE_READ_ONLY.into(),
             _ => String::new(),
         };
         RecordError(format!("{TABLE}: {message} ({code}){advice}"))
@@ -128,12 +113,4 @@ impl RecordStore for PostgresRecord {
             Ok(!self.query(&sql).await?.is_empty())
         })
     }
-}
-
-fn malformed() -> RecordError {
-    RecordError(format!("the table {TABLE} has another form; drop it and run `lookaside invalidator setup` again"))
-}
-
-fn reason(error: SourceError) -> RecordError {
-    RecordError(error.reason().to_owned())
 }

@@ -1,6 +1,11 @@
 //! The record that the invalidators of a database share, and the interface of what stores it.
 
-use crate::{Position, pipeline::positions::SavedPosition, source::postgres::SeenTables};
+use super::member_options::MemberOptions;
+use crate::{
+    Position,
+    pipeline::positions::SavedPosition,
+    source::{SHARED_STATE_TABLE, postgres::SeenTables},
+};
 use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -9,7 +14,7 @@ use std::{
 };
 
 /// The table that has the record.
-pub const TABLE: &str = "lookaside_invalidator";
+pub const TABLE: &str = SHARED_STATE_TABLE;
 /// How long one access to the record may take.
 pub(super) const ACCESS_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The version of the state's format.
@@ -43,10 +48,14 @@ pub struct SharedState {
     pub lost: BTreeSet<String>,
     /// PostgreSQL: how many losses of the slot's position were met.
     pub losses: u64,
+    /// PostgreSQL: why the last of them happened; empty if none has.
+    pub loss_reason: String,
     /// PostgreSQL: whether an invalidator was about to create the slot. Means nothing once there is a position.
     pub is_starting: bool,
     /// PostgreSQL: what was seen of tables with a rule; `None` if that is unknown.
     pub tables: Option<SeenTables>,
+    /// The options of the invalidator that wrote it; `None` if it was of a version without them.
+    pub options: Option<MemberOptions>,
 }
 
 /// Why the record could not be read or replaced. Whether it was replaced is unknown.
@@ -73,6 +82,8 @@ struct StateText {
     format: u32,
     #[serde(default)]
     losses: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    loss_reason: String,
     #[serde(default)]
     starting: bool,
     clusters: BTreeMap<String, PositionText>,
@@ -80,6 +91,8 @@ struct StateText {
     lost: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tables: Option<serde_json::Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    options: Option<MemberOptions>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -98,10 +111,12 @@ impl SharedState {
         let text = StateText {
             format: FORMAT,
             losses: self.losses,
+            loss_reason: self.loss_reason.clone(),
             starting: self.is_starting,
             clusters: clusters.collect(),
             lost: self.lost.clone(),
             tables: self.tables.as_ref().map(SeenTables::to_json),
+            options: self.options.clone(),
         };
         serde_json::to_string(&text).expect("text and numbers can be written as JSON")
     }
@@ -128,8 +143,10 @@ impl SharedState {
             positions: positions.collect(),
             lost: text.lost,
             losses: text.losses,
+            loss_reason: text.loss_reason,
             is_starting: text.starting,
             tables,
+            options: text.options,
         })
     }
 }
@@ -144,8 +161,10 @@ mod tests {
         let positions = [("one".to_owned(), saved)].into();
         let stored = serde_json::json!({ "format": 1, "tables": [["app", "users", "s", "p", true]] });
         let tables = SeenTables::parse(&stored).expect("well-formed");
-        let lost = ["one".to_owned()].into();
-        let state = SharedState { positions, lost, losses: 2, is_starting: true, tables };
+        let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
+        let (lost, options) = (["one".to_owned()].into(), Some(options));
+        let loss_reason = "why".into();
+        let state = SharedState { positions, lost, losses: 2, loss_reason, is_starting: true, tables, options };
         assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
     }
 

@@ -3,12 +3,16 @@
 use super::{record::RecordError, term::Term};
 use crate::{
     SourceError,
+    observe::log_throttle,
     pipeline::positions::{PositionError, PositionFile, PositionStore, SavedPosition},
     source::postgres::SeenTables,
     spool::{SpoolMarks, SpoolMarksState},
 };
 use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
+use lookaside_telemetry::LogThrottle;
 use std::sync::Arc;
+use tokio::time::Instant;
 
 const RECORD_WENT_BACK: &str = "the database has lost what the active invalidator had saved: it is a replica that had \
                                 received less";
@@ -17,14 +21,17 @@ const RECORD_WENT_BACK: &str = "the database has lost what the active invalidato
 pub struct SharedPositions {
     term: Arc<Term>,
     cluster: String,
-    /// Where an invalidator without a standby had the position: it counts until one is shared.
+    /// Where an invalidator without a standby has the position. It counts until one is shared; then it is a copy, for one
+    /// without a standby to resume from.
     file: PositionFile,
+    failure_log: Arc<Mutex<LogThrottle<Instant>>>,
 }
 
 impl SharedPositions {
     /// The position of `cluster`, at first the one in `file`.
     pub fn new(term: Arc<Term>, cluster: &str, file: PositionFile) -> SharedPositions {
-        SharedPositions { term, cluster: cluster.to_owned(), file }
+        let failure_log = Arc::new(Mutex::new(log_throttle()));
+        SharedPositions { term, cluster: cluster.to_owned(), file, failure_log }
     }
 }
 
@@ -49,13 +56,19 @@ impl PositionStore for SharedPositions {
 
     fn save(&self, position: SavedPosition) -> BoxFuture<'_, Result<(), PositionError>> {
         Box::pin(async move {
-            let cluster = self.cluster.clone();
+            let (cluster, copy) = (self.cluster.clone(), position.clone());
             let saved = self.term.save(|state| {
                 state.lost.remove(&cluster);
                 state.positions.insert(cluster, position);
             });
-            let saved = saved.await;
-            saved.map_err(|error| PositionError::NotShared { why: error.0 })
+            saved.await.map_err(|error| PositionError::NotShared { why: error.0 })?;
+            // Without it, or with an older one, deletes are repeated.
+            if let Err(why) = self.file.save(copy).await
+                && self.failure_log.lock().allow(Instant::now()).is_some()
+            {
+                tracing::warn!(cluster = self.cluster, %why, "the copy of the shared position cannot be saved");
+            }
+            Ok(())
         })
     }
 }
@@ -66,13 +79,14 @@ pub struct SharedMarks(pub Arc<Term>);
 impl SpoolMarks for SharedMarks {
     fn state(&self) -> SpoolMarksState {
         let state = self.0.state();
-        SpoolMarksState { losses: state.losses, is_starting: state.is_starting }
+        SpoolMarksState { losses: state.losses, loss_reason: state.loss_reason, is_starting: state.is_starting }
     }
 
     fn save(&self, marks: SpoolMarksState) -> BoxFuture<'_, Result<(), SourceError>> {
         Box::pin(async move {
             let saved = self.0.save_and_renew(|state| {
                 state.losses = marks.losses;
+                state.loss_reason = marks.loss_reason;
                 state.is_starting = marks.is_starting;
             });
             saved.await.map_err(|error| SourceError::SpoolFailed { why: error.0 })

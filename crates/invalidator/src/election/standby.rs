@@ -1,6 +1,7 @@
 //! A standby: reads the record until it may replace it, and is active then.
 
 use super::{
+    member_options::{CurrentOptions, MemberOptions, OptionsComparison},
     record::{ElectionRecord, RecordError, RecordStore, RecordVersion},
     seen_record::SeenRecord,
     term::Term,
@@ -23,6 +24,9 @@ pub struct Standby {
     statistics: Arc<ElectionStatistics>,
     random: fn() -> u64,
     seen: Mutex<SeenRecord>,
+    /// `None` if options are not compared.
+    options: Option<CurrentOptions>,
+    comparison: Mutex<OptionsComparison>,
 }
 
 /// A version of the record, and since when it has been read without interruption.
@@ -39,7 +43,13 @@ impl Standby {
         statistics: Arc<ElectionStatistics>,
         random: fn() -> u64,
     ) -> Standby {
-        Standby { store, name, statistics, random, seen: Mutex::default() }
+        let (seen, comparison) = (Mutex::default(), Mutex::default());
+        Standby { store, name, statistics, random, seen, options: None, comparison }
+    }
+
+    /// Compares its options with those of the active one, and states them when it is that.
+    pub fn with_options(self, options: CurrentOptions) -> Standby {
+        Standby { options: Some(options), ..self }
     }
 
     /// Waits until this invalidator is active. May be dropped: a record that it stored nevertheless expires.
@@ -52,7 +62,12 @@ impl Standby {
                     self.statistics.takeovers.add(1);
                     let former = logged_holder.unwrap_or_default();
                     tracing::info!(holder, former, "this invalidator is active now");
-                    return Arc::new(Term::new(self.store.clone(), record, self.statistics.clone()));
+                    return Arc::new(Term::new(
+                        self.store.clone(),
+                        record,
+                        self.statistics.clone(),
+                        self.options.clone(),
+                    ));
                 }
                 Ok(None) => {
                     self.statistics.set_failure(None);
@@ -90,6 +105,10 @@ impl Standby {
             return Ok(found);
         }
         self.seen.lock().observe(found.as_ref());
+        let options: Option<MemberOptions> = self.options.as_ref().map(|options| options());
+        if let (Some(own), Some(record)) = (&options, &found) {
+            self.comparison.lock().observe(own, record, &self.statistics);
+        }
         if let Some(record) = &found {
             let seen = unchanged.take_if(|seen| seen.version == record.version);
             let seen =
@@ -98,11 +117,15 @@ impl Standby {
                 return Ok(None);
             }
         }
-        let (counter, state) = self.seen.lock().next(found.as_ref());
+        let (counter, mut state) = self.seen.lock().next(found.as_ref());
+        state.options = options;
         let record = ElectionRecord { version: RecordVersion { holder: holder.to_owned(), counter }, state };
         let is_replaced = self.store.replace(found.as_ref().map(|record| &record.version), &record).await?;
         if is_replaced {
             self.seen.lock().replace(record.clone());
+            if let (Some(own), Some(former)) = (&record.state.options, &found) {
+                self.comparison.lock().report_takeover(own, former, &self.statistics);
+            }
         }
         Ok(is_replaced.then_some(record))
     }

@@ -1,7 +1,10 @@
 //! The time that an invalidator is active: it renews the record, with what is to be saved, until another one has replaced
 //! it.
 
-use super::record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState};
+use super::{
+    member_options::CurrentOptions,
+    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState},
+};
 use crate::observe::{election_stats::ElectionStatistics, log_throttle};
 use lookaside_sync::Mutex;
 use std::{
@@ -27,6 +30,8 @@ const SAVE_WAIT_MAX: Duration = Duration::from_secs(3);
 pub struct Term {
     store: Arc<dyn RecordStore>,
     statistics: Arc<ElectionStatistics>,
+    /// `None` if options are not compared.
+    options: Option<CurrentOptions>,
     contents: Mutex<TermContents>,
     /// How many changes are stored; `None` once another invalidator is active.
     progress: watch::Sender<Option<u64>>,
@@ -61,6 +66,7 @@ impl Term {
         store: Arc<dyn RecordStore>,
         record: ElectionRecord,
         statistics: Arc<ElectionStatistics>,
+        options: Option<CurrentOptions>,
     ) -> Term {
         statistics.set_active(true);
         statistics.record_renewal();
@@ -70,6 +76,7 @@ impl Term {
         Term {
             store,
             statistics,
+            options,
             contents: Mutex::new(contents),
             progress: watch::Sender::new(Some(0)),
             is_closing: AtomicBool::new(false),
@@ -209,7 +216,8 @@ impl Term {
     /// Replaces the record by one of `holder` with what is to be stored.
     async fn replace(&self, holder: String) -> Result<Renewal, RecordError> {
         let (expected, record, changes) = {
-            let contents = self.contents.lock();
+            let mut contents = self.contents.lock();
+            contents.wanted.options = self.options.as_ref().map(|options| options());
             let version = RecordVersion { holder, counter: contents.version.counter + 1 };
             let record = ElectionRecord { version, state: contents.wanted.clone() };
             (contents.version.clone(), record, contents.changes)

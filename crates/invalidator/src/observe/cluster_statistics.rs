@@ -30,6 +30,8 @@ pub enum PipelineState {
     Blocked(String),
     /// The source fails, for this reason. It is retried.
     SourceFailing(String),
+    /// Deletes were lost, and the cluster's routers do not flush it, for this reason. It is retried; nothing is read.
+    FlushFailing(String),
     /// Stopped, for this reason.
     Stopped(String),
     /// Another invalidator is active (`--shared-state`).
@@ -38,7 +40,8 @@ pub enum PipelineState {
 
 impl PipelineState {
     /// The names of all states.
-    pub const NAMES: [&str; 7] = ["starting", "running", "retrying", "blocked", "source_failing", "stopped", "standby"];
+    pub const NAMES: [&str; 8] =
+        ["starting", "running", "retrying", "blocked", "source_failing", "flush_failing", "stopped", "standby"];
 
     /// Its name in `stats`.
     pub fn name(&self) -> &'static str {
@@ -48,6 +51,7 @@ impl PipelineState {
             PipelineState::Retrying(_) => "retrying",
             PipelineState::Blocked(_) => "blocked",
             PipelineState::SourceFailing(_) => "source_failing",
+            PipelineState::FlushFailing(_) => "flush_failing",
             PipelineState::Stopped(_) => "stopped",
             PipelineState::Standby => "standby",
         }
@@ -60,6 +64,7 @@ impl PipelineState {
             PipelineState::Retrying(why)
             | PipelineState::Blocked(why)
             | PipelineState::SourceFailing(why)
+            | PipelineState::FlushFailing(why)
             | PipelineState::Stopped(why) => Some(why),
         }
     }
@@ -108,6 +113,8 @@ pub struct ClusterStatistics {
     pub source_failures: SharedCounter,
     /// How often the log no longer reached back to the position, so that deletes were lost.
     pub positions_lost: SharedCounter,
+    /// How often no router of the cluster flushed it after a lost position.
+    pub flush_failures: SharedCounter,
     /// How often the position could not be saved.
     pub save_failures: SharedCounter,
     /// Batches that another router got too because the first had not answered within the hedge delay.
@@ -198,6 +205,7 @@ impl ClusterStatistics {
             commits: SharedCounter::default(),
             source_failures: SharedCounter::default(),
             positions_lost: SharedCounter::default(),
+            flush_failures: SharedCounter::default(),
             save_failures: SharedCounter::default(),
             hedged_batches: SharedCounter::default(),
             rerouted: SharedCounter::default(),

@@ -13,6 +13,7 @@ pub struct ElectionStatistics {
     pub failures: SharedCounter,
     is_enabled: AtomicBool,
     is_active: AtomicBool,
+    options_differ: AtomicBool,
     locked: Mutex<LastAccess>,
 }
 
@@ -54,6 +55,15 @@ impl ElectionStatistics {
         self.is_active.store(is_active, Relaxed);
     }
 
+    /// Whether this is a standby and the active one has other clusters, rules or another slot.
+    pub fn options_differ(&self) -> bool {
+        self.options_differ.load(Relaxed)
+    }
+
+    pub(crate) fn set_options_differ(&self, options_differ: bool) {
+        self.options_differ.store(options_differ, Relaxed);
+    }
+
     pub(crate) fn record_renewal(&self) {
         self.locked.lock().renewed_at = Some(Instant::now());
     }
@@ -70,6 +80,7 @@ impl ElectionStatistics {
             ("renewal_age_ms", age_ms),
             ("takeovers", self.takeovers.value().to_string()),
             ("shared_state_failures", self.failures.value().to_string()),
+            ("shared_options_differ", u8::from(self.options_differ()).to_string()),
         ];
         if let Some(why) = &self.locked.lock().failure {
             report.push(("shared_state_why", why.replace(|c: char| c.is_control(), " ")));

@@ -52,8 +52,11 @@ pub(super) const RULE_COUNTERS: &[RuleFigure] = &[
     rule_figure("row_flushes", |r| r.statistics.flushes.value(), "Changes for which rules demanded a flush of the cluster or of pools (otherwise)."),
 ];
 
-pub(super) const RULES: RuleFigure =
-    rule_figure("rules", |row_rules| row_rules.current().iter().count() as u64, "Rules in use.");
+#[rustfmt::skip]
+pub(super) const RULE_GAUGES: &[RuleFigure] = &[
+    rule_figure("rules", |row_rules| row_rules.current().iter().count() as u64, "Rules in use."),
+    rule_figure("rules_uncovered", |r| r.statistics.uncovered(), "PostgreSQL: rules whose table is missing, or not all of whose changes are in the log."),
+];
 
 #[rustfmt::skip]
 pub(super) const COUNTERS: &[Figure] = &[
@@ -85,6 +88,7 @@ pub(super) const COUNTERS: &[Figure] = &[
     figure("start_gates_opened", None, "start_gates_opened_total", |c| c.start_gates_opened.value(), "How often a router was notified that it may serve."),
     figure("source_failures", Some("source_failures"), "source_failures_total", |c| c.source_failures.value(), "Failures to read the commit log."),
     figure("positions_lost", Some("positions_lost"), "positions_lost_total", |c| c.positions_lost.value(), "How often the log no longer reached back to the position."),
+    figure("flush_failures", Some("flush_failures"), "flush_failures_total", |c| c.flush_failures.value(), "How often no router of the cluster flushed it after a lost position; retried."),
     figure("save_failures", Some("save_failures"), "save_failures_total", |c| c.save_failures.value(), "Failures to save a position."),
 ];
 

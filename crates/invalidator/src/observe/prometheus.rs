@@ -5,7 +5,7 @@ use super::{
     cluster_statistics::{ClusterStatistics, PipelineState},
     distribution::Distribution,
     election_stats::ElectionStatistics,
-    figures::{COUNTERS, Figure, GAUGES, RULE_COUNTERS, RULES},
+    figures::{COUNTERS, Figure, GAUGES, RULE_COUNTERS, RULE_GAUGES},
     source_lag::SourceLag,
     spool_stats::SpoolStatistics,
     stats::{Statistics, TABLES_SHOWN_MAX},
@@ -71,6 +71,9 @@ fn write_election(election: &ElectionStatistics, out: &mut Exposition) {
     out.sample(&[], election.takeovers.value());
     out.family("shared_state_failures_total", Counter, "Failures to read or renew the shared state.");
     out.sample(&[], election.failures.value());
+    let help = "1 if this is a standby and the active invalidator has other clusters, rules or another slot.";
+    out.family("shared_options_differ", Gauge, help);
+    out.sample(&[], u8::from(election.options_differ()));
 }
 
 fn write_states(statistics: &Statistics, out: &mut Exposition) {
@@ -91,8 +94,10 @@ fn write_figure(statistics: &Statistics, figure: &Figure, kind: MetricKind, out:
 }
 
 fn write_row_rules(row_rules: &RowRules, out: &mut Exposition) {
-    out.family(RULES.stat, Gauge, RULES.help);
-    out.sample(&[], (RULES.value)(row_rules));
+    for gauge in RULE_GAUGES {
+        out.family(gauge.stat, Gauge, gauge.help);
+        out.sample(&[], (gauge.value)(row_rules));
+    }
     for counter in RULE_COUNTERS {
         out.family(&format!("{}_total", counter.stat), Counter, counter.help);
         out.sample(&[], (counter.value)(row_rules));
@@ -263,6 +268,7 @@ mod tests {
         let (text, stats) = (render(&statistics, SystemTime::UNIX_EPOCH), statistics.report(SystemTime::UNIX_EPOCH));
         for line in [
             "rules 1",
+            "rules_uncovered 0",
             "rules_loaded_total 0",
             "rules_refused_total 0",
             "row_changes_total 1",

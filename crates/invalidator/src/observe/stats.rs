@@ -10,7 +10,7 @@ use super::{
     all_clusters::AllClustersLatency,
     distribution::Distribution,
     election_stats::ElectionStatistics,
-    figures::{COUNTERS, GAUGES, RULE_COUNTERS, RULES},
+    figures::{COUNTERS, GAUGES, RULE_COUNTERS, RULE_GAUGES},
     spool_stats::SpoolStatistics,
 };
 use crate::{Position, rules::RowRules};
@@ -28,7 +28,7 @@ pub(super) const TABLES_SHOWN_MAX: usize = 100;
 #[derive(Debug)]
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
-    pub(super) row_rules: Arc<RowRules>,
+    pub(crate) row_rules: Arc<RowRules>,
     /// Connections of `--listen` that were closed because one more was opened than may be.
     pub connections_displaced: SharedCounter,
     /// The statistics of the spool.
@@ -138,7 +138,7 @@ impl StatLines {
     }
 
     fn add_row_rules(&mut self, row_rules: &RowRules) {
-        for figure in std::iter::once(&RULES).chain(RULE_COUNTERS) {
+        for figure in RULE_GAUGES.iter().chain(RULE_COUNTERS) {
             self.add(figure.stat, (figure.value)(row_rules));
         }
         for (table, inexpressible, without_key) in row_rules.statistics.tables_at_fault(TABLES_SHOWN_MAX) {

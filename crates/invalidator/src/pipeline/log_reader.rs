@@ -12,10 +12,11 @@
 //! * After a failure reading resumes after what was sent last. Commits that were read but not sent are read again.
 //! * A position that the log no longer has means lost deletes. It is counted and logged as an error. The operator
 //!   chooses what follows: stop, or flush the cluster and continue from the present, or continue without a flush.
+//! * A loss is counted once, however often the routers refuse the flush that follows. The flush is retried.
 //! * A log that is lost again and again is read, and the cluster flushed, at growing intervals.
 
 use super::{
-    delivery::Delivery,
+    delivery::{Delivery, Refusal},
     positions::{PositionError, PositionStore},
 };
 use crate::{
@@ -94,10 +95,12 @@ pub(crate) struct LogReader {
 }
 
 enum ReadStop {
-    /// Another attempt may help, after a delay of at most this.
-    Retry(String, Duration),
+    /// Another attempt may help.
+    Retry(SourceError),
     /// The log no longer reaches back.
     PositionLost(SourceError),
+    /// The cluster must be flushed, and no router did it.
+    FlushFailed(Refusal),
     ReceiverDropped,
     /// No attempt can help.
     Fatal(PipelineError),
@@ -107,7 +110,7 @@ impl From<SourceError> for ReadStop {
     fn from(error: SourceError) -> ReadStop {
         match error {
             SourceError::PositionLost { .. } => ReadStop::PositionLost(error),
-            _ => ReadStop::Retry(error.to_string(), error.retry_delay_max()),
+            _ => ReadStop::Retry(error),
         }
     }
 }
@@ -124,15 +127,16 @@ impl LogReader {
         let mut log_identity = saved.map(|saved| saved.log_identity);
         let mut loss = self.positions.loss();
         let (mut delay, mut loss_delay) = (RETRY_DELAY_MIN, LossDelay::default());
-        let (mut failure_throttle, mut start_throttle) = (log_throttle(), log_throttle());
+        let (mut log, mut reported_loss) = (FailureThrottles::default(), None);
         loop {
             let from_before = from.clone();
-            let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &loss, &mut start_throttle).await;
+            let Err(mut stop) = self.read_source(&mut log_identity, &mut from, &loss, &mut log.start).await;
             if let ReadStop::PositionLost(error) = stop {
                 let why = error.to_string();
+                self.report_loss(&error, &mut reported_loss);
                 match self.recover_lost_position(error, &log_identity, &mut from).await {
                     Ok(()) => {
-                        loss = None;
+                        (loss, reported_loss) = (None, None);
                         self.statistics.set_state(PipelineState::SourceFailing(why));
                         sleep(loss_delay.next(Instant::now())).await;
                         continue;
@@ -140,24 +144,53 @@ impl LogReader {
                     Err(failed) => stop = failed,
                 }
             }
-            let (why, delay_max) = match stop {
+            let delay_max = match stop {
                 ReadStop::ReceiverDropped => return Ok(()),
                 ReadStop::Fatal(error) => return Err(error),
-                ReadStop::PositionLost(error) => (error.to_string(), RETRY_DELAY_MAX),
-                ReadStop::Retry(why, delay_max) => (why, delay_max),
+                ReadStop::FlushFailed(why) => self.report_flush_failure(why, &mut log.flush_failure),
+                ReadStop::PositionLost(error) | ReadStop::Retry(error) => {
+                    self.report_source_failure(&error, &mut log.source_failure)
+                }
             };
             if from != from_before {
                 delay = RETRY_DELAY_MIN;
             }
-            self.statistics.source_failures.add(1);
-            if failure_throttle.allow(Instant::now()).is_some() {
-                tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; retrying");
-            }
-            self.statistics.set_state(PipelineState::SourceFailing(why));
             delay = delay.min(delay_max);
             sleep(delay).await;
             delay *= 2;
         }
+    }
+
+    /// Counts and logs a loss, once for all attempts to recover from it. `reported` is the position of the last one.
+    fn report_loss(&self, error: &SourceError, reported: &mut Option<Position>) {
+        let SourceError::PositionLost { position, .. } = error else { return };
+        if reported.as_ref() != Some(position) {
+            *reported = Some(position.clone());
+            self.statistics.positions_lost.add(1);
+            tracing::error!(cluster = self.statistics.name, %error, "deletes are lost");
+        }
+    }
+
+    /// Returns the longest delay before the next attempt.
+    fn report_flush_failure(&self, why: Refusal, throttle: &mut LogThrottle<Instant>) -> Duration {
+        self.statistics.flush_failures.add(1);
+        if throttle.allow(Instant::now()).is_some() {
+            let cluster = &self.statistics.name;
+            tracing::error!(cluster, why, "the cluster cannot be flushed after lost deletes, and gets none; retrying");
+        }
+        self.statistics.set_state(PipelineState::FlushFailing(why));
+        RETRY_DELAY_MAX
+    }
+
+    /// Returns the longest delay before the next attempt.
+    fn report_source_failure(&self, error: &SourceError, throttle: &mut LogThrottle<Instant>) -> Duration {
+        self.statistics.source_failures.add(1);
+        let why = error.to_string();
+        if !self.log.is_logged(error) && throttle.allow(Instant::now()).is_some() {
+            tracing::warn!(cluster = self.statistics.name, why, "reading the commit log failed; retrying");
+        }
+        self.statistics.set_state(PipelineState::SourceFailing(why));
+        error.retry_delay_max()
     }
 
     /// Reads from one source until it fails. `log_identity` is that of the log that `from` belongs to, and `loss` says why
@@ -216,8 +249,6 @@ impl LogReader {
         log_identity: &Option<String>,
         from: &mut Option<Position>,
     ) -> Result<(), ReadStop> {
-        self.statistics.positions_lost.add(1);
-        tracing::error!(cluster = self.statistics.name, %error, "deletes are lost");
         if self.on_position_lost == OnPositionLost::Stop {
             return Err(ReadStop::Fatal(PipelineError::PositionLost(error)));
         }
@@ -227,7 +258,7 @@ impl LogReader {
         opened.source.wait_until_visible(&opened.position).await?;
         let (cluster, position) = (&self.statistics.name, &opened.position.0);
         if self.on_position_lost == OnPositionLost::Flush {
-            self.delivery.flush().await.map_err(|why| ReadStop::Retry(why, RETRY_DELAY_MAX))?;
+            self.delivery.flush().await.map_err(ReadStop::FlushFailed)?;
             self.statistics.flushes.add(1);
             tracing::warn!(cluster, position, "flushed the cluster");
         } else {
@@ -245,6 +276,19 @@ impl LogReader {
 
     async fn send(&self, commits: ReaderMessage) -> Result<(), ReadStop> {
         self.sender.send(commits).await.map_err(|_| ReadStop::ReceiverDropped)
+    }
+}
+
+/// Limits what is logged.
+struct FailureThrottles {
+    start: LogThrottle<Instant>,
+    source_failure: LogThrottle<Instant>,
+    flush_failure: LogThrottle<Instant>,
+}
+
+impl Default for FailureThrottles {
+    fn default() -> FailureThrottles {
+        FailureThrottles { start: log_throttle(), source_failure: log_throttle(), flush_failure: log_throttle() }
     }
 }
 

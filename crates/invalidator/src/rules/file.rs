@@ -26,6 +26,8 @@ const TEMPLATES_MAX: usize = 64;
 pub struct Rules {
     /// By schema, then by table.
     by_table: BTreeMap<Vec<u8>, BTreeMap<Vec<u8>, Arc<Rule>>>,
+    /// By table, the line of its rule in the file, from 1.
+    lines: BTreeMap<TableName, usize>,
 }
 
 /// A table and the keys that its rows make stale.
@@ -136,18 +138,15 @@ impl Rules {
     pub fn parse(text: &str) -> Result<Rules, RuleFileError> {
         let parsed = toml::from_str::<FileText>(text)
             .map_err(|error| (error.span().unwrap_or_default(), error.message().to_owned()));
-        parsed.and_then(Rules::build).map_err(|(span, why)| {
+        let line_of = |at: usize| text[..text.floor_char_boundary(at)].matches('\n').count() + 1;
+        parsed.and_then(|file| Rules::build(file, line_of)).map_err(|(span, why)| {
             let before = &text[..text.floor_char_boundary(span.start)];
             let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-            RuleFileError {
-                line: before.matches('\n').count() + 1,
-                column: before[line_start..].chars().count() + 1,
-                why,
-            }
+            RuleFileError { line: line_of(span.start), column: before[line_start..].chars().count() + 1, why }
         })
     }
 
-    fn build(file: FileText) -> Result<Rules, ErrorAt> {
+    fn build(file: FileText, line_of: impl Fn(usize) -> usize) -> Result<Rules, ErrorAt> {
         if file.rules.is_empty() {
             return Err((0..0, "the file has no [[rule]]; to use no rules, start without --rules".into()));
         }
@@ -162,6 +161,7 @@ impl Rules {
             if tables.contains_key(rule.table.name.as_bytes()) {
                 return Err((span, format!("{} has a rule already; put all its keys into one rule", rule.table)));
             }
+            rules.lines.insert(rule.table.clone(), line_of(span.start));
             tables.insert(rule.table.name.clone().into_bytes(), Arc::new(rule));
         }
         Ok(rules)
@@ -175,6 +175,20 @@ impl Rules {
     /// All rules.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.by_table.values().flat_map(BTreeMap::values)
+    }
+
+    /// The line of the rule of `table` in the file, from 1; `None` if it has none.
+    pub fn line(&self, table: &TableName) -> Option<usize> {
+        self.lines.get(table).copied()
+    }
+
+    /// Tells rules apart, in one version of the program; empty if there are none.
+    pub fn digest(&self) -> String {
+        match self.is_empty() {
+            true => String::new(),
+            // Without the lines.
+            false => format!("{:08x}", crc32fast::hash(format!("{:?}", self.by_table).as_bytes())),
+        }
     }
 
     /// Whether there are none, as without a rule file.
@@ -251,6 +265,11 @@ mod tests {
         assert_eq!(rule.ignore_columns, ["seen"]);
         assert!(rules.rule(b"app", b"Users").is_none() && rules.rule(b"users", b"app").is_none());
         assert_eq!(rules.iter().count(), 1);
+        let plain = Rules::parse(USERS).expect("valid");
+        assert_eq!((plain.digest().len(), Rules::default().digest()), (8, String::new()));
+        assert_eq!(plain.digest(), Rules::parse(&format!("# users\n{USERS}")).expect("valid").digest());
+        assert_ne!(plain.digest(), rules.digest());
+        assert_eq!((plain.line(&rule.table), rules.line(&rule.table)), (Some(2), Some(3)));
     }
 
     #[test]

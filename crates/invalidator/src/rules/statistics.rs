@@ -1,7 +1,13 @@
 //! Counters of the row rules. Each cluster's pipeline reads the log, so a change counts once for each cluster.
 
 use lookaside_sync::{Mutex, SharedCounter};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// The most tables with counters of their own. Reloads may name others; these share one more, named `other`.
 const TABLES_MAX: usize = 1_000;
@@ -26,6 +32,7 @@ pub struct RuleStatistics {
     pub loads: SharedCounter,
     /// How often a changed file was refused.
     pub load_failures: SharedCounter,
+    uncovered: AtomicU64,
     tables: Mutex<BTreeMap<String, Arc<TableCounters>>>,
 }
 
@@ -39,6 +46,15 @@ pub struct TableCounters {
 }
 
 impl RuleStatistics {
+    /// PostgreSQL: how many rules have a table that is missing, or not all of whose changes the log has.
+    pub fn uncovered(&self) -> u64 {
+        self.uncovered.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_uncovered(&self, rules: usize) {
+        self.uncovered.store(rules as u64, Ordering::Relaxed);
+    }
+
     /// The counters of a table.
     pub(super) fn table(&self, name: String) -> Arc<TableCounters> {
         let mut tables = self.tables.lock();

@@ -30,6 +30,9 @@ pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// The longest delay while the database needs an operator. Each attempt is a login.
 const UNUSABLE_DELAY_MAX: Duration = Duration::from_secs(5);
 
+/// The table in which invalidators that stand by for each other share positions ([`crate::election`]).
+pub(crate) const SHARED_STATE_TABLE: &str = "lookaside_invalidator";
+
 /// Returns the time of day. A simulation passes its own.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
@@ -76,6 +79,11 @@ pub enum SourceError {
         /// The problem, and the setting that corrects it.
         why: String,
     },
+    /// Another process reads the log in our place, and nothing was changed. Retry: it may be about to end.
+    InUse {
+        /// Which process, and what an operator can do.
+        why: String,
+    },
     /// What was read cannot be kept on disk, so nothing more is read.
     SpoolFailed {
         /// The cause.
@@ -91,6 +99,7 @@ impl SourceError {
             | SourceError::Unreachable { why }
             | SourceError::PositionLost { why, .. }
             | SourceError::Unusable { why }
+            | SourceError::InUse { why }
             | SourceError::SpoolFailed { why } => why,
         }
     }
@@ -99,9 +108,10 @@ impl SourceError {
     pub(crate) fn retry_delay_max(&self) -> Duration {
         match self {
             SourceError::NotConnected { .. } => CONNECT_DELAY_MAX,
-            SourceError::Unreachable { .. } | SourceError::PositionLost { .. } | SourceError::SpoolFailed { .. } => {
-                RETRY_DELAY_MAX
-            }
+            SourceError::Unreachable { .. }
+            | SourceError::PositionLost { .. }
+            | SourceError::InUse { .. }
+            | SourceError::SpoolFailed { .. } => RETRY_DELAY_MAX,
             // An operator may be setting up the database right now.
             SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
         }
@@ -113,9 +123,9 @@ impl std::error::Error for SourceError {}
 impl fmt::Display for SourceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SourceError::NotConnected { why } | SourceError::Unreachable { why } => {
-                write!(f, "the database cannot be reached: {why}")
-            }
+            SourceError::NotConnected { why } => write!(f, "the database cannot be reached: {why}"),
+            SourceError::Unreachable { why } => write!(f, "the database cannot be read: {why}"),
+            SourceError::InUse { why } => f.write_str(why),
             SourceError::PositionLost { position, why } => {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
@@ -134,6 +144,11 @@ pub trait Source: Send {
     /// The gate: waits until every reader that begins now sees all up to `position`. The log runs ahead of visibility,
     /// and a delete that is sent too early is undone by a reader that still saw the old row.
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
+
+    /// When the oldest part of the log began that this has read; `None` if the log does not show that.
+    fn log_begins_at(&self) -> Option<SystemTime> {
+        None
+    }
 
     /// How many keys of commits were ignored so far because no server accepts them.
     fn keys_rejected(&self) -> u64 {
@@ -191,6 +206,12 @@ pub trait CommitLog: Send + Sync {
     /// log.
     fn covers(&self, position: &Position, other: &Position) -> bool;
 
+    /// Whether nothing was ever committed before `position`, so that nothing before it was removed. False by default.
+    fn is_beginning(&self, position: &Position) -> bool {
+        let _ = position;
+        false
+    }
+
     /// Whether this log continues the log `former`, from which `position` was read, so that positions of that one have
     /// their meaning in this one: after a failover of replicated servers. False by default.
     fn continues<'a>(&'a self, former: &'a str, position: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
@@ -207,6 +228,12 @@ pub trait CommitLog: Send + Sync {
     /// Where an earlier reader of this log left off, if the log remembers that. `None` by default.
     fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
         Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Whether `error`, which this returned, is logged already. False by default.
+    fn is_logged(&self, error: &SourceError) -> bool {
+        let _ = error;
+        false
     }
 
     /// Called when `position` has been saved: reading will never begin before it, so a log that is kept for this reader

@@ -7,10 +7,12 @@ use crate::SourceError;
 use lookaside_routing::BoxFuture;
 
 /// The marks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpoolMarksState {
     /// How many losses were met: the epoch of the log.
     pub losses: u64,
+    /// Why the last of them happened; empty if none has.
+    pub loss_reason: String,
     /// Whether a first start is about to begin. Means nothing once a cluster has a position.
     pub is_starting: bool,
 }

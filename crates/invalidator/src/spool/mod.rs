@@ -152,6 +152,29 @@ impl Spool {
         Arc::new(spool)
     }
 
+    /// Forgets what an earlier run left, if every cluster has saved a position behind its end since, as it has in a run with
+    /// a standby, which does not use the files. The log has been confirmed beyond the end then. A loss is not forgotten.
+    pub fn discard_if_passed(&self, saved: &[SavedStart]) -> io::Result<()> {
+        let is_orphan = self.is_orphan();
+        let numbers: Vec<u64> = {
+            let mut state = self.state.lock();
+            let clusters = state.held.len();
+            let is_passed = |segments: &Segments| {
+                let is_behind = |saved: &SavedStart| {
+                    let position = SpoolPosition::parse(&saved.position);
+                    saved.log_identity == segments.log_identity && segments.end.is_before(&position, &*self.log)
+                };
+                !is_orphan && saved.len() == clusters && saved.iter().all(is_behind)
+            };
+            match state.segments.take_if(|segments| is_passed(segments)) {
+                None => return Ok(()),
+                Some(passed) => passed.list.iter().map(|segment| segment.number).collect(),
+            }
+        };
+        tracing::info!("the spool of before is not used: every cluster has saved a later position");
+        numbers.into_iter().try_for_each(|number| self.files.remove(number))
+    }
+
     /// Records that a first start is about to begin: until there are segments, nothing will have been delivered.
     fn begin_start(&self) -> io::Result<()> {
         if self.state.lock().start_mark.is_none() {
@@ -162,9 +185,9 @@ impl Spool {
         Ok(())
     }
 
-    /// Begins the spool. With `is_orphan` deletes before `position` are lost.
-    fn create(&self, log_identity: &str, position: SpoolPosition, is_orphan: bool) -> io::Result<()> {
-        let base = Base { position: position.clone(), log_identity: log_identity.into(), is_origin: true, is_orphan };
+    /// Begins the spool. With a `loss` deletes before `position` are lost, for that reason.
+    fn create(&self, log_identity: &str, position: SpoolPosition, loss: Option<String>) -> io::Result<()> {
+        let base = Base { position: position.clone(), log_identity: log_identity.into(), is_origin: true, loss };
         let segment = self.create_segment(base)?;
         let mut state = self.state.lock();
         state.synced_bytes = segment.bytes;
@@ -188,24 +211,24 @@ impl Spool {
         let is_open = self.state.lock().is_open;
         match is_open {
             true => Ok(()),
-            false => self.add_segment(self.next_base(self.is_orphan())),
+            false => self.add_segment(self.next_base(self.loss())),
         }
     }
 
     /// Marks the end of the spool as the place of a loss, durably: the log may grow beyond it before the loss can be
     /// recorded, and would then seem to continue it.
-    fn begin_loss(&self) -> io::Result<()> {
+    fn begin_loss(&self, why: &str) -> io::Result<()> {
         match self.is_orphan() {
             true => Ok(()),
-            false => self.add_segment(self.next_base(true)),
+            false => self.add_segment(self.next_base(Some(why.to_owned()))),
         }
     }
 
     /// The base of a segment that continues what is durable.
-    fn next_base(&self, is_orphan: bool) -> Base {
+    fn next_base(&self, loss: Option<String>) -> Base {
         let state = self.state.lock();
         let log_identity = state.segments.as_ref().expect("the spool was created").log_identity.clone();
-        Base { position: state.synced.clone(), log_identity, is_origin: false, is_orphan }
+        Base { position: state.synced.clone(), log_identity, is_origin: false, loss }
     }
 
     /// Appends commits that readers see, and whose position is of the present epoch.
@@ -245,7 +268,7 @@ impl Spool {
             self.sync()?;
             // A sync that failed meanwhile has given the segment up, and its end is no longer ours.
             self.open_segment()?;
-            self.add_segment(self.next_base(false))?;
+            self.add_segment(self.next_base(None))?;
         }
         let newest = self.open_segment()?;
         self.files.append(newest.number, newest.bytes, bytes).inspect_err(|_| self.abandon_segment())?;
@@ -454,12 +477,15 @@ impl Spool {
 
     /// Whether deletes before the end are lost, and the record of that is missing.
     fn is_orphan(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// Why deletes before the end are lost, if the record of that is missing; `None` if it is not.
+    fn loss(&self) -> Option<String> {
         let state = self.state.lock();
-        let segments = state.segments.as_ref();
-        segments.is_some_and(|segments| {
-            let mut bases = segments.list.iter().map(|segment| &segment.base);
-            bases.any(|base| base.is_orphan && base.position.epoch == segments.end.epoch)
-        })
+        let segments = state.segments.as_ref()?;
+        let mut bases = segments.list.iter().map(|segment| &segment.base);
+        bases.find_map(|base| base.loss.clone().filter(|_| base.position.epoch == segments.end.epoch))
     }
 
     /// Whether what is at this place and behind it was never synced, so that it will be in the next segment, too, if it is not

@@ -67,7 +67,7 @@ impl SpooledLog {
                 (from, located)
             }
             // Deletes are lost for every cluster without a position: it begins where it finds the loss, once.
-            Start::Now if oldest.base.is_origin && oldest.base.is_orphan && !has_begun => {
+            Start::Now if oldest.base.is_origin && oldest.base.loss.is_some() && !has_begun => {
                 (oldest.base.position.clone(), Some(oldest))
             }
             Start::Now => (segments.end.clone(), segments.list.back()),
@@ -124,6 +124,11 @@ impl CommitLog for SpooledLog {
             true => self.spool.log.distance(&from.position, &to.position),
             false => LogDistance::default(),
         }
+    }
+
+    /// Those of the writer are.
+    fn is_logged(&self, error: &SourceError) -> bool {
+        self.reported.lock().as_ref() == Some(error)
     }
 
     fn release(&self, position: &Position) {

@@ -3,7 +3,7 @@
 //! ```text
 //!   segment   | "LKCOMIT" 1 | base | record | record | ...                                   all little endian
 //!   record    | body bytes: u32 | CRC-32 of those four bytes and the body: u32 | body |
-//!   body      | 1: base    | epoch: u64 | flags: u8 (1: origin, 2: orphan) | position | identity of the log |
+//!   body      | 1: base    | epoch: u64 | flags: u8 (1: origin, 2: orphan) | position | identity of the log | cause, of an orphan |
 //!             | 2: commit  | microseconds since 1970: u64 | position | keys: u32 | bytes: u16, key | ... |
 //!             | 3: advance | position |
 //!             | 4: gap     | epoch: u64 | position | cause |
@@ -38,8 +38,9 @@ pub(super) struct Base {
     pub log_identity: String,
     /// Whether the spool began here, so that nothing at this position is missing.
     pub is_origin: bool,
-    /// Whether deletes from before the origin are lost for all clusters, which had no positions.
-    pub is_orphan: bool,
+    /// Why deletes before this position are lost for all clusters, of which no record tells yet (an orphan); `None` if they
+    /// are not.
+    pub loss: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,9 +89,10 @@ pub(super) fn encode(record: &Record, out: &mut Vec<u8>) {
             out.put_u8(KIND_BASE);
             out.put_u64_le(base.position.epoch);
             let flag = |is_set, flag| if is_set { flag } else { 0 };
-            out.put_u8(flag(base.is_origin, FLAG_ORIGIN) | flag(base.is_orphan, FLAG_ORPHAN));
+            out.put_u8(flag(base.is_origin, FLAG_ORIGIN) | flag(base.loss.is_some(), FLAG_ORPHAN));
             put_text(&base.position.position.0, out);
             put_text(&base.log_identity, out);
+            base.loss.iter().for_each(|why| put_text(why, out));
         }),
         Record::Advance(position) => encode_framed(out, |out| {
             out.put_u8(KIND_ADVANCE);
@@ -153,7 +155,12 @@ fn parse_body(mut body: &[u8]) -> Option<Record> {
                 position: SpoolPosition { epoch, position: Position(take_text(&mut body)?) },
                 log_identity: take_text(&mut body)?,
                 is_origin: flags & FLAG_ORIGIN != 0,
-                is_orphan: flags & FLAG_ORPHAN != 0,
+                loss: match flags & FLAG_ORPHAN {
+                    0 => None,
+                    // An earlier version wrote no cause.
+                    _ if body.is_empty() => Some(String::new()),
+                    _ => Some(take_text(&mut body)?),
+                },
             })
         }
         KIND_COMMIT => {
@@ -198,9 +205,9 @@ mod tests {
             move || (any::<u64>(), position()).prop_map(|(epoch, position)| SpoolPosition { epoch, position });
         let keys = proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..250), 0..20);
         prop_oneof![
-            (spooled(), ".*", any::<bool>(), any::<bool>()).prop_map(
-                |(position, log_identity, is_origin, is_orphan)| {
-                    Record::Base(Base { position, log_identity, is_origin, is_orphan })
+            (spooled(), ".*", any::<bool>(), proptest::option::of(".*")).prop_map(
+                |(position, log_identity, is_origin, loss)| {
+                    Record::Base(Base { position, log_identity, is_origin, loss })
                 }
             ),
             (position(), keys, 0..u64::MAX / 4_000).prop_map(|(position, keys, us)| {

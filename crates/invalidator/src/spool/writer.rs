@@ -31,7 +31,7 @@ use tokio::{
 const STATE_GONE: &str = "spool and positions of an earlier run are gone from --state-dir; if no cluster was in use, drop \
                           the replication slot and empty the folder";
 
-const LOSS_MARKED: &str = "an invalidator that was active before has met a loss, and not all clusters have acted on it";
+const LOSS_MARKED: &str = "found by an invalidator that was active before, and not all clusters have acted on it";
 
 /// What a cluster had saved when the daemon started.
 #[derive(Clone, Debug)]
@@ -50,6 +50,8 @@ pub struct SpoolWriter {
     pub start: Start,
     /// The saved positions of the clusters: a spool that is missing begins at the oldest.
     pub saved: Vec<SavedStart>,
+    /// Whether every cluster stops when its position is lost. Then a slot of which nothing is known is left as it is.
+    pub stops_at_loss: bool,
     /// About the most keys of one read; each read costs one call of the gate.
     pub read_keys_max: usize,
 }
@@ -58,10 +60,10 @@ impl SpoolWriter {
     /// Reads and writes for as long as it is polled. May be dropped at any moment.
     pub async fn run(self) -> Infallible {
         let mut delay = RETRY_DELAY_MIN;
-        let mut throttle = log_throttle();
+        let (mut throttle, mut start_throttle) = (log_throttle(), log_throttle());
         loop {
             let before = self.spool.log_identity().map(|_| self.spool.end());
-            let Err(error) = self.read_log().await;
+            let Err(error) = self.read_log(&mut start_throttle).await;
             if before != self.spool.log_identity().map(|_| self.spool.end()) {
                 delay = RETRY_DELAY_MIN;
             }
@@ -74,7 +76,7 @@ impl SpoolWriter {
     }
 
     /// Reads from one source until it fails, or the spool does.
-    async fn read_log(&self) -> Result<Infallible, SourceError> {
+    async fn read_log(&self, start_throttle: &mut LogThrottle<Instant>) -> Result<Infallible, SourceError> {
         let log = self.spool.log.clone();
         let actual = log.identity().await?;
         match self.spool.log_identity() {
@@ -91,14 +93,16 @@ impl SpoolWriter {
         // First: while nothing can be written nothing is read.
         self.write(Spool::prepare).await?;
         self.note_delivered(&actual);
-        let opened = match self.spool.is_orphan() {
-            true => self.record_loss(self.why_orphan().into()).await?,
-            false => match log.open(&Start::At(self.spool.end().position)).await {
+        let opened = match self.spool.loss() {
+            Some(why) => self.record_loss(why).await?,
+            None => match log.open(&Start::At(self.spool.end().position)).await {
                 Err(SourceError::PositionLost { why, .. }) => self.record_loss(why).await?,
                 opened => opened?,
             },
         };
-        tracing::info!(log = actual, position = opened.position.0, "reading the commit log into the spool");
+        if start_throttle.allow(Instant::now()).is_some() {
+            tracing::info!(log = actual, position = opened.position.0, "reading the commit log into the spool");
+        }
         self.spool.set_failure(None);
         self.copy(opened).await
     }
@@ -179,27 +183,36 @@ impl SpoolWriter {
         let oldest = saved.into_iter().filter(|saved| Some(saved.epoch) == epoch);
         let oldest = oldest.reduce(|oldest, saved| if saved.is_before(&oldest, &*log) { saved } else { oldest });
         if let Some(oldest) = oldest {
-            let losses = self.spool.marks.as_ref().map_or(0, |marks| marks.state().losses);
-            if losses > oldest.epoch {
+            let marks = self.spool.marks.as_ref().map(|marks| marks.state()).unwrap_or_default();
+            if marks.losses > oldest.epoch {
                 // A loss was met, and no cluster has acted on it.
-                let oldest = SpoolPosition::new(losses - 1, &oldest.position);
-                return self.write_segment(log_identity, oldest, true).await;
+                let oldest = SpoolPosition::new(marks.losses - 1, &oldest.position);
+                let why = match marks.loss_reason.as_str() {
+                    "" => LOSS_MARKED.to_owned(),
+                    reason => format!("{reason} ({LOSS_MARKED})"),
+                };
+                return self.write_segment(log_identity, oldest, Some(why)).await;
             }
             // Whether the log still reaches back to it is seen when it is opened.
-            return self.write_segment(log_identity, oldest, false).await;
+            return self.write_segment(log_identity, oldest, None).await;
         }
         if self.start == Start::Now && !self.is_starting() {
             if let Some(position) = log.remembered_position().await? {
                 tracing::error!(position = position.0, "the database remembers a reader of this name: {STATE_GONE}");
-                return self.write_segment(log_identity, SpoolPosition::new(0, &position), true).await;
+                if self.stops_at_loss {
+                    return Err(SourceError::PositionLost { position, why: STATE_GONE.into() });
+                }
+                return self
+                    .write_segment(log_identity, SpoolPosition::new(0, &position), Some(STATE_GONE.into()))
+                    .await;
             }
             self.begin_start().await?;
         }
-        let (position, is_orphan) = match log.open(&self.start).await {
-            Err(SourceError::PositionLost { position, .. }) => (position, true),
-            opened => (opened?.position, false),
+        let (position, loss) = match log.open(&self.start).await {
+            Err(SourceError::PositionLost { position, why }) => (position, Some(why)),
+            opened => (opened?.position, None),
         };
-        self.write_segment(log_identity, SpoolPosition::new(0, &position), is_orphan).await
+        self.write_segment(log_identity, SpoolPosition::new(0, &position), loss).await
     }
 
     /// Those of `saved` that the log still reaches back to, if positions are all that is left of an earlier run; all of
@@ -217,12 +230,6 @@ impl SpoolWriter {
         Ok(if resumable.is_empty() { saved } else { resumable })
     }
 
-    /// Why deletes before the end of the spool are lost.
-    fn why_orphan(&self) -> &'static str {
-        let losses = self.spool.marks.as_ref().map_or(0, |marks| marks.state().losses);
-        if losses > self.spool.end().epoch { LOSS_MARKED } else { STATE_GONE }
-    }
-
     fn is_starting(&self) -> bool {
         match &self.spool.marks {
             Some(marks) => marks.state().is_starting,
@@ -237,9 +244,9 @@ impl SpoolWriter {
         }
     }
 
-    async fn write_segment(&self, identity: &str, at: SpoolPosition, is_orphan: bool) -> Result<(), SourceError> {
+    async fn write_segment(&self, identity: &str, at: SpoolPosition, loss: Option<String>) -> Result<(), SourceError> {
         let identity = identity.to_owned();
-        self.write(move |spool| spool.create(&identity, at, is_orphan)).await
+        self.write(move |spool| spool.create(&identity, at, loss)).await
     }
 
     /// Writes down that the log no longer reaches back to the end of the spool, and continues from the present. Each
@@ -248,13 +255,17 @@ impl SpoolWriter {
         let lost = self.spool.end().text();
         // First, and it fails if another invalidator is active: to one that hung until now the log seems to be lost.
         if let Some(marks) = &self.spool.marks {
-            marks.save(SpoolMarksState { losses: self.spool.end().epoch + 1, is_starting: false }).await?;
+            let losses = self.spool.end().epoch + 1;
+            // The words of the one that met it, without those of its successors.
+            let loss_reason = why.strip_suffix(&format!(" ({LOSS_MARKED})")).unwrap_or(&why).to_owned();
+            marks.save(SpoolMarksState { losses, loss_reason, is_starting: false }).await?;
         }
         self.spool.statistics.gaps.add(1);
         tracing::error!(position = lost.0, why, "deletes after this position are lost for all clusters");
         let why_nothing = format!("deletes after {} are lost ({why}); waiting for open transactions", lost.0);
         self.spool.set_failure(Some(SourceError::Unreachable { why: why_nothing }));
-        self.write(Spool::begin_loss).await?;
+        let reason = why.clone();
+        self.write(move |spool| spool.begin_loss(&reason)).await?;
         let mut opened = self.spool.log.open(&Start::Now).await?;
         // A client that fills a key after the flush sees all commits up to here.
         opened.source.wait_until_visible(&opened.position).await?;
@@ -286,6 +297,8 @@ fn log_failure(error: &SourceError, throttle: &mut LogThrottle<Instant>) {
         return;
     }
     match error {
+        // Every cluster reports it, and stops.
+        SourceError::PositionLost { .. } => {}
         SourceError::SpoolFailed { .. } => tracing::error!(%error, "no cluster gets deletes; retrying"),
         _ => tracing::warn!(%error, "reading the commit log failed; retrying"),
     }

@@ -145,6 +145,10 @@ impl CommitLog for FakeLog {
         })
     }
 
+    fn is_beginning(&self, position: &Position) -> bool {
+        position.0 == "0"
+    }
+
     fn covers(&self, position: &Position, other: &Position) -> bool {
         let number = |position: &Position| position.0.parse::<usize>().expect("a number");
         number(position) >= number(other)
@@ -220,6 +224,8 @@ pub struct ClusterState {
     pub in_flight: usize,
     pub in_flight_max: usize,
     pub flushes: usize,
+    /// Why flushes are refused; `None` if they are not.
+    pub flush_refusal: Option<String>,
     /// Keys whose deletes are refused.
     pub refused: Vec<String>,
     /// Deletes of keys with this prefix are refused, as if their server were dead.
@@ -245,6 +251,7 @@ impl Cluster {
             in_flight: 0,
             in_flight_max: 0,
             flushes: 0,
+            flush_refusal: None,
             refused: Vec::new(),
             dead_prefix: None,
             hung_prefix: None,
@@ -294,6 +301,9 @@ impl Delivery for Cluster {
     fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
         Box::pin(async move {
             sleep(ms(1)).await;
+            if let Some(refusal) = self.state().flush_refusal.clone() {
+                return Err(refusal);
+            }
             self.state().flushes += 1;
             self.database.state().events.push("flush".into());
             Ok(())

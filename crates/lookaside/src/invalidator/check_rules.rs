@@ -1,6 +1,7 @@
 //! `lookaside invalidator check-rules`: compares a rule file with the live schema.
 
 use super::preview::flushes_of;
+use super::{count_rules, describe_problem};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
@@ -48,7 +49,8 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
     if options.json {
         let problem = |problem: &RuleProblem| {
             let table = problem.table.as_ref().map(ToString::to_string);
-            json!({ "table": table, "kind": problem.kind.as_str(), "why": problem.why })
+            let line = problem.table.as_ref().and_then(|table| rules.line(table));
+            json!({ "table": table, "line": line, "kind": problem.kind.as_str(), "why": problem.why })
         };
         let problems: Vec<_> = problems.iter().map(problem).collect();
         let flush = |rule: &Arc<Rule>| {
@@ -61,8 +63,7 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
         writeln!(out, "{report}")?;
     } else {
         for problem in &problems {
-            let word = if problem.kind == ProblemKind::Warning { "warning: " } else { "" };
-            writeln!(out, "{file}: {word}{problem}")?;
+            writeln!(out, "{}", describe_problem(&options.rules, &rules, problem))?;
         }
         for (rule, (_, prefixes)) in rules.iter().map(|rule| (rule, flushes_of(rule))) {
             if !prefixes.is_empty() {
@@ -76,7 +77,8 @@ pub fn run(options: &CheckRulesOptions) -> Result<()> {
     }
     match faults {
         0 if options.json => Ok(()),
-        0 => Ok(writeln!(out, "{file}: {} rules fit the database", rules.iter().count())?),
+        0 => Ok(writeln!(out, "{file}: {} fit the database", count_rules(&rules))?),
+        1 => bail!("{file}: 1 problem of the rules with the database"),
         _ => bail!("{file}: {faults} problems of the rules with the database"),
     }
 }

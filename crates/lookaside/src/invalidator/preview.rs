@@ -73,6 +73,9 @@ pub fn run(options: &TryOptions) -> Result<()> {
     }
     keys.sort();
     keys.dedup();
+    if keys.is_empty() && notes.is_empty() {
+        notes.push(why_no_key(options));
+    }
     let mut out = std::io::stdout().lock();
     if options.json {
         let shown = json!({ "keys": keys, "notes": notes, "flush": is_flushed, "flush_prefixes": flushed_prefixes });
@@ -81,6 +84,15 @@ pub fn run(options: &TryOptions) -> Result<()> {
     keys.iter().try_for_each(|key| writeln!(out, "{key}"))?;
     notes.iter().for_each(|note| eprintln!("lookaside: {note}"));
     Ok(())
+}
+
+/// A statement or a change that names no key, though nothing is wrong with it.
+fn why_no_key(options: &TryOptions) -> String {
+    match &options.sql {
+        Some(_) => "no key: the statement has no comment /* lookaside: KEY ... */".into(),
+        None => "no key: only columns of ignore_columns were changed, or nothing was, or columns of the keys are NULL"
+            .into(),
+    }
 }
 
 /// Whether `rule` flushes the cluster, and the prefixes of the keys whose pools it flushes.

@@ -11,9 +11,10 @@ use lookaside_invalidator::{
     options::Cluster,
     pipeline::delivery::{Delivery, connect_routers},
     replay::{Replay, ReplayFilter, ReplaySummary},
+    rule_file::RuleCheck,
     rules::{RowRules, RuleStatistics},
     source::{SourceUrl, mysql::MysqlLog, postgres::PostgresLog, sqlite::SqliteLog},
-    spool::{ArchiveBeginning, SpoolArchive},
+    spool::SpoolArchive,
 };
 use serde_json::json;
 use std::{
@@ -47,8 +48,9 @@ What a slot of PostgreSQL has confirmed cannot be read again: --state-dir is the
 which keeps what it has read for a while (--spool-keep-hours). The database is not asked, and keys are
 those that the invalidator has found, so --rules and the like have no effect.
 
-Exit status: 0 success; 1 the log cannot be read, begins after the range, or the cluster does not acknowledge,
-with the position from which to continue on standard error; 2 usage error.";
+Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
+from which to continue on standard error; 1 also if the log begins later than --since or ends before --from,
+with the place on standard error (in the first case what the log has was sent); 2 usage error.";
 
 /// The options of `replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -152,19 +154,24 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
                 eprintln!("{}", describe(summary, options.dry_run));
             }
         };
-        // First: the invalidator removes the oldest segments meanwhile.
-        let beginning = archive.as_ref().map(SpoolArchive::beginning).transpose()?;
         let summary = replay.run(show).await?;
         warn_of_losses(archive.map_or(0, |archive| archive.losses()));
-        anyhow::Ok((summary, beginning))
+        anyhow::Ok(summary)
     })?;
-    let (summary, beginning) = summary;
     print_summary(options, &summary, &row_rules.statistics, begun.elapsed());
     warn_of_inexpressible(&summary, &row_rules.statistics);
-    match beginning {
-        Some(beginning) if options.from.is_none() => check_beginning(options, &beginning),
-        _ => Ok(()),
+    if summary.begins_late {
+        let begin = summary.log_begins_at.map_or_else(
+            || "the log has no commits any more".to_owned(),
+            |at| format!("the log begins at {}", time::format(at)),
+        );
+        bail!(
+            "{begin}, and --since is earlier: commits of before may have been removed from it, and their deletes were not \
+             sent. The others were{}. If the cluster's caches are in doubt, flush it (flush_all)",
+            if options.dry_run { " counted" } else { "" }
+        );
     }
+    Ok(())
 }
 
 /// Opens the log, with keys named as the daemon with the same options finds them.
@@ -179,7 +186,8 @@ async fn open_log(options: &ReplayOptions, row_rules: &Arc<RowRules>, network: &
     }
     if let Some(database) = &database {
         let check = database.rule_checker(network);
-        options.keys.check_rules(&check, &row_rules.current()).await.map_err(|why| anyhow!(why))?;
+        let checked = options.keys.check_rules(&check, &row_rules.current(), RuleCheck::Full).await;
+        checked.map_err(|why| anyhow!(why))?;
     }
     if let Some(RowDatabase::Mysql(server)) = database {
         return Ok(OpenedLog::of_database(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
@@ -203,23 +211,6 @@ fn open_spool(options: &ReplayOptions, log: PostgresLog) -> Result<OpenedLog> {
     };
     let archive = SpoolArchive::open(state_dir, Arc::new(log)).map_err(|why| anyhow!("--state-dir: {why}"))?;
     Ok(OpenedLog { log: Arc::new(archive.clone()), archive: Some(archive) })
-}
-
-/// Fails if the spool begins after the period does.
-fn check_beginning(options: &ReplayOptions, beginning: &ArchiveBeginning) -> Result<()> {
-    let is_after = |since| beginning.committed_at.is_none_or(|first| first > since);
-    if !options.since.is_some_and(is_after) {
-        return Ok(());
-    }
-    let begins = match beginning.committed_at {
-        Some(at) => format!("the log begins at {}, at position {}", time::format(at), beginning.position.0),
-        None => format!("the log begins at position {} and has no commits", beginning.position.0),
-    };
-    bail!(
-        "{begins}, and --since is earlier: what the invalidator read before is not kept, and its deletes were not sent. The \
-         others were{}. If the cluster's caches are in doubt, flush it (flush_all)",
-        if options.dry_run { " counted" } else { "" }
-    )
 }
 
 /// A log, and the spool that it is; `None` if it is the database's own.
@@ -277,6 +268,8 @@ fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, statistics: &
         "flushes_skipped": summary.flushes_skipped,
         "row_changes_inexpressible": statistics.inexpressible.value(),
         "position": summary.position.as_ref().map(|position| &position.0),
+        "log_begins_at": summary.log_begins_at.map(time::format),
+        "begins_late": summary.begins_late,
         "seconds": took.as_secs_f64(),
     });
     println!("{summary}");

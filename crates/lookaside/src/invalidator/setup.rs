@@ -1,19 +1,23 @@
 //! `lookaside invalidator setup`: creates what the invalidator needs in a database, or prints the SQL.
 
+use super::{count_rules, describe_problem};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     SourceError,
     election::{StateLocation, TABLE},
     rule_file::RuleFile,
-    rules::Rules,
+    rules::{ProblemKind, Rules},
     source::{
         SourceUrl,
         mysql::MysqlConnection,
         postgres::{PostgresConnection, PostgresOptions, Purpose, check_rules, rules_setup_sql, setup_sql},
     },
 };
-use std::{io::Write as _, path::PathBuf};
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator setup --database postgres://postgres:secret@db.example/shop
@@ -23,6 +27,8 @@ const EXAMPLES: &str = "Examples:
 An application then names keys in its transactions:
   SELECT lookaside_invalidate('user:42', 'list:users');
   INSERT INTO lookaside_outbox (key) VALUES ('user:42');
+
+With --rules the rules are compared with the tables first; if one does not fit, nothing is changed.
 
 The invalidator itself needs an account with LOGIN and REPLICATION, and wal_level = logical on the server.
 
@@ -87,20 +93,37 @@ pub fn run(options: &SetupOptions) -> Result<()> {
     }
     let server = PostgresOptions::from_url(database).map_err(|error| anyhow!("--database: {error}"))?;
     let server = PostgresOptions { publication: options.publication.clone(), ..server };
-    let (wal_level, problems) = block_on(async {
+    let file = options.rules.as_deref().unwrap_or(Path::new(""));
+    let check = |is_fatal: fn(ProblemKind) -> bool| -> Result<usize> {
+        if rules.is_empty() {
+            return Ok(0);
+        }
+        let problems = block_on(check_rules(&TcpNetwork, &server, &rules))?;
+        let fatal = problems.iter().filter(|problem| is_fatal(problem.kind));
+        Ok(fatal.inspect(|problem| eprintln!("{}", describe_problem(file, &rules, problem))).count())
+    };
+    // What this mends is no problem yet.
+    if check(|kind| matches!(kind, ProblemKind::TableMissing | ProblemKind::RuleRefused))? > 0 {
+        bail!("the rules do not fit the database, and nothing was changed: correct {}", file.display());
+    }
+    let wal_level = block_on(async {
         let mut connection = PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?;
         connection.query(&sql).await?;
-        let wal_level = connection.query_one("SHOW wal_level").await?;
-        let problems = if rules.is_empty() { Vec::new() } else { check_rules(&TcpNetwork, &server, &rules).await? };
-        Ok((wal_level, problems))
+        Ok(connection.query_one("SHOW wal_level").await?)
     })?;
     println!("{} is set up: {} and {}", server.database, options.outbox_table, options.publication);
     if !rules.is_empty() {
-        println!("the tables of {} rules are in {}", rules.iter().count(), options.publication);
-        problems.iter().for_each(|problem| println!("{problem}"));
+        println!("the tables of {} are in {}", count_rules(&rules), options.publication);
     }
-    if wal_level.as_deref() != Some("logical") {
-        println!("the server must still be restarted after ALTER SYSTEM SET wal_level = logical");
+    if let Some(wal_level) = wal_level.filter(|wal_level| wal_level != "logical") {
+        println!(
+            "wal_level is {wal_level}, so nothing can be read yet: ALTER SYSTEM SET wal_level = logical, and restart the \
+             server"
+        );
+    }
+    let remaining = check(|kind| kind != ProblemKind::Warning)?;
+    if remaining > 0 {
+        bail!("the rules still do not fit the database; `lookaside invalidator check-rules` shows all of this");
     }
     Ok(())
 }

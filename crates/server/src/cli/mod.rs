@@ -162,7 +162,8 @@ pub struct Arguments {
     #[arg(short = 'Y', long = "auth-file", value_name = "FILE")]
     pub auth_path: Option<std::path::PathBuf>,
 
-    /// With -S or -Y, close connections whose client has not logged in after this many seconds; 0 disables
+    /// With -S or -Y, close connections whose client has not logged in after this many seconds; 0 disables. The
+    /// router's flag is --login-timeout-ms, in milliseconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub login_timeout: u32,
 

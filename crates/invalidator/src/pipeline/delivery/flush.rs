@@ -31,6 +31,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest reply to a flush.
 const FLUSH_LIMITS: Limits = Limits { value_bytes_max: 8 << 10, line_bytes_max: 1024 };
 
+/// In the reply of a router that flushes nothing.
+const FLUSH_DISABLED: &str = "Command not supported";
+
 /// The key of a router that flushes when it is read, without its argument.
 const FLUSH_KEY: &str = "__mcrouter__.flush_prefix";
 /// The longest argument. A shorter prefix flushes the same servers, or more.
@@ -110,7 +113,12 @@ impl RouterDelivery {
             Ok(mut connection) => connection.flush_all(None).await,
             Err(error) => Err(error),
         };
-        flushed.map_err(|why| format!("router {router}: flush_all: {why}"))
+        flushed.map_err(|why| match why {
+            CommandError::Refused(why) if why.contains(FLUSH_DISABLED) => format!(
+                "router {router} refuses flush_all ({why}): start the routers of the cluster with --enable-flush-cmd"
+            ),
+            why => format!("router {router}: flush_all: {why}"),
+        })
     }
 
     /// As [`Delivery::flush`](super::Delivery::flush).

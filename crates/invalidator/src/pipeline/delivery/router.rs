@@ -47,6 +47,10 @@ const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
 
 /// The key of the start gate's state. Every router answers it, those that do not know it with a miss or an error.
 const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
+/// The key of the option without which a router flushes nothing.
+const FLUSH_OPTION_KEY: &[u8] = b"__mcrouter__.options(enable_flush_cmd)";
+/// The delay before a router that does not answer is asked for it again.
+const FLUSH_CHECK_DELAY: Duration = Duration::from_secs(1);
 /// The state of an open gate.
 const OPEN: &[u8] = b"open";
 /// Before the token in the state of a closed gate.
@@ -223,6 +227,27 @@ impl Router {
         let request = get_request(format!("__mcrouter__.caught_up({token})").into());
         let outcomes = self.connections.probes.send(vec![request]).await;
         matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN)
+    }
+
+    /// Asks the router, once it answers, whether it would flush its servers, and logs if it would not. Its operator learns
+    /// that before a flush is needed.
+    pub async fn check_flush(&self, statistics: &ClusterStatistics) {
+        loop {
+            let request = get_request(Bytes::from_static(FLUSH_OPTION_KEY));
+            match self.connections.probes.send(vec![request]).await.pop() {
+                Some(Ok(Reply::Value { value, .. })) if matches!(&value[..], b"false" | b"0") => {
+                    let (cluster, router) = (&statistics.name, self.address());
+                    tracing::error!(
+                        cluster, %router,
+                        "router refuses flush_all, which rules or --on-position-lost flush need; start it with \
+                         --enable-flush-cmd"
+                    );
+                    return;
+                }
+                Some(Ok(_)) => return,
+                Some(Err(_)) | None => sleep(FLUSH_CHECK_DELAY).await,
+            }
+        }
     }
 
     /// Probes the router until this is dropped. Calls `on_answer` after each reply, and `on_failure` when there is none

@@ -40,6 +40,8 @@ pub struct RouterDelivery {
     network: Arc<dyn Network>,
     pub(super) statistics: Arc<ClusterStatistics>,
     pub(super) hedge_delay: Duration,
+    /// Whether routers that refuse a flush are reported when they first answer.
+    checks_flush: bool,
     /// How many batches were sent: equal routers are asked first in turn.
     turns: AtomicUsize,
     /// How many batches had deletes that were rerouted.
@@ -64,6 +66,7 @@ impl RouterDelivery {
             network,
             statistics,
             hedge_delay: HEDGE_DELAY,
+            checks_flush: false,
             turns: AtomicUsize::new(0),
             reroutes: AtomicUsize::new(0),
             is_unanswered: AtomicBool::new(false),
@@ -75,6 +78,11 @@ impl RouterDelivery {
     /// Sends a batch to another router too when one does not answer within `hedge_delay`.
     pub fn with_hedge_delay(self, hedge_delay: Duration) -> RouterDelivery {
         RouterDelivery { hedge_delay, ..self }
+    }
+
+    /// Reports routers that refuse a flush when they first answer, if `checks_flush`.
+    pub fn with_flush_check(self, checks_flush: bool) -> RouterDelivery {
+        RouterDelivery { checks_flush, ..self }
     }
 
     /// Every router once, the one that is to be asked first in front.
@@ -166,8 +174,10 @@ impl Delivery for RouterDelivery {
             let on_failure = move |why: &str| self.record_failure(at, why);
             router.probe_repeatedly(self.hedge_delay, on_answer, on_failure)
         }));
+        let checked = self.routers.iter().filter(|_| self.checks_flush);
+        let checks = join_all(checked.map(|router| router.check_flush(&self.statistics)));
         Box::pin(async move {
-            probes.await;
+            tokio::join!(probes, checks);
         })
     }
 

@@ -33,7 +33,10 @@ use super::{
     xa::{PreparedTransactions, UnknownXid},
 };
 use crate::{Commit, Position, SourceError, keys, source::Anomalies};
-use std::{collections::VecDeque, time::SystemTime};
+use std::{
+    collections::VecDeque,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// The most keys of one [`Commit`]; a larger transaction is split.
 pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
@@ -55,6 +58,8 @@ pub struct Assembler {
     end: LogEnd,
     visibility_target: VisibilityTarget,
     transactions_read: u64,
+    /// When the file that is read was begun; `None` before its first event.
+    file_begun_at: Option<SystemTime>,
     /// The transaction whose end has not been read yet.
     open: Option<OpenTransaction>,
     prepared: PreparedTransactions,
@@ -77,6 +82,7 @@ impl Assembler {
             end: LogEnd::default(),
             visibility_target: VisibilityTarget::default(),
             transactions_read: 0,
+            file_begun_at: None,
             open: None,
             prepared: PreparedTransactions::default(),
             ready: VecDeque::new(),
@@ -93,6 +99,11 @@ impl Assembler {
     /// How many transactions were read completely. [`Assembler::resume_position`] changes only when this grows.
     pub fn transactions_read(&self) -> u64 {
         self.transactions_read
+    }
+
+    /// When the file of the log that is read was begun; `None` before its first event.
+    pub fn file_begun_at(&self) -> Option<SystemTime> {
+        self.file_begun_at
     }
 
     /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
@@ -174,6 +185,7 @@ impl Assembler {
             EventData::Format { has_checksum } => {
                 self.end_file(time_s, received_at);
                 self.has_checksum = has_checksum;
+                self.file_begun_at = (time_s > 0).then(|| UNIX_EPOCH + Duration::from_secs(time_s.into()));
             }
             EventData::Transaction(payload) => self.process_compressed(payload, received_at)?,
             EventData::Incident => {

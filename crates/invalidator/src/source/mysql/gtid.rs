@@ -300,6 +300,11 @@ fn varlen(cursor: &mut Cursor<'_>) -> Result<u64, Malformed> {
     })
 }
 
+/// Whether `text` is a position that no transaction is before.
+pub fn is_empty(text: &str) -> bool {
+    parts(text).next().is_none()
+}
+
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let text = text.trim();
     text.split(',').filter(move |_| !text.is_empty() && text != NONE)

@@ -220,7 +220,10 @@ fn login_error(error: ServerError, user: &str) -> SourceError {
         3118 | 4151 => format!("ALTER USER '{user}' ACCOUNT UNLOCK"),
         // require_secure_transport.
         3159 => "add ?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE to the URL".into(),
-        1045 | 1130 | 1698 => "check user, password and host, and whether the account requires TLS (ssl-mode)".into(),
+        1045 | 1130 | 1698 => "check user, password and host, and whether the account requires TLS (ssl-mode). An \
+                               anonymous account of this host (''@'localhost') takes precedence over '...'@'%': DROP \
+                               USER it, or create the account for this host"
+            .into(),
         _ => return ServerError { code, message }.into_source_error(user),
     };
     SourceError::Unusable { why: format!("the server refuses user '{user}': {message} (error {code}); {advice}") }

@@ -68,9 +68,13 @@ use crate::{
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
+use lookaside_sync::Mutex;
 use packet::PacketStream;
 use server_check::Server;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use visibility_target::VisibilityTarget;
 
 /// The most events that one call of [`Source::next`] reads before it returns.
@@ -91,12 +95,25 @@ pub struct MysqlLog {
     options: MysqlOptions,
     network: Arc<dyn Network>,
     wall_clock: WallClock,
+    /// The warnings that were logged last.
+    logged_warnings: Mutex<Vec<String>>,
 }
 
 impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
-        MysqlLog { options, network, wall_clock }
+        MysqlLog { options, network, wall_clock, logged_warnings: Mutex::default() }
+    }
+
+    /// Logs the warnings of a source, unless the one before had the same.
+    fn log_warnings(&self, source: &MysqlSource) {
+        let mut logged = self.logged_warnings.lock();
+        if *logged != source.warnings() {
+            *logged = source.warnings().to_vec();
+            for warning in &*logged {
+                tracing::warn!(log = source.identity(), warning, "the log may be incomplete");
+            }
+        }
     }
 }
 
@@ -112,6 +129,7 @@ impl CommitLog for MysqlLog {
         Box::pin(async move {
             let (options, network) = (self.options.clone(), self.network.clone());
             let source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
+            self.log_warnings(&source);
             let position = source.position().clone();
             Ok(OpenedSource { source: Box::new(source), position })
         })
@@ -136,6 +154,10 @@ impl CommitLog for MysqlLog {
 
     fn covers(&self, position: &Position, other: &Position) -> bool {
         gtid::covers(&position.0, &other.0)
+    }
+
+    fn is_beginning(&self, position: &Position) -> bool {
+        gtid::is_empty(&position.0)
     }
 
     fn distance(&self, from: &Position, to: &Position) -> LogDistance {
@@ -164,6 +186,8 @@ pub struct MysqlSource {
     deferred_error: Option<SourceError>,
     rejected: u64,
     anomalies: Anomalies,
+    /// When the first file that was read was begun; `None` before that.
+    log_begins_at: Option<SystemTime>,
 }
 
 impl MysqlSource {
@@ -179,9 +203,6 @@ impl MysqlSource {
     ) -> Result<Self, SourceError> {
         let mut queries = MysqlConnection::open(&*network, &options).await?;
         let server = Server::inspect(&mut queries, &options).await?;
-        for warning in &server.warnings {
-            tracing::warn!(log = server.identity, warning, "the log may be incomplete");
-        }
         let position = server.start_position(&mut queries, start).await?;
         if *start == Start::Now {
             // After the position was queried: transactions that are prepared later are read.
@@ -201,6 +222,7 @@ impl MysqlSource {
             deferred_error: None,
             rejected: 0,
             anomalies: Anomalies::default(),
+            log_begins_at: None,
         })
     }
 
@@ -216,7 +238,7 @@ impl MysqlSource {
         &self.server.identity
     }
 
-    /// Settings because of which the log may lack commits. They are logged too.
+    /// Settings because of which the log may lack commits.
     pub fn warnings(&self) -> &[String] {
         &self.server.warnings
     }
@@ -251,6 +273,7 @@ impl MysqlSource {
                 Some(&HEAD_EVENT) => {
                     let without_rows = self.assembler.anomalies().without_rows;
                     self.assembler.feed(&packet[1..], received_at)?;
+                    self.log_begins_at = self.log_begins_at.or(self.assembler.file_begun_at());
                     warn_of_missing_rows(&self.options, without_rows, self.assembler.anomalies().without_rows);
                 }
                 Some(&HEAD_ERROR) => {
@@ -331,6 +354,10 @@ impl MysqlSource {
 }
 
 impl Source for MysqlSource {
+    fn log_begins_at(&self) -> Option<SystemTime> {
+        self.log_begins_at
+    }
+
     fn keys_rejected(&self) -> u64 {
         self.keys_rejected()
     }

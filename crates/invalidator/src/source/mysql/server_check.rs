@@ -65,7 +65,14 @@ impl Server {
             ServerKind::Mysql => format!("mysql:{}", value("server_uuid")),
             ServerKind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
-        let warnings = log_coverage::check(connection, &variables, !options.outbox_only).await?;
+        let mut warnings = log_coverage::check(connection, &variables, !options.outbox_only).await?;
+        if kind == ServerKind::Mariadb && value("gtid_strict_mode") == "OFF" {
+            warnings.push(
+                "gtid_strict_mode is OFF, so a replica may log transactions out of order, which a position then skips: SET \
+                 GLOBAL gtid_strict_mode = ON"
+                    .into(),
+            );
+        }
         Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32", warnings })
     }
 
@@ -236,7 +243,7 @@ pub async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<Stri
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
              'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
-             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata')",
+             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata', 'gtid_strict_mode')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())

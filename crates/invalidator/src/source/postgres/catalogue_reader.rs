@@ -65,7 +65,10 @@ impl CatalogueReader {
         self.due = Instant::now() + options.catalogue_interval;
         match found {
             Ok(found) => {
-                for (rule, change) in self.coverage.lock().observe(&rules, &found, publication, assembler.read()) {
+                let mut coverage = self.coverage.lock();
+                let changes = coverage.observe(&rules, &found, publication, assembler.read());
+                options.row_rules.statistics.set_uncovered(coverage.uncovered());
+                for (rule, change) in changes {
                     assembler.add_unlogged_change(rule, change, wall_clock());
                 }
                 Ok(())

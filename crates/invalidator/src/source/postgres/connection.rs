@@ -6,6 +6,7 @@
 
 use super::{
     options::{HEARTBEATS_MISSED_MAX, PostgresOptions},
+    setup::quote_name,
     tls,
 };
 use crate::{SourceError, source::tls::Bytestream};
@@ -42,6 +43,9 @@ const ROWS_MAX: usize = 10_000;
 
 /// The SQLSTATE of a server that starts, or stops.
 const CANNOT_CONNECT_NOW: &str = "57P03";
+
+/// The SQLSTATE of a missing right.
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// The SQLSTATE of an object in use, such as a slot with a reader.
 pub(super) const OBJECT_IN_USE: &str = "55006";
@@ -171,11 +175,11 @@ impl PostgresConnection {
         let mut startup = BytesMut::new();
         frontend::startup_message(parameters, &mut startup).map_err(malformed)?;
         connection.send(&startup).await?;
-        connection.log_in(options).await?;
+        connection.log_in(options).await.map_err(|error| login_error(error, options))?;
         Ok(connection)
     }
 
-    async fn log_in(&mut self, options: &PostgresOptions) -> Result<(), SourceError> {
+    async fn log_in(&mut self, options: &PostgresOptions) -> Result<(), QueryError> {
         let password = options.password.as_bytes();
         let mut reply = BytesMut::new();
         loop {
@@ -193,15 +197,19 @@ impl PostgresConnection {
                     frontend::password_message(password, &mut reply).map_err(malformed)?;
                 }
                 Message::AuthenticationCleartextPassword => {
-                    return Err(unusable("the server asks for the password unencrypted: use sslmode=verify-full"));
+                    return Err(
+                        unusable("the server asks for the password unencrypted: use sslmode=verify-full").into()
+                    );
                 }
-                Message::ErrorResponse(body) => return Err(server_error(&body)?.into()),
+                Message::ErrorResponse(body) => return Err(QueryError::Server(server_error(&body)?)),
                 Message::NoticeResponse(_) => continue,
-                _ => return Err(unusable("the server asks for a login that is not supported; use scram-sha-256")),
+                _ => {
+                    return Err(unusable("the server asks for a login that is not supported; use scram-sha-256").into());
+                }
             }
             self.send(&reply.split()).await?;
         }
-        self.read_result().await.map_err(SourceError::from).map(|_| ())
+        self.read_result().await.map(|_| ())
     }
 
     async fn log_in_by_scram(&mut self, body: &AuthenticationSaslBody, password: &[u8]) -> Result<(), SourceError> {
@@ -365,6 +373,20 @@ pub(super) fn server_error(body: &ErrorResponseBody) -> Result<ServerError, Sour
         }
     }
     Ok(error)
+}
+
+/// Converts an error during the login, with the statement that mends a missing right.
+fn login_error(error: QueryError, options: &PostgresOptions) -> SourceError {
+    let error = match error {
+        QueryError::Server(error) if error.code == INSUFFICIENT_PRIVILEGE => error,
+        error => return error.into(),
+    };
+    let account = quote_name(&options.user);
+    let advice = match error.message.contains("for database") {
+        true => format!("GRANT CONNECT ON DATABASE {} TO {account}", quote_name(&options.database)),
+        false => format!("ALTER ROLE {account} REPLICATION"),
+    };
+    SourceError::Unusable { why: format!("{error}; {advice}") }
 }
 
 fn broken(error: io::Error) -> SourceError {

@@ -92,6 +92,11 @@ impl Coverage {
         }
     }
 
+    /// How many rules have a table that is missing, or not all of whose changes the log has.
+    pub fn uncovered(&self) -> usize {
+        self.seen.values().filter(|table| !table.problems.is_empty()).count()
+    }
+
     /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes to be emitted
     /// now, as they may not be in the log, which has been read up to `read`.
     pub fn observe(

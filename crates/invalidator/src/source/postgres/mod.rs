@@ -6,7 +6,7 @@
 //! connection.rs -> replication_stream.rs -> log_stream.rs -> pgoutput.rs -> assembler.rs -> commits
 //!
 //! tls.rs, setup.rs     login, the SQL that prepares a database
-//! slot.rs              settings of the server, the replication slot
+//! slot.rs, slot_reader.rs   settings of the server, the replication slot, who reads that
 //! gate.rs              waits until readers see what was read
 //! transactions.rs      logs which transactions a start waits for
 //! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
@@ -46,6 +46,7 @@ mod rule_check;
 mod seen_tables;
 mod setup;
 mod slot;
+mod slot_reader;
 mod standby;
 mod timeline;
 mod tls;
@@ -59,6 +60,7 @@ pub use options::PostgresOptions;
 pub use rule_check::check_rules;
 pub use seen_tables::SeenTables;
 pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
+pub use slot_reader::IsActive;
 
 use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
 use assembler::Assembler;
@@ -71,6 +73,7 @@ use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
 use replication_stream::{LogMessage, ReplicationStream};
 use slot::Server;
+use slot_reader::SharedSlot;
 use std::{
     collections::BTreeSet,
     sync::{
@@ -94,15 +97,12 @@ pub struct PostgresLog {
     /// No cluster has got more.
     delivered: Delivered,
     /// `None` if no other invalidator may use the slot.
-    shared_slot: Option<SlotOwner>,
+    shared_slot: Option<SharedSlot>,
     coverage: Arc<Mutex<Coverage>>,
 }
 
 /// The newest position that was given to clusters, which skip what comes before theirs.
 type Delivered = Arc<Mutex<LogPosition>>;
-
-/// Whether this invalidator is certain to be the active one of those that share the slot.
-pub type SlotOwner = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl PostgresLog {
     /// The log of the server that `options` name. Connects when it is used.
@@ -118,10 +118,12 @@ impl PostgresLog {
     }
 
     /// The same for a slot that a standby uses when it becomes active: it reads on from the saved positions, so the slot
-    /// is confirmed by [`CommitLog::release`] alone, and the session of a reader that hangs is ended while `is_owner`
-    /// returns true.
-    pub fn with_shared_slot(self, is_owner: SlotOwner) -> PostgresLog {
-        PostgresLog { shared_slot: Some(is_owner), ..self }
+    /// is confirmed by [`CommitLog::release`] alone, and the session of one that hangs is ended while `is_active` returns
+    /// true. Those that share the slot have the same `name`.
+    pub fn with_shared_slot(mut self, name: &str, is_active: IsActive) -> PostgresLog {
+        let shared = SharedSlot::new(name, is_active);
+        self.options.application_name = shared.application_name(fastrand::u64(..));
+        PostgresLog { shared_slot: Some(shared), ..self }
     }
 }
 
@@ -160,7 +162,8 @@ impl CommitLog for PostgresLog {
     fn remembered_position(&self) -> BoxFuture<'_, Result<Option<Position>, SourceError>> {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-            Ok(slot::remembered_position(&mut connection, &self.options).await?.map(Lsn::position))
+            let shared = self.shared_slot.as_ref();
+            Ok(slot::remembered_position(&mut connection, &self.options, shared).await?.map(Lsn::position))
         })
     }
 
@@ -194,7 +197,7 @@ pub struct PostgresSource {
     server: Server,
     released: Arc<AtomicU64>,
     delivered: Delivered,
-    shared_slot: Option<SlotOwner>,
+    shared_slot: Option<SharedSlot>,
     catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
@@ -224,8 +227,9 @@ impl PostgresSource {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
         let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
-        let newest = *delivered.lock();
-        let (from, timelines) = server.start_position(&mut connection, &mut queries, options, start, newest).await?;
+        let (newest, shared) = (*delivered.lock(), shared_slot.as_ref());
+        let (from, timelines) =
+            server.start_position(&mut connection, &mut queries, options, shared, start, newest).await?;
         // Also back: the log of a promoted standby may be shorter, and what was released of the former one is not safe.
         // A shared slot was confirmed up to what is safe; 0 confirms nothing.
         released.store(if shared_slot.is_some() { 0 } else { from.0 }, Relaxed);
@@ -292,11 +296,12 @@ impl PostgresSource {
             let stream = match ReplicationStream::start(connection, &command).await {
                 Err(QueryError::Server(error)) if error.code == OBJECT_IN_USE => {
                     let mut queries = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
-                    let is_owner = self.shared_slot.as_ref().is_some_and(|is_owner| is_owner());
-                    if slot::end_earlier_session(&mut queries, &self.options, is_owner).await? {
+                    let shared = self.shared_slot.as_ref();
+                    if slot_reader::end_earlier_session(&mut queries, &self.options, shared).await? {
                         let slot = &self.options.slot;
                         tracing::info!(slot, "ended an earlier session, which held the slot");
                     }
+                    slot_reader::check(&mut queries, &self.options, shared).await?;
                     return Err(error.into());
                 }
                 started => started?,

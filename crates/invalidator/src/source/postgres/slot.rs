@@ -5,6 +5,7 @@
 //!
 //! | slot | a saved position | start at the present | start at the earliest |
 //! |---|---|---|---|
+//! | read by another process ([`slot_reader`]) | nothing is decided or changed | the same | the same |
 //! | as we left it | resume | the end of the log | the confirmed position |
 //! | missing | the position is lost, unless an earlier version left a slot ([`legacy_slots`]) | created | created |
 //! | invalidated: the log it needs was removed | the position is lost | replaced | replaced |
@@ -16,7 +17,9 @@ use super::{
     legacy_slots,
     lsn::{LogPosition, Lsn},
     options::PostgresOptions,
-    setup, standby,
+    setup,
+    slot_reader::{self, SharedSlot},
+    standby,
     timeline::Timelines,
     transactions::{self, LOG_EVERY},
 };
@@ -62,8 +65,11 @@ impl Server {
         let publication = setup::quote_literal(&options.publication);
         let sql = format!("SELECT 1 FROM pg_publication WHERE pubname = {publication}");
         if connection.query_one(&sql).await?.is_none() {
-            let sql = setup::setup_sql(&options.publication, &options.outbox_table);
-            return unusable(format!("the publication {publication} does not exist; create it with\n{sql}"));
+            return unusable(format!(
+                "the publication {publication} does not exist in the database {}: the database's owner creates it and the \
+                 outbox with `lookaside invalidator setup --database postgres://...` (--print shows the SQL)",
+                options.database
+            ));
         }
         let mut warnings = Vec::new();
         if version < VERSION_WITH_MESSAGES {
@@ -80,9 +86,11 @@ impl Server {
         connection: &mut PostgresConnection,
         queries: &mut PostgresConnection,
         options: &PostgresOptions,
+        shared: Option<&SharedSlot>,
         start: &Start,
         delivered: LogPosition,
     ) -> Result<(Lsn, Timelines), SourceError> {
+        slot_reader::check(connection, options, shared).await?;
         let lsn = self.start_lsn(connection, queries, options, start, delivered.lsn).await?;
         let (timeline, delivered) = match start {
             Start::At(position) => (LogPosition::of_position(position)?.timeline, delivered),
@@ -172,8 +180,14 @@ impl Slot {
 pub(super) async fn remembered_position(
     connection: &mut PostgresConnection,
     options: &PostgresOptions,
+    shared: Option<&SharedSlot>,
 ) -> Result<Option<Lsn>, SourceError> {
-    Ok(Slot::find(connection, options).await?.map(|slot| slot.confirmed))
+    slot_reader::check(connection, options, shared).await?;
+    let Some(slot) = Slot::find(connection, options).await? else { return Ok(None) };
+    if shared.is_none() {
+        slot_reader::check_not_shared(connection, options).await?;
+    }
+    Ok(Some(slot.confirmed))
 }
 
 /// The position up to which the slot is confirmed; `None` if there is no slot, or if it is lost.
@@ -194,23 +208,6 @@ pub(super) fn check_not_confirmed_beyond(confirmed: Option<Lsn>, from: Lsn, slot
             Err(SourceError::PositionLost { position: from.position(), why })
         }
     }
-}
-
-/// Ends the session that reads the slot if it is an earlier one of this process, whose connection was lost before the
-/// server noticed. Those of others are ended if `is_owner`: this is the active one of the invalidators that share the
-/// slot. Otherwise they are left alone: two invalidators with one slot are for an operator to sort out. Returns whether
-/// there was one.
-pub(super) async fn end_earlier_session(
-    connection: &mut PostgresConnection,
-    options: &PostgresOptions,
-    is_owner: bool,
-) -> Result<bool, SourceError> {
-    let (slot, name) = (setup::quote_literal(&options.slot), setup::quote_literal(&options.application_name));
-    let sql = format!(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_replication_slots ON pid = active_pid \
-         WHERE slot_name = {slot} AND (application_name = {name} OR {is_owner})"
-    );
-    Ok(connection.query_one(&sql).await?.as_deref() == Some("t"))
 }
 
 /// A position that covers all commits that readers see now. It may not be flushed yet: readers see a commit with

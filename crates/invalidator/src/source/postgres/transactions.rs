@@ -25,6 +25,12 @@ pub(super) async fn log_oldest(connection: &mut PostgresConnection, reason: &str
     };
     let column = |index: usize| row.get(index).and_then(Option::as_deref).unwrap_or_default();
     let (open, age_s, state) = (column(0), column(3), column(4));
+    // Those of other accounts show no more than that they are open.
+    let state = match state.trim() {
+        "" => "unknown: GRANT pg_read_all_stats to this account to see it",
+        known => known,
+    };
+    let age_s = if age_s.is_empty() { "unknown" } else { age_s };
     let end_by = match column(1) {
         "" => format!("COMMIT PREPARED or ROLLBACK PREPARED '{}'", column(2)),
         pid => format!("SELECT pg_terminate_backend({pid})"),

@@ -81,6 +81,10 @@ impl CommitLog for SqliteLog {
         matches!((journal::seq_of(position), journal::seq_of(other)), (Ok(position), Ok(other)) if position >= other)
     }
 
+    fn is_beginning(&self, position: &Position) -> bool {
+        journal::seq_of(position) == Ok(0)
+    }
+
     fn distance(&self, from: &Position, to: &Position) -> LogDistance {
         let rows = |from: i64, to: i64| to.saturating_sub(from).max(0).unsigned_abs();
         let ends = journal::seq_of(from).ok().zip(journal::seq_of(to).ok());

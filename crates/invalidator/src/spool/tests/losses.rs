@@ -94,7 +94,8 @@ async fn a_loss_is_found_although_the_log_has_grown_before_it_was_recorded() {
     fixture.restart();
     let mut one = fixture.open(0).await;
     assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
-    assert_eq!(read_loss(&mut *one.source).await, "4");
+    // The reason of then, which was replaced by another one.
+    assert_eq!(read_loss_and_reason(&mut *one.source).await, ("4".into(), "gone".into()));
 }
 
 #[tokio::test(start_paused = true)]

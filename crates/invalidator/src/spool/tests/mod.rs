@@ -221,8 +221,10 @@ fn start(
     let statistics = Arc::new(SpoolStatistics::default());
     let spool = Spool::recover(files, handle, bytes_max, CLUSTERS, statistics).expect("it is read");
     let saved = saved.iter().flatten().cloned();
-    let saved = saved.map(|position| SavedStart { log_identity: "log".into(), position }).collect();
-    let writer = SpoolWriter { spool: spool.clone(), start: Start::Now, saved, read_keys_max: 10 };
+    let saved: Vec<_> = saved.map(|position| SavedStart { log_identity: "log".into(), position }).collect();
+    spool.discard_if_passed(&saved).expect("files are removed");
+    let writer =
+        SpoolWriter { spool: spool.clone(), start: Start::Now, saved, stops_at_loss: false, read_keys_max: 10 };
     (spool, tokio::spawn(async move { match writer.run().await {} }))
 }
 
@@ -270,12 +272,17 @@ async fn read_to(source: &mut dyn Source, last: u64) -> Vec<u64> {
     read
 }
 
-/// Reads until the loss of a position is reported, and returns that position. Nothing else may be read before.
+/// Reads until the position is lost, and returns it.
 async fn read_loss(source: &mut dyn Source) -> String {
+    read_loss_and_reason(source).await.0
+}
+
+/// The same, with the reason.
+async fn read_loss_and_reason(source: &mut dyn Source) -> (String, String) {
     let reading = async {
         loop {
             match source.next(10).await {
-                Err(SourceError::PositionLost { position, .. }) => return position.0,
+                Err(SourceError::PositionLost { position, why }) => return (position.0, why),
                 // While the writer looks for a new position.
                 Err(_) => {}
                 Ok(commits) => assert!(commits.commits.is_empty(), "{commits:?}"),

@@ -9,7 +9,7 @@ struct StoredMarks(Mutex<SpoolMarksState>);
 
 impl SpoolMarks for StoredMarks {
     fn state(&self) -> SpoolMarksState {
-        *self.0.lock()
+        self.0.lock().clone()
     }
 
     fn save(&self, marks: SpoolMarksState) -> BoxFuture<'_, Result<(), SourceError>> {
@@ -44,8 +44,13 @@ impl Invalidators {
         fixture.spool = Spool::cache(files, log, fixture.bytes_max, CLUSTERS, statistics, self.marks.clone());
         let saved = fixture.saved.iter().flatten();
         let saved = saved.map(|position| SavedStart { log_identity: "log".into(), position: position.clone() });
-        let writer =
-            SpoolWriter { spool: fixture.spool.clone(), start: Start::Now, saved: saved.collect(), read_keys_max: 4 };
+        let writer = SpoolWriter {
+            spool: fixture.spool.clone(),
+            start: Start::Now,
+            saved: saved.collect(),
+            stops_at_loss: false,
+            read_keys_max: 4,
+        };
         fixture.writer = tokio::spawn(async move { match writer.run().await {} });
     }
 
@@ -89,6 +94,32 @@ async fn the_log_is_kept_until_every_cluster_has_saved_its_position() {
     assert_eq!(read_to(&mut *one.source, 9).await, [8, 9]);
     assert_eq!(read_to(&mut *two.source, 9).await, [3, 4, 5, 6, 7, 8, 9][1..]);
     assert_eq!(invalidators.released(), 3, "the next one has saved nothing yet");
+}
+
+/// Its end was where the log had been confirmed when the invalidator got a standby, far behind what was confirmed since: the
+/// positions of all clusters were lost.
+#[tokio::test(start_paused = true)]
+async fn an_invalidator_that_has_a_standby_no_more_begins_at_the_positions_and_not_at_its_old_spool() {
+    let mut fixture = Fixture::new(1 << 30);
+    let (mut one, two) = (fixture.open(0).await, fixture.open(1).await);
+    fixture.log.commit(4);
+    assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
+    drop(two);
+    fixture.writer.abort();
+    // With a standby the positions were shared, and copied to the files of clusters.
+    fixture.log.commit(6);
+    fixture.log.state.lock().released = 8;
+    (fixture.saved[0], fixture.saved[1]) = (Some(Position("10".into())), Some(Position("8".into())));
+    fixture.restart();
+    fixture.log.commit(1);
+    let (mut one, mut two) = (fixture.open(0).await, fixture.open(1).await);
+    assert_eq!(read_to(&mut *one.source, 11).await, [10, 11]);
+    assert_eq!(read_to(&mut *two.source, 11).await, [9, 10, 11]);
+    assert_eq!(fixture.spool.statistics.gaps.value(), 0);
+    // The new spool is kept by the next start.
+    fixture.restart();
+    let mut two = fixture.open(1).await;
+    assert_eq!(read_to(&mut *two.source, 11).await, [9, 10, 11]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +166,8 @@ async fn a_loss_that_no_cluster_has_acted_on_is_found_by_the_next_one() {
     invalidators.take_over();
     for index in 0..2 {
         let mut opened = invalidators.fixture.open(index).await;
-        read_loss(&mut *opened.source).await;
+        let (_, why) = read_loss_and_reason(&mut *opened.source).await;
+        assert!(why.starts_with("gone (found by an invalidator that was active before"), "{why}");
     }
     let flushed = invalidators.fixture.cluster(0).open(&Start::Now).await.expect("it goes on").position;
     assert_eq!(flushed.0, "1:10");

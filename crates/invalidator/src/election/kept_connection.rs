@@ -1,0 +1,59 @@
+//! The connection to the database that has the record, kept from one access to the next.
+
+use super::record::{ACCESS_WAIT_MAX, RecordError, TABLE};
+use crate::SourceError;
+use tokio::{sync::Mutex, time::timeout};
+
+/// The error of a table with other columns or values.
+pub(super) fn malformed() -> RecordError {
+    RecordError(format!("the table {TABLE} has another form; drop it and run `lookaside invalidator setup` again"))
+}
+
+pub(super) fn reason(error: SourceError) -> RecordError {
+    RecordError(error.reason().to_owned())
+}
+
+/// What mends a missing table or right, with the SQL that creates them.
+pub(super) fn advise_setup(table_sql: &str) -> String {
+    format!("; run `lookaside invalidator setup --shared-state`, or\n{}", table_sql.trim_end())
+}
+
+/// What mends a database that cannot be written.
+pub(super) const ADVICE_READ_ONLY: &str =
+    "; it is read-only: --shared-state must be a database that can be written, such as the primary";
+
+/// A connection of type `C`, and how one is made.
+pub(super) struct KeptConnection<C>(Mutex<Option<C>>);
+
+impl<C> Default for KeptConnection<C> {
+    fn default() -> KeptConnection<C> {
+        KeptConnection(Mutex::new(None))
+    }
+}
+
+impl<C> KeptConnection<C> {
+    /// Runs `query` on the connection, or on one that `open` makes, for a limited time. It gives the connection back; after
+    /// a failure the connection is dropped, as it may hold unread replies.
+    pub async fn access<T, Q>(
+        &self,
+        open: impl Future<Output = Result<C, RecordError>>,
+        query: impl FnOnce(C) -> Q,
+    ) -> Result<T, RecordError>
+    where
+        Q: Future<Output = Result<(C, T), RecordError>>,
+    {
+        let mut kept = self.0.lock().await;
+        let access = async {
+            let connection = match kept.take() {
+                Some(connection) => connection,
+                None => open.await?,
+            };
+            let (connection, result) = query(connection).await?;
+            *kept = Some(connection);
+            Ok(result)
+        };
+        timeout(ACCESS_WAIT_MAX, access)
+            .await
+            .unwrap_or_else(|_| Err(RecordError(format!("the database has not answered within {ACCESS_WAIT_MAX:?}"))))
+    }
+}
