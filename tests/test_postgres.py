@@ -7,7 +7,7 @@ import threading
 import pytest
 from cached_keys import cached, fill, gone
 from postgres import Postgres
-from processes import PROGRAMS, Cluster, Invalidator, Process, answers, eventually, free_port, stats
+from processes import PROGRAMS, Invalidator, Process, answers, eventually, free_port, stats
 
 
 def set_up(database, *more):
