@@ -90,7 +90,7 @@ async fn wrong_settings_are_named_with_what_corrects_them() {
         other => panic!("{other:?}"),
     };
     let error = unusable(server.try_source(server.options(), Start::Now).await.err());
-    assert!(error.contains("CREATE PUBLICATION"), "{error}");
+    assert!(error.contains("`lookaside invalidator setup"), "{error}");
     server.set_up().await;
     let options = PostgresOptions { password: "wrong".into(), ..server.options() };
     let error = unusable(server.try_source(options, Start::Now).await.err());
