@@ -19,6 +19,7 @@
 mod command_connection;
 pub mod config;
 mod destination;
+mod direct;
 mod fence;
 mod login_network;
 mod look_aside;
@@ -30,6 +31,10 @@ mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
 pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics, READ_BYTES, TcpDestination};
+pub use direct::{
+    DirectError, DirectRoute, DirectRouteBuilder, DirectStatistics, PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY,
+    Permit, PermitReply, ServingSpare,
+};
 pub use fence::Fence;
 pub use login_network::LoginNetwork;
 pub use look_aside::{

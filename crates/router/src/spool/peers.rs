@@ -28,9 +28,11 @@ use super::peer_protocol;
 use super::record::Deletion;
 use super::server_log::{BacklogState, ServerLog};
 use super::settings::{PeerMissing, SpoolSettings};
+use crate::read_permits::ReadPermits;
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use futures_util::stream::FuturesUnordered;
+use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
@@ -60,6 +62,7 @@ pub(super) struct Peers {
     /// How long a peer may take to connect, or to reply.
     timeout: Duration,
     missing: PeerMissing,
+    read_permits: Arc<ReadPermits>,
     peers: Vec<Peer>,
 }
 
@@ -133,6 +136,7 @@ impl Peers {
             confirmed_for: settings.peer_timeout / 2,
             timeout: settings.timeout,
             missing: settings.peer_missing,
+            read_permits: settings.read_permits.clone(),
             peers: settings.peers.iter().map(peer).collect(),
         }
     }
@@ -180,7 +184,11 @@ impl Peers {
     pub(super) async fn forward_or_fence(&self, server: &ServerLog, deletions: &[Deletion]) -> bool {
         let address = &server.address;
         let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || peer.is_confirmed(address, self.confirmed_for);
-        if server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at) {
+        if server.backlog_state() == BacklogState::Empty {
+            return true;
+        }
+        if self.peers.iter().all(is_fenced_at) {
+            server.wait_for_permits(&self.read_permits).await;
             return true;
         }
         let mut forwarded = pin!(self.forward(address, deletions));
@@ -191,11 +199,16 @@ impl Peers {
         }
     }
 
-    /// Has all peers fence `server`. False unless all have confirmed it.
+    /// Has all peers fence `server`, and waits for the permits of this router. False unless all peers have confirmed it.
     async fn fence(&self, server: &ServerLog) -> bool {
+        join(self.fence_at_peers(server), server.wait_for_permits(&self.read_permits)).await.0
+    }
+
+    async fn fence_at_peers(&self, server: &ServerLog) -> bool {
         let address = &server.address;
         self.peers.iter().for_each(|peer| peer.request_fence(address));
-        let deadline = Instant::now() + self.timeout;
+        // A peer confirms a fence when its permits have ended.
+        let deadline = Instant::now() + self.timeout + PERMIT_ENDS_AFTER;
         for peer in self.peers.iter().filter(|peer| !self.may_be_missing(peer)) {
             if !peer.wait_for_fence(server, self.confirmed_for, deadline).await && self.missing == PeerMissing::Fail {
                 tracing::debug!(peer = %peer.address, server = %address, "peer did not confirm a fence: deletes fail");

@@ -49,6 +49,8 @@ impl SimulatedRegion {
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
         self.usage.borrow_mut().add(&spool, &spares, &shared);
         let unleased_copies_after = (self.disabled == DisabledGuarantee::CopyLeases).then_some(UNLEASED_COPIES_AFTER);
+        // The run before may have given permits.
+        shared.read_permits().record();
         let host = RouterHost { options, spool, spares, shared, unleased_copies_after, checker: self.checker.clone() };
         let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(host.config(&text)))));
         let running = RunningRouter { commands, active: publish.subscribe() };
