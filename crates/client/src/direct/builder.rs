@@ -94,6 +94,12 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { host, ..self }
     }
 
+    /// Watches the configuration by `watcher` instead of opening the source, which then only has a name. The first change
+    /// is the first configuration.
+    pub fn watcher(self, watcher: ConfigWatcher) -> DirectRouteBuilder {
+        DirectRouteBuilder { watcher: Some(watcher), ..self }
+    }
+
     /// Reads the configuration, connects to the servers, and asks for the first permit. Must be called inside the tokio
     /// runtime on which the route will live.
     pub async fn build(self) -> Result<Arc<DirectRoute>, DirectError> {

@@ -149,7 +149,7 @@ mod tests {
         for bad in ["", "permit", "permit x\r\n", "permit 200\r\n", "allowed 200\r\nconfiguration 1\r\n"] {
             assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
         }
-        for (part, replacement) in [("fenced 10", "fenced %zz10"), ("spare a", "spare"), ("3 0", "3 x"), ("1f", "g")] {
+        for (part, replacement) in [("fenced 10", "fenced %zz10"), ("spare a", "spare %zz"), ("3 0", "3 x"), ("1f", "g")] {
             let bad = text.replacen(part, replacement, 1);
             assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
         }

@@ -9,6 +9,8 @@ use std::time::Duration;
 const SINGLE_FAULTS_ONE_IN: u8 = 4;
 /// One run in this many whose routers know of each other has resizes.
 const RESIZES_ONE_IN: u8 = 2;
+/// One run in this many has clients that read servers directly.
+const DIRECT_CLIENTS_ONE_IN: u8 = 2;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -52,6 +54,8 @@ pub(super) struct RunPlan {
     pub(super) has_resizes: bool,
     /// Whether routers lose the file of the configurations that they cover.
     pub(super) has_lost_coverages: bool,
+    /// Whether applications also read servers directly.
+    pub(super) has_direct_clients: bool,
     /// Servers of a pool at first.
     servers: usize,
 }
@@ -59,19 +63,19 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{CopyLeases, Coverage, Fence, Gutter, Peers, Resize, Spool};
+        use DisabledGuarantee::{CopyLeases, Coverage, Fence, Gutter, Peers, Permits, Resize, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
-            (Fence | Peers | Coverage, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
+            (Fence | Peers | Coverage, SpoolMode::Off) | (Permits | Spool, _) => SpoolMode::Large,
             _ => spool_mode,
         };
-        let favours_backlogs = matches!(disabled, Fence | Spool);
+        let favours_backlogs = matches!(disabled, Fence | Permits | Spool);
         let has_single_faults = rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0 && !favours_backlogs;
         let servers = rng.usize(SERVERS);
         let has_resizes = rng.u8(0..RESIZES_ONE_IN) == 0;
         let routers = match disabled {
             // A peer would still fence the server, or forward the delete to it.
-            Fence | Spool => 1,
+            Fence | Permits | Spool => 1,
             Peers | Coverage => routers.max(2),
             CopyLeases if spool_mode == SpoolMode::Off => 1,
             _ => routers,
@@ -81,7 +85,17 @@ impl RunPlan {
         let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
-        RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, has_lost_coverages, servers }
+        let has_direct_clients = rng.u8(0..DIRECT_CLIENTS_ONE_IN) == 0 || disabled == Permits;
+        RunPlan {
+            routers,
+            spool_mode,
+            has_single_faults,
+            favours_backlogs,
+            has_resizes,
+            has_lost_coverages,
+            has_direct_clients,
+            servers,
+        }
     }
 
     pub(super) fn load_duration(self) -> Duration {
