@@ -66,8 +66,64 @@ impl ReadPermits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lookaside_client::{Fence, TkoTrackers};
+    use lookaside_routing::Address;
     use std::time::Duration;
     use tokio::time::advance;
+
+    /// What a session and the spool do at the same time, step by step.
+    struct Race {
+        permits: ReadPermits,
+        fence: Fence,
+        trackers: Arc<TkoTrackers>,
+        /// Whether the permit names the server as fenced.
+        is_named: bool,
+        /// Whether the spool waits for the permit.
+        is_waited_for: bool,
+    }
+
+    type RaceStep = fn(&mut Race);
+
+    fn record(race: &mut Race) {
+        race.permits.record();
+    }
+
+    fn read_fences(race: &mut Race) {
+        race.is_named = !race.trackers.fenced().is_empty();
+    }
+
+    fn raise_fence(race: &mut Race) {
+        race.fence.raise();
+    }
+
+    fn read_end(race: &mut Race) {
+        let now = Instant::now();
+        race.is_waited_for = race.permits.end_of_permits_before(now - race.fence.raised_for()) > now;
+    }
+
+    /// Whether, in every order of the steps of both, the permit names the fence or the spool waits for the permit.
+    fn is_always_seen(session: [RaceStep; 2], spool: [RaceStep; 2]) -> bool {
+        // Each bit: the next step is the session's.
+        (0..16u32).filter(|order| order.count_ones() == 2).all(|order| {
+            let trackers = TkoTrackers::new();
+            let fence = trackers.fence(&Address("a:1".into()));
+            let permits = ReadPermits::default();
+            let mut race = Race { permits, fence, trackers, is_named: false, is_waited_for: false };
+            let (mut session, mut spool) = (session.iter(), spool.iter());
+            for at in 0..4 {
+                let steps = if order >> at & 1 == 1 { &mut session } else { &mut spool };
+                steps.next().expect("two steps of each")(&mut race);
+            }
+            race.is_named || race.is_waited_for
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_names_a_fence_or_the_spool_waits_for_it() {
+        assert!(is_always_seen([record, read_fences], [raise_fence, read_end]));
+        assert!(!is_always_seen([read_fences, record], [raise_fence, read_end]), "the session's order matters");
+        assert!(!is_always_seen([record, read_fences], [read_end, raise_fence]), "so does the spool's");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn permits_from_before_a_moment_end_whatever_is_given_later() {

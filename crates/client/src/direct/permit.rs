@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! get __mcrouter__.read_permit\r\n
-//!                                   permit 200                                         valid for so many milliseconds
+//!                                   permit 200                                         valid for 200 milliseconds
 //!                                   configuration 0f3c...                              from when it was requested
 //!                                   fenced 10.0.0.7:11211
 //!                                   spare web 3 0                  the pool, the server's index in it, the spare's
@@ -149,7 +149,9 @@ mod tests {
         for bad in ["", "permit", "permit x\r\n", "permit 200\r\n", "allowed 200\r\nconfiguration 1\r\n"] {
             assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
         }
-        for (part, replacement) in [("fenced 10", "fenced %zz10"), ("spare a", "spare %zz"), ("3 0", "3 x"), ("1f", "g")] {
+        for (part, replacement) in
+            [("fenced 10", "fenced %zz10"), ("spare a", "spare %zz"), ("3 0", "3 x"), ("1f", "g")]
+        {
             let bad = text.replacen(part, replacement, 1);
             assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
         }
