@@ -27,6 +27,7 @@ mod network;
 mod tasks;
 mod tko;
 pub mod tree;
+mod udp;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
@@ -44,4 +45,5 @@ pub use look_aside::{
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use tasks::{GatedTask, TaskGate, spawn, spawn_in};
 pub use tko::{PoolTkoLimit, ReadabilityObserver, TkoTrackers};
+pub use udp::{UdpOptions, UdpSockets, UdpStatistics};
 pub use window::{Window, WindowSettings, WindowStatistics, WindowedDestination};

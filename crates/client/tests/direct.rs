@@ -3,15 +3,11 @@
 mod fake;
 
 use bytes::Bytes;
-use fake::{FakeNetwork, Mode, cache::SharedCache};
-use lookaside_client::config::{ConfigId, ConfigWatcher, Source};
-use lookaside_client::{
-    Client, DirectError, DirectRoute, Lease, Listener, Lookup, Network, PERMIT_DURATION, PERMIT_KEY, Permit,
-    PermitReply, Stream,
-};
-use lookaside_routing::{Address, BoxFuture};
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use fake::Mode;
+use fake::cluster::{Cluster, config, permit, permit_except};
+use lookaside_client::config::{ConfigWatcher, Source};
+use lookaside_client::{Client, DirectError, DirectRoute, Lease, Lookup, PERMIT_DURATION, PermitReply};
+use lookaside_routing::Address;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -19,74 +15,6 @@ use tokio::time::{sleep, timeout};
 
 /// Long enough for a permit to be renewed some times.
 const MOMENT: Duration = Duration::from_millis(300);
-
-/// A network of caches by their addresses.
-#[derive(Clone, Default)]
-struct Cluster(Arc<BTreeMap<&'static str, (Arc<FakeNetwork>, SharedCache)>>);
-
-impl Cluster {
-    fn of(addresses: &[&'static str]) -> Cluster {
-        let caches = addresses.iter().map(|address| {
-            let (network, accepted) = FakeNetwork::new();
-            let cache = SharedCache::default();
-            cache.serve(accepted);
-            (*address, (network, cache))
-        });
-        Cluster(Arc::new(caches.collect()))
-    }
-
-    fn cache(&self, address: &str) -> &SharedCache {
-        &self.0[address].1
-    }
-
-    fn set_mode(&self, address: &str, mode: Mode) {
-        self.0[address].0.set(mode);
-    }
-
-    /// The router at `address` gives this permit from now on.
-    fn permit(&self, address: &str, reply: &PermitReply) {
-        self.cache(address).lock().set(PERMIT_KEY, reply.to_string());
-    }
-
-    /// Every cache has the key, with its own address as the value.
-    fn set_everywhere(&self, key: &str) {
-        for (address, (_, cache)) in &*self.0 {
-            cache.lock().set(key, *address);
-        }
-    }
-}
-
-impl Network for Cluster {
-    fn connect<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        self.0[&*address.0].0.connect(address)
-    }
-
-    fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
-        unimplemented!("nothing listens")
-    }
-}
-
-fn config(server: &str) -> String {
-    format!(
-        r#"{{
-            "pools": {{ "main": {{ "servers": ["{server}"] }}, "gutter": {{ "servers": ["gutter:1"] }} }},
-            "route": {{ "type": "FailoverRoute", "children": ["PoolRoute|main", "PoolRoute|gutter"] }}
-        }}"#
-    )
-}
-
-fn permit(configuration: &str) -> PermitReply {
-    permit_except(configuration, [])
-}
-
-fn permit_except<const N: usize>(configuration: &str, fenced: [&str; N]) -> PermitReply {
-    PermitReply::Permitted(Permit {
-        duration: PERMIT_DURATION,
-        configuration: ConfigId::of(configuration).expect("the configuration is valid"),
-        fenced: fenced.map(|server| Address(server.into())).into(),
-        spares: BTreeSet::new(),
-    })
-}
 
 async fn route(cluster: &Cluster, config: &str, routers: &[&'static str]) -> Arc<DirectRoute> {
     let routers = routers.iter().map(|router| Address((*router).into()));

@@ -13,7 +13,7 @@ use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply};
 use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings, Tree};
-use lookaside_routing::Failure;
+use lookaside_routing::{Address, Failure};
 use spool_router::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,22 +86,17 @@ async fn a_delete_that_is_replayed_meanwhile_waits_for_no_permit() {
     let fixture = Fixture { settings, ..Fixture::default() };
     let (router, main) = (fixture.start(ONE, 1), fixture.main());
     main.put("k", "old");
-    router.get(0, "k").await.expect("it is well");
-    main.be(Health::Frozen);
+    main.be(Health::Gone);
     permits.record();
-    let delete = async {
-        assert_eq!(router.delete(0, "k").await, NOT_FOUND);
-        Instant::now()
-    };
-    let thaw = async {
-        sleep(Duration::from_millis(99)).await;
-        main.be(Health::Gone);
+    let started = Instant::now();
+    let return_soon = async {
+        sleep(Duration::from_millis(20)).await;
         main.be(Health::Well);
-        Instant::now()
+        router.spool.retry_now(&Address(MAIN.into()));
     };
-    let (acknowledged, thawed) = tokio::join!(delete, thaw);
-    assert!(acknowledged < thawed + PERMIT_ENDS_AFTER / 2, "{:?}", acknowledged - thawed);
+    assert_eq!(tokio::join!(router.delete(0, "k"), return_soon).0, NOT_FOUND, "spooled");
     assert!(!main.has("k"));
+    assert!(started.elapsed() < PERMIT_ENDS_AFTER / 2, "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

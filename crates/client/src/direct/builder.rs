@@ -8,10 +8,14 @@ use super::settings::TreeSettings;
 use super::tree::DirectTree;
 use crate::config::{ConfigWatcher, Source};
 use crate::tree::{BackgroundTasks, HostInfo};
-use crate::{Client, DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork, TkoTrackers, spawn_in};
-use lookaside_routing::{Address, Defaults};
+use crate::{
+    Client, DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork, TkoTrackers, UdpOptions,
+    UdpSockets, spawn_in,
+};
+use lookaside_routing::{Address, Defaults, HealthSettings};
 use lookaside_sync::Mutex;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
@@ -34,6 +38,17 @@ pub enum DirectError {
         /// The source, the line and the reason.
         why: String,
     },
+    /// The sockets for UDP could not be opened.
+    Sockets {
+        /// The system's reason.
+        why: String,
+    },
+}
+
+impl DirectError {
+    fn of_sockets(error: io::Error) -> DirectError {
+        DirectError::Sockets { why: error.to_string() }
+    }
 }
 
 impl std::error::Error for DirectError {}
@@ -42,6 +57,9 @@ impl fmt::Display for DirectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DirectError::NoRouter => f.write_str("a direct client needs a router of its cluster, for all but gets"),
+            DirectError::Sockets { why } => {
+                write!(f, "no UDP socket: {why}; raise the limit on open files if it is reached")
+            }
             DirectError::Configuration { why } => write!(f, "no configuration: {why}"),
         }
     }
@@ -56,6 +74,7 @@ pub struct DirectRouteBuilder {
     options: DestinationOptions,
     host: HostInfo,
     watcher: Option<ConfigWatcher>,
+    udp: Option<UdpOptions>,
 }
 
 impl DirectRouteBuilder {
@@ -69,6 +88,7 @@ impl DirectRouteBuilder {
             options: DestinationOptions::default(),
             host: HostInfo::from_name("", unix_s),
             watcher: None,
+            udp: None,
         }
     }
 
@@ -100,10 +120,17 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { watcher: Some(watcher), ..self }
     }
 
+    /// Sends gets to servers by UDP (§3.1 of the paper), over a socket for each thread of the runtime. Default: by TCP.
+    /// Servers must have their UDP port open. One whose address in the configuration is no IPv4 address, or that is
+    /// reached by TLS or the meta protocol, is sent its gets by TCP.
+    pub fn udp(self, options: UdpOptions) -> DirectRouteBuilder {
+        DirectRouteBuilder { udp: Some(options), ..self }
+    }
+
     /// Reads the configuration, connects to the servers, and asks for the first permit. Must be called inside the tokio
     /// runtime on which the route will live.
     pub async fn build(self) -> Result<Arc<DirectRoute>, DirectError> {
-        let DirectRouteBuilder { source, routers, network, defaults, options, host, watcher } = self;
+        let DirectRouteBuilder { source, routers, network, defaults, options, host, watcher, udp } = self;
         if routers.is_empty() {
             return Err(DirectError::NoRouter);
         }
@@ -122,11 +149,17 @@ impl DirectRouteBuilder {
             tko_trackers,
             host,
             background_tasks: BackgroundTasks::default(),
+            udp: match udp {
+                Some(options) => Some((Arc::new(UdpSockets::bind().await.map_err(DirectError::of_sockets)?), options)),
+                None => None,
+            },
             failover_timeout: Some(FAILOVER_TIMEOUT),
         };
         let tree = DirectTree::build(&text, &settings, None).map_err(refuse)?;
         tree.destinations.wait_until_ready(READY_MAX).await;
-        let options = DestinationOptions { role: DestinationRole::Router, ..options };
+        // A cluster has few routers, and without them nothing is deleted: one that returns is found soon.
+        let health = HealthSettings { probe_initial_ms: 100, probe_max_ms: 1_000, ..options.health };
+        let options = DestinationOptions { role: DestinationRole::Router, health, ..options };
         let routers = routers.into_iter().map(|router| TcpDestination::new(router, network.clone(), options.clone()));
         let state = Arc::new(DirectState::new(settings, Routers::new(routers.collect()), tree));
         let mut tasks = JoinSet::new();

@@ -29,6 +29,7 @@ pub use builder::{DirectError, DirectRouteBuilder};
 pub use counters::DirectStatistics;
 pub use permit::{PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY, Permit, PermitReply, ServingSpare};
 
+use crate::UdpStatistics;
 use crate::config::Source;
 use lookaside_routing::{Address, Batch, BoxFuture, Context, Outcomes, Route};
 use lookaside_sync::Mutex;
@@ -68,6 +69,11 @@ impl DirectRoute {
     /// Its counters.
     pub fn statistics(&self) -> DirectStatistics {
         self.state.counters.snapshot()
+    }
+
+    /// The counters of gets by UDP; `None` if gets are sent by TCP.
+    pub fn udp_statistics(&self) -> Option<UdpStatistics> {
+        self.state.settings.udp.as_ref().map(|(sockets, _)| sockets.statistics())
     }
 
     /// Whether a read that begins now goes to servers directly.

@@ -1,7 +1,7 @@
 //! What a tree of a direct client needs besides its configuration.
 
 use crate::tree::{BackgroundTasks, HostInfo};
-use crate::{DestinationOptions, Network, TkoTrackers};
+use crate::{DestinationOptions, Network, TkoTrackers, UdpOptions, UdpSockets};
 use lookaside_routing::Defaults;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,5 +14,7 @@ pub(super) struct TreeSettings {
     pub(super) tko_trackers: Arc<TkoTrackers>,
     pub(super) host: HostInfo,
     pub(super) background_tasks: BackgroundTasks,
+    /// `None` if gets are sent by TCP.
+    pub(super) udp: Option<(Arc<UdpSockets>, UdpOptions)>,
     pub(super) failover_timeout: Option<Duration>,
 }

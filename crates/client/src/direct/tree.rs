@@ -6,11 +6,12 @@ use super::settings::TreeSettings;
 use crate::PoolTkoLimit;
 use crate::config::ConfigId;
 use crate::tree::{DestinationSet, environment};
+use crate::udp::UdpDestination;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, Outcomes, Pool, Route, Security, Serving, Slot, Verb,
+    Failure, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -88,7 +89,13 @@ impl Destinations for DirectLeaves<'_> {
         let certificate_name = policy.and_then(|policy| policy.certificate_name.clone());
         let pinned = || policy.and_then(|policy| network.pinned(policy)).unwrap_or_else(|| network.clone());
         let server = self.destinations.add(address, settings, certificate_name, options, pinned, self.old);
-        Arc::new(ReadingDestination(server))
+        match &self.settings.udp {
+            // Datagrams are not encrypted, and servers that are sent meta commands may not know the text protocol.
+            Some((sockets, udp)) if settings.security == Security::Plain && settings.protocol == Protocol::Text => {
+                Arc::new(ReadingDestination(Arc::new(UdpDestination::new(server, sockets.clone(), *udp))))
+            }
+            _ => Arc::new(ReadingDestination(server)),
+        }
     }
 
     fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
