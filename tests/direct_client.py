@@ -14,9 +14,9 @@ REPLY_S = 20.0
 class DirectClient:
     """One client. Its calls wait for their replies for a bounded time."""
 
-    def __init__(self, configuration, routers: list[int]) -> None:
+    def __init__(self, configuration, routers: list[int], *options: str) -> None:
         program = PROGRAMS / "examples" / "direct_client"
-        command = [program, configuration, *(f"127.0.0.1:{port}" for port in routers)]
+        command = [program, *options, configuration, *(f"127.0.0.1:{port}" for port in routers)]
         self.running = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.received = b""
 

@@ -43,6 +43,16 @@ class Router(Process):
             client.close()
 
 
+class UdpServer(Server):
+    """A server whose UDP port is that of TCP."""
+
+    def __init__(self, name: str, log_dir) -> None:
+        self.port = free_port()
+        command = [PROGRAMS / "lookaside-server", "-p", self.port, "-U", self.port, "-t", "2", "-m", "64"]
+        Process.__init__(self, name, command, log_dir)
+        self.wait_ready(lambda: answers(self.port))
+
+
 def text_of(servers: list[Server], **pool) -> str:
     """A configuration with one pool."""
     addresses = [f"127.0.0.1:{server.port}" for server in servers]
@@ -69,8 +79,8 @@ def start(tmp_path, servers):
         started.extend(routers)
         return routers
 
-    def start_client(routers: list[Router]) -> DirectClient:
-        client = DirectClient(file, [router.port for router in routers])
+    def start_client(routers: list[Router], *options: str) -> DirectClient:
+        client = DirectClient(file, [router.port for router in routers], *options)
         started.append(client)
         client.wait_permitted()
         return client
@@ -232,3 +242,37 @@ def test_no_old_value_is_read_while_the_configuration_changes_under_load(start, 
         writer.join()
     figures = client.statistics()
     assert figures["configurations"] >= 4 and figures["configurations_refused"] == 0
+
+
+def test_gets_by_udp_and_a_server_that_hangs(start, tmp_path):
+    file, start_routers, start_client = start
+    servers = [UdpServer(f"udp-{index}", tmp_path) for index in range(2)]
+    try:
+        file.write_text(text_of(servers))
+        (router,) = start_routers(1)
+        client = start_client([router], "--udp")
+        sizes = {key: 1 + 40 * number * number for number, key in enumerate(KEYS)}
+        for key, size in sizes.items():
+            assert client.call(f"set {key} {key:.<{size}}") == "stored"
+        client.wait_permitted()
+        for key, size in sizes.items():
+            # A datagram may be lost when the machine is busy: then it is an error.
+            assert client.call(f"get {key}") in (
+                f"hit {key:.<{size}}",
+                "error the cache refused: no reply by UDP in time",
+            )
+        figures = client.statistics()
+        assert figures["udp_requests"] >= len(KEYS) * 0.9 and figures["direct_reads"] >= len(KEYS)
+        assert figures["udp_malformed"] == figures["udp_reordered"] == figures["udp_unsent"] == 0
+        with frozen(servers[0]):
+            replies = [client.call(f"get {key}") for key in KEYS]
+            assert any(reply.startswith("hit") for reply in replies)
+            assert any(reply.startswith("error") for reply in replies)
+            assert client.statistics()["udp_lost"] >= 3
+        eventually(lambda: all(client.get(key) == f"{key:.<{sizes[key]}}" for key in KEYS), "it is read again", 60)
+        assert router.delete(KEYS[0]) == b"DELETED"
+        assert client.get(KEYS[0]) is None
+        assert client.stop() == 0
+    finally:
+        for server in servers:
+            server.stop()

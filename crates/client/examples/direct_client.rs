@@ -1,7 +1,7 @@
 //! A client that reads servers directly, driven by lines of standard input. The end-to-end tests use it.
 //!
 //! ```text
-//! $ direct_client router.json 127.0.0.1:5000 127.0.0.1:5001
+//! $ direct_client router.json 127.0.0.1:5000 127.0.0.1:5001        (--udp in front of all: gets by UDP)
 //! set user:42 alice
 //! stored
 //! get user:42
@@ -17,18 +17,21 @@
 //! | `statistics` | each counter as `name=number`, on one line |
 
 use lookaside_client::config::Source;
-use lookaside_client::{Client, ClientError, DirectRoute, Lookup, Origin, ReadOptions};
+use lookaside_client::{Client, ClientError, DirectRoute, Lookup, Origin, ReadOptions, UdpOptions};
 use lookaside_routing::Address;
 use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let file = arguments.next().ok_or("usage: direct_client CONFIGURATION ROUTER...")?;
+    let mut arguments = std::env::args().skip(1).peekable();
+    let is_udp = arguments.next_if_eq("--udp").is_some();
+    let file = arguments.next().ok_or("usage: direct_client [--udp] CONFIGURATION ROUTER...")?;
     let routers: Vec<Address> = arguments.map(|router| Address(router.into())).collect();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let route = DirectRoute::builder(Source::File(file.into()), routers).build().await?;
+        let builder = DirectRoute::builder(Source::File(file.into()), routers);
+        let builder = if is_udp { builder.udp(UdpOptions::default()) } else { builder };
+        let route = builder.build().await?;
         let client = Client::new(route.clone());
         // Standard input blocks, and the permit is to be renewed meanwhile.
         while let Ok(Some(line)) = tokio::task::spawn_blocking(read_line).await {
@@ -84,6 +87,8 @@ fn show_lookup(lookup: Lookup) -> String {
 }
 
 fn show_statistics(route: &DirectRoute) -> String {
-    let counters: Vec<String> = route.statistics().named().map(|(name, value)| format!("{name}={value}")).collect();
+    let mut counters: Vec<String> = route.statistics().named().map(|(name, value)| format!("{name}={value}")).collect();
+    let udp = route.udp_statistics().unwrap_or_default();
+    counters.extend(udp.named().map(|(name, value)| format!("udp_{name}={value}")));
     counters.join(" ")
 }

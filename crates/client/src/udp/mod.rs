@@ -1,6 +1,6 @@
 //! Gets over UDP (§3.1 of the paper): a request is one datagram, its reply is one or several. Nothing is sent twice, and
-//! no datagram waits for another: a lost, late or reordered one makes its gets errors (`CLIENT_ERROR`, after which no route asks
-//! another server), errors are misses, and such a miss is not filled.
+//! no datagram waits for another: a lost, late or reordered one makes its gets errors (`CLIENT_ERROR`, after which no
+//! route asks another server). Errors are misses, and such a miss is not filled.
 //!
 //! | request | |
 //! |---|---|
