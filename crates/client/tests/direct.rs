@@ -52,6 +52,26 @@ async fn permitted_reads_go_to_servers_and_all_else_through_the_router() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn updates_go_to_servers_by_choice_and_only_with_a_permit() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let builder = DirectRoute::builder(Source::Text(config("a:1")), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).send_updates_directly();
+    let route = builder.build().await.expect("the configuration is valid");
+    let client = Client::new(route.clone());
+    sleep(MOMENT).await;
+    assert_eq!(client.delete("k").await, Ok(true));
+    let is_there = |address| cluster.cache(address).lock().live("k").is_some();
+    assert!(!is_there("a:1") && is_there("router:1"));
+    cluster.permit("router:1", &PermitReply::Refused("for a test".to_owned()));
+    sleep(PERMIT_DURATION).await;
+    assert_eq!(client.delete("k").await, Ok(true));
+    assert!(!is_there("router:1"));
+    assert_eq!((route.statistics().direct_updates, route.statistics().router_requests), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_permission_ends_when_its_router_is_silent() {
     let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
     cluster.set_everywhere("k");

@@ -75,6 +75,7 @@ pub struct DirectRouteBuilder {
     host: HostInfo,
     watcher: Option<ConfigWatcher>,
     udp: Option<UdpOptions>,
+    updates_directly: bool,
 }
 
 impl DirectRouteBuilder {
@@ -89,6 +90,7 @@ impl DirectRouteBuilder {
             host: HostInfo::from_name("", unix_s),
             watcher: None,
             udp: None,
+            updates_directly: false,
         }
     }
 
@@ -120,6 +122,14 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { watcher: Some(watcher), ..self }
     }
 
+    /// Sends sets, fills and deletes to servers directly, too, while there is a permit. **This gives promises up:** a delete
+    /// that a server does not answer fails and is not spooled, so its sender must repeat it or leave it to the invalidator;
+    /// and while a pool changes its servers, an acknowledged delete may miss a copy of the key, and a late fill may leave
+    /// one behind. Default: they pass through a router.
+    pub fn send_updates_directly(self) -> DirectRouteBuilder {
+        DirectRouteBuilder { updates_directly: true, ..self }
+    }
+
     /// Sends gets to servers by UDP (§3.1 of the paper), over a socket for each thread of the runtime. Default: by TCP.
     /// Servers must have their UDP port open. One whose address in the configuration is no IPv4 address, or that is
     /// reached by TLS or the meta protocol, is sent its gets by TCP.
@@ -130,7 +140,8 @@ impl DirectRouteBuilder {
     /// Reads the configuration, connects to the servers, and asks for the first permit. Must be called inside the tokio
     /// runtime on which the route will live.
     pub async fn build(self) -> Result<Arc<DirectRoute>, DirectError> {
-        let DirectRouteBuilder { source, routers, network, defaults, options, host, watcher, udp } = self;
+        let DirectRouteBuilder { source, routers, network, defaults, options, host, watcher, udp, updates_directly } =
+            self;
         if routers.is_empty() {
             return Err(DirectError::NoRouter);
         }
@@ -149,6 +160,7 @@ impl DirectRouteBuilder {
             tko_trackers,
             host,
             background_tasks: BackgroundTasks::default(),
+            updates_directly,
             udp: match udp {
                 Some(options) => Some((Arc::new(UdpSockets::bind().await.map_err(DirectError::of_sockets)?), options)),
                 None => None,

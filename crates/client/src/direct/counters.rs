@@ -9,8 +9,10 @@ counters! {
     /// A snapshot of the counters of a [`crate::DirectRoute`].
     pub struct DirectStatistics;
 
-    /// Requests that were sent to servers directly.
+    /// Reads that were sent to servers directly.
     direct_reads,
+    /// Other batches that were sent to servers directly, by their requests.
+    direct_updates,
     /// Requests that were sent through a router, reads without a permit among them.
     router_requests,
     /// Reads that were sent through a router because there was no valid permit.

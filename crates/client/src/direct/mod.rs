@@ -13,8 +13,8 @@
 //! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
 //! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
 //!
-//! Deliberately absent: updates and deletes that are sent directly, former owners of keys after a change of a pool, and
-//! TLS of its own: a [`Network`](crate::Network) may have it.
+//! Deliberately absent: former owners of keys after a change of a pool, and TLS of its own: a
+//! [`Network`](crate::Network) may have it.
 
 mod builder;
 mod counters;
@@ -93,9 +93,11 @@ impl Route for DirectRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let (state, requests) = (&*self.state, batch.len() as u64);
         let is_only_read = batch.iter().all(is_read);
-        match state.permitted_tree().filter(|_| is_only_read) {
+        let may_be_direct = is_only_read || state.settings.updates_directly;
+        match state.permitted_tree().filter(|_| may_be_direct) {
             Some(tree) => {
-                state.counters.direct_reads.add(requests);
+                let counters = &state.counters;
+                if is_only_read { &counters.direct_reads } else { &counters.direct_updates }.add(requests);
                 Box::pin(async move { tree.route(batch, context).await })
             }
             None => {

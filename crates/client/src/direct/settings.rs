@@ -14,6 +14,8 @@ pub(super) struct TreeSettings {
     pub(super) tko_trackers: Arc<TkoTrackers>,
     pub(super) host: HostInfo,
     pub(super) background_tasks: BackgroundTasks,
+    /// Whether updates and deletes go to servers, too.
+    pub(super) updates_directly: bool,
     /// `None` if gets are sent by TCP.
     pub(super) udp: Option<(Arc<UdpSockets>, UdpOptions)>,
     pub(super) failover_timeout: Option<Duration>,

@@ -1,5 +1,5 @@
 //! The tree of routes of a client that reads servers directly: the same routes as in a router, over leaves that only
-//! read. Routes that store what they have read elsewhere find that they cannot.
+//! read, unless updates are sent directly, too. Routes that store what they have read elsewhere find that they cannot.
 
 use super::permit::ServingSpare;
 use super::settings::TreeSettings;
@@ -89,12 +89,15 @@ impl Destinations for DirectLeaves<'_> {
         let certificate_name = policy.and_then(|policy| policy.certificate_name.clone());
         let pinned = || policy.and_then(|policy| network.pinned(policy)).unwrap_or_else(|| network.clone());
         let server = self.destinations.add(address, settings, certificate_name, options, pinned, self.old);
-        match &self.settings.udp {
+        let is_plain_text = settings.security == Security::Plain && settings.protocol == Protocol::Text;
+        let leaf: Arc<dyn Destination> = match &self.settings.udp {
             // Datagrams are not encrypted, and servers that are sent meta commands may not know the text protocol.
-            Some((sockets, udp)) if settings.security == Security::Plain && settings.protocol == Protocol::Text => {
-                Arc::new(ReadingDestination(Arc::new(UdpDestination::new(server, sockets.clone(), *udp))))
-            }
-            _ => Arc::new(ReadingDestination(server)),
+            Some((sockets, udp)) if is_plain_text => Arc::new(UdpDestination::new(server, sockets.clone(), *udp)),
+            _ => server,
+        };
+        match self.settings.updates_directly {
+            true => leaf,
+            false => Arc::new(ReadingDestination(leaf)),
         }
     }
 
@@ -116,9 +119,9 @@ impl Destinations for DirectLeaves<'_> {
 }
 
 /// A server to which nothing but reads are sent.
-struct ReadingDestination<D>(Arc<D>);
+struct ReadingDestination(Arc<dyn Destination>);
 
-impl<D: Destination> ReadingDestination<D> {
+impl ReadingDestination {
     async fn send_reads(&self, batch: Batch) -> Outcomes {
         let mut outcomes: Outcomes = vec![Err(Failure::NoRoute(ONLY_READS.into())); batch.len()];
         let reads = batch.into_iter().enumerate().filter(|(_, request)| is_read(request));
@@ -130,7 +133,7 @@ impl<D: Destination> ReadingDestination<D> {
     }
 }
 
-impl<D: Destination> Destination for ReadingDestination<D> {
+impl Destination for ReadingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         match batch.iter().all(is_read) {
             true => self.0.send(batch),
