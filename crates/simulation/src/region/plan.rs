@@ -85,7 +85,9 @@ impl RunPlan {
         let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
-        let has_direct_clients = rng.u8(0..DIRECT_CLIENTS_ONE_IN) == 0 || disabled == Permits;
+        // From a copy, so that the runs of the other seeds stay as they were.
+        let has_direct_clients =
+            rng.clone().u8(1..=DIRECT_CLIENTS_ONE_IN) == DIRECT_CLIENTS_ONE_IN || disabled == Permits;
         RunPlan {
             routers,
             spool_mode,
