@@ -29,6 +29,7 @@ install: ## what the tests need: Debian packages, Python packages in .venv, a My
 
 build:
 	$(CARGO) build --workspace --bins
+	$(CARGO) build --package lookaside-client --example direct_client
 
 lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check

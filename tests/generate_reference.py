@@ -262,6 +262,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spare_takeovers": "How often a spare began to serve.",
         "spare_returns": "How often a server got its place back.",
         "spare_refusals": "Spares not used because they could not be flushed.",
+        "read_permits": "Permits given to clients that read servers directly.",
+        "read_permits_refused": "Requests for such a permit that were refused.",
         "pools_failing_open": "Pools at their TKO limit (`tko_tracker`).",
         "start_gate_open": "0 while all but deletes wait for the invalidator (`--wait-for-invalidator`).",
         "start_gate_refused": "Requests refused meanwhile.",

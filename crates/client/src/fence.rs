@@ -5,7 +5,9 @@
 
 use crate::tko::{TkoTracker, TkoTrackers};
 use lookaside_routing::Address;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The fence of one server. While it is raised, destinations refuse all batches that do not only delete, with
 /// [`Failure::Tko`](lookaside_routing::Failure::Tko).
@@ -21,6 +23,11 @@ impl TkoTrackers {
     pub fn fence(&self, address: &Address) -> Fence {
         Fence(self.tracker(address))
     }
+
+    /// The servers whose fences are raised.
+    pub fn fenced(&self) -> BTreeSet<Address> {
+        self.servers_that(TkoTracker::is_fenced)
+    }
 }
 
 impl Fence {
@@ -32,6 +39,11 @@ impl Fence {
     /// Lowers the fence: the server has no undelivered deletes.
     pub fn lower(&self) {
         self.0.set_fenced(false);
+    }
+
+    /// How long the fence has been raised; zero if it is not, or was raised at this moment.
+    pub fn raised_for(&self) -> Duration {
+        self.0.fenced_for()
     }
 
     /// Whether the fence is raised.

@@ -19,6 +19,7 @@
 mod command_connection;
 pub mod config;
 mod destination;
+mod direct;
 mod fence;
 mod login_network;
 mod look_aside;
@@ -26,11 +27,16 @@ mod network;
 mod tasks;
 mod tko;
 pub mod tree;
+mod udp;
 mod values;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
 pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics, READ_BYTES, TcpDestination};
+pub use direct::{
+    DirectError, DirectRoute, DirectRouteBuilder, DirectStatistics, PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY,
+    Permit, PermitReply, ServingSpare,
+};
 pub use fence::Fence;
 pub use login_network::{LoginNetwork, RefusalHandler};
 pub use look_aside::{
@@ -41,6 +47,7 @@ pub use look_aside::{
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use tasks::{GatedTask, TaskGate, spawn, spawn_in};
 pub use tko::{PoolTkoLimit, ReadabilityObserver, TkoTrackers};
+pub use udp::{UdpOptions, UdpSockets, UdpStatistics};
 #[cfg(feature = "json")]
 pub use values::Json;
 #[cfg(feature = "messagepack")]

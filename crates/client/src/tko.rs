@@ -29,7 +29,7 @@
 use lookaside_routing::{Address, HealthChange};
 use lookaside_sync::Mutex;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -83,6 +83,13 @@ impl TkoTrackers {
             trackers.insert(address.clone(), Arc::downgrade(&tracker));
             tracker
         })
+    }
+
+    /// The servers that destinations, fences or observers exist for and that `has` holds for.
+    pub(crate) fn servers_that(&self, has: impl Fn(&TkoTracker) -> bool) -> BTreeSet<Address> {
+        let trackers = self.trackers.lock();
+        let existing = trackers.iter().filter_map(|(address, tracker)| Some((address, tracker.upgrade()?)));
+        existing.filter(|(_, tracker)| has(tracker)).map(|(address, _)| address.clone()).collect()
     }
 
     /// An observer of whether the server at `address` can be read.

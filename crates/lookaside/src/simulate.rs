@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> Result<()> {
             "faults": tally.faults, "hangs": tally.hangs, "upgrades": tally.upgrades, "spooled": tally.spooled,
             "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers, "config_changes": tally.config_changes,
             "lost_coverages": tally.lost_coverages,
-            "former_owner_fills": tally.former_owner_fills,
+            "former_owner_fills": tally.former_owner_fills, "direct_reads": tally.direct_reads,
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
                 "after_invalidator": outdated.after_invalidator_ms, "any": outdated.any_ms,
@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<()> {
             out,
             "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
              servers: {}, changes of a router's configuration: {}, files of covered configurations lost: {}, values copied \
-             from former owners: {}",
+             from former owners: {}, reads sent to servers directly: {}",
             tally.hangs,
             tally.upgrades,
             tally.spooled,
@@ -96,6 +96,7 @@ pub fn run(options: &Options) -> Result<()> {
             tally.config_changes,
             tally.lost_coverages,
             tally.former_owner_fills,
+            tally.direct_reads,
         )?;
         writeln!(
             out,

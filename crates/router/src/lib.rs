@@ -16,6 +16,7 @@
 //! | `frontend/` | the clients' side: listeners, sessions, parsers, replies |
 //! | `tree/` | a configuration bound to live connections: routes, destinations, their decorators |
 //! | `spool/`, `spares/` | deletes that servers did not answer, and their replay (§5); replacements of unreadable servers (§3.3) |
+//! | `read_permits` | which permits of clients that read servers directly may be in use |
 //! | `start_gate` | keeps gets from being served before the invalidator has caught up |
 //! | `resize/` | changes of the configuration that move keys between servers |
 //! | `backend/` | the servers' side: TLS, `flush_all` |
@@ -41,6 +42,7 @@ pub mod daemon;
 mod frontend;
 mod handover;
 mod proxy;
+mod read_permits;
 mod resize;
 mod shared;
 mod spares;
@@ -61,6 +63,7 @@ pub use frontend::parse::BATCH_REQUESTS_MAX;
 pub use frontend::session::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX, WRITE_STALL_MAX};
 pub use frontend::users::Users;
 pub use proxy::{ConfigUpdates, Proxy};
+pub use read_permits::ReadPermits;
 pub use resize::driver::{Applied, ResizeHost, Resizer, ResizerSettings};
 pub use resize::start::ResizerChannels;
 pub use resize::status::ResizeStatus;

@@ -5,6 +5,7 @@ mod held_bytes;
 
 pub(crate) use held_bytes::HeldBytesPermit;
 
+use crate::read_permits::ReadPermits;
 use crate::resize::status::ResizeStatus;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
@@ -70,6 +71,7 @@ pub struct SharedState {
     log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
     resize: Arc<ResizeStatus>,
+    read_permits: Arc<ReadPermits>,
     input_bound_warnings: Mutex<LogThrottle<Instant>>,
     output_bound_warnings: Mutex<LogThrottle<Instant>>,
 }
@@ -103,6 +105,7 @@ impl SharedState {
             log: OnceLock::new(),
             certificates: OnceLock::new(),
             resize: Arc::default(),
+            read_permits: ReadPermits::new(),
             input_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
             output_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
         })
@@ -136,6 +139,11 @@ impl SharedState {
     /// The state of a change of the configuration.
     pub fn resize(&self) -> &Arc<ResizeStatus> {
         &self.resize
+    }
+
+    /// The permits of clients that read servers directly.
+    pub fn read_permits(&self) -> &Arc<ReadPermits> {
+        &self.read_permits
     }
 
     /// Seconds since the start.

@@ -9,14 +9,15 @@ mod spool_router;
 
 use bytes::Bytes;
 use fake_network::Health;
+use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply};
 use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings, Tree};
-use lookaside_routing::Failure;
+use lookaside_routing::{Address, Failure};
 use spool_router::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_delete_is_replayed_before_the_server_is_read() {
@@ -56,6 +57,46 @@ async fn a_single_lost_delete_fences_the_server_only_until_it_is_replayed() {
     assert_eq!(tokio::join!(delete, thaw).0, NOT_FOUND);
     sleep(Duration::from_millis(5)).await;
     assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+}
+
+/// A client that reads servers directly does not know of a fence until it asks for its next permit.
+#[tokio::test(start_paused = true)]
+async fn a_delete_waits_for_the_permits_from_before_its_fence() {
+    let settings = SpoolSettings::default();
+    let permits = settings.read_permits.clone();
+    let fixture = Fixture { settings, ..Fixture::default() };
+    let router = fixture.start(ONE, 1);
+    fixture.main().be(Health::Gone);
+    permits.record();
+    let started = Instant::now();
+    assert_eq!(router.delete(0, "k").await, NOT_FOUND);
+    let waited = started.elapsed();
+    assert!(waited >= PERMIT_ENDS_AFTER && waited < PERMIT_ENDS_AFTER * 2, "{waited:?}");
+    permits.record();
+    let started = Instant::now();
+    assert_eq!(router.delete(0, "l").await, NOT_FOUND);
+    assert!(started.elapsed() < Duration::from_millis(1), "the permits since then name the server");
+}
+
+/// The wait is for what clients may read. Once the server has applied the delete, they may read that.
+#[tokio::test(start_paused = true)]
+async fn a_delete_that_is_replayed_meanwhile_waits_for_no_permit() {
+    let settings = SpoolSettings::default();
+    let permits = settings.read_permits.clone();
+    let fixture = Fixture { settings, ..Fixture::default() };
+    let (router, main) = (fixture.start(ONE, 1), fixture.main());
+    main.put("k", "old");
+    main.be(Health::Gone);
+    permits.record();
+    let started = Instant::now();
+    let return_soon = async {
+        sleep(Duration::from_millis(20)).await;
+        main.be(Health::Well);
+        router.spool.retry_now(&Address(MAIN.into()));
+    };
+    assert_eq!(tokio::join!(router.delete(0, "k"), return_soon).0, NOT_FOUND, "spooled");
+    assert!(!main.has("k"));
+    assert!(started.elapsed() < PERMIT_ENDS_AFTER / 2, "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,17 +11,17 @@ mod peer_cluster;
 
 use bytes::Bytes;
 use fake_network::Health;
-use lookaside_client::{Network as _, Stream};
+use lookaside_client::{Network as _, PERMIT_ENDS_AFTER, Stream};
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_router::{Disk as _, PeerMissing, RouterConfig, SpoolStats, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, Outcome};
-use peer_cluster::{CONFIGURATION, Fixture, MAIN, PEER_TIMEOUT, ROUTERS, RunningRouter, host};
+use peer_cluster::{CONFIGURATION, Fixture, MAIN, PEER_TIMEOUT, ROUTERS, RunningRouter, SERVER_TIMEOUT, host};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 const REPAIR: Duration = Duration::from_secs(10);
 
@@ -49,6 +49,29 @@ async fn a_backlog_of_one_router_fences_the_server_at_all() {
         assert_eq!(fixture.get(router, "k").await, MISS, "{router}");
     }
     assert_eq!(main.asked("flush_all").len(), 0);
+}
+
+/// Clients of a peer that read servers directly do not know of its fence until they ask for their next permits.
+#[tokio::test(start_paused = true)]
+async fn a_peer_confirms_its_fence_when_the_permits_of_its_clients_have_ended() {
+    let fixture = Fixture::start().await;
+    fixture.main().be(Health::Frozen);
+    let peer = fixture.routers[2].as_ref().expect("it runs");
+    let started = Instant::now();
+    let renew = async {
+        loop {
+            peer.proxy.shared().read_permits().record();
+            sleep(Duration::from_millis(70)).await;
+        }
+    };
+    let delete = tokio::select! {
+        outcome = fixture.delete(0, "k") => outcome,
+        () = renew => unreachable!("it never ends"),
+    };
+    assert_eq!(delete, NOT_FOUND);
+    let waited = started.elapsed();
+    assert!(waited > PERMIT_ENDS_AFTER, "{waited:?}");
+    assert!(waited < PERMIT_ENDS_AFTER + SERVER_TIMEOUT * 3, "it does not wait for the permits since then: {waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

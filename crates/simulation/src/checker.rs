@@ -164,6 +164,8 @@ pub struct Tally {
     pub lost_coverages: u64,
     /// Values that routers have copied from the former owners of keys to new ones.
     pub former_owner_fills: u64,
+    /// Requests that clients sent to servers directly.
+    pub direct_reads: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -224,6 +226,7 @@ impl Tally {
             config_changes: self.config_changes + other.config_changes,
             lost_coverages: self.lost_coverages + other.lost_coverages,
             former_owner_fills: self.former_owner_fills + other.former_owner_fills,
+            direct_reads: self.direct_reads + other.direct_reads,
             outdated: self.outdated.max(other.outdated),
         }
     }

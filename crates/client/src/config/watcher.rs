@@ -5,6 +5,7 @@ use super::file::FileWatcher;
 use super::source::Source;
 use crate::Network;
 use std::sync::Arc;
+use tokio::sync::mpsc;
 
 /// Watches the source of a configuration.
 pub struct ConfigWatcher(Watched);
@@ -17,6 +18,8 @@ enum Watched {
         text: String,
         is_requested: bool,
     },
+    /// The texts that another part of the process sends.
+    Channel(mpsc::UnboundedReceiver<String>),
 }
 
 impl ConfigWatcher {
@@ -32,6 +35,11 @@ impl ConfigWatcher {
         })
     }
 
+    /// Returns each of `texts` as a change: for a simulation, which has no files.
+    pub fn of_texts(texts: mpsc::UnboundedReceiver<String>) -> ConfigWatcher {
+        ConfigWatcher(Watched::Channel(texts))
+    }
+
     /// The next text that differs from the last one or was requested, or why it cannot be read. Cancel safe.
     pub async fn next_change(&mut self) -> Result<String, String> {
         match &mut self.0 {
@@ -40,6 +48,10 @@ impl ConfigWatcher {
             Watched::Fixed { text, is_requested } => match std::mem::take(is_requested) {
                 true => Ok(text.clone()),
                 false => std::future::pending().await,
+            },
+            Watched::Channel(texts) => match texts.recv().await {
+                Some(text) => Ok(text),
+                None => std::future::pending().await,
             },
         }
     }
@@ -51,6 +63,7 @@ impl ConfigWatcher {
             Watched::File(file) => file.request_read(),
             Watched::Etcd(etcd) => etcd.request_read(),
             Watched::Fixed { is_requested, .. } => *is_requested = true,
+            Watched::Channel(_) => {}
         }
     }
 }

@@ -52,8 +52,8 @@ impl Cache {
         self.items.get(key.as_bytes())?.live.clone()
     }
 
-    pub fn set(&mut self, key: &str, value: &'static str) {
-        self.items.entry(key.into()).or_default().live = Some(Bytes::from_static(value.as_bytes()));
+    pub fn set(&mut self, key: &str, value: impl Into<Bytes>) {
+        self.items.entry(key.into()).or_default().live = Some(value.into());
     }
 
     pub fn delete(&mut self, key: &str) -> bool {

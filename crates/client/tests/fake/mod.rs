@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod cache;
+pub mod cluster;
 
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, Listener, Network, Stream, TcpDestination};

@@ -1,6 +1,7 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
 //! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the configuration
-//! (`coverage`, `coverage(ID)`), and three for the invalidator (`start_gate`, `caught_up(TOKEN)`, `flush_prefix(PREFIX)`).
+//! (`coverage`, `coverage(ID)`), three for the invalidator (`start_gate`, `caught_up(TOKEN)`, `flush_prefix(PREFIX)`), and
+//! one for clients that read servers directly (`read_permit`).
 //!
 //! | key | value |
 //! |---|---|
@@ -11,6 +12,7 @@
 //! | `pools`, `failure_domains` | servers by pool, failure domains by server, as JSON |
 //! | `start_gate`, `caught_up(TOKEN)` | `open`, or `waiting TOKEN` ([`crate::start_gate`]); the second opens the gate |
 //! | `flush_prefix(PREFIX)` | flushes the servers that may hold keys with the prefix: `flushed` and their number, or `refused: ` and why ([`crate::tree`]). Needs `--enable-flush-cmd` |
+//! | `read_permit` | a permit to read servers directly ([`crate::read_permits`]) |
 //! | `global_params` | an empty object: configurations have no parameters here |
 //! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or all routes, that a request would reach |
 
@@ -24,6 +26,7 @@ use crate::config::router_config::RouterConfig;
 use crate::shared::{ConfigStatus, SharedState};
 use crate::tree::Tree;
 use crate::tree::explain::Explanation;
+use lookaside_client::{PERMIT_DURATION, Permit, PermitReply};
 use lookaside_protocol::{Reply, meta::MetaStatus};
 use lookaside_routing::{Address, Configuration, Context, Destination as _, Outcome, Pool};
 use md5::{Digest as _, Md5};
@@ -72,6 +75,7 @@ impl AdminView<'_> {
             return Some(self.flush_prefix(key_prefix).await.into_bytes());
         }
         let text = match name {
+            b"read_permit" => self.read_permit().to_string(),
             b"version" => self.version.to_owned(),
             b"config_age" => age_s(&status).to_string(),
             b"config_file" => status.source,
@@ -88,6 +92,24 @@ impl AdminView<'_> {
             },
         };
         Some(text.into_bytes())
+    }
+
+    /// Permits the client to read servers directly as this thread does ([`crate::read_permits`]).
+    fn read_permit(&self) -> PermitReply {
+        let permits = self.shared.read_permits();
+        let configuration = match self.tree.permitted_configuration() {
+            Ok(configuration) => configuration,
+            Err(why) => {
+                permits.refused.add(1);
+                return PermitReply::Refused(why.to_owned());
+            }
+        };
+        // First: a fence that is raised from here on waits for the permit.
+        permits.record();
+        permits.given.add(1);
+        let spares = self.tree.spares().map(|spares| spares.serving()).unwrap_or_default();
+        let fenced = self.tree.fenced();
+        PermitReply::Permitted(Permit { duration: PERMIT_DURATION, configuration, fenced, spares })
     }
 
     /// A router without a gate is open.

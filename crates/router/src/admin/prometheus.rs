@@ -40,6 +40,7 @@ pub(crate) fn render(shared: &SharedState, version: &str) -> String {
     write_spool(&sources, &mut out);
     write_spares(&sources, &mut out);
     write_start_gate(&sources, &mut out);
+    write_read_permits(shared, &mut out);
     write_tls(shared, &mut out);
     write_servers(shared, &sources, &mut out);
     out.into_text()
@@ -323,6 +324,14 @@ fn write_resize(shared: &SharedState, out: &mut Exposition) {
     out.single("purge_keys_checked_total", Counter, help, resize.purges.keys_checked.value());
     let help = "Keys deleted at servers because only a former configuration placed them there.";
     out.single("purge_keys_removed_total", Counter, help, resize.purges.keys_removed.value());
+}
+
+fn write_read_permits(shared: &SharedState, out: &mut Exposition) {
+    let permits = shared.read_permits();
+    let help = "Permits given to clients that read servers directly: about 14 a second for each client.";
+    out.single("read_permits_total", Counter, help, permits.given.value());
+    let help = "Requests for such a permit that were refused: while the start gate is closed, or keys warm up.";
+    out.single("read_permits_refused_total", Counter, help, permits.refused.value());
 }
 
 fn write_tls(shared: &SharedState, out: &mut Exposition) {

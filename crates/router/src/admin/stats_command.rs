@@ -89,6 +89,9 @@ impl StatsView<'_> {
                 write_stat(name, value, out);
             }
         }
+        let permits = self.shared.read_permits();
+        write_stat("read_permits", permits.given.value(), out);
+        write_stat("read_permits_refused", permits.refused.value(), out);
         let gate = self.tree.start_gate();
         write_stat("start_gate_open", u8::from(gate.is_none_or(|gate| gate.is_open())), out);
         write_stat("start_gate_refused", gate.map_or(0, |gate| gate.refused()), out);

@@ -25,7 +25,7 @@ use crate::resize::driver::{Applied, Resizer, ResizerSettings};
 use crate::resize::start::ResizerChannels;
 use crate::resize::store::{CoverageFile, CoverageStore, NoStore};
 use crate::shared::{Identity, SharedState};
-use crate::spool::{FileDisk, PeerMissing, Spool};
+use crate::spool::{FileDisk, PeerMissing, Spool, SpoolSettings};
 use crate::start_gate::StartGate;
 use crate::tree::active_configs::ActiveConfigs;
 use crate::worker::{Worker, new_runtime};
@@ -69,7 +69,9 @@ pub(super) fn start<'a>(
     let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
     let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
-    loader.spool = open_spool(options, &config)?;
+    // The predecessor, or an earlier run that has just crashed, may have given permits.
+    shared.read_permits().record();
+    loader.spool = open_spool(options, &config, &shared)?;
     warn_of_missing_spool(handover.has_saved_state, loader.spool.as_deref());
     loader.start_gate = start_gate(options, handover.program_state.as_deref())?;
     let config = config.with_spool(loader.spool.clone()).with_start_gate(loader.start_gate.clone());
@@ -267,12 +269,17 @@ fn announce(threads: usize, loader: &ConfigLoader, names: Vec<String>) {
     notify_ready();
 }
 
-pub(super) fn open_spool(options: &Options, config: &RouterConfig) -> Result<Option<Arc<Spool>>, String> {
+pub(super) fn open_spool(
+    options: &Options,
+    config: &RouterConfig,
+    shared: &SharedState,
+) -> Result<Option<Arc<Spool>>, String> {
     let Some(directory) = options.spool_directory() else { return Ok(None) };
     let tko_trackers =
         config.destination_options().tko_trackers.clone().expect("the options give all destinations one");
     let disk = Arc::new(FileDisk::open(directory)?);
-    let spool = Spool::open_threaded(disk, tko_trackers, options.spool_settings())?;
+    let settings = SpoolSettings { read_permits: shared.read_permits().clone(), ..options.spool_settings() };
+    let spool = Spool::open_threaded(disk, tko_trackers, settings)?;
     tracing::info!(spool = %directory.display(), "spooling deletes that servers do not answer");
     Ok(Some(spool))
 }

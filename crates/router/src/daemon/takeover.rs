@@ -5,6 +5,7 @@ use super::{Daemon, Sessions};
 use crate::cli::Options;
 use crate::config::router_config::RouterConfig;
 use crate::handover::{self, HandoverOutcome};
+use crate::shared::SharedState;
 use crate::spool::Spool;
 use lookaside_upgrade::Successor;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ impl Daemon<'_> {
     /// Hands over the suspended sessions, closes the spool, and lets `successor` serve. An error means that neither
     /// process can serve.
     pub(super) fn hand_over(&mut self, successor: Successor, sessions: Sessions) -> Result<HandoverResult, String> {
-        let Daemon { options, loader, resizer, signals, workers, .. } = self;
+        let Daemon { options, loader, shared, resizer, signals, workers, .. } = self;
         self.runtime.block_on(async {
             let pid = successor.pid();
             let connections = sessions.iter().map(Vec::len).sum::<usize>();
@@ -53,7 +54,7 @@ impl Daemon<'_> {
                 HandoverOutcome::Failed => {
                     if let Some(closed) = loader.spool.take() {
                         let active = resizer.active();
-                        loader.spool = reopen_spool(options, &active.reads).await?;
+                        loader.spool = reopen_spool(options, &active.reads, shared).await?;
                         loader.spool.iter().for_each(|spool| spool.adopt_fences(&closed));
                         loader.spool.iter().for_each(|spool| spool.mark_unconfigured_for_flush(&active.servers()));
                         resizer.replace_configs(|config| config.with_spool(loader.spool.clone()));
@@ -67,10 +68,14 @@ impl Daemon<'_> {
 }
 
 /// Opens the spool again once the process that failed to take over has released its lock by exiting.
-async fn reopen_spool(options: &Options, config: &RouterConfig) -> Result<Option<Arc<Spool>>, String> {
+async fn reopen_spool(
+    options: &Options,
+    config: &RouterConfig,
+    shared: &SharedState,
+) -> Result<Option<Arc<Spool>>, String> {
     let deadline = Instant::now() + REOPEN_MAX;
     loop {
-        match open_spool(options, config) {
+        match open_spool(options, config, shared) {
             Err(why) if Instant::now() < deadline => {
                 tracing::debug!("cannot reopen the spool yet: {why}");
                 sleep(REOPEN_RETRY).await;

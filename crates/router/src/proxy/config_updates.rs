@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep_until;
 
 /// The configurations that one thread is to apply.
 pub struct ConfigUpdates {
@@ -69,6 +70,7 @@ impl ConfigUpdates {
         let background_tasks = tree.background_tasks().clone();
         proxy.set_tree(tree);
         let (applied, index, number) = (self.applied.clone(), self.index, self.number);
+        let read_permits = proxy.shared().read_permits().clone();
         let earlier = self.draining.take();
         self.draining = Some(spawn(async move {
             if let Some(earlier) = earlier {
@@ -77,6 +79,8 @@ impl ConfigUpdates {
             old_tree_ended.await;
             // Batches may have left a part of themselves in the background.
             background_tasks.running_ended().await;
+            // Sessions on the earlier tree have given permits for its configuration.
+            sleep_until(read_permits.latest_end()).await;
             let _ = applied.send((index, number));
         }));
     }

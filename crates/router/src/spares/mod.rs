@@ -41,7 +41,7 @@ mod state;
 mod trust;
 
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _};
-use lookaside_client::{Network, TkoTrackers};
+use lookaside_client::{Network, ServingSpare, TkoTrackers};
 use lookaside_routing::{Address, BoxFuture, Pool, Serving, Slot, choose_spare};
 use lookaside_sync::Mutex;
 use lookaside_telemetry::SharedCounter;
@@ -303,6 +303,15 @@ impl Spares {
             _ => None,
         };
         self.positions.lock().iter().filter_map(replacement).collect()
+    }
+
+    /// The positions that spares serve.
+    pub(crate) fn serving(&self) -> BTreeSet<ServingSpare> {
+        let serving = |position: &Arc<Position>| match position.slot.upgrade()?.serving() {
+            Serving::Spare(spare) => Some(ServingSpare { pool: position.pool.clone(), server: position.index, spare }),
+            Serving::Own => None,
+        };
+        self.positions.lock().iter().filter_map(serving).collect()
     }
 
     /// One line for each position that a spare serves.

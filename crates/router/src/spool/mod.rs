@@ -15,8 +15,8 @@
 //!
 //! Invariants:
 //! * No delete is acknowledged before it is applied or spooled.
-//! * From the moment that a spooled delete is acknowledged, no thread of this process reads or fills its server until
-//!   the server has applied it. Requests that were sent before may still be answered.
+//! * From the moment that a spooled delete is acknowledged, no thread of this process, and no client with a read permit
+//!   of it, reads or fills its server until the server has applied it. Requests that were sent before may still be answered.
 //! * An update that was sent before and never answered may be applied after the delete, because the server may read
 //!   the old connection later than the new one. A fill under a lease is refused then; a plain `set` is as unsafe here
 //!   as it is beside any delete (§3.2.1).
@@ -246,12 +246,17 @@ impl Spool {
         servers.entry(address.clone()).or_insert_with(create).clone()
     }
 
-    /// Spools deletes for a server. On success they are on disk, and the server is fenced here and at the peers. On
+    /// Spools deletes for a server. On success they are on disk, and the server is fenced here, at the peers,
+    /// and for all clients that these permit to read it. On
     /// failure they must not be acknowledged.
     async fn append(&self, server: &Arc<ServerLog>, deletions: Vec<Deletion>) -> Result<(), AppendError> {
         self.writer.write(server, WriteEntry::Deletes(deletions.clone())).await?;
         let peers = &self.shared.peers;
-        if peers.is_empty() || peers.forward_or_fence(server, &deletions).await {
+        if peers.is_empty() {
+            server.wait_for_permits(&self.shared.settings.read_permits).await;
+            return Ok(());
+        }
+        if peers.forward_or_fence(server, &deletions).await {
             return Ok(());
         }
         self.shared.counters.refused_no_peer.add(deletions.len() as u64);
@@ -259,12 +264,16 @@ impl Spool {
     }
 
     /// Has the server at `address` flushed before it is read again. On success that is on disk, and the server is fenced
-    /// here; a peer has flushed it, or it is fenced at all peers. The error says why the flush must not be acknowledged.
+    /// here, and for all clients that have a permit; a peer has flushed it, or it is fenced at all peers. The error says why the flush must not be acknowledged.
     pub(crate) async fn flush(&self, address: &Address) -> Result<(), String> {
         let server = self.server(address);
         self.writer.write(&server, WriteEntry::Flush).await.map_err(|error| error.to_string())?;
         let peers = &self.shared.peers;
-        if peers.is_empty() || peers.forward_flush_or_fence(&server).await {
+        if peers.is_empty() {
+            server.wait_for_permits(&self.shared.settings.read_permits).await;
+            return Ok(());
+        }
+        if peers.forward_flush_or_fence(&server).await {
             return Ok(());
         }
         self.shared.counters.refused_no_peer.add(1);

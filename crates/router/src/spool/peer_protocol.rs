@@ -3,7 +3,7 @@
 //! | get of `__mcrouter__.` and | its value |
 //! |---|---|
 //! | `spool_fenced(ROUTER)` | the servers that are fenced for that router, one per line |
-//! | `spool_fence(ROUTER,NUMBER,SERVER)`, `spool_release(ROUTER,NUMBER,SERVER)` | `ok` once it is on disk |
+//! | `spool_fence(ROUTER,NUMBER,SERVER)`, `spool_release(ROUTER,NUMBER,SERVER)` | `ok` once it is on disk, and no client reads the server; until then `permits in use` |
 //! | `spool_delete(SERVER,HOLD_OFF_MS,IS_BASE64,KEY)` | `ok` if the server has applied the delete |
 //! | `spool_flush(SERVER)` | `ok` if the server was flushed |
 //! | `spool_part(ROUTER,NUMBER,BYTES)` | `ok`: the first bytes of a key that is too long for one request, for |
@@ -28,6 +28,10 @@ use std::fmt::Display;
 /// The most first parts of keys that wait for their rest. Beyond it the oldest is dropped, and its delete is not
 /// forwarded.
 const FRAGMENTS_MAX: usize = 1_000;
+
+/// The reply to a request for a fence that is on disk, while clients may read the server by a permit from before. The
+/// request is to be repeated in a moment.
+pub(super) const PERMITS_IN_USE: &[u8] = b"permits in use";
 
 pub(super) fn fenced_query(router: RouterId) -> Vec<u8> {
     [ADMIN_KEY_PREFIX, format!("spool_fenced({router})").as_bytes()].concat()

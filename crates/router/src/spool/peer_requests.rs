@@ -72,7 +72,10 @@ impl Spool {
             return Some(b"too many routers have fenced the server".to_vec());
         }
         let until = Instant::now() + self.shared.settings.peer_timeout;
-        Some(self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until }).await)
+        let reply = self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until }).await;
+        // Not while clients of this router may read the server, which do not know of the fence yet.
+        let is_read = reply == b"ok" && server.permits_left(&self.shared.settings.read_permits).is_some();
+        Some(if is_read { peer_protocol::PERMITS_IN_USE.to_vec() } else { reply })
     }
 
     async fn release_for_peer(&self, router: RouterId, sequence: u64, address: &Address) -> Option<Vec<u8>> {

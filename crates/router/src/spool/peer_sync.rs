@@ -16,6 +16,9 @@ use tokio::time::{Instant, sleep};
 /// The wait after a failed synchronization.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// The wait before a fence that the peer has not confirmed is requested again.
+const UNCONFIRMED_RETRY: Duration = Duration::from_millis(20);
+
 type GetBacklogState<'a> = &'a (dyn Fn(&Address) -> BacklogState + Sync);
 
 /// Synchronizes the peer at `index` until it is dropped. One call for each peer.
@@ -27,6 +30,7 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
         connection: PeerConnection::new(network, &peer.address, peers.timeout()),
         queried_at: Instant::now(),
         unreleased: BTreeSet::new(),
+        has_unconfirmed: false,
         last_error: None,
         logged: Reachability::Reachable,
     };
@@ -40,7 +44,11 @@ pub(super) async fn run(peers: &Peers, index: usize, network: &dyn Network, back
         peer.is_unreachable.store(!is_synced, Relaxed);
         sync.log_reachability(is_synced);
         peer.syncs.record(is_synced);
-        let pause = if is_synced { peers.confirmed_for() / 2 } else { RETRY };
+        let pause = match is_synced {
+            true if sync.has_unconfirmed => UNCONFIRMED_RETRY,
+            true => peers.confirmed_for() / 2,
+            false => RETRY,
+        };
         tokio::select! {
             biased;
             () = peer.sync_requested.notified() => {}
@@ -57,6 +65,8 @@ struct PeerSync<'a> {
     queried_at: Instant,
     /// Servers that it may have fenced and need not.
     unreleased: BTreeSet<Address>,
+    /// The peer has set a fence, and confirms it when permits of its clients have ended.
+    has_unconfirmed: bool,
     last_error: Option<PeerError>,
     /// What the log says.
     logged: Reachability,
@@ -164,12 +174,14 @@ impl PeerSync<'_> {
         let compose = |server| peer_protocol::fence_request(self.peers.own_id(), self.peers.next_sequence(), server);
         // A server whose address is too long for a request is never confirmed.
         let requests: Vec<_> = fenced.iter().filter_map(|server| Some((server, compose(server)?))).collect();
+        self.has_unconfirmed = false;
         for requests in requests.chunks(PeerConnection::KEYS_PER_GET_MAX) {
             let requested_at = Instant::now();
             let keys: Vec<_> = requests.iter().map(|(_, key)| key.clone()).collect();
             let replies = self.connection.get(&keys).await?;
             let mut fences = self.peer.fences.lock();
             for ((server, _), reply) in requests.iter().zip(replies) {
+                self.has_unconfirmed |= reply.as_deref() == Some(peer_protocol::PERMITS_IN_USE);
                 if let (Some(b"ok"), Some(confirmed)) = (reply.as_deref(), fences.get_mut(*server)) {
                     *confirmed = Some(requested_at);
                 }

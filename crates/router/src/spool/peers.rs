@@ -28,9 +28,11 @@ use super::peer_protocol;
 use super::record::Deletion;
 use super::server_log::{BacklogState, ServerLog};
 use super::settings::{PeerMissing, SpoolSettings};
+use crate::read_permits::ReadPermits;
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use futures_util::stream::FuturesUnordered;
+use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::collections::BTreeMap;
@@ -60,6 +62,7 @@ pub(super) struct Peers {
     /// How long a peer may take to connect, or to reply.
     timeout: Duration,
     missing: PeerMissing,
+    read_permits: Arc<ReadPermits>,
     peers: Vec<Peer>,
 }
 
@@ -133,6 +136,7 @@ impl Peers {
             confirmed_for: settings.peer_timeout / 2,
             timeout: settings.timeout,
             missing: settings.peer_missing,
+            read_permits: settings.read_permits.clone(),
             peers: settings.peers.iter().map(peer).collect(),
         }
     }
@@ -178,12 +182,12 @@ impl Peers {
     /// applies them, or all peers fence the server. False if neither succeeds; then the deletes must not be
     /// acknowledged.
     pub(super) async fn forward_or_fence(&self, server: &ServerLog, deletions: &[Deletion]) -> bool {
-        self.is_fenced(server) || self.fence_unless(self.forward(&server.address, deletions), server).await
+        self.is_fenced(server).await || self.fence_unless(self.forward(&server.address, deletions), server).await
     }
 
     /// As [`Peers::forward_or_fence`] for a flush that this router has spooled.
     pub(super) async fn forward_flush_or_fence(&self, server: &ServerLog) -> bool {
-        self.is_fenced(server) || self.fence_unless(self.forward_flush(&server.address), server).await
+        self.is_fenced(server).await || self.fence_unless(self.forward_flush(&server.address), server).await
     }
 
     /// Has all peers fence `server` unless `forwarding` is true soon. True if either succeeds.
@@ -196,18 +200,31 @@ impl Peers {
         }
     }
 
-    /// Whether all peers fence `server`, or need not, because it has applied this router's backlog.
-    fn is_fenced(&self, server: &ServerLog) -> bool {
+    /// Whether nobody reads `server`: it has applied this router's backlog, or all peers fence it, or need not, and the
+    /// permits of this router, for which it waits, have ended.
+    async fn is_fenced(&self, server: &ServerLog) -> bool {
         let is_confirmed = |peer: &Peer| peer.is_confirmed(&server.address, self.confirmed_for);
         let is_fenced_at = |peer: &Peer| self.may_be_missing(peer) || is_confirmed(peer);
-        server.backlog_state() == BacklogState::Empty || self.peers.iter().all(is_fenced_at)
+        if server.backlog_state() == BacklogState::Empty {
+            return true;
+        }
+        let is_fenced = self.peers.iter().all(is_fenced_at);
+        if is_fenced {
+            server.wait_for_permits(&self.read_permits).await;
+        }
+        is_fenced
     }
 
-    /// Has all peers fence `server`. False unless all have confirmed it.
+    /// Has all peers fence `server`, and waits for the permits of this router. False unless all peers have confirmed it.
     async fn fence(&self, server: &ServerLog) -> bool {
+        join(self.fence_at_peers(server), server.wait_for_permits(&self.read_permits)).await.0
+    }
+
+    async fn fence_at_peers(&self, server: &ServerLog) -> bool {
         let address = &server.address;
         self.peers.iter().for_each(|peer| peer.request_fence(address));
-        let deadline = Instant::now() + self.timeout;
+        // A peer confirms a fence when its permits have ended.
+        let deadline = Instant::now() + self.timeout + PERMIT_ENDS_AFTER;
         for peer in self.peers.iter().filter(|peer| !self.may_be_missing(peer)) {
             if !peer.wait_for_fence(server, self.confirmed_for, deadline).await && self.missing == PeerMissing::Fail {
                 tracing::debug!(peer = %peer.address, server = %address, "peer did not confirm a fence: deletes fail");

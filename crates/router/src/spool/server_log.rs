@@ -13,13 +13,18 @@ use super::peer_fence::PeerFences;
 use super::record::Deletion;
 use super::segments::{AppendTarget, Backlog, RecoveredSegment, ReplayAction, Segments, TotalBytes, file_name};
 use super::storage::Disk;
+use crate::read_permits::ReadPermits;
 use lookaside_client::Fence;
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::io;
 use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
+
+/// How often a delete that waits for permits looks whether its server has applied it meanwhile.
+const BACKLOG_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
 pub(super) struct ServerLog {
@@ -68,6 +73,23 @@ impl ServerLog {
     /// Whether deletes go to the spool without being sent to the server.
     pub(super) fn is_fenced(&self) -> bool {
         self.fence.is_raised()
+    }
+
+    /// Waits until no client reads the server by a permit from before the fence was raised, or there is no backlog left
+    /// that it should not read behind.
+    pub(super) async fn wait_for_permits(&self, permits: &ReadPermits) {
+        while self.backlog_state() != BacklogState::Empty
+            && let Some(left) = self.permits_left(permits)
+        {
+            sleep(left.min(BACKLOG_CHECK_INTERVAL)).await;
+        }
+    }
+
+    /// How long clients may read the server by a permit from before the fence was raised; `None` if none can.
+    pub(super) fn permits_left(&self, permits: &ReadPermits) -> Option<Duration> {
+        let now = Instant::now();
+        let end = permits.end_of_permits_before(now - self.fence.raised_for());
+        (end > now).then(|| end - now)
     }
 
     pub(super) fn backlog(&self) -> Backlog {

@@ -1,6 +1,8 @@
 //! The settings of a spool.
 
+use crate::read_permits::ReadPermits;
 use lookaside_routing::Address;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a spool behaves.
@@ -25,6 +27,8 @@ pub struct SpoolSettings {
     pub peer_timeout: Duration,
     /// The outcome of a delete that must be spooled while a peer is unreachable. Default: it fails.
     pub peer_missing: PeerMissing,
+    /// The permits that this process gives to clients that read servers directly. Default: it gives none.
+    pub read_permits: Arc<ReadPermits>,
     /// The seed of this router's id, which is drawn once for each spool.
     pub seed: u64,
 }
@@ -60,6 +64,7 @@ impl Default for SpoolSettings {
             peers: Vec::new(),
             peer_timeout: Duration::from_secs(10),
             peer_missing: PeerMissing::Fail,
+            read_permits: ReadPermits::new(),
             seed: 0,
         }
     }

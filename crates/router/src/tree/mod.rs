@@ -36,6 +36,7 @@ use active_configs::ActiveConfigs;
 use covering::{CoveredPlaces, CoveringRoute};
 use explain::{Explanation, Outages, explain};
 use former_owners::FormerOwners;
+use lookaside_client::config::ConfigId;
 use lookaside_client::tree::{BackgroundTasks, DestinationSet, environment};
 use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
@@ -43,7 +44,7 @@ use lookaside_client::{
 use lookaside_routing::{
     Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -66,7 +67,11 @@ pub struct Tree {
 
 struct TreeSource {
     config: Arc<RouterConfig>,
+    /// `None` if it has no identity, which is a bug.
+    id: Option<ConfigId>,
     network: Arc<dyn Network>,
+    /// Whether keys are read from their former owners.
+    reads_former_owners: bool,
     /// `None` unless more than one configuration is covered.
     covered_places: Option<Arc<CoveredPlaces>>,
 }
@@ -133,7 +138,13 @@ impl Tree {
         if let Some(tko_trackers) = &config.destination_options().tko_trackers {
             tko_trackers.set_pool_limits(tko_limits);
         }
-        let source = Some(TreeSource { config: config.clone(), network, covered_places });
+        let source = Some(TreeSource {
+            config: config.clone(),
+            id: ConfigId::of(config.text()).ok(),
+            network,
+            reads_former_owners: active.former.is_some(),
+            covered_places,
+        });
         let end = watch::Sender::new(());
         Tree { root: route, destinations, window, target_stats, background_tasks, _unspooled, source, end }
     }
@@ -203,6 +214,25 @@ impl Tree {
     /// The spares; `None` if they never serve.
     pub(crate) fn spares(&self) -> Option<&Arc<Spares>> {
         self.source.as_ref()?.config.spares()
+    }
+
+    /// The identity of its configuration, which a client with the same one may read by. The error says why it may not.
+    pub(crate) fn permitted_configuration(&self) -> Result<ConfigId, &'static str> {
+        let source = self.source.as_ref().ok_or("the router has no configuration")?;
+        if source.config.start_gate().is_some_and(|gate| !gate.is_open()) {
+            return Err("the router waits for the invalidator");
+        }
+        if source.reads_former_owners {
+            return Err("keys that have moved are read from their former owners");
+        }
+        source.id.ok_or("the configuration has no identity")
+    }
+
+    /// The servers that are fenced.
+    pub(crate) fn fenced(&self) -> BTreeSet<Address> {
+        let source = self.source.as_ref();
+        let tko_trackers = source.and_then(|source| source.config.destination_options().tko_trackers.as_ref());
+        tko_trackers.map(|tko_trackers| tko_trackers.fenced()).unwrap_or_default()
     }
 
     /// The pools that have reached their TKO limit: their further failing servers stay in use.

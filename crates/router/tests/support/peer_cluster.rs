@@ -75,8 +75,10 @@ impl Fixture {
     pub async fn start_router(&mut self, index: usize) {
         let view = self.network.view(&host(index));
         let peers = (0..ROUTERS).filter(|peer| *peer != index).map(|peer| Address(host(peer).into())).collect();
+        let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
         let settings = SpoolSettings {
             peers,
+            read_permits: shared.read_permits().clone(),
             peer_timeout: PEER_TIMEOUT,
             peer_missing: self.missing,
             bytes_max: self.bytes_max,
@@ -95,7 +97,6 @@ impl Fixture {
             .expect("it is good")
             .with_spool(Some(spool.clone()));
         let tree = Tree::build(&Arc::new(config), view.clone(), index as u64, None);
-        let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "a test");
         let proxy = Proxy::new(Settings { flush_enabled: true, ..Settings::default() }, shared, tree);
         let listener = view.listen(&Address(host(index).into())).await.expect("it listens");
         let (serving, replayed) = (proxy.clone(), spool.clone());

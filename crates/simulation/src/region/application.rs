@@ -3,20 +3,24 @@
 use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
-    checker::ReadInProgress,
+    checker::{Checker, ReadInProgress},
     process::Process,
     value::{value_of, version_of},
 };
 use bytes::Bytes;
-use lookaside_client::{Client, DestinationOptions, Lookup, Origin, ReadOptions, TcpDestination};
-use lookaside_routing::DestinationRoute;
+use lookaside_client::config::{ConfigWatcher, Source};
+use lookaside_client::tree::HostInfo;
+use lookaside_client::{Client, DestinationOptions, DirectRoute, Lookup, Network, Origin, ReadOptions, TcpDestination};
+use lookaside_routing::{DestinationRoute, HealthSettings};
 use std::{convert::Infallible, sync::Arc, time::Duration};
-use tokio::task::JoinSet;
+use tokio::{sync::mpsc, task::JoinSet};
 
 /// Few keys, so that reads and writes collide.
 const KEYS: usize = 12;
 const READERS: usize = 5;
 const WRITERS: usize = 2;
+/// The longest time between two looks at a router's configuration file, in milliseconds.
+const CONFIGURATION_INTERVAL_MS_MAX: u64 = 400;
 /// One write in this many deletes the key in its own cluster at once (§4.1); the others leave that to the invalidator.
 const OWN_DELETE_ONE_IN: u8 = 2;
 
@@ -38,8 +42,17 @@ impl SimulatedRegion {
                     let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
                     Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
                 };
-                let clients: Vec<Client> = region.plan.routers(cluster).map(connect).collect();
+                let mut clients: Vec<Client> = region.plan.routers(cluster).map(connect).collect();
                 let mut tasks = JoinSet::new();
+                let (texts, received) = mpsc::unbounded_channel();
+                let direct = match region.plan.has_direct_clients {
+                    true => {
+                        tasks.spawn_local(process.task(region.clone().send_configurations(cluster, rng.fork(), texts)));
+                        Some(region.direct_route(cluster, rng.u64(..), network.clone(), received).await)
+                    }
+                    false => None,
+                };
+                clients.extend(direct.iter().map(|direct| Client::new(direct.route.clone())));
                 for _ in 0..READERS {
                     let application =
                         Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
@@ -56,9 +69,56 @@ impl SimulatedRegion {
     }
 }
 
+impl SimulatedRegion {
+    /// A route that reads servers directly, by the configurations that arrive by `texts`.
+    async fn direct_route(
+        &self,
+        cluster: usize,
+        seed: u64,
+        network: Arc<dyn Network>,
+        texts: mpsc::UnboundedReceiver<String>,
+    ) -> DirectUsage {
+        let routers = self.plan.routers(cluster).map(|router| address(&router.host()));
+        let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
+        let builder = DirectRoute::builder(Source::Text(String::new()), routers)
+            .network(network)
+            .host(HostInfo::from_name("", 0))
+            .destination_options(DestinationOptions { server_timeout_ms: 800, seed, health, ..Default::default() })
+            .watcher(ConfigWatcher::of_texts(texts));
+        let route = builder.build().await.expect("the configuration of a router is valid");
+        DirectUsage { route, checker: self.checker.clone() }
+    }
+
+    /// Sends a client the configuration that one of the routers has in its file, at moments of its own.
+    async fn send_configurations(self, cluster: usize, mut rng: fastrand::Rng, texts: mpsc::UnboundedSender<String>) {
+        let routers: Vec<RouterName> = self.plan.routers(cluster).collect();
+        let mut last = String::new();
+        loop {
+            let text = self.configuration_file(routers[rng.usize(0..routers.len())]);
+            if text != last && texts.send(text.clone()).is_err() {
+                return;
+            }
+            last = text;
+            tokio::time::sleep(Duration::from_millis(rng.u64(0..CONFIGURATION_INTERVAL_MS_MAX))).await;
+        }
+    }
+}
+
+/// Counts the direct reads of an application when it ends.
+struct DirectUsage {
+    route: Arc<DirectRoute>,
+    checker: Checker,
+}
+
+impl Drop for DirectUsage {
+    fn drop(&mut self) {
+        self.checker.count(|tally| tally.direct_reads += self.route.statistics().direct_reads);
+    }
+}
+
 struct Application {
     region: SimulatedRegion,
-    /// One for each router of the cluster.
+    /// One for each router of the cluster, and perhaps one that reads servers directly.
     clients: Vec<Client>,
     cluster: usize,
     rng: fastrand::Rng,
@@ -138,7 +198,7 @@ impl Application {
         Ok(value_of(version))
     }
 
-    /// A client of any router.
+    /// Any of the clients.
     fn client(&mut self) -> Client {
         self.clients[self.rng.usize(0..self.clients.len())].clone()
     }

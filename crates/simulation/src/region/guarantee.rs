@@ -32,11 +32,13 @@ pub enum DisabledGuarantee {
     /// A router that has lost the file of the configurations that it covers reaches no peer when it starts, and reads
     /// by the newest configuration.
     Coverage,
+    /// Routers do not wait for the permits of clients that read servers directly.
+    Permits,
     /// Values of former owners are copied to new ones without a lease, after a change of a pool's servers.
     CopyLeases,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 12] = [
+const NAMES: [(DisabledGuarantee, &str); 13] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
@@ -48,6 +50,7 @@ const NAMES: [(DisabledGuarantee, &str); 12] = [
     (DisabledGuarantee::Resize, "resize"),
     (DisabledGuarantee::Gutter, "gutter"),
     (DisabledGuarantee::Coverage, "coverage"),
+    (DisabledGuarantee::Permits, "permits"),
     (DisabledGuarantee::CopyLeases, "copy-leases"),
 ];
 

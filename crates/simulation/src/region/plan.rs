@@ -13,6 +13,8 @@ const RESIZES_ONE_IN: u8 = 2;
 const FLUSHES_ONE_IN: u8 = 4;
 /// One commit in this many does then: each flush costs the cluster its hits.
 const COMMITS_PER_FLUSH: u64 = 50;
+/// One run in this many has clients that read servers directly.
+const DIRECT_CLIENTS_ONE_IN: u8 = 2;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -59,6 +61,8 @@ pub(super) struct RunPlan {
     /// One commit in this many names its key by a flush, as a row rule does for a change that it cannot express; `None` if
     /// all name it by itself.
     pub(super) commits_per_flush: Option<u64>,
+    /// Whether applications also read servers directly.
+    pub(super) has_direct_clients: bool,
     /// Servers of a pool at first.
     servers: usize,
 }
@@ -66,19 +70,19 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{CopyLeases, Coverage, Fence, Gutter, Peers, Resize, Spool};
+        use DisabledGuarantee::{CopyLeases, Coverage, Fence, Gutter, Peers, Permits, Resize, Spool};
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
-            (Fence | Peers | Coverage, SpoolMode::Off) | (Spool, _) => SpoolMode::Large,
+            (Fence | Peers | Coverage, SpoolMode::Off) | (Permits | Spool, _) => SpoolMode::Large,
             _ => spool_mode,
         };
-        let favours_backlogs = matches!(disabled, Fence | Spool);
+        let favours_backlogs = matches!(disabled, Fence | Permits | Spool);
         let has_single_faults = rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0 && !favours_backlogs;
         let servers = rng.usize(SERVERS);
         let has_resizes = rng.u8(0..RESIZES_ONE_IN) == 0;
         let routers = match disabled {
             // A peer would still fence the server, or forward the delete to it.
-            Fence | Spool => 1,
+            Fence | Permits | Spool => 1,
             Peers | Coverage => routers.max(2),
             CopyLeases if spool_mode == SpoolMode::Off => 1,
             _ => routers,
@@ -88,9 +92,11 @@ impl RunPlan {
         let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
-        // From a copy of the generator: the rest of the run is the same with and without flushes.
-        let has_flushes = disabled == DisabledGuarantee::Nothing && rng.clone().u8(0..FLUSHES_ONE_IN) == 0;
+        // From a copy of the generator: the rest of the run is the same with and without them.
+        let mut extras = rng.clone();
+        let has_flushes = disabled == DisabledGuarantee::Nothing && extras.u8(0..FLUSHES_ONE_IN) == 0;
         let commits_per_flush = has_flushes.then_some(COMMITS_PER_FLUSH);
+        let has_direct_clients = extras.u8(0..DIRECT_CLIENTS_ONE_IN) == 0 || disabled == Permits;
         RunPlan {
             routers,
             spool_mode,
@@ -99,6 +105,7 @@ impl RunPlan {
             has_resizes,
             has_lost_coverages,
             commits_per_flush,
+            has_direct_clients,
             servers,
         }
     }

@@ -8,7 +8,7 @@ use super::router_configs::RouterHost;
 use super::router_program::{RouterCommand, RouterProgram};
 use crate::process::Process;
 use lookaside_client::{DestinationOptions, TkoTrackers};
-use lookaside_router::{ActiveConfigs, Identity, MemoryDisk, SharedState, Spares, Spool, SpoolSettings};
+use lookaside_router::{ActiveConfigs, Identity, MemoryDisk, ReadPermits, SharedState, Spares, Spool, SpoolSettings};
 use lookaside_routing::{Address, HealthSettings};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
@@ -36,17 +36,19 @@ impl SimulatedRegion {
         let process = Process::default();
         let network = self.network.host(&router.host());
         let tko_trackers = TkoTrackers::new();
-        let spool = self.open_spool(router, &tko_trackers, seed);
         let spares = Spares::new(tko_trackers.clone());
         let health = HealthSettings { probe_initial_ms: 100, ..HealthSettings::default() };
         let options = DestinationOptions {
             health,
-            tko_trackers: Some(tko_trackers),
+            tko_trackers: Some(tko_trackers.clone()),
             connect_eagerly: true,
             ..DestinationOptions::default()
         };
         let (commands, received) = mpsc::unbounded_channel();
         let shared = SharedState::new(Identity { pid: 1, started_unix_s: 0 }, "simulation");
+        // The run before may have given permits.
+        shared.read_permits().record();
+        let spool = self.open_spool(router, &tko_trackers, shared.read_permits(), seed);
         self.usage.borrow_mut().add(&spool, &spares, &shared);
         let unleased_copies_after = (self.disabled == DisabledGuarantee::CopyLeases).then_some(UNLEASED_COPIES_AFTER);
         let host = RouterHost { options, spool, spares, shared, unleased_copies_after, checker: self.checker.clone() };
@@ -78,7 +80,13 @@ impl SimulatedRegion {
     }
 
     /// `None` in runs without a spool.
-    fn open_spool(&self, router: RouterName, tko_trackers: &Arc<TkoTrackers>, seed: u64) -> Option<Arc<Spool>> {
+    fn open_spool(
+        &self,
+        router: RouterName,
+        tko_trackers: &Arc<TkoTrackers>,
+        read_permits: &Arc<ReadPermits>,
+        seed: u64,
+    ) -> Option<Arc<Spool>> {
         let bytes_max = match self.plan.spool_mode {
             SpoolMode::Off => return None,
             SpoolMode::Large => SpoolSettings::default().bytes_max,
@@ -89,6 +97,11 @@ impl SimulatedRegion {
             timeout: SPOOL_TIMEOUT,
             peers: self.peers(router),
             peer_timeout: PEER_TIMEOUT,
+            read_permits: match self.disabled {
+                // It sees none of those that the router gives.
+                DisabledGuarantee::Permits => ReadPermits::new(),
+                _ => read_permits.clone(),
+            },
             seed,
             ..SpoolSettings::default()
         };

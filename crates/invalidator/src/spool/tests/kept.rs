@@ -76,7 +76,13 @@ async fn write_spool(
     log.state.lock().key_bytes = 200;
     let (files, statistics) = keeping(state_dir, keep_bytes, SystemTime::now());
     let spool = Spool::recover(files, Arc::new(LogHandle(log.clone())), BYTES_MAX, CLUSTERS, statistics).expect("new");
-    let writer = SpoolWriter { spool: spool.clone(), start: Start::Now, saved: Vec::new(), stops_at_loss: false, read_keys_max: 10 };
+    let writer = SpoolWriter {
+        spool: spool.clone(),
+        start: Start::Now,
+        saved: Vec::new(),
+        stops_at_loss: false,
+        read_keys_max: 10,
+    };
     let writer = tokio::spawn(async move { match writer.run().await {} });
     let mut sources = Vec::new();
     for cluster in CLUSTERS {

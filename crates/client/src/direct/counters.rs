@@ -1,0 +1,32 @@
+//! The counters of a direct client.
+
+use lookaside_sync::{SharedCounter, counters};
+
+counters! {
+    /// The counters of one direct client.
+    pub(super) struct DirectCounters(SharedCounter);
+
+    /// A snapshot of the counters of a [`crate::DirectRoute`].
+    pub struct DirectStatistics;
+
+    /// Reads that were sent to servers directly.
+    direct_reads,
+    /// Other batches that were sent to servers directly, by their requests.
+    direct_updates,
+    /// Requests that were sent through a router, reads without a permit among them.
+    router_requests,
+    /// Reads that were sent through a router because there was no valid permit.
+    unpermitted_reads,
+    /// Permits received that the client could use.
+    permits,
+    /// Permits received for a configuration that the client does not have.
+    permits_of_other_configurations,
+    /// Requests for a permit that a router refused.
+    permits_refused,
+    /// Requests for a permit that no router answered in time.
+    permits_unanswered,
+    /// Configurations that were read and are valid, without the first.
+    configurations,
+    /// Configurations that could not be read or are not valid.
+    configurations_refused,
+}

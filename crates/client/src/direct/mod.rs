@@ -1,0 +1,118 @@
+//! Reads of servers without a router in between (§3.1 of the paper): the client builds the tree of routes of a
+//! configuration and sends `get` and `lease-get` to servers itself. Everything else passes through a router.
+//!
+//! ```text
+//!             .-- a valid permit, only reads --> tree --> servers, gutter, spares, replicas
+//!   Route ----+
+//!             '-- all else -------------------> routers --> servers
+//!
+//!   renewal   asks a router for a permit, every 70 ms ([`permit`])
+//!   updates   watches the configuration, and builds the tree of each new one
+//! ```
+//!
+//! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
+//! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
+//!
+//! Deliberately absent: former owners of keys after a change of a pool, and TLS of its own: a
+//! [`Network`](crate::Network) may have it.
+
+mod builder;
+mod counters;
+mod permission;
+mod permit;
+mod renewal;
+mod routers;
+mod settings;
+mod tree;
+
+pub use builder::{DirectError, DirectRouteBuilder};
+pub use counters::DirectStatistics;
+pub use permit::{PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY, Permit, PermitReply, ServingSpare};
+
+use crate::UdpStatistics;
+use crate::config::Source;
+use lookaside_routing::{Address, Batch, BoxFuture, Context, Outcomes, Route};
+use lookaside_sync::Mutex;
+use permission::DirectState;
+use std::sync::Arc;
+use tokio::task::JoinSet;
+use tree::is_read;
+
+/// A route that reads servers directly while a router permits it, and sends all else through a router. Its tasks and its
+/// connections end when it is dropped.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use lookaside_client::config::Source;
+/// use lookaside_client::{Client, DirectRoute};
+/// use lookaside_routing::Address;
+/// let routers = ["10.0.0.1:5000", "10.0.0.2:5000"].map(|router| Address(router.into()));
+/// let route = DirectRoute::builder(Source::File("router.json".into()), routers).build().await?;
+/// let client = Client::new(route.clone());
+/// println!("{:?}", client.get("user:42").await?);
+/// println!("{:?}", route.statistics());
+/// # Ok(())
+/// # }
+/// ```
+pub struct DirectRoute {
+    state: Arc<DirectState>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl DirectRoute {
+    /// A builder of a route by the configuration in `source`, which must be that of the `routers`: those of the client's
+    /// cluster.
+    pub fn builder(source: Source, routers: impl IntoIterator<Item = Address>) -> DirectRouteBuilder {
+        DirectRouteBuilder::new(source, routers.into_iter().collect())
+    }
+
+    /// Its counters.
+    pub fn statistics(&self) -> DirectStatistics {
+        self.state.counters.snapshot()
+    }
+
+    /// The counters of gets by UDP; `None` if gets are sent by TCP.
+    pub fn udp_statistics(&self) -> Option<UdpStatistics> {
+        self.state.settings.udp.as_ref().map(|(sockets, _)| sockets.statistics())
+    }
+
+    /// Whether a read that begins now goes to servers directly.
+    pub fn is_permitted(&self) -> bool {
+        self.state.permitted_tree().is_some()
+    }
+
+    /// Ends its tasks and waits for their end. Reads go through a router from then on. Dropping it ends them as well,
+    /// without waiting.
+    pub async fn close(&self) {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
+    }
+}
+
+impl Route for DirectRoute {
+    fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
+        let (state, requests) = (&*self.state, batch.len() as u64);
+        let is_only_read = batch.iter().all(is_read);
+        let may_be_direct = is_only_read || state.settings.updates_directly;
+        match state.permitted_tree().filter(|_| may_be_direct) {
+            Some(tree) => {
+                let counters = &state.counters;
+                if is_only_read { &counters.direct_reads } else { &counters.direct_updates }.add(requests);
+                Box::pin(async move { tree.route(batch, context).await })
+            }
+            None => {
+                state.counters.router_requests.add(requests);
+                if is_only_read {
+                    state.counters.unpermitted_reads.add(requests);
+                }
+                Box::pin(state.routers.send(batch))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for DirectRoute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DirectRoute").field("statistics", &self.statistics()).finish_non_exhaustive()
+    }
+}

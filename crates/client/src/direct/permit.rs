@@ -1,0 +1,159 @@
+//! A read permit: what a router tells a client that reads servers directly
+//! ([ADR 017](../../../../docs/adr/017-direct-clients.md)). The router composes its text, the client parses it. Sans-I/O.
+//!
+//! ```text
+//! get __mcrouter__.read_permit\r\n
+//!                                   permit 200                                         valid for 200 milliseconds
+//!                                   configuration 0f3c...                              from when it was requested
+//!                                   fenced 10.0.0.7:11211
+//!                                   spare web 3 0                  the pool, the server's index in it, the spare's
+//! ```
+//!
+//! or `refused WHY`. Bytes of an address or of a pool's name that are no printable ASCII are % and hex. Lines that begin
+//! with another word are ignored, so that later routers may add some; only a restriction must not be added like this.
+
+use crate::config::ConfigId;
+use lookaside_protocol::percent;
+use lookaside_routing::Address;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+/// The key that a client gets from a router to read servers directly.
+pub const PERMIT_KEY: &str = "__mcrouter__.read_permit";
+
+/// How long a client may read directly, from the moment at which it requested the permit.
+pub const PERMIT_DURATION: Duration = Duration::from_millis(200);
+
+/// How long the router assumes that a permit is in use, from the moment at which it gives it: clocks of clients may run
+/// slower by a quarter.
+pub const PERMIT_ENDS_AFTER: Duration = Duration::from_millis(250);
+
+/// What a client may read directly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// For how long, from the moment at which it requested the permit.
+    pub duration: Duration,
+    /// By which configuration.
+    pub configuration: ConfigId,
+    /// Not these servers.
+    pub fenced: BTreeSet<Address>,
+    /// Places of pools that a spare serves.
+    pub spares: BTreeSet<ServingSpare>,
+}
+
+/// A place of a pool that a spare serves.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServingSpare {
+    /// The pool's name.
+    pub pool: String,
+    /// The index of the server in the pool.
+    pub server: usize,
+    /// The index of the spare among the pool's.
+    pub spare: usize,
+}
+
+/// The reply to a request for a permit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PermitReply {
+    /// The client may read directly.
+    Permitted(Permit),
+    /// It may not, for now. The text says why.
+    Refused(String),
+}
+
+impl PermitReply {
+    /// The reply in the value of [`PERMIT_KEY`]; `None` if it is malformed.
+    pub fn parse(value: &[u8]) -> Option<PermitReply> {
+        let text = str::from_utf8(value).ok()?;
+        let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+        let (word, argument) = first.trim_end().split_once(' ')?;
+        match word {
+            "refused" => Some(PermitReply::Refused(argument.to_owned())),
+            "permit" => parse_permit(argument, rest).map(PermitReply::Permitted),
+            _ => None,
+        }
+    }
+}
+
+fn parse_permit(duration_ms: &str, lines: &str) -> Option<Permit> {
+    let duration = Duration::from_millis(duration_ms.parse().ok()?);
+    let (mut configuration, mut fenced, mut spares) = (None, BTreeSet::new(), BTreeSet::new());
+    for line in lines.lines() {
+        let mut words = line.split(' ');
+        match words.next()? {
+            "configuration" => configuration = Some(ConfigId::parse(words.next()?)?),
+            "fenced" => drop(fenced.insert(Address(percent::decode_text(words.next()?)?.into()))),
+            "spare" => {
+                let pool = percent::decode_text(words.next()?)?;
+                let (server, spare) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                spares.insert(ServingSpare { pool, server, spare });
+            }
+            _ => {}
+        }
+    }
+    Some(Permit { duration, configuration: configuration?, fenced, spares })
+}
+
+impl fmt::Display for PermitReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let permit = match self {
+            PermitReply::Permitted(permit) => permit,
+            PermitReply::Refused(why) => return write!(f, "refused {why}"),
+        };
+        write!(f, "permit {}\r\nconfiguration {}\r\n", permit.duration.as_millis(), permit.configuration)?;
+        for server in &permit.fenced {
+            write!(f, "fenced {}\r\n", encode(&server.0))?;
+        }
+        for ServingSpare { pool, server, spare } in &permit.spares {
+            write!(f, "spare {} {server} {spare}\r\n", encode(pool))?;
+        }
+        Ok(())
+    }
+}
+
+fn encode(text: &str) -> impl fmt::Display {
+    percent::encode_except(text.as_bytes(), |byte| byte.is_ascii_graphic() && byte != b'%')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permit() -> Permit {
+        Permit {
+            duration: PERMIT_DURATION,
+            configuration: ConfigId(0x1f),
+            fenced: ["10.0.0.7:11211", "/run/a b\n%"].map(|server| Address(server.into())).into(),
+            spares: [ServingSpare { pool: "a b%".to_owned(), server: 3, spare: 0 }].into(),
+        }
+    }
+
+    #[test]
+    fn parsing_reverses_composing() {
+        let bare = Permit { fenced: BTreeSet::new(), spares: BTreeSet::new(), ..permit() };
+        for reply in [
+            PermitReply::Permitted(permit()),
+            PermitReply::Permitted(bare),
+            PermitReply::Refused("the start gate is closed".to_owned()),
+        ] {
+            assert_eq!(PermitReply::parse(reply.to_string().as_bytes()), Some(reply));
+        }
+    }
+
+    #[test]
+    fn unknown_lines_are_ignored_and_malformed_ones_are_no_permit() {
+        let text = PermitReply::Permitted(permit()).to_string();
+        let longer = format!("{text}later words\r\n");
+        assert_eq!(PermitReply::parse(longer.as_bytes()), Some(PermitReply::Permitted(permit())));
+        for bad in ["", "permit", "permit x\r\n", "permit 200\r\n", "allowed 200\r\nconfiguration 1\r\n"] {
+            assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
+        }
+        for (part, replacement) in
+            [("fenced 10", "fenced %zz10"), ("spare a", "spare %zz"), ("3 0", "3 x"), ("1f", "g")]
+        {
+            let bad = text.replacen(part, replacement, 1);
+            assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What a tree of a direct client needs besides its configuration.
+
+use crate::tree::{BackgroundTasks, HostInfo};
+use crate::{DestinationOptions, Network, TkoTrackers, UdpOptions, UdpSockets};
+use lookaside_routing::Defaults;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) struct TreeSettings {
+    pub(super) network: Arc<dyn Network>,
+    pub(super) defaults: Defaults,
+    /// With `tko_trackers`.
+    pub(super) options: DestinationOptions,
+    pub(super) tko_trackers: Arc<TkoTrackers>,
+    pub(super) host: HostInfo,
+    pub(super) background_tasks: BackgroundTasks,
+    /// Whether updates and deletes go to servers, too.
+    pub(super) updates_directly: bool,
+    /// `None` if gets are sent by TCP.
+    pub(super) udp: Option<(Arc<UdpSockets>, UdpOptions)>,
+    pub(super) failover_timeout: Option<Duration>,
+}

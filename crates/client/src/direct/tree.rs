@@ -1,0 +1,147 @@
+//! The tree of routes of a client that reads servers directly: the same routes as in a router, over leaves that only
+//! read, unless updates are sent directly, too. Routes that store what they have read elsewhere find that they cannot.
+
+use super::permit::ServingSpare;
+use super::settings::TreeSettings;
+use crate::PoolTkoLimit;
+use crate::config::ConfigId;
+use crate::tree::{DestinationSet, environment};
+use crate::udp::UdpDestination;
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Request};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Configuration, Context, Destination, DestinationSettings, Destinations, Environment,
+    Failure, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The reason of the failure of a request that does not read.
+const ONLY_READS: &str = "a client that reads servers directly sends them nothing but reads";
+
+/// The tree of one configuration.
+pub(super) struct DirectTree {
+    pub(super) id: ConfigId,
+    root: Arc<dyn Route>,
+    pub(super) destinations: DestinationSet,
+    /// The places of pools with spares, by the pool's name and the server's index.
+    slots: BTreeMap<(String, usize), Arc<Slot>>,
+}
+
+/// Whether it is read by a client that reads servers directly. `gat` and the like change an expiry, too.
+pub(super) fn is_read(request: &Request<Bytes>) -> bool {
+    match Verb::of(&request.operation) {
+        Verb::Get | Verb::Gets | Verb::LeaseGet => !matches!(request.operation, Operation::Meta(_)),
+        _ => false,
+    }
+}
+
+impl DirectTree {
+    /// The tree of the configuration in `text`, over the connections of `old` where it has them. Must be called inside
+    /// the tokio runtime that will serve it. The error has line, column and reason.
+    pub(super) fn build(text: &str, settings: &TreeSettings, old: Option<&DirectTree>) -> Result<DirectTree, String> {
+        let configuration = Configuration::parse(text, &settings.defaults).map_err(|error| error.to_string())?;
+        let check = |_: &Address, policy: &_| match settings.network.pinned(policy) {
+            None if policy.security != Security::Plain => Err("the client's network has no TLS".to_owned()),
+            _ => Ok(()),
+        };
+        configuration.check_tls_policies(check).map_err(|error| error.to_string())?;
+        let mut leaves = DirectLeaves {
+            settings,
+            configuration: &configuration,
+            old: old.map(|old| &old.destinations),
+            destinations: DestinationSet::default(),
+            slots: BTreeMap::new(),
+            tko_limits: BTreeMap::new(),
+        };
+        let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
+        let DirectLeaves { destinations, slots, tko_limits, .. } = leaves;
+        settings.tko_trackers.set_pool_limits(tko_limits);
+        Ok(DirectTree { id: ConfigId::of(text)?, root, destinations, slots })
+    }
+
+    pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
+        self.root.route(batch, context).await
+    }
+
+    /// Lets these spares serve, and no others.
+    pub(super) fn serve_spares(&self, spares: &BTreeSet<ServingSpare>) {
+        for ((pool, server), slot) in &self.slots {
+            let serving = spares.iter().find(|spare| spare.pool == *pool && spare.server == *server);
+            slot.serve(serving.map_or(Serving::Own, |spare| Serving::Spare(spare.spare)));
+        }
+    }
+}
+
+struct DirectLeaves<'a> {
+    settings: &'a TreeSettings,
+    configuration: &'a Configuration,
+    old: Option<&'a DestinationSet>,
+    destinations: DestinationSet,
+    slots: BTreeMap<(String, usize), Arc<Slot>>,
+    tko_limits: BTreeMap<String, PoolTkoLimit>,
+}
+
+impl Destinations for DirectLeaves<'_> {
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        let TreeSettings { network, options, .. } = self.settings;
+        let policy = self.configuration.tls_policies.get(address);
+        let certificate_name = policy.and_then(|policy| policy.certificate_name.clone());
+        let pinned = || policy.and_then(|policy| network.pinned(policy)).unwrap_or_else(|| network.clone());
+        let server = self.destinations.add(address, settings, certificate_name, options, pinned, self.old);
+        let is_plain_text = settings.security == Security::Plain && settings.protocol == Protocol::Text;
+        let leaf: Arc<dyn Destination> = match &self.settings.udp {
+            // Datagrams are not encrypted, and servers that are sent meta commands may not know the text protocol.
+            Some((sockets, udp)) if is_plain_text => Arc::new(UdpDestination::new(server, sockets.clone(), *udp)),
+            _ => server,
+        };
+        match self.settings.updates_directly {
+            true => leaf,
+            false => Arc::new(ReadingDestination(leaf)),
+        }
+    }
+
+    fn slot(&mut self, pool: &Pool, at: usize) -> Arc<Slot> {
+        self.slots.entry((pool.name.clone(), at)).or_default().clone()
+    }
+
+    fn use_pool(&mut self, pool: &Pool) {
+        if let Some(limit) = pool.tko_limit {
+            let limit = PoolTkoLimit { servers: pool.servers.clone(), enter: limit.enter, exit: limit.exit };
+            self.tko_limits.insert(pool.name.clone(), limit);
+        }
+    }
+
+    fn environment(&mut self) -> Environment {
+        let TreeSettings { host, options, background_tasks, failover_timeout, .. } = self.settings;
+        environment(*host, options.seed, background_tasks, *failover_timeout)
+    }
+}
+
+/// A server to which nothing but reads are sent.
+struct ReadingDestination(Arc<dyn Destination>);
+
+impl ReadingDestination {
+    async fn send_reads(&self, batch: Batch) -> Outcomes {
+        let mut outcomes: Outcomes = vec![Err(Failure::NoRoute(ONLY_READS.into())); batch.len()];
+        let reads = batch.into_iter().enumerate().filter(|(_, request)| is_read(request));
+        let (indexes, reads): (Vec<usize>, Batch) = reads.unzip();
+        for (at, outcome) in indexes.into_iter().zip(self.0.send(reads).await) {
+            outcomes[at] = outcome;
+        }
+        outcomes
+    }
+}
+
+impl Destination for ReadingDestination {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        match batch.iter().all(is_read) {
+            true => self.0.send(batch),
+            false => Box::pin(self.send_reads(batch)),
+        }
+    }
+
+    fn address(&self) -> &Address {
+        self.0.address()
+    }
+}

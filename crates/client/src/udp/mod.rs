@@ -1,0 +1,228 @@
+//! Gets over UDP (§3.1 of the paper): a request is one datagram, its reply is one or several. Nothing is sent twice, and
+//! no datagram waits for another: a lost, late or reordered one makes its gets errors (`CLIENT_ERROR`, after which no
+//! route asks another server). Errors are misses, and such a miss is not filled.
+//!
+//! | request | |
+//! |---|---|
+//! | `get`, `lease-get` | by UDP, as many keys in a datagram as fit |
+//! | the same, whose reply the server refuses to send by UDP because it is too large | again, by TCP |
+//! | the same, after [`TIMEOUTS_MAX`] requests to the server in a row had no reply | by TCP, so that its health is known |
+//! | all others | by TCP |
+//!
+//! The server's health and its fence are those of its TCP destination. A lease whose reply is lost is held by no client
+//! until the server grants the next one.
+//!
+//! Servers must have their UDP port open (`-U`). They bound replies until the client's address has connected by TCP,
+//! which its destination has.
+
+mod message;
+mod sockets;
+
+pub use sockets::UdpSockets;
+
+use crate::TcpDestination;
+use bytes::Bytes;
+use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, FRAME_HEADER_BYTES};
+use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes};
+use lookaside_sync::{SharedCounter, counters};
+use message::{MessageError, compose, parse};
+use sockets::SocketError;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Requests without a reply in a row after which TCP is used, until it has been answered.
+const TIMEOUTS_MAX: u32 = 3;
+/// The longest get line.
+const LINE_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - FRAME_HEADER_BYTES;
+/// `lease-get`, and the end of the line.
+const LINE_OVERHEAD_BYTES: usize = 11;
+
+/// How gets are sent by UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// The UDP port of all servers; `None`, the default, if it is that of TCP.
+    pub port: Option<u16>,
+    /// How long a reply may take, in milliseconds. Default 100. If it is too short, slow replies are counted as lost; if
+    /// it is too long, a lost datagram delays its caller.
+    pub timeout_ms: u64,
+}
+
+impl Default for UdpOptions {
+    fn default() -> UdpOptions {
+        UdpOptions { port: None, timeout_ms: 100 }
+    }
+}
+
+counters! {
+    /// The counters of the gets that a client sends by UDP.
+    pub(crate) struct UdpCounters(SharedCounter);
+
+    /// A snapshot of the counters of gets by UDP.
+    pub struct UdpStatistics;
+
+    /// Keys sent by UDP.
+    keys,
+    /// Requests sent, each of one or more keys.
+    requests,
+    /// Requests without a whole reply in time: a datagram was lost, or the server was slow.
+    lost,
+    /// Requests of whose reply a datagram was missing in the middle, came twice, or overtook another.
+    reordered,
+    /// Datagrams that came when their request had ended.
+    late,
+    /// Requests whose reply could not be parsed.
+    malformed,
+    /// Requests that were repeated by TCP, because the server refused the reply as too large, or for another reason.
+    refused,
+    /// Keys sent by TCP because the server had not answered by UDP.
+    distrusted_keys,
+    /// Requests that could not be sent.
+    unsent,
+}
+
+/// A server whose gets are sent by UDP.
+pub(crate) struct UdpDestination {
+    tcp: Arc<TcpDestination>,
+    /// `None` if the server's address is no IPv4 address: then all goes by TCP.
+    peer: Option<SocketAddr>,
+    sockets: Arc<UdpSockets>,
+    timeout: Duration,
+    timeouts: AtomicU32,
+}
+
+impl UdpDestination {
+    /// Gets for the server of `tcp` over `sockets`.
+    pub(crate) fn new(tcp: Arc<TcpDestination>, sockets: Arc<UdpSockets>, options: UdpOptions) -> UdpDestination {
+        let peer = tcp.address().0.parse::<SocketAddr>().ok().filter(SocketAddr::is_ipv4);
+        let peer = peer.map(|peer| SocketAddr::new(peer.ip(), options.port.unwrap_or(peer.port())));
+        let timeout = Duration::from_millis(options.timeout_ms);
+        UdpDestination { tcp, peer, sockets, timeout, timeouts: AtomicU32::new(0) }
+    }
+
+    async fn send_by_udp(&self, batch: Batch, peer: SocketAddr) -> Outcomes {
+        if self.tcp.is_tko() || self.tcp.is_fenced() {
+            return self.tcp.send(batch).await;
+        }
+        if self.timeouts.load(Relaxed) >= TIMEOUTS_MAX {
+            self.counters().distrusted_keys.add(batch.len() as u64);
+            let outcomes = self.tcp.send(batch).await;
+            if outcomes.iter().all(Result::is_ok) {
+                self.timeouts.store(0, Relaxed);
+            }
+            return outcomes;
+        }
+        let parts = split(&batch);
+        if let [_] = parts[..] {
+            return self.send_part(&batch, peer).await;
+        }
+        let parts = parts.into_iter().map(|part| self.send_part(part, peer));
+        futures_util::future::join_all(parts).await.concat()
+    }
+
+    /// Sends one datagram.
+    async fn send_part(&self, requests: &[Request<Bytes>], peer: SocketAddr) -> Outcomes {
+        let counters = self.counters();
+        counters.requests.add(1);
+        counters.keys.add(requests.len() as u64);
+        let received = self.sockets.request(peer, |out| compose(requests, out), self.timeout).await;
+        let error = match received {
+            Ok(message) => {
+                self.timeouts.store(0, Relaxed);
+                match parse(requests, &message.into()) {
+                    Ok(outcomes) => return outcomes,
+                    Err(MessageError::Refused) => {
+                        counters.refused.add(1);
+                        return self.tcp.send(requests.to_vec()).await;
+                    }
+                    Err(MessageError::Malformed) => {
+                        counters.malformed.add(1);
+                        "the reply by UDP is malformed"
+                    }
+                }
+            }
+            Err(SocketError::TimedOut) => {
+                counters.lost.add(1);
+                self.timeouts.fetch_add(1, Relaxed);
+                "no reply by UDP in time"
+            }
+            Err(SocketError::Reordered) => {
+                counters.reordered.add(1);
+                "a datagram of the reply was lost or overtaken"
+            }
+            Err(SocketError::Busy) => {
+                counters.unsent.add(1);
+                return vec![Err(Failure::Busy); requests.len()];
+            }
+            Err(SocketError::Io(error)) => {
+                tracing::debug!(server = %self.tcp.address(), %error, "cannot send by UDP");
+                counters.unsent.add(1);
+                return vec![Err(Failure::ConnectFailed); requests.len()];
+            }
+        };
+        // Neither a failure nor a `SERVER_ERROR`: after a lost datagram no other server is to be asked.
+        vec![Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(error.as_bytes())))); requests.len()]
+    }
+
+    fn counters(&self) -> &UdpCounters {
+        &self.sockets.counters
+    }
+}
+
+/// The parts of a batch that fit into a datagram each.
+fn split(batch: &[Request<Bytes>]) -> Vec<&[Request<Bytes>]> {
+    let (mut parts, mut from, mut bytes) = (Vec::new(), 0, LINE_OVERHEAD_BYTES);
+    for (at, request) in batch.iter().enumerate() {
+        let key_bytes = request.key.len() + 1;
+        if bytes + key_bytes > LINE_BYTES_MAX {
+            parts.push(&batch[from..at]);
+            (from, bytes) = (at, LINE_OVERHEAD_BYTES);
+        }
+        bytes += key_bytes;
+    }
+    parts.push(&batch[from..]);
+    parts
+}
+
+/// Whether all of them are the same kind of get, which one line can have.
+fn is_one_get(batch: &[Request<Bytes>]) -> bool {
+    let first = batch.first().map(|request| &request.operation);
+    matches!(first, Some(Operation::Get { .. } | Operation::LeaseGet))
+        && batch.iter().all(|request| Some(&request.operation) == first)
+}
+
+impl Destination for UdpDestination {
+    fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+        match self.peer.filter(|_| is_one_get(&batch)) {
+            Some(peer) => Box::pin(self.send_by_udp(batch, peer)),
+            None => self.tcp.send(batch),
+        }
+    }
+
+    fn address(&self) -> &Address {
+        self.tcp.address()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_split_where_a_datagram_is_full() {
+        let key = |at: usize| Bytes::from(format!("{at:0100}"));
+        let batch: Batch = (0..30).map(|at| Request { key: key(at), operation: Operation::LeaseGet }).collect();
+        let parts = split(&batch);
+        assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [13, 13, 4]);
+        assert_eq!(parts.concat(), batch);
+        for part in parts {
+            let mut line = Vec::new();
+            compose(part, &mut line);
+            assert!(line.len() <= LINE_BYTES_MAX);
+        }
+        let mixed = [&batch[..1], &[Request { key: key(0), operation: Operation::Get { cas: false } }]].concat();
+        assert!(is_one_get(&batch) && !is_one_get(&mixed) && !is_one_get(&[]));
+    }
+}

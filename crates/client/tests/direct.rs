@@ -1,0 +1,211 @@
+//! A client that reads servers directly, against a router and servers in memory, with a paused clock.
+
+mod fake;
+
+use bytes::Bytes;
+use fake::Mode;
+use fake::cluster::{Cluster, config, permit, permit_except};
+use lookaside_client::config::{ConfigWatcher, Source};
+use lookaside_client::{Client, DirectError, DirectRoute, Lease, Lookup, PERMIT_DURATION, PermitReply};
+use lookaside_routing::Address;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Long enough for a permit to be renewed some times.
+const MOMENT: Duration = Duration::from_millis(300);
+
+async fn route(cluster: &Cluster, config: &str, routers: &[&'static str]) -> Arc<DirectRoute> {
+    let routers = routers.iter().map(|router| Address((*router).into()));
+    let builder = DirectRoute::builder(Source::Text(config.to_owned()), routers).network(Arc::new(cluster.clone()));
+    let route = builder.build().await.expect("the configuration is valid");
+    sleep(Duration::from_millis(1)).await;
+    route
+}
+
+async fn value(client: &Client, key: &str) -> Bytes {
+    match client.get(key).await {
+        Ok(Lookup::Hit { value, .. }) => value,
+        other => panic!("no hit: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn permitted_reads_go_to_servers_and_all_else_through_the_router() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let route = route(&cluster, &config("a:1"), &["router:1"]).await;
+    let client = Client::new(route.clone());
+    let Ok(Lookup::Miss { lease: Lease::Held(token) }) = client.get("k").await else { panic!("a miss with a token") };
+    assert_eq!(cluster.cache("a:1").lock().lease_gets, 1);
+    cluster.set_everywhere("k");
+    assert_eq!(value(&client, "k").await, "a:1");
+    client.set("k", "new", 0, 0).await.expect("the router stores it");
+    assert_eq!(cluster.cache("router:1").lock().live("k").as_deref(), Some(&b"new"[..]));
+    assert_eq!(client.delete("k").await, Ok(true));
+    assert_eq!(cluster.cache("router:1").lock().live("k"), None);
+    client.fill("k", token, "filled", 0, 0).await.expect("the router answers");
+    assert_eq!((cluster.cache("router:1").lock().lease_sets, cluster.cache("a:1").lock().lease_sets), (1, 0));
+    let statistics = route.statistics();
+    assert_eq!((statistics.direct_reads, statistics.router_requests, statistics.unpermitted_reads), (2, 3, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_go_to_servers_by_choice_and_only_with_a_permit() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let builder = DirectRoute::builder(Source::Text(config("a:1")), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).send_updates_directly();
+    let route = builder.build().await.expect("the configuration is valid");
+    let client = Client::new(route.clone());
+    sleep(MOMENT).await;
+    assert_eq!(client.delete("k").await, Ok(true));
+    let is_there = |address| cluster.cache(address).lock().live("k").is_some();
+    assert!(!is_there("a:1") && is_there("router:1"));
+    cluster.permit("router:1", &PermitReply::Refused("for a test".to_owned()));
+    sleep(PERMIT_DURATION).await;
+    assert_eq!(client.delete("k").await, Ok(true));
+    assert!(!is_there("router:1"));
+    assert_eq!((route.statistics().direct_updates, route.statistics().router_requests), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permission_ends_when_its_router_is_silent() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let route = route(&cluster, &config("a:1"), &["router:1"]).await;
+    let client = Client::new(route.clone());
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1", "it is renewed");
+    cluster.permit("router:1", &PermitReply::Refused("for a test".to_owned()));
+    sleep(PERMIT_DURATION).await;
+    assert!(!route.is_permitted());
+    assert_eq!(value(&client, "k").await, "router:1");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1");
+}
+
+/// Its time counts from the request: the router that gave it assumes that it has ended.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_arrives_late_is_no_permission() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.permit("router:1", &permit(&config("a:1")));
+    cluster.cache("router:1").lock().delay = PERMIT_DURATION - Duration::from_millis(5);
+    let route = route(&cluster, &config("a:1"), &["router:1"]).await;
+    let mut permitted = 0;
+    for _ in 0..1_000 {
+        sleep(Duration::from_millis(1)).await;
+        permitted += u32::from(route.is_permitted());
+    }
+    assert!((1..=40).contains(&permitted), "{permitted} ms of 1,000");
+    cluster.cache("router:1").lock().delay = PERMIT_DURATION + Duration::from_millis(5);
+    sleep(PERMIT_DURATION * 2).await;
+    for _ in 0..1_000 {
+        sleep(Duration::from_millis(1)).await;
+        assert!(!route.is_permitted());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fenced_server_is_not_read_until_a_permit_no_longer_names_it() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.permit("router:1", &permit_except(&config("a:1"), ["a:1", "elsewhere:1"]));
+    let route = route(&cluster, &config("a:1"), &["router:1"]).await;
+    let client = Client::new(route.clone());
+    assert!(route.is_permitted());
+    assert_eq!(value(&client, "k").await, "gutter:1");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1");
+    cluster.permit("router:1", &permit_except(&config("a:1"), ["a:1"]));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "gutter:1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_reads_by_the_configuration_that_its_router_reads() {
+    let cluster = Cluster::of(&["a:1", "b:1", "gutter:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.permit("router:1", &permit(&config("b:1")));
+    let (texts, received) = mpsc::unbounded_channel();
+    texts.send(config("a:1")).expect("it is received");
+    let builder = DirectRoute::builder(Source::Text(String::new()), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).watcher(ConfigWatcher::of_texts(received));
+    let route = builder.build().await.expect("the configuration is valid");
+    let client = Client::new(route.clone());
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "router:1", "the router reads b, of which the client does not know");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1");
+    texts.send("{ this is no configuration".to_owned()).expect("it is received");
+    texts.send(config("b:1")).expect("it is received");
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1", "the router still reads a");
+    cluster.permit("router:1", &permit(&config("b:1")));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "b:1");
+    let statistics = route.statistics();
+    assert_eq!((statistics.configurations, statistics.configurations_refused), (1, 1));
+    assert!(statistics.permits_of_other_configurations > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_router_permits_and_serves_if_one_does_not_answer() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "dead:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.set_mode("dead:1", Mode::Refuse);
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let route = route(&cluster, &config("a:1"), &["dead:1", "router:1"]).await;
+    let client = Client::new(route.clone());
+    assert_eq!(value(&client, "k").await, "a:1");
+    assert_eq!(client.delete("k").await, Ok(true));
+    assert_eq!(cluster.cache("router:1").lock().live("k"), None);
+    cluster.set_mode("router:1", Mode::Silence);
+    cluster.cache("router:1").lock().delay = Duration::from_secs(3_600);
+    sleep(PERMIT_DURATION).await;
+    assert!(!route.is_permitted());
+    let read = timeout(Duration::from_secs(5), client.get("k")).await.expect("a bounded time");
+    assert!(read.is_err(), "{read:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_it_ends_its_tasks() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = alive();
+    let route = route(&cluster, &config("a:1"), &["router:1"]).await;
+    sleep(MOMENT).await;
+    assert!(alive() > before);
+    drop(Client::new(route));
+    let all_ended = async {
+        while alive() > before {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), all_ended).await.expect("no task is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_configuration_that_cannot_be_used_is_refused() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    let build = async |text: &str, routers: Vec<Address>| {
+        let builder = DirectRoute::builder(Source::Text(text.to_owned()), routers);
+        builder.network(Arc::new(cluster.clone())).build().await.err()
+    };
+    assert_eq!(build(&config("a:1"), Vec::new()).await, Some(DirectError::NoRouter));
+    let router = || vec![Address("router:1".into())];
+    let tls = r#"{ "pools": { "A": { "servers": ["a:1"], "security_mech": "tls" } }, "route": "PoolRoute|A" }"#;
+    for (text, expected) in [("{", "line 1"), (r#"{ "route": "PoolRoute|none" }"#, "none"), (tls, "TLS")] {
+        match build(text, router()).await {
+            Some(DirectError::Configuration { why }) => assert!(why.contains(expected), "{text}: {why}"),
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+}

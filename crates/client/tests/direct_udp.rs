@@ -1,0 +1,214 @@
+//! Gets by UDP against a server on a real socket that loses, delays and reorders datagrams. Its TCP side is in memory.
+
+mod fake;
+
+use bytes::Bytes;
+use fake::cluster::{Cluster, config};
+use lookaside_client::config::{ConfigId, Source};
+use lookaside_client::{Client, ClientError, DirectRoute, Lookup, Permit, PermitReply, UdpOptions, UdpStatistics};
+use lookaside_protocol::udp::{FrameHeader, compose_datagrams, datagrams};
+use lookaside_routing::Address;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::UdpSocket;
+use tokio::time::{Instant, sleep};
+
+/// Longer than any reply takes on a slow machine.
+const LONG_MS: u64 = 20_000;
+/// A reply of this many bytes takes three datagrams.
+const VALUE_BYTES: usize = 4_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Behaviour {
+    Well,
+    Silent,
+    /// Without the datagram in the middle.
+    Lossy,
+    /// The first two datagrams change places.
+    Reordering,
+    /// Each reply is sent with the next request's, both as they should be.
+    Late,
+    Refusing,
+}
+
+struct Fixture {
+    cluster: Cluster,
+    server: String,
+    behaviour: Arc<Mutex<Behaviour>>,
+    route: Arc<DirectRoute>,
+    client: Client,
+}
+
+impl Fixture {
+    async fn start(timeout_ms: u64) -> Fixture {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
+        let server = socket.local_addr().expect("it is bound").to_string();
+        let behaviour = Arc::new(Mutex::new(Behaviour::Well));
+        tokio::spawn(serve(socket, behaviour.clone()));
+        let cluster = Cluster::of(&[&server, "gutter:1", "router:1"]);
+        cluster.set_everywhere("k");
+        cluster.permit("router:1", &permit(&server, []));
+        let source = Source::Text(config(&server));
+        let builder = DirectRoute::builder(source, [Address("router:1".into())]).network(Arc::new(cluster.clone()));
+        let route = builder.udp(UdpOptions { port: None, timeout_ms }).build().await.expect("it is valid");
+        eventually(|| route.is_permitted()).await;
+        Fixture { cluster, server, behaviour, client: Client::new(route.clone()), route }
+    }
+
+    fn be(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
+    }
+
+    fn statistics(&self) -> UdpStatistics {
+        self.route.udp_statistics().expect("gets are sent by UDP")
+    }
+
+    /// The result of a get, if it is not an error with `expected` in its message.
+    async fn error(&self, key: &str, expected: &str) -> Option<Result<Bytes, ClientError>> {
+        match self.get(key).await {
+            Err(ClientError::Refused { why }) if why.contains(expected) => None,
+            other => Some(other),
+        }
+    }
+
+    async fn get(&self, key: &str) -> Result<Bytes, ClientError> {
+        self.client.get(key).await.map(|lookup| match lookup {
+            Lookup::Hit { value, .. } => value,
+            other => panic!("no hit: {other:?}"),
+        })
+    }
+}
+
+/// One that does not end while a test runs, however slow the machine is.
+fn permit<const N: usize>(server: &str, fenced: [&str; N]) -> PermitReply {
+    PermitReply::Permitted(Permit {
+        duration: Duration::from_secs(3_600),
+        configuration: ConfigId::of(&config(server)).expect("it is valid"),
+        fenced: fenced.map(|server| Address(server.into())).into(),
+        spares: [].into(),
+    })
+}
+
+async fn eventually(mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_millis(LONG_MS);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not in time");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Every key has a value that begins with it, of [`VALUE_BYTES`] unless the key has a colon.
+async fn serve(socket: UdpSocket, behaviour: Arc<Mutex<Behaviour>>) {
+    let (mut received, mut late): (_, Vec<Vec<u8>>) = (vec![0; 2_000], Vec::new());
+    loop {
+        let (bytes, client) = socket.recv_from(&mut received).await.expect("it receives");
+        let (header, line) = FrameHeader::parse(&received[..bytes]).expect("a request");
+        let line = str::from_utf8(line).expect("text").trim_end().to_owned();
+        let keys = line.strip_prefix("lease-get ").expect("a lease-get").split(' ');
+        let behaviour = *behaviour.lock().unwrap();
+        let item = |key: &str| {
+            let bytes = if key.contains(':') { key.len() } else { VALUE_BYTES };
+            format!("VALUE {key} 0 {bytes}\r\n{key:.<bytes$}\r\n")
+        };
+        let items = keys.map(item);
+        let reply = match behaviour {
+            Behaviour::Refusing => "SERVER_ERROR reply too large for UDP, use TCP\r\n".to_owned(),
+            _ => items.collect::<String>() + "END\r\n",
+        };
+        let mut composed = Vec::new();
+        assert!(compose_datagrams(header.request_id, reply.as_bytes(), &mut composed));
+        let mut sent: Vec<Vec<u8>> = datagrams(&composed).map(<[u8]>::to_vec).collect();
+        match behaviour {
+            Behaviour::Silent => continue,
+            Behaviour::Lossy => drop(sent.remove(1)),
+            Behaviour::Reordering => sent.swap(0, 1),
+            Behaviour::Late => sent = std::mem::replace(&mut late, sent),
+            Behaviour::Well | Behaviour::Refusing => {}
+        }
+        for datagram in sent {
+            socket.send_to(&datagram, client).await.expect("it sends");
+        }
+    }
+}
+
+#[tokio::test]
+async fn gets_are_sent_by_udp_and_all_else_by_tcp() {
+    let fixture = Fixture::start(LONG_MS).await;
+    let value = fixture.get("k").await.expect("a hit");
+    assert_eq!((value.len(), &value[..2]), (VALUE_BYTES, &b"k."[..]));
+    let keys: Vec<String> = (0..200).map(|key| format!("key-of-some-length:{key:04}")).collect();
+    let values = fixture.client.get_many(&keys).await.expect("valid keys");
+    for (key, value) in keys.iter().zip(values) {
+        assert!(matches!(value, Ok(Lookup::Hit { value, .. }) if value.starts_with(key.as_bytes())), "{key}");
+    }
+    fixture.client.set("k", "new", 0, 0).await.expect("the router stores it");
+    let statistics = fixture.statistics();
+    assert_eq!((statistics.keys, statistics.requests), (201, 5));
+    assert_eq!(UdpStatistics { keys: 0, requests: 0, ..statistics }, UdpStatistics::default());
+    assert_eq!(fixture.cluster.cache(&fixture.server).lock().lines, 0, "nothing by TCP");
+}
+
+/// The reply to a request that has ended is counted, and is not the next one's.
+#[tokio::test]
+async fn lost_late_and_reordered_replies_are_errors_by_cause() {
+    let fixture = Fixture::start(100).await;
+    fixture.be(Behaviour::Reordering);
+    assert_eq!(fixture.error("k", "lost or overtaken").await, None);
+    fixture.be(Behaviour::Lossy);
+    assert_eq!(fixture.error("k", "lost or overtaken").await, None);
+    assert_eq!((fixture.statistics().reordered, fixture.statistics().lost), (2, 0));
+    fixture.be(Behaviour::Late);
+    let late = fixture.statistics().late;
+    assert_eq!(fixture.error("first", "in time").await, None);
+    assert_eq!(fixture.error("second", "in time").await, None, "it gets the first one's reply");
+    eventually(|| fixture.statistics().late >= late + 3).await;
+    assert_eq!(fixture.statistics().lost, 2);
+}
+
+#[tokio::test]
+async fn a_refused_reply_is_fetched_by_tcp() {
+    let fixture = Fixture::start(LONG_MS).await;
+    fixture.be(Behaviour::Refusing);
+    assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()), "the value that it has by TCP");
+    assert_eq!(fixture.statistics().refused, 1);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_by_udp_is_sent_its_gets_by_tcp() {
+    let fixture = Fixture::start(20).await;
+    fixture.be(Behaviour::Silent);
+    for _ in 0..3 {
+        assert_eq!(fixture.error("k", "in time").await, None);
+    }
+    assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()));
+    assert_eq!(fixture.statistics().distrusted_keys, 1);
+    assert_eq!(fixture.error("k", "in time").await, None, "TCP answers, so UDP is tried again");
+}
+
+#[tokio::test]
+async fn a_fenced_server_is_sent_no_gets() {
+    let fixture = Fixture::start(LONG_MS).await;
+    fixture.cluster.permit("router:1", &permit(&fixture.server, [&fixture.server]));
+    let mut requests = 0;
+    let deadline = Instant::now() + Duration::from_millis(LONG_MS);
+    // The permit is renewed every 70 ms.
+    while fixture.get("k").await.as_deref() != Ok(b"gutter:1") {
+        assert!(Instant::now() < deadline, "the gutter is read");
+        sleep(Duration::from_millis(1)).await;
+        requests = fixture.statistics().requests;
+    }
+    assert!(fixture.get("k").await.is_ok());
+    assert_eq!(fixture.statistics().requests, requests);
+}
+
+#[tokio::test]
+async fn dropping_it_closes_its_sockets() {
+    let alive = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let fixture = Fixture::start(LONG_MS).await;
+    fixture.get("k").await.expect("a hit");
+    let Fixture { route, client, .. } = fixture;
+    let before = alive();
+    drop((route, client));
+    // The receiver, the renewal, the configuration, the router, the server and the gutter.
+    eventually(|| alive() + 6 <= before).await;
+}
