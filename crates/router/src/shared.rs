@@ -11,6 +11,7 @@ use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
 use crate::tree::Tree;
 use held_bytes::HeldBytes;
+use lookaside_routing::LeaseClients;
 use lookaside_sync::Mutex;
 use lookaside_telemetry::{Log, LogThrottle};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -69,6 +70,7 @@ pub struct SharedState {
     log: OnceLock<Log>,
     certificates: OnceLock<Arc<Certificates>>,
     resize: Arc<ResizeStatus>,
+    lease_clients: Arc<LeaseClients>,
     input_bound_warnings: Mutex<LogThrottle<Instant>>,
 }
 
@@ -100,6 +102,7 @@ impl SharedState {
             log: OnceLock::new(),
             certificates: OnceLock::new(),
             resize: Arc::default(),
+            lease_clients: Arc::default(),
             input_bound_warnings: Mutex::new(LogThrottle::new(1, INPUT_BOUND_WARNING_INTERVAL)),
         })
     }
@@ -132,6 +135,11 @@ impl SharedState {
     /// The state of a change of the configuration.
     pub fn resize(&self) -> &Arc<ResizeStatus> {
         &self.resize
+    }
+
+    /// The clients that the router takes leases for.
+    pub fn lease_clients(&self) -> &Arc<LeaseClients> {
+        &self.lease_clients
     }
 
     /// Seconds since the start.

@@ -10,6 +10,7 @@
 //! recording fakes, `simulation` by a network of its own.
 #![forbid(unsafe_code)]
 
+mod client_misses;
 mod cluster;
 mod configuration;
 mod environment;
@@ -25,6 +26,7 @@ mod split;
 mod tree;
 mod verb;
 
+pub use client_misses::{ClientMisses, LeaseClients, LeaseCounters, MISSES_MAX, TOTAL_MISSES_MAX};
 pub use cluster::{
     all_async_route::AllAsyncRoute,
     all_fastest_route::AllFastestRoute,
@@ -46,6 +48,7 @@ pub use cluster::{
     l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
+    lease_route::{HotMisses, LeaseRoute, LeaseSettings, UnleasedSet},
     logging_route::LoggingRoute,
     migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
     miss_failover_route::MissFailoverRoute,

@@ -192,6 +192,11 @@ impl Tree {
         self.source.as_ref().map(|source| &*source.config)
     }
 
+    /// Whether it takes leases for clients, and needs what they have missed.
+    pub(crate) fn uses_leases(&self) -> bool {
+        self.config().is_some_and(|config| config.configuration().uses_leases)
+    }
+
     /// The limit on the time that the further destinations of a request may take after one has timed out.
     pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         self.config()?.failover_timeout()

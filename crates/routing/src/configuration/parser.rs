@@ -68,6 +68,8 @@ pub(crate) struct Parser<'a> {
     depth: usize,
     /// The maximum of `depth` within the named handle that is being parsed.
     depth_reached: usize,
+    /// Whether a handle needs the misses of clients.
+    uses_leases: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -102,6 +104,7 @@ impl<'a> Parser<'a> {
             done_by_name: BTreeMap::new(),
             depth: 0,
             depth_reached: 0,
+            uses_leases: false,
         })
     }
 
@@ -191,6 +194,15 @@ impl<'a> Parser<'a> {
             false => self.pools.get(&node, node.string("the name of a pool, or a pool")?)?,
         };
         Ok((pool, node))
+    }
+
+    /// Records that a handle needs the misses of clients.
+    pub(crate) fn use_leases(&mut self) {
+        self.uses_leases = true;
+    }
+
+    pub(crate) fn uses_leases(&self) -> bool {
+        self.uses_leases
     }
 
     pub(crate) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {

@@ -1,0 +1,440 @@
+//! The misses of a client whose values it may still store: what lets a router fill under leases for a client that knows
+//! none (`cluster/lease_route.rs`, §3.2.1 of the paper, [ADR 016](../../../docs/adr/016-leases-for-plain-clients.md)).
+//!
+//! A plain `set` does not say which miss it fills. An application may use one connection in several threads, and may get
+//! a key again between its query and its `set`. So a `set` counts for the **oldest** miss of its key: it has a token only
+//! if that token was issued at or before every miss that no `set` has answered yet, and still is the last one.
+//!
+//! ```text
+//!          a miss, token T                a miss, another token: a delete came between
+//!   none ------------------> held by T -----------------------------------> void
+//!     |                          | a set takes T; a delete                    ^
+//!     |                          '--------------------------------------------|
+//!     '-- a hot miss, an error: the client reads the database without a token-'
+//! ```
+//!
+//! A key is forgotten when it has had as many sets as misses, or when its oldest miss is too old: its client has stored
+//! nothing, and will not. While a key is void no tokens are taken for it, since none could be used.
+//!
+//! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
+//! refused. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
+//! *blind* for as long as a miss is remembered, and then every key that is not remembered counts as void.
+//!
+//! Keys are not stored: two with one 64-bit hash share their misses, and at worst a set is refused.
+
+use lookaside_protocol::LeaseToken;
+use lookaside_sync::{Mutex, SharedCounter};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+/// The most keys whose misses one client's state remembers. The largest common page has 1,740 (§3.1).
+pub const MISSES_MAX: usize = 2_048;
+/// The most keys whose misses all clients' states remember together: about 64 MB.
+pub const TOTAL_MISSES_MAX: usize = 1 << 20;
+
+/// What routers count of leases that they take for clients, over all threads.
+#[derive(Debug, Default)]
+pub struct LeaseCounters {
+    /// Tokens that were remembered.
+    pub tokens: SharedCounter,
+    /// Misses that a client was told while another client held the token.
+    pub hot_misses: SharedCounter,
+    /// Hot misses that found a value while they were held back.
+    pub hot_hits: SharedCounter,
+    /// Hot misses that were answered by a stale value.
+    pub stale_hits: SharedCounter,
+    /// Stores under a token that were stored.
+    pub stored: SharedCounter,
+    /// Stores for a miss that were refused: a delete or another store came between.
+    pub refused: SharedCounter,
+    /// Stores without a miss that were passed on.
+    pub unleased_passed: SharedCounter,
+    /// Stores without a miss that were refused.
+    pub unleased_refused: SharedCounter,
+    /// Stores without a miss that were passed on as `add`.
+    pub unleased_added: SharedCounter,
+    /// Misses that were forgotten because they were too old.
+    pub misses_expired: SharedCounter,
+    /// Misses that there was no space for.
+    pub misses_dropped: SharedCounter,
+}
+
+/// The clients of one process whose misses are remembered.
+#[derive(Debug, Default)]
+pub struct LeaseClients {
+    /// The counters.
+    pub counters: LeaseCounters,
+    /// The keys whose misses are remembered.
+    remembered: AtomicUsize,
+    clients: Mutex<Clients>,
+    /// When all clients were last searched for misses that are too old.
+    swept_s: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    next_id: u64,
+    by_id: BTreeMap<u64, Weak<ClientMisses>>,
+}
+
+impl LeaseClients {
+    /// The keys whose misses are remembered.
+    pub fn remembered(&self) -> usize {
+        self.remembered.load(Relaxed)
+    }
+
+    /// The state of a client that has missed nothing.
+    pub fn add(self: &Arc<Self>) -> Arc<ClientMisses> {
+        self.add_client(Blind::No)
+    }
+
+    /// The state of a client that may have missed keys that are not known, such as one that another process has served.
+    pub fn add_with_unknown(self: &Arc<Self>) -> Arc<ClientMisses> {
+        self.add_client(Blind::FromFirstUse)
+    }
+
+    fn add_client(self: &Arc<Self>, blind: Blind) -> Arc<ClientMisses> {
+        let mut clients = self.clients.lock();
+        clients.next_id += 1;
+        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind });
+        let misses = Arc::new(ClientMisses { id: clients.next_id, keys, all: self.clone() });
+        clients.by_id.insert(misses.id, Arc::downgrade(&misses));
+        misses
+    }
+
+    /// Removes the misses that are too old of all clients that are not being served, at most once a second.
+    fn sweep(&self, age: Age) {
+        if self.swept_s.swap(age.now_s, Relaxed) == age.now_s {
+            return;
+        }
+        // A client that ends meanwhile locks `clients`.
+        let clients: Vec<Arc<ClientMisses>> = self.clients.lock().by_id.values().filter_map(Weak::upgrade).collect();
+        for client in &clients {
+            if let Some(mut keys) = client.keys.try_lock() {
+                self.remove_expired(&mut keys, age);
+            }
+        }
+    }
+
+    fn remove_expired(&self, keys: &mut Keys, age: Age) {
+        let before = keys.by_hash.len();
+        keys.by_hash.retain(|_, misses| !age.is_over(misses.since_s));
+        let expired = before - keys.by_hash.len();
+        self.counters.misses_expired.add(expired as u64);
+        self.remembered.fetch_sub(expired, Relaxed);
+    }
+
+    /// Counts one more key, unless there are too many.
+    fn try_remember(&self) -> bool {
+        let has_space = self.remembered.fetch_add(1, Relaxed) < TOTAL_MISSES_MAX;
+        if !has_space {
+            self.remembered.fetch_sub(1, Relaxed);
+        }
+        has_space
+    }
+}
+
+/// The time, and for how long a miss is remembered, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Age {
+    pub(crate) now_s: u64,
+    pub(crate) miss_age_s: u64,
+}
+
+impl Age {
+    fn is_over(self, since_s: u64) -> bool {
+        // A second has begun when the miss was remembered.
+        self.now_s.saturating_sub(since_s) > self.miss_age_s
+    }
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyState {
+    /// No set can be a fill.
+    None,
+    /// The next set is stored under this token.
+    Held(LeaseToken),
+    /// The next set is refused.
+    Void,
+}
+
+/// The misses of one client.
+pub struct ClientMisses {
+    id: u64,
+    keys: Mutex<Keys>,
+    all: Arc<LeaseClients>,
+}
+
+#[derive(Debug)]
+struct Keys {
+    by_hash: BTreeMap<u64, Misses>,
+    blind: Blind,
+}
+
+/// Whether there may be misses that are not remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blind {
+    No,
+    /// From its first use on.
+    FromFirstUse,
+    Since(u64),
+}
+
+/// The unanswered misses of one key.
+#[derive(Clone, Copy, Debug)]
+struct Misses {
+    /// `None` if the next set is refused.
+    token: Option<LeaseToken>,
+    count: u32,
+    /// When the oldest was recorded.
+    since_s: u64,
+}
+
+impl ClientMisses {
+    /// Whether it may have misses that no set has answered.
+    pub fn has_any(&self) -> bool {
+        let keys = self.keys.lock();
+        !keys.by_hash.is_empty() || keys.blind != Blind::No
+    }
+
+    pub(crate) fn counters(&self) -> &LeaseCounters {
+        &self.all.counters
+    }
+
+    /// What is known of a key.
+    pub(crate) fn state(&self, hash: u64, age: Age) -> KeyState {
+        let mut keys = self.keys.lock();
+        if let Some(misses) = self.find(&mut keys, hash, age) {
+            return misses.token.map_or(KeyState::Void, KeyState::Held);
+        }
+        keys.state_of_others(age)
+    }
+
+    /// Records that the client has missed a key, with the token that was issued for it, if one was. Returns a token that
+    /// cannot be used, so that it can be returned to its server.
+    pub(crate) fn record(&self, hash: u64, token: Option<LeaseToken>, age: Age) -> Option<LeaseToken> {
+        let mut keys = self.keys.lock();
+        if let Some(misses) = self.find(&mut keys, hash, age) {
+            misses.count = misses.count.saturating_add(1);
+            return match token {
+                // The earlier token holds for this miss, too.
+                None => None,
+                token if token == misses.token => None,
+                token => {
+                    misses.token = None;
+                    token
+                }
+            };
+        }
+        if keys.is_blind(age) {
+            return token;
+        }
+        if !self.make_space(&mut keys, age) {
+            self.counters().misses_dropped.add(1);
+            keys.blind = Blind::Since(age.now_s);
+            return token;
+        }
+        self.counters().tokens.add(token.is_some().into());
+        keys.by_hash.insert(hash, Misses { token, count: 1, since_s: age.now_s });
+        None
+    }
+
+    /// Returns what is known of a key that the client stores, and counts the set for the key's oldest miss.
+    pub(crate) fn answer(&self, hash: u64, age: Age) -> KeyState {
+        let mut keys = self.keys.lock();
+        let Some(misses) = self.find(&mut keys, hash, age) else {
+            return keys.state_of_others(age);
+        };
+        let state = misses.token.take().map_or(KeyState::Void, KeyState::Held);
+        misses.count -= 1;
+        if misses.count == 0 {
+            self.forget(&mut keys, hash);
+        }
+        state
+    }
+
+    /// Records that the client deletes a key. A set for a miss before that may still come, so the miss is not forgotten.
+    pub(crate) fn void(&self, hash: u64) {
+        if let Some(misses) = self.keys.lock().by_hash.get_mut(&hash) {
+            misses.token = None;
+        }
+    }
+
+    /// The misses of a key, unless the oldest is too old.
+    fn find<'a>(&self, keys: &'a mut Keys, hash: u64, age: Age) -> Option<&'a mut Misses> {
+        if keys.by_hash.get(&hash).is_some_and(|misses| age.is_over(misses.since_s)) {
+            self.counters().misses_expired.add(1);
+            self.forget(keys, hash);
+        }
+        keys.by_hash.get_mut(&hash)
+    }
+
+    fn forget(&self, keys: &mut Keys, hash: u64) {
+        keys.by_hash.remove(&hash);
+        self.all.remembered.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether there is space for one more key. Counts it.
+    fn make_space(&self, keys: &mut Keys, age: Age) -> bool {
+        if keys.by_hash.len() >= MISSES_MAX {
+            self.all.remove_expired(keys, age);
+        }
+        if keys.by_hash.len() >= MISSES_MAX {
+            return false;
+        }
+        if self.all.try_remember() {
+            return true;
+        }
+        self.all.sweep(age);
+        self.all.try_remember()
+    }
+}
+
+impl Keys {
+    /// The state of the keys that are not remembered.
+    fn state_of_others(&mut self, age: Age) -> KeyState {
+        if self.is_blind(age) { KeyState::Void } else { KeyState::None }
+    }
+
+    fn is_blind(&mut self, age: Age) -> bool {
+        self.blind = match self.blind {
+            Blind::FromFirstUse => Blind::Since(age.now_s),
+            Blind::Since(since_s) if age.is_over(since_s) => Blind::No,
+            blind => blind,
+        };
+        self.blind != Blind::No
+    }
+}
+
+impl Drop for ClientMisses {
+    fn drop(&mut self) {
+        self.all.remembered.fetch_sub(self.keys.get_mut().by_hash.len(), Relaxed);
+        self.all.clients.lock().by_id.remove(&self.id);
+    }
+}
+
+impl fmt::Debug for ClientMisses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientMisses").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{KeyState::*, *};
+
+    const OLD: LeaseToken = LeaseToken(7);
+    const NEW: LeaseToken = LeaseToken(8);
+
+    fn client() -> Arc<ClientMisses> {
+        Arc::new(LeaseClients::default()).add()
+    }
+
+    fn at(now_s: u64) -> Age {
+        Age { now_s, miss_age_s: 10 }
+    }
+
+    #[test]
+    fn a_set_takes_the_token_of_its_miss_once() {
+        let misses = client();
+        assert_eq!(misses.answer(1, at(0)), None);
+        assert_eq!(misses.record(1, Some(OLD), at(0)), Option::None);
+        assert_eq!((misses.state(1, at(5)), misses.state(2, at(5))), (Held(OLD), None));
+        assert_eq!((misses.answer(1, at(5)), misses.answer(1, at(5))), (Held(OLD), None));
+        assert_eq!(misses.all.remembered(), 0);
+    }
+
+    /// Thread one misses, a delete comes, thread two misses over the same connection: its token must not be used by
+    /// the set of thread one.
+    #[test]
+    fn a_set_counts_for_the_oldest_miss() {
+        let misses = client();
+        misses.record(1, Some(OLD), at(0));
+        assert_eq!(misses.record(1, Some(NEW), at(1)), Some(NEW), "no set can use it");
+        assert_eq!([misses.answer(1, at(2)), misses.answer(1, at(2))], [Void, Void]);
+        misses.record(1, Some(NEW), at(2));
+        assert_eq!(misses.answer(1, at(2)), Held(NEW), "both have been answered");
+    }
+
+    /// The token of the oldest miss holds for later ones, too: nothing came between.
+    #[test]
+    fn later_misses_without_a_token_share_the_first() {
+        let misses = client();
+        misses.record(1, Some(OLD), at(0));
+        misses.record(1, Option::None, at(1));
+        assert_eq!([misses.answer(1, at(1)), misses.answer(1, at(1)), misses.answer(1, at(1))], [Held(OLD), Void, None]);
+    }
+
+    #[test]
+    fn a_miss_without_a_token_and_a_deleted_key_are_void() {
+        let misses = client();
+        misses.record(1, Option::None, at(0));
+        misses.record(2, Some(OLD), at(0));
+        misses.void(2);
+        misses.void(3);
+        assert_eq!([1, 2, 3].map(|hash| misses.answer(hash, at(0))), [Void, Void, None]);
+    }
+
+    #[test]
+    fn misses_are_forgotten_with_their_oldest() {
+        let misses = client();
+        misses.record(1, Some(OLD), at(0));
+        misses.record(1, Some(NEW), at(9));
+        assert_eq!(misses.state(1, at(10)), Void);
+        assert_eq!(misses.record(1, Some(NEW), at(11)), Option::None);
+        assert_eq!(misses.state(1, at(11)), Held(NEW));
+        assert_eq!(misses.counters().misses_expired.value(), 1);
+    }
+
+    #[test]
+    fn a_full_state_is_blind_until_what_it_dropped_is_too_old() {
+        let all = Arc::new(LeaseClients::default());
+        let misses = all.add();
+        let last = MISSES_MAX as u64;
+        for hash in 0..last {
+            assert_eq!(misses.record(hash, Some(OLD), at(0)), Option::None);
+        }
+        assert_eq!(misses.record(last, Some(OLD), at(1)), Some(OLD), "there is no space");
+        assert_eq!([0, last, last + 1].map(|hash| misses.state(hash, at(1))), [Held(OLD), Void, Void]);
+        assert_eq!(misses.answer(last, at(11)), Void);
+        assert_eq!(misses.answer(last, at(12)), None);
+        misses.record(last, Some(NEW), at(12));
+        assert_eq!((all.remembered(), misses.state(last, at(12))), (1, Held(NEW)));
+        assert_eq!((all.counters.misses_dropped.value(), all.counters.misses_expired.value()), (1, last));
+        drop(misses);
+        assert_eq!(all.remembered(), 0);
+    }
+
+    /// Clients that have stopped must not keep the others from filling.
+    #[test]
+    fn misses_of_idle_clients_make_space_when_they_are_too_old() {
+        let all = Arc::new(LeaseClients::default());
+        let idle: Vec<_> = (0..TOTAL_MISSES_MAX / MISSES_MAX).map(|_| all.add()).collect();
+        for client in &idle {
+            (0..MISSES_MAX as u64).for_each(|hash| assert_eq!(client.record(hash, Some(OLD), at(0)), Option::None));
+        }
+        let busy = all.add();
+        assert_eq!(busy.record(1, Some(NEW), at(5)), Some(NEW), "there is no space");
+        assert_eq!(busy.record(1, Some(NEW), at(16)), Option::None);
+        assert_eq!((busy.state(1, at(16)), all.remembered()), (Held(NEW), 1));
+        drop(idle);
+        assert_eq!(all.clients.lock().by_id.len(), 1);
+    }
+
+    #[test]
+    fn a_client_of_another_process_is_blind_at_first() {
+        let misses = Arc::new(LeaseClients::default()).add_with_unknown();
+        assert!(misses.has_any());
+        assert_eq!(misses.state(1, at(100)), Void);
+        assert_eq!(misses.record(1, Some(OLD), at(110)), Some(OLD));
+        assert_eq!(misses.state(1, at(111)), None);
+        assert!(!misses.has_any());
+    }
+}
