@@ -369,7 +369,10 @@ mod tests {
         let misses = client();
         misses.record(1, Some(OLD), at(0));
         misses.record(1, Option::None, at(1));
-        assert_eq!([misses.answer(1, at(1)), misses.answer(1, at(1)), misses.answer(1, at(1))], [Held(OLD), Void, None]);
+        assert_eq!(
+            [misses.answer(1, at(1)), misses.answer(1, at(1)), misses.answer(1, at(1))],
+            [Held(OLD), Void, None]
+        );
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub use cluster::{
     l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
-    lease_route::{HotMisses, LeaseRoute, LeaseSettings, UnleasedSet},
+    lease_route::LeaseRoute,
     logging_route::LoggingRoute,
     migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
     miss_failover_route::MissFailoverRoute,
@@ -75,8 +75,9 @@ pub use cluster::{
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle, Pool,
-    Protocol, RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
+    ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle,
+    HotMisses, LeaseSettings, Pool, Protocol, RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
+    UnleasedSet,
 };
 pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, Spawner};
 pub(crate) use hash::NamesNeeded;

@@ -74,7 +74,11 @@ impl Store {
                 }
             }
             Operation::Arithmetic { .. } | Operation::Touch { .. } => {
-                if value.is_some() { Reply::Touched } else { Reply::NotFound }
+                if value.is_some() {
+                    Reply::Touched
+                } else {
+                    Reply::NotFound
+                }
             }
             Operation::Meta(meta) => Reply::Meta(match (meta.verb, self.values.get(key)) {
                 (MetaVerb::Get, Some(value)) => {

@@ -164,6 +164,10 @@ pub struct Tally {
     pub lost_coverages: u64,
     /// Values that routers have copied from the former owners of keys to new ones.
     pub former_owner_fills: u64,
+    /// Sets of clients that know no leases, stored.
+    pub plain_sets_stored: u64,
+    /// Sets of clients that know no leases, refused.
+    pub plain_sets_refused: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -224,6 +228,8 @@ impl Tally {
             config_changes: self.config_changes + other.config_changes,
             lost_coverages: self.lost_coverages + other.lost_coverages,
             former_owner_fills: self.former_owner_fills + other.former_owner_fills,
+            plain_sets_stored: self.plain_sets_stored + other.plain_sets_stored,
+            plain_sets_refused: self.plain_sets_refused + other.plain_sets_refused,
             outdated: self.outdated.max(other.outdated),
         }
     }

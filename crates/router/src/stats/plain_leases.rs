@@ -22,10 +22,14 @@ pub(crate) fn counts(clients: &LeaseClients) -> [(&'static str, &'static str, u6
             "Misses of such clients that were answered by a stale value.",
             counters.stale_hits.value(),
         ),
-        ("plain_lease_sets_stored", "Sets of such clients stored under the token of their miss.", counters.stored.value()),
+        (
+            "plain_lease_sets_stored",
+            "Sets of such clients stored under the token of their miss.",
+            counters.stored.value(),
+        ),
         (
             "plain_lease_sets_refused",
-            "Sets of such clients refused because a delete or another set came after their miss.",
+            "Sets of such clients refused because a delete or another set came after their miss, or it had no token.",
             counters.refused.value(),
         ),
         (

@@ -35,7 +35,10 @@ mod fill;
 use crate::{
     Batch, BoxFuture, ClientMisses, Context, Outcome, Outcomes, Route,
     client_misses::{Age, KeyState},
-    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    configuration::{
+        ConfigurationError, Handle, HotMisses, Keys, LeaseSettings, Node, Object, Parser, RouteConfig, RouteType,
+        SET_WITHOUT_MISS, TreeBuilder, UnleasedSet,
+    },
     environment::Clock,
     hash::murmur64a,
     key::{is_encoded, prefix_bytes, stored_key},
@@ -52,57 +55,6 @@ use lookaside_protocol::{
 };
 use std::{sync::Arc, time::Duration};
 
-/// What a store does whose client has not missed the key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UnleasedSet {
-    /// It is stored: an old value can be stored after its delete.
-    Pass,
-    /// It is not.
-    #[default]
-    Refuse,
-    /// It is stored if there is no value, and if the key has not been deleted for this long, in milliseconds.
-    OnlyIfAbsent {
-        /// The hold-off of deletes.
-        hold_off_ms: u32,
-    },
-}
-
-/// What a miss is told whose token another client holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HotMisses {
-    /// How long it is held back, and asked again meanwhile.
-    pub wait: Duration,
-    /// Whether the stale value is returned, if the server has one, instead of waiting.
-    pub return_stale: bool,
-}
-
-/// The settings of a [`LeaseRoute`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseSettings {
-    /// Stores whose client has not missed the key. Default [`UnleasedSet::Refuse`].
-    pub unleased_set: UnleasedSet,
-    /// Misses whose token another client holds. Default 100 ms, and no stale values.
-    pub hot_misses: HotMisses,
-    /// How long a miss is remembered, in seconds. Default 10, the time between two tokens of a key.
-    pub miss_age_s: u32,
-}
-
-impl Default for LeaseSettings {
-    fn default() -> Self {
-        LeaseSettings {
-            unleased_set: UnleasedSet::default(),
-            hot_misses: HotMisses { wait: Duration::from_millis(HOT_MISS_WAIT_MS), return_stale: false },
-            miss_age_s: MISS_AGE_S,
-        }
-    }
-}
-
-/// The default of `hot_miss_wait_ms`: many fills, and less than clients wait for a reply.
-const HOT_MISS_WAIT_MS: u64 = 100;
-/// The default of `miss_age_s`.
-const MISS_AGE_S: u32 = 10;
-/// The default of `hold_off_ms`: longer than most clients read the database.
-const HOLD_OFF_MS: i64 = 2_000;
 /// The first wait of a hot miss; each further one is twice as long, up to [`WAIT_MS_MAX`].
 const WAIT_MS_MIN: u64 = 4;
 /// The longest time between two requests for a hot miss.
@@ -356,14 +308,7 @@ impl Progress<'_> {
     }
 
     /// Judges the outcome of a read's `lease-get`. In `outcomes` the read has a miss.
-    fn judge_lease(
-        &mut self,
-        read: Read,
-        outcome: Outcome,
-        settings: &LeaseSettings,
-        may_wait: bool,
-        was_hot: bool,
-    ) {
+    fn judge_lease(&mut self, read: Read, outcome: Outcome, settings: &LeaseSettings, may_wait: bool, was_hot: bool) {
         let counters = self.misses.counters();
         let is_get = role(&read.request) == Role::Get;
         match outcome {
@@ -501,16 +446,8 @@ impl LeaseRoute {
     }
 }
 
-const KEYS: &[&str] = &[
-    "type",
-    "name",
-    "target",
-    "set_without_miss",
-    "hold_off_ms",
-    "hot_miss_wait_ms",
-    "return_stale",
-    "miss_age_s",
-];
+const KEYS: &[&str] =
+    &["type", "name", "target", "set_without_miss", "hold_off_ms", "hot_miss_wait_ms", "return_stale", "miss_age_s"];
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(KEYS))?;
@@ -519,9 +456,8 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let wait_ms = object.integer_or("hot_miss_wait_ms", "milliseconds", HOT_MISS_WAIT_MS_MAX, wait_ms)?;
     let hot_misses =
         HotMisses { wait: Duration::from_millis(wait_ms as u64), return_stale: object.flag("return_stale")? };
-    let miss_age_s = object
-        .get("miss_age_s")
-        .map_or(Ok(age_s), |node| node.integer("seconds", 1, MISS_AGE_S_MAX))? as u32;
+    let miss_age_s =
+        object.get("miss_age_s").map_or(Ok(age_s), |node| node.integer("seconds", 1, MISS_AGE_S_MAX))? as u32;
     let unleased_set = match object.get("set_without_miss") {
         Some(node) => node.string(SET_WITHOUT_MISS)?.parse().map_err(|why: String| node.error(why))?,
         None => defaults.unleased_set,
@@ -534,21 +470,6 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let target = parser.parse_required(object, "target")?;
     parser.use_leases();
     Ok(LeaseRoute::handle(target, LeaseSettings { unleased_set, hot_misses, miss_age_s }))
-}
-
-const SET_WITHOUT_MISS: &str = "\"pass\", \"refuse\" or \"only-if-absent\"";
-
-impl std::str::FromStr for UnleasedSet {
-    type Err = String;
-
-    fn from_str(word: &str) -> Result<UnleasedSet, String> {
-        match word {
-            "pass" => Ok(UnleasedSet::Pass),
-            "refuse" => Ok(UnleasedSet::Refuse),
-            "only-if-absent" => Ok(UnleasedSet::OnlyIfAbsent { hold_off_ms: HOLD_OFF_MS as u32 }),
-            other => Err(format!("expected {SET_WITHOUT_MISS}, found {other:?}")),
-        }
-    }
 }
 
 fn parse_hold_off(node: &Node<'_>) -> Result<UnleasedSet, ConfigurationError> {

@@ -1,6 +1,7 @@
 //! Defaults of settings that a configuration may leave out.
 
-use crate::{LeaseSettings, RoutingPrefix};
+use super::leases::LeaseSettings;
+use crate::RoutingPrefix;
 
 /// Defaults of settings that a configuration may leave out.
 #[derive(Clone, Debug, PartialEq, Eq)]

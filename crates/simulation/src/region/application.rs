@@ -1,6 +1,7 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
 use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
+use super::plain_application::PlainConnections;
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
     checker::ReadInProgress,
@@ -9,7 +10,7 @@ use crate::{
 };
 use bytes::Bytes;
 use lookaside_client::{Client, DestinationOptions, Lookup, Origin, ReadOptions, TcpDestination};
-use lookaside_routing::DestinationRoute;
+use lookaside_routing::{DestinationRoute, Route};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
@@ -20,7 +21,7 @@ const WRITERS: usize = 2;
 /// One write in this many deletes the key in its own cluster at once (§4.1); the others leave that to the invalidator.
 const OWN_DELETE_ONE_IN: u8 = 2;
 
-fn key(rng: &mut fastrand::Rng) -> String {
+pub(super) fn key(rng: &mut fastrand::Rng) -> String {
     format!("row:{}", rng.usize(0..KEYS))
 }
 
@@ -32,22 +33,31 @@ impl SimulatedRegion {
             let process = Process::default();
             let network = self.network.host(&application_host(cluster));
             self.programs.start(&application_host(cluster), process.clone(), async move {
-                let connect = |router: RouterName| {
-                    let seed = rng.u64(..);
-                    let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
-                    let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
-                    Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
+                let connect = |rng: &mut fastrand::Rng| -> Vec<Arc<dyn Route>> {
+                    let connect = |router: RouterName| -> Arc<dyn Route> {
+                        let seed = rng.u64(..);
+                        let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
+                        let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
+                        Arc::new(DestinationRoute::new(Arc::new(destination), true))
+                    };
+                    region.plan.routers(cluster).map(connect).collect()
                 };
-                let clients: Vec<Client> = region.plan.routers(cluster).map(connect).collect();
+                let shared = connect(&mut rng);
+                let start = |rng: &mut fastrand::Rng| {
+                    let routes = match region.plan.plain_connections {
+                        Some(PlainConnections::Own) => connect(rng),
+                        Some(PlainConnections::Shared) | None => shared.clone(),
+                    };
+                    let clients = routes.iter().map(|route| Client::new(route.clone())).collect();
+                    Application { region: region.clone(), clients, routes, cluster, rng: rng.fork() }
+                };
                 let mut tasks = JoinSet::new();
                 for _ in 0..READERS {
-                    let application =
-                        Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
+                    let application = start(&mut rng);
                     tasks.spawn_local(process.task(application.read_loop()));
                 }
                 for _ in 0..WRITERS {
-                    let application =
-                        Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
+                    let application = start(&mut rng);
                     tasks.spawn_local(process.task(application.write_loop()));
                 }
                 while tasks.join_next().await.is_some() {}
@@ -56,18 +66,21 @@ impl SimulatedRegion {
     }
 }
 
-struct Application {
-    region: SimulatedRegion,
+pub(super) struct Application {
+    pub(super) region: SimulatedRegion,
     /// One for each router of the cluster.
     clients: Vec<Client>,
+    /// What the clients send their requests to.
+    pub(super) routes: Vec<Arc<dyn Route>>,
     cluster: usize,
-    rng: fastrand::Rng,
+    pub(super) rng: fastrand::Rng,
 }
 
 impl Application {
     async fn read_loop(mut self) {
         loop {
             match self.rng.u8(0..4) {
+                _ if self.region.plan.plain_connections.is_some() => self.read_plain().await,
                 0 => self.read_page().await,
                 _ if self.region.disabled == DisabledGuarantee::Leases => self.read_without_lease().await,
                 _ => self.read_one().await,
@@ -114,7 +127,7 @@ impl Application {
         }
     }
 
-    fn begin_read(&self, key: &str) -> ReadInProgress {
+    pub(super) fn begin_read(&self, key: &str) -> ReadInProgress {
         let owner = self.region.plan.owner(self.cluster, key);
         self.region.checker.begin_read(&cluster_name(self.cluster), key, owner)
     }
@@ -131,7 +144,7 @@ impl Application {
     }
 
     /// A query: at some moment during its run it reads the visible version.
-    async fn load(&self, key: &str) -> Result<Bytes, Infallible> {
+    pub(super) async fn load(&self, key: &str) -> Result<Bytes, Infallible> {
         tokio::time::sleep(self.region.database.query_time()).await;
         let version = self.region.database.read(key);
         tokio::time::sleep(self.region.database.query_time()).await;

@@ -24,6 +24,8 @@ pub(super) struct ClusterConfiguration {
     pub(super) server_timeout_ms: u64,
     pub(super) spare_after_ms: u64,
     pub(super) gutter_exptime_s: u32,
+    /// Whether the clients of applications know no leases.
+    pub(super) has_plain_clients: bool,
 }
 
 impl ClusterConfiguration {
@@ -37,10 +39,12 @@ impl ClusterConfiguration {
             server_timeout_ms: SERVER_TIMEOUT_MS,
             spare_after_ms: SPARE_AFTER_MS,
             gutter_exptime_s: GUTTER_EXPTIME_S,
+            has_plain_clients: plan.plain_connections.is_some(),
         }
     }
 
-    /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`].
+    /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`], and clients get
+    /// leases unless it is [`DisabledGuarantee::PlainLeases`].
     pub(super) fn text(&self, disabled: DisabledGuarantee) -> String {
         let list = |hosts: &[String]| {
             let addresses: Vec<String> = hosts.iter().map(|host| format!("{:?}", address(host).0)).collect();
@@ -54,6 +58,11 @@ impl ClusterConfiguration {
         let (weights, hash) =
             (weighted.as_deref().unwrap_or_default(), if weighted.is_some() { "WeightedCh3" } else { "Ch3" });
         let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
+        let (lease_start, lease_end) = match self.has_plain_clients && disabled != DisabledGuarantee::PlainLeases {
+            // The applications of a run with leases wait for as long.
+            true => (r#"{ "type": "LeaseRoute", "hot_miss_wait_ms": 50, "target": "#, "}"),
+            false => ("", ""),
+        };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{
@@ -67,7 +76,7 @@ impl ClusterConfiguration {
                     }},
                     "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
-                "route": {{
+                "route": {lease_start} {{
                     "type": "OperationSelectorRoute",
                     "operation_policies": {{
                         "delete": {{
@@ -84,7 +93,7 @@ impl ClusterConfiguration {
                         "failover": ["PoolRoute|gutter"],
                         "failover_exptime": {gutter_exptime_s}
                     }}
-                }}
+                }} {lease_end}
             }}"#,
             servers = list(&self.servers),
             spares = list(&self.spares),

@@ -2,6 +2,7 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName, gutters, servers, spares};
+use super::plain_application::PlainConnections;
 use lookaside_routing::KeyHash;
 use std::time::Duration;
 
@@ -9,6 +10,8 @@ use std::time::Duration;
 const SINGLE_FAULTS_ONE_IN: u8 = 4;
 /// One run in this many whose routers know of each other has resizes.
 const RESIZES_ONE_IN: u8 = 2;
+/// One run in this many has clients that know no leases.
+const PLAIN_CLIENTS_ONE_IN: u64 = 4;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -54,6 +57,8 @@ pub(super) struct RunPlan {
     pub(super) has_lost_coverages: bool,
     /// Servers of a pool at first.
     servers: usize,
+    /// `None` if the clients of applications know leases.
+    pub(super) plain_connections: Option<PlainConnections>,
 }
 
 impl RunPlan {
@@ -81,7 +86,25 @@ impl RunPlan {
         let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
-        RunPlan { routers, spool_mode, has_single_faults, favours_backlogs, has_resizes, has_lost_coverages, servers }
+        RunPlan {
+            routers,
+            spool_mode,
+            has_single_faults,
+            favours_backlogs,
+            has_resizes,
+            has_lost_coverages,
+            servers,
+            plain_connections: None,
+        }
+    }
+
+    /// The plan with clients that know no leases, in some runs. `disabled` matters in it.
+    pub(super) fn with_plain_clients(self, seed: u64, disabled: DisabledGuarantee) -> RunPlan {
+        use DisabledGuarantee::{Nothing, PlainLeases};
+        let has_plain = disabled == PlainLeases || disabled == Nothing && seed % PLAIN_CLIENTS_ONE_IN == 0;
+        let is_shared = seed / PLAIN_CLIENTS_ONE_IN % 2 == 0;
+        let connections = if is_shared { PlainConnections::Shared } else { PlainConnections::Own };
+        RunPlan { plain_connections: has_plain.then_some(connections), ..self }
     }
 
     pub(super) fn load_duration(self) -> Duration {

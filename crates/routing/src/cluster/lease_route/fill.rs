@@ -43,7 +43,9 @@ impl Fill {
     pub(super) fn client_reply(&self, outcome: Outcome) -> Outcome {
         match (outcome, &self.meta) {
             (Ok(Reply::Stored), Some(meta)) => Ok(Reply::Meta(stored_reply(&self.key, meta))),
-            (Ok(Reply::NotStored | Reply::StaleStored), Some(meta)) => Ok(Reply::Meta(empty_cache_reply(&self.key, meta))),
+            (Ok(Reply::NotStored | Reply::StaleStored), Some(meta)) => {
+                Ok(Reply::Meta(empty_cache_reply(&self.key, meta)))
+            }
             (Ok(Reply::StaleStored), None) => Ok(Reply::NotStored),
             (outcome, _) => outcome,
         }
