@@ -16,6 +16,9 @@
 //! A key is forgotten when it has had as many sets as misses, or when its oldest miss is too old: its client has stored
 //! nothing, and will not. While a key is void no tokens are taken for it, since none could be used.
 //!
+//! Connections of a pool exchange sets. With [`LeaseScope::Address`] all connections of an address share one state, so
+//! that the rule holds over all of them.
+//!
 //! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
 //! refused. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
 //! *blind* for as long as a miss is remembered, and then every key that is not remembered counts as void.
@@ -27,16 +30,29 @@ use lookaside_sync::{Mutex, SharedCounter};
 use std::{
     collections::BTreeMap,
     fmt,
+    net::IpAddr,
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
-/// The most keys whose misses one client's state remembers. The largest common page has 1,740 (§3.1).
+/// The most keys whose misses are remembered for one connection. The largest common page has 1,740 (§3.1).
 pub const MISSES_MAX: usize = 2_048;
+/// The most keys whose misses are remembered for one address.
+pub const ADDRESS_MISSES_MAX: usize = 65_536;
 /// The most keys whose misses all clients' states remember together: about 64 MB.
 pub const TOTAL_MISSES_MAX: usize = 1 << 20;
+
+/// The connections that one state is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaseScope {
+    /// One: a client stores over the connection over which it has missed.
+    #[default]
+    Connection,
+    /// All from one address: clients have pools of connections.
+    Address,
+}
 
 /// What routers count of leases that they take for clients, over all threads.
 #[derive(Debug, Default)]
@@ -81,6 +97,8 @@ pub struct LeaseClients {
 struct Clients {
     next_id: u64,
     by_id: BTreeMap<u64, Weak<ClientMisses>>,
+    /// Those with [`LeaseScope::Address`]; the address is `None` for Unix sockets.
+    by_address: BTreeMap<Option<IpAddr>, Weak<ClientMisses>>,
 }
 
 impl LeaseClients {
@@ -89,22 +107,29 @@ impl LeaseClients {
         self.remembered.load(Relaxed)
     }
 
-    /// The state of a client that has missed nothing.
-    pub fn add(self: &Arc<Self>) -> Arc<ClientMisses> {
-        self.add_client(Blind::No)
-    }
-
-    /// The state of a client that may have missed keys that are not known, such as one that another process has served.
-    pub fn add_with_unknown(self: &Arc<Self>) -> Arc<ClientMisses> {
-        self.add_client(Blind::FromFirstUse)
-    }
-
-    fn add_client(self: &Arc<Self>, blind: Blind) -> Arc<ClientMisses> {
+    /// The state for a connection from `address` that has missed nothing.
+    pub fn add(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
         let mut clients = self.clients.lock();
+        if scope == LeaseScope::Address
+            && let Some(misses) = clients.by_address.get(&address).and_then(Weak::upgrade)
+        {
+            return misses;
+        }
         clients.next_id += 1;
-        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind });
-        let misses = Arc::new(ClientMisses { id: clients.next_id, keys, all: self.clone() });
+        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind: Blind::No });
+        let misses = Arc::new(ClientMisses { id: clients.next_id, scope, address, keys, all: self.clone() });
         clients.by_id.insert(misses.id, Arc::downgrade(&misses));
+        if scope == LeaseScope::Address {
+            clients.by_address.insert(address, Arc::downgrade(&misses));
+        }
+        misses
+    }
+
+    /// The state for a connection that may have missed keys that are not known, such as one that another process has
+    /// served.
+    pub fn add_with_unknown(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
+        let misses = self.add(scope, address);
+        misses.keys.lock().blind = Blind::FromFirstUse;
         misses
     }
 
@@ -154,6 +179,9 @@ impl Age {
     }
 }
 
+/// Sets that have not come after this time, in seconds, are not waited for.
+const ANSWER_S_MAX: u64 = 1;
+
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyState {
@@ -168,6 +196,8 @@ pub(crate) enum KeyState {
 /// The misses of one client.
 pub struct ClientMisses {
     id: u64,
+    scope: LeaseScope,
+    address: Option<IpAddr>,
     keys: Mutex<Keys>,
     all: Arc<LeaseClients>,
 }
@@ -202,6 +232,17 @@ impl ClientMisses {
     pub fn has_any(&self) -> bool {
         let keys = self.keys.lock();
         !keys.by_hash.is_empty() || keys.blind != Blind::No
+    }
+
+    /// The connections that it is for.
+    pub fn scope(&self) -> LeaseScope {
+        self.scope
+    }
+
+    /// Whether sets that answer a key's misses may arrive over other connections in a moment.
+    pub(crate) fn is_answered_elsewhere(&self, hash: u64, age: Age) -> bool {
+        let is_recent = |misses: &Misses| age.now_s.saturating_sub(misses.since_s) <= ANSWER_S_MAX;
+        self.scope == LeaseScope::Address && self.keys.lock().by_hash.get(&hash).is_some_and(is_recent)
     }
 
     pub(crate) fn counters(&self) -> &LeaseCounters {
@@ -283,10 +324,14 @@ impl ClientMisses {
 
     /// Whether there is space for one more key. Counts it.
     fn make_space(&self, keys: &mut Keys, age: Age) -> bool {
-        if keys.by_hash.len() >= MISSES_MAX {
+        let keys_max = match self.scope {
+            LeaseScope::Connection => MISSES_MAX,
+            LeaseScope::Address => ADDRESS_MISSES_MAX,
+        };
+        if keys.by_hash.len() >= keys_max {
             self.all.remove_expired(keys, age);
         }
-        if keys.by_hash.len() >= MISSES_MAX {
+        if keys.by_hash.len() >= keys_max {
             return false;
         }
         if self.all.try_remember() {
@@ -316,7 +361,14 @@ impl Keys {
 impl Drop for ClientMisses {
     fn drop(&mut self) {
         self.all.remembered.fetch_sub(self.keys.get_mut().by_hash.len(), Relaxed);
-        self.all.clients.lock().by_id.remove(&self.id);
+        let mut clients = self.all.clients.lock();
+        clients.by_id.remove(&self.id);
+        // A new connection of the address may have another state by now.
+        if self.scope == LeaseScope::Address
+            && clients.by_address.get(&self.address).is_some_and(|misses| misses.strong_count() == 0)
+        {
+            clients.by_address.remove(&self.address);
+        }
     }
 }
 
@@ -334,7 +386,7 @@ mod tests {
     const NEW: LeaseToken = LeaseToken(8);
 
     fn client() -> Arc<ClientMisses> {
-        Arc::new(LeaseClients::default()).add()
+        Arc::new(LeaseClients::default()).add(LeaseScope::Connection, Option::None)
     }
 
     fn at(now_s: u64) -> Age {
@@ -386,6 +438,22 @@ mod tests {
     }
 
     #[test]
+    fn connections_of_one_address_share_their_misses() {
+        let all = Arc::new(LeaseClients::default());
+        let add = |last| all.add(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, last])));
+        let (one, other, elsewhere) = (add(1), add(1), add(2));
+        one.record(1, Some(OLD), at(0));
+        assert!(other.is_answered_elsewhere(1, at(1)) && !other.is_answered_elsewhere(1, at(2)));
+        assert_eq!((other.answer(1, at(1)), elsewhere.answer(1, at(1))), (Held(OLD), None));
+        drop((one, other));
+        assert_eq!(all.clients.lock().by_address.len(), 1);
+        assert_eq!(add(1).state(1, at(1)), None);
+        assert!(!all.add(LeaseScope::Connection, Option::None).is_answered_elsewhere(1, at(1)));
+        let blind = all.add_with_unknown(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, 2])));
+        assert_eq!((blind.state(7, at(1)), elsewhere.state(7, at(1))), (Void, Void));
+    }
+
+    #[test]
     fn misses_are_forgotten_with_their_oldest() {
         let misses = client();
         misses.record(1, Some(OLD), at(0));
@@ -399,7 +467,7 @@ mod tests {
     #[test]
     fn a_full_state_is_blind_until_what_it_dropped_is_too_old() {
         let all = Arc::new(LeaseClients::default());
-        let misses = all.add();
+        let misses = all.add(LeaseScope::Connection, Option::None);
         let last = MISSES_MAX as u64;
         for hash in 0..last {
             assert_eq!(misses.record(hash, Some(OLD), at(0)), Option::None);
@@ -419,11 +487,12 @@ mod tests {
     #[test]
     fn misses_of_idle_clients_make_space_when_they_are_too_old() {
         let all = Arc::new(LeaseClients::default());
-        let idle: Vec<_> = (0..TOTAL_MISSES_MAX / MISSES_MAX).map(|_| all.add()).collect();
+        let idle: Vec<_> =
+            (0..TOTAL_MISSES_MAX / MISSES_MAX).map(|_| all.add(LeaseScope::Connection, Option::None)).collect();
         for client in &idle {
             (0..MISSES_MAX as u64).for_each(|hash| assert_eq!(client.record(hash, Some(OLD), at(0)), Option::None));
         }
-        let busy = all.add();
+        let busy = all.add(LeaseScope::Connection, Option::None);
         assert_eq!(busy.record(1, Some(NEW), at(5)), Some(NEW), "there is no space");
         assert_eq!(busy.record(1, Some(NEW), at(16)), Option::None);
         assert_eq!((busy.state(1, at(16)), all.remembered()), (Held(NEW), 1));
@@ -433,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_client_of_another_process_is_blind_at_first() {
-        let misses = Arc::new(LeaseClients::default()).add_with_unknown();
+        let misses = Arc::new(LeaseClients::default()).add_with_unknown(LeaseScope::Connection, Option::None);
         assert!(misses.has_any());
         assert_eq!(misses.state(1, at(100)), Void);
         assert_eq!(misses.record(1, Some(OLD), at(110)), Some(OLD));

@@ -26,7 +26,9 @@ mod split;
 mod tree;
 mod verb;
 
-pub use client_misses::{ClientMisses, LeaseClients, LeaseCounters, MISSES_MAX, TOTAL_MISSES_MAX};
+pub use client_misses::{
+    ADDRESS_MISSES_MAX, ClientMisses, LeaseClients, LeaseCounters, LeaseScope, MISSES_MAX, TOTAL_MISSES_MAX,
+};
 pub use cluster::{
     all_async_route::AllAsyncRoute,
     all_fastest_route::AllFastestRoute,

@@ -12,7 +12,7 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
-    ClientMisses, Context, HotMisses, LeaseClients, LeaseRoute, LeaseSettings, Outcome, Route, UnleasedSet,
+    ClientMisses, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Outcome, Route, UnleasedSet,
 };
 use std::{
     collections::BTreeMap,
@@ -114,7 +114,11 @@ impl World {
     }
 
     fn client(&self) -> Client<'_> {
-        Client { world: self, misses: self.clients.add() }
+        self.client_of(LeaseScope::Connection)
+    }
+
+    fn client_of(&self, scope: LeaseScope) -> Client<'_> {
+        Client { world: self, misses: self.clients.add(scope, None) }
     }
 
     /// What the invalidator does.
@@ -277,7 +281,7 @@ async fn a_held_miss_returns_the_value_that_arrives() {
         let env = FakeEnvironment::new();
         let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), env.clone());
         let clients = Arc::new(LeaseClients::default());
-        let context = Context { misses: Some(clients.add()), ..Context::default() };
+        let context = Context { misses: Some(clients.add(LeaseScope::Connection, None)), ..Context::default() };
         let outcomes = route.route(vec![request(find)], &context).await;
         assert!(matches!(&outcomes[0], Ok(Reply::Value { value, .. }) if value == "new"), "{find}: {outcomes:?}");
         assert_eq!((clients.counters.hot_hits.value(), clients.remembered()), (1, 0));
@@ -344,7 +348,10 @@ async fn a_void_miss_is_refused_even_if_stores_without_a_miss_pass() {
 async fn a_get_that_failed_is_not_filled() {
     let server = Fake::failing("a", lookaside_routing::Failure::TimedOut);
     let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), FakeEnvironment::new());
-    let context = Context { misses: Some(Arc::new(LeaseClients::default()).add()), ..Context::default() };
+    let context = Context {
+        misses: Some(Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None)),
+        ..Context::default()
+    };
     for find in ["get k", "gets j"] {
         assert!(route.route(vec![request(find)], &context).await[0].is_err());
     }
@@ -402,6 +409,43 @@ async fn without_a_client_reads_pass_and_stores_have_no_miss() {
     assert_eq!(world.server.asked(), ["get k", "gets k", "delete k"]);
 }
 
+fn pooled() -> World {
+    World::new(LeaseSettings { scope: LeaseScope::Address, ..LeaseSettings::default() })
+}
+
+/// A pool: one thread misses over one connection before a delete, the other over another after it, and the first stores
+/// over the connection of the second.
+#[tokio::test]
+async fn connections_that_exchange_sets_store_nothing_old() {
+    let world = pooled();
+    let (one, other) = (world.client_of(LeaseScope::Address), world.client_of(LeaseScope::Address));
+    one.one("get k").await;
+    world.delete("k");
+    assert_eq!(other.one("get k").await, Reply::Miss);
+    assert!(!world.env.slept().is_empty(), "the older value may be refused meanwhile");
+    assert_eq!(other.one("set k").await, Reply::NotStored, "it may be the older value");
+    assert_eq!(one.one("set k").await, Reply::NotStored);
+    assert_eq!(one.one("get k").await, Reply::Miss);
+    assert_eq!(other.one("set k").await, Reply::Stored, "over any connection");
+}
+
+/// The client whose set the others wait for may have ended.
+#[tokio::test]
+async fn a_set_that_does_not_come_is_not_waited_for_long() {
+    let world = pooled();
+    let (one, other) = (world.client_of(LeaseScope::Address), world.client_of(LeaseScope::Address));
+    one.one("get k").await;
+    world.delete("k");
+    other.one("get k").await;
+    world.env.slept();
+    world.env.advance(Duration::from_secs(2));
+    other.one("get k").await;
+    assert!(world.env.slept().is_empty());
+    world.env.advance(Duration::from_secs(9));
+    other.one("get k").await;
+    assert_eq!(other.one("set k").await, Reply::Stored, "its miss is too old");
+}
+
 /// Every interleaving of two readers on one or two connections, a writer and the server: a value from before a delete is
 /// never found behind it.
 #[tokio::test]
@@ -409,10 +453,12 @@ async fn no_interleaving_stores_an_old_value() {
     /// The steps of a client: get, read the database, store, and so on, three rounds.
     const ROUNDS: usize = 3;
     let mut rng = fastrand::Rng::with_seed(14);
-    for run in 0..3_000 {
-        let world = refusing();
-        let connections = [world.client(), world.client()];
-        // Each reader uses one connection throughout; two readers may share it.
+    for run in 0..4_000 {
+        // Either each reader uses one connection throughout, and some share it; or they have a pool.
+        let is_pool = rng.bool();
+        let world = if is_pool { pooled() } else { refusing() };
+        let scope = if is_pool { LeaseScope::Address } else { LeaseScope::Connection };
+        let connections = [world.client_of(scope), world.client_of(scope)];
         let is_shared = rng.bool();
         let mut readers: Vec<(usize, usize, Option<u64>)> =
             (0..3).map(|reader| (if is_shared { 0 } else { reader % 2 }, 0, None)).collect();
@@ -429,6 +475,9 @@ async fn no_interleaving_stores_an_old_value() {
             let (connection, round, read) = &mut readers[at];
             if *round == ROUNDS {
                 continue;
+            }
+            if is_pool {
+                *connection = rng.usize(0..connections.len());
             }
             let client = &connections[*connection];
             match *read {

@@ -1,7 +1,7 @@
 //! The options of leases for clients that know none.
 
 use clap::Args;
-use lookaside_routing::{HotMisses, LeaseSettings, UnleasedSet};
+use lookaside_routing::{HotMisses, LeaseScope, LeaseSettings, UnleasedSet};
 use std::time::Duration;
 
 /// Leases for clients that know none.
@@ -12,8 +12,12 @@ pub struct LeaseOptions {
     /// configuration does the same for some keys. The servers must know lease-get
     #[arg(long)]
     pub leases: bool,
-    /// With --leases, what a set, add or replace does whose connection has not missed its key: it is refused
-    /// (NOT_STORED), stored, or stored only if there is no value (for clients that pool connections)
+    /// With --leases, over which connections a client may store what it has missed: the one of its miss, or all from its
+    /// address, for clients with pools of connections
+    #[arg(long, value_name = "connection|address", default_value = "connection", requires = "leases")]
+    pub lease_scope: LeaseScope,
+    /// With --leases, what a set, add or replace does whose client has not missed its key: it is refused (NOT_STORED),
+    /// stored, or stored only if there is no value
     #[arg(long, value_name = "refuse|pass|only-if-absent", default_value = "refuse", requires = "leases")]
     pub lease_set_without_miss: UnleasedSet,
     /// With --lease-set-without-miss only-if-absent, how long after a delete of a key such a set is refused, in
@@ -42,6 +46,7 @@ impl LeaseOptions {
             other => other,
         };
         self.leases.then_some(LeaseSettings {
+            scope: self.lease_scope,
             unleased_set,
             hot_misses: HotMisses { wait, return_stale: self.lease_return_stale },
             miss_age_s: self.lease_miss_age,

@@ -203,15 +203,15 @@ impl<'a> Session<'a> {
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         let authentication = Authentication::from_saved(session.authentication);
         let clients = context.shared.lease_clients();
-        let misses = match context.tree().uses_leases() {
-            true if session.has_misses => Some(clients.add_with_unknown()),
-            true => Some(clients.add()),
-            false => None,
-        };
+        let address = stream.peer();
+        let misses = context.tree().lease_scope().map(|scope| match session.has_misses {
+            true => clients.add_with_unknown(scope, address),
+            false => clients.add(scope, address),
+        });
         let login_timeout = context.settings.login_timeout.filter(|_| !authentication.is_done());
         Session {
             context,
-            client: Context { client: stream.peer(), misses, ..Context::default() },
+            client: Context { client: address, misses, ..Context::default() },
             stream,
             input: BytesMut::from(&input[..]),
             read_bytes: READ_BYTES_MIN,
@@ -396,9 +396,11 @@ impl<'a> Session<'a> {
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.count_batch(&chunk);
         let tree = self.context.tree();
-        if tree.uses_leases() && self.client.misses.is_none() {
+        if let Some(scope) = tree.lease_scope()
+            && self.client.misses.as_ref().is_none_or(|misses| misses.scope() != scope)
+        {
             // What the client has missed before is not known.
-            self.client.misses = Some(shared.lease_clients().add_with_unknown());
+            self.client.misses = Some(shared.lease_clients().add_with_unknown(scope, self.client.client));
         }
         let context = Context { read_time_limit: batch.read_time_limit, ..self.client.clone() };
         let outcomes = tree.root().route(chunk, &context).await;

@@ -44,7 +44,8 @@ use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Security, Slot,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, LeaseScope, Pool, Route,
+    Security, Slot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -192,9 +193,9 @@ impl Tree {
         self.source.as_ref().map(|source| &*source.config)
     }
 
-    /// Whether it takes leases for clients, and needs what they have missed.
-    pub(crate) fn uses_leases(&self) -> bool {
-        self.config().is_some_and(|config| config.configuration().uses_leases)
+    /// The connections whose misses its routes need together; `None` if it takes no leases for clients.
+    pub(crate) fn lease_scope(&self) -> Option<LeaseScope> {
+        self.config()?.configuration().lease_scope
     }
 
     /// The limit on the time that the further destinations of a request may take after one has timed out.

@@ -24,6 +24,9 @@
 //! **What is remembered, and for whom** is [`crate::ClientMisses`]: it lives with the connection, in [`Context`], and
 //! outlives this route. Requests without a client (copies for shadows) pass, and their stores have no miss.
 //!
+//! With `"scope": "address"` the connections of an address share them. Then a miss is also held back while an older value
+//! may still be stored over another of them.
+//!
 //! A request's misses are recorded after the stores of its batch: those were sent before the client had the reply.
 //!
 //! Put it above handles that copy requests or store values by themselves (`AllSyncRoute`, `WarmUpRoute`,
@@ -31,34 +34,27 @@
 //! each other, and what such a handle stores has no miss.
 
 mod fill;
+mod lookup;
 
 use crate::{
-    Batch, BoxFuture, ClientMisses, Context, Outcome, Outcomes, Route,
+    Batch, BoxFuture, ClientMisses, Context, LeaseScope, Outcome, Outcomes, Route,
     client_misses::{Age, KeyState},
     configuration::{
         ConfigurationError, Handle, HotMisses, Keys, LeaseSettings, Node, Object, Parser, RouteConfig, RouteType,
-        SET_WITHOUT_MISS, TreeBuilder, UnleasedSet,
+        SCOPE, SET_WITHOUT_MISS, TreeBuilder, UnleasedSet,
     },
     environment::Clock,
     hash::murmur64a,
     key::{is_encoded, prefix_bytes, stored_key},
     meta::token,
-    outcome::{is_error, is_miss, verb},
-    split::route_some,
-    verb::{Verb, VerbKind},
+    outcome::verb,
+    verb::Verb,
 };
 use bytes::Bytes;
 use fill::{Fill, as_add, refuse};
-use lookaside_protocol::{
-    ErrorReply, LeaseToken, Operation, Reply, Request,
-    meta::{MetaStatus, MetaVerb},
-};
+use lookaside_protocol::{Operation, Reply, Request, meta::MetaVerb};
+use lookup::{Lookup, Read, as_lease_get};
 use std::{sync::Arc, time::Duration};
-
-/// The first wait of a hot miss; each further one is twice as long, up to [`WAIT_MS_MAX`].
-const WAIT_MS_MIN: u64 = 4;
-/// The longest time between two requests for a hot miss.
-const WAIT_MS_MAX: u64 = 32;
 
 /// Takes leases for clients that know none.
 pub struct LeaseRoute {
@@ -77,28 +73,6 @@ enum Role {
     Store,
     Delete,
     Other,
-}
-
-/// A `get` or another lookup of a batch.
-struct Read {
-    at: usize,
-    request: Request<Bytes>,
-    hash: u64,
-    /// Whether it was sent as `lease-get`.
-    is_leased: bool,
-}
-
-/// What is known of the requests of a batch.
-struct Progress<'a> {
-    misses: &'a ClientMisses,
-    age: Age,
-    outcomes: Outcomes,
-    /// Reads that missed and have no token, since another client has it, or since they have not asked for one.
-    pending: Vec<Read>,
-    /// Reads whose key has a value by now.
-    found: Vec<Read>,
-    /// Tokens that no set can use: their servers would keep other clients waiting.
-    returned: Batch,
 }
 
 /// A batch, as it is sent.
@@ -127,18 +101,9 @@ impl LeaseRoute {
             if fill::is_stored(&reply) { &counters.stored } else { &counters.refused }.add(1);
             outcomes[at] = reply;
         }
-        let (pending, found, returned) = (Vec::new(), Vec::new(), Batch::new());
-        let mut progress = Progress { misses, age, outcomes, pending, found, returned };
-        for read in reads {
-            progress.judge_first(read, &self.settings);
-        }
-        self.acquire_leases(&mut progress, context).await;
-        self.ask_again(&mut progress, context).await;
-        let Progress { outcomes, returned, .. } = progress;
-        if !returned.is_empty() {
-            self.target.route(returned, context).await;
-        }
-        outcomes
+        let lookup =
+            Lookup { target: &*self.target, clock: &*self.clock, hot_misses: self.settings.hot_misses, misses, age };
+        lookup.finish(reads, outcomes, context).await
     }
 
     /// Routes a batch whose client is not known.
@@ -242,113 +207,6 @@ impl LeaseRoute {
         }
         request
     }
-
-    /// Takes tokens for the pending reads, and holds back those whose token another client has.
-    async fn acquire_leases(&self, progress: &mut Progress<'_>, context: &Context) {
-        let mut waits = waits(self.settings.hot_misses.wait);
-        while !progress.pending.is_empty() {
-            // Those that have not asked for a token yet do not wait for the others.
-            let is_first = progress.pending.iter().any(|read| !read.is_leased);
-            let may_wait = match is_first {
-                true => true,
-                false => match waits.next() {
-                    Some(wait) => {
-                        self.clock.sleep(wait).await;
-                        true
-                    }
-                    None => break,
-                },
-            };
-            let (asked, waiting): (Vec<Read>, Vec<Read>) =
-                std::mem::take(&mut progress.pending).into_iter().partition(|read| !is_first || !read.is_leased);
-            progress.pending = waiting;
-            let leases = asked.iter().map(|read| (read.at, as_lease_get(&read.request))).collect();
-            let outcomes = route_some(&*self.target, leases, context).await;
-            for (mut read, (_, outcome)) in asked.into_iter().zip(outcomes) {
-                let was_hot = std::mem::replace(&mut read.is_leased, true);
-                progress.judge_lease(read, outcome, &self.settings, may_wait, was_hot);
-            }
-        }
-        for read in std::mem::take(&mut progress.pending) {
-            progress.misses.counters().hot_misses.add(1);
-            progress.record(&read, None);
-        }
-    }
-
-    /// Repeats the reads whose key has a value by now, and which must show more of it than a `lease-get` does.
-    async fn ask_again(&self, progress: &mut Progress<'_>, context: &Context) {
-        let found = std::mem::take(&mut progress.found);
-        let requests = found.iter().map(|read| (read.at, read.request.clone())).collect();
-        let outcomes = route_some(&*self.target, requests, context).await;
-        for (read, (at, outcome)) in found.iter().zip(outcomes) {
-            if is_absent(&outcome) || is_error(&outcome) {
-                progress.record(read, None);
-            }
-            progress.outcomes[at] = outcome;
-        }
-    }
-}
-
-impl Progress<'_> {
-    /// Judges the first outcome of a read.
-    fn judge_first(&mut self, read: Read, settings: &LeaseSettings) {
-        let outcome = &self.outcomes[read.at];
-        if read.is_leased {
-            let outcome = std::mem::replace(&mut self.outcomes[read.at], Ok(Reply::Miss));
-            return self.judge_lease(read, outcome, settings, true, false);
-        }
-        if is_absent(outcome) && self.misses.state(read.hash, self.age) != KeyState::Void {
-            return self.pending.push(read);
-        }
-        // A client that gets an error reads the database, too.
-        let is_failed_read = is_error(outcome) && verb(&read.request).kind() == VerbKind::Read;
-        if is_absent(outcome) || is_failed_read {
-            self.record(&read, None);
-        }
-    }
-
-    /// Judges the outcome of a read's `lease-get`. In `outcomes` the read has a miss.
-    fn judge_lease(&mut self, read: Read, outcome: Outcome, settings: &LeaseSettings, may_wait: bool, was_hot: bool) {
-        let counters = self.misses.counters();
-        let is_get = role(&read.request) == Role::Get;
-        match outcome {
-            Ok(Reply::Value { .. }) => {
-                counters.hot_hits.add(was_hot.into());
-                match is_get {
-                    true => self.outcomes[read.at] = outcome,
-                    false => self.found.push(read),
-                }
-            }
-            Ok(Reply::Lease { token, .. }) if token.is_held() => self.record(&read, Some(token)),
-            // The token is this client's: nothing is gained by waiting.
-            Ok(Reply::Lease { .. }) if matches!(self.misses.state(read.hash, self.age), KeyState::Held(_)) => {
-                self.record(&read, None);
-            }
-            Ok(Reply::Lease { flags, stale: Some(value), .. }) if is_get && settings.hot_misses.return_stale => {
-                counters.stale_hits.add(1);
-                self.outcomes[read.at] = Ok(Reply::Value { flags, cas: None, value });
-            }
-            Ok(Reply::Lease { .. }) if may_wait && verb(&read.request).kind() == VerbKind::Read => {
-                self.pending.push(read);
-            }
-            Ok(Reply::Lease { .. }) => {
-                counters.hot_misses.add(1);
-                self.record(&read, None);
-            }
-            outcome => {
-                self.record(&read, None);
-                if is_get {
-                    self.outcomes[read.at] = explain_unknown(outcome);
-                }
-            }
-        }
-    }
-
-    fn record(&mut self, read: &Read, token: Option<LeaseToken>) {
-        if let Some(unused) = self.misses.record(read.hash, token, self.age) {
-            self.returned.push(as_lease_return(&read.request, unused));
-        }
-    }
 }
 
 impl Route for LeaseRoute {
@@ -377,48 +235,6 @@ fn role(request: &Request<Bytes>) -> Role {
     }
 }
 
-/// Whether a lookup has found that there is no value.
-fn is_absent(outcome: &Outcome) -> bool {
-    match outcome {
-        Ok(Reply::NotFound) => true,
-        Ok(Reply::Meta(meta)) if meta.status == MetaStatus::NotFound => true,
-        outcome => is_miss(outcome),
-    }
-}
-
-fn as_lease_get(request: &Request<Bytes>) -> Request<Bytes> {
-    Request { key: request.key.clone(), operation: Operation::LeaseGet }
-}
-
-/// A `lease-set` that uses up a token and stores nothing that can be read.
-fn as_lease_return(request: &Request<Bytes>, token: LeaseToken) -> Request<Bytes> {
-    let operation = Operation::LeaseSet { token, flags: 0, exptime: EXPIRED, value: Bytes::new() };
-    Request { key: request.key.clone(), operation }
-}
-
-/// The exptime of a value that has expired.
-const EXPIRED: i64 = -1;
-
-/// Says what is missing if the server does not know `lease-get`.
-fn explain_unknown(outcome: Outcome) -> Outcome {
-    const WHY: &[u8] = b"the server does not know lease-get, which LeaseRoute needs";
-    match outcome {
-        Ok(Reply::Error(ErrorReply::Unknown)) => Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(WHY)))),
-        outcome => outcome,
-    }
-}
-
-/// The waits between the requests for a hot miss, `all` in sum.
-fn waits(all: Duration) -> impl Iterator<Item = Duration> {
-    let (mut next, mut left) = (Duration::from_millis(WAIT_MS_MIN), all);
-    std::iter::from_fn(move || {
-        let wait = next.min(left);
-        left -= wait;
-        next = (next * 2).min(Duration::from_millis(WAIT_MS_MAX));
-        (!wait.is_zero()).then_some(wait)
-    })
-}
-
 /// Clients give up after about a second.
 const HOT_MISS_WAIT_MS_MAX: i64 = 1_000;
 /// Longer than any client waits for its database.
@@ -429,7 +245,7 @@ const HOLD_OFF_MS_MAX: i64 = 60_000;
 pub(crate) const TYPE: RouteType = RouteType::new("LeaseRoute", parse).with_short_form(|node, argument, parser| {
     let Some(argument) = argument else { return Ok(None) };
     let target = parser.short_handle(node, argument)?;
-    parser.use_leases();
+    parser.use_leases(LeaseScope::Connection);
     Ok(Some(LeaseRoute::handle(target, LeaseSettings::default())))
 });
 
@@ -446,8 +262,17 @@ impl LeaseRoute {
     }
 }
 
-const KEYS: &[&str] =
-    &["type", "name", "target", "set_without_miss", "hold_off_ms", "hot_miss_wait_ms", "return_stale", "miss_age_s"];
+const KEYS: &[&str] = &[
+    "type",
+    "name",
+    "target",
+    "scope",
+    "set_without_miss",
+    "hold_off_ms",
+    "hot_miss_wait_ms",
+    "return_stale",
+    "miss_age_s",
+];
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(KEYS))?;
@@ -458,6 +283,10 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         HotMisses { wait: Duration::from_millis(wait_ms as u64), return_stale: object.flag("return_stale")? };
     let miss_age_s =
         object.get("miss_age_s").map_or(Ok(age_s), |node| node.integer("seconds", 1, MISS_AGE_S_MAX))? as u32;
+    let scope = match object.get("scope") {
+        Some(node) => node.string(SCOPE)?.parse().map_err(|why: String| node.error(why))?,
+        None => defaults.scope,
+    };
     let unleased_set = match object.get("set_without_miss") {
         Some(node) => node.string(SET_WITHOUT_MISS)?.parse().map_err(|why: String| node.error(why))?,
         None => defaults.unleased_set,
@@ -468,8 +297,8 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         (_, Some(node)) => return Err(node.error("\"hold_off_ms\" needs \"set_without_miss\": \"only-if-absent\"")),
     };
     let target = parser.parse_required(object, "target")?;
-    parser.use_leases();
-    Ok(LeaseRoute::handle(target, LeaseSettings { unleased_set, hot_misses, miss_age_s }))
+    parser.use_leases(scope);
+    Ok(LeaseRoute::handle(target, LeaseSettings { scope, unleased_set, hot_misses, miss_age_s }))
 }
 
 fn parse_hold_off(node: &Node<'_>) -> Result<UnleasedSet, ConfigurationError> {

@@ -1,5 +1,6 @@
 //! Settings of leases for clients that know none: of a `LeaseRoute`, or of every tree ([`super::Defaults`]).
 
+use crate::LeaseScope;
 use std::{str::FromStr, time::Duration};
 
 /// What a store does whose client has not missed the key.
@@ -29,6 +30,8 @@ pub struct HotMisses {
 /// The settings of a [`LeaseRoute`](crate::LeaseRoute).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
+    /// The connections over which a client may store what it has missed. Default [`LeaseScope::Connection`].
+    pub scope: LeaseScope,
     /// Stores whose client has not missed the key. Default [`UnleasedSet::Refuse`].
     pub unleased_set: UnleasedSet,
     /// Misses whose token another client holds. Default 100 ms, and no stale values.
@@ -40,6 +43,7 @@ pub struct LeaseSettings {
 impl Default for LeaseSettings {
     fn default() -> Self {
         LeaseSettings {
+            scope: LeaseScope::default(),
             unleased_set: UnleasedSet::default(),
             hot_misses: HotMisses { wait: Duration::from_millis(HOT_MISS_WAIT_MS), return_stale: false },
             miss_age_s: MISS_AGE_S,
@@ -66,6 +70,21 @@ impl FromStr for UnleasedSet {
             "refuse" => Ok(UnleasedSet::Refuse),
             "only-if-absent" => Ok(UnleasedSet::OnlyIfAbsent { hold_off_ms: HOLD_OFF_MS }),
             other => Err(format!("expected {SET_WITHOUT_MISS}, found {other:?}")),
+        }
+    }
+}
+
+/// The values of `scope`.
+pub(crate) const SCOPE: &str = "\"connection\" or \"address\"";
+
+impl FromStr for LeaseScope {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<LeaseScope, String> {
+        match word {
+            "connection" => Ok(LeaseScope::Connection),
+            "address" => Ok(LeaseScope::Address),
+            other => Err(format!("expected {SCOPE}, found {other:?}")),
         }
     }
 }

@@ -16,8 +16,8 @@ mod builder;
 pub use builder::Destinations;
 
 use crate::{
-    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, LeaseRoute, RootRoute,
-    RoutingPrefix, TlsPolicy, TreeBuilder,
+    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, LeaseRoute, LeaseScope,
+    RootRoute, RoutingPrefix, TlsPolicy, TreeBuilder,
     cluster::REGISTRY,
     configuration::{Document, Keys, Node, Parser, expand_macros, parse_json},
 };
@@ -36,8 +36,8 @@ pub struct Configuration {
     tls_places: BTreeMap<Address, ConfigurationError>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
-    /// Whether one of its routes needs the misses of clients ([`crate::Context::misses`]).
-    pub uses_leases: bool,
+    /// The misses of clients that its routes need ([`crate::Context::misses`]); `None` if none does.
+    pub lease_scope: Option<LeaseScope>,
     /// Warnings about ignored keys.
     pub warnings: Vec<ConfigurationWarning>,
 }
@@ -119,7 +119,7 @@ fn parse_top(top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, Confi
             Err(keys.err().unwrap_or_else(|| top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")))
         }
     };
-    let uses_leases = parser.uses_leases() || defaults.leases.is_some();
+    let lease_scope = parser.lease_scope().max(defaults.leases.map(|settings| settings.scope));
     let (tls_policies, tls_places) = (parser.tls_policies(), parser.tls_places());
     let named = parser.into_named_handles(&top)?;
     let default_prefix = defaults.prefix.clone();
@@ -127,7 +127,7 @@ fn parse_top(top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, Confi
     if let Some(settings) = defaults.leases {
         trees = trees.into_iter().map(|(names, tree)| (names, LeaseRoute::handle(tree, settings))).collect();
     }
-    Ok(Configuration { trees, named, tls_policies, tls_places, default_prefix, uses_leases, warnings: Vec::new() })
+    Ok(Configuration { trees, named, tls_policies, tls_places, default_prefix, lease_scope, warnings: Vec::new() })
 }
 
 const ROUTES_ENTRY: Keys = Keys::known(&["aliases", "route"]);
