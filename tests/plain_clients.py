@@ -45,7 +45,7 @@ class Database:
             daemon_threads = True
 
         self.server = Server(("127.0.0.1", 0), Queries)
-        self.address = "127.0.0.1:%d" % self.server.server_address[1]
+        self.address = f"127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

@@ -13,7 +13,7 @@
 //!     '-- a hot miss, an error: the client reads the database without a token-'
 //! ```
 //!
-//! A key is forgotten when it has had as many sets as misses, or when its oldest miss is too old: its client has stored
+//! A key is removed when it has had as many sets as misses, or when its oldest miss is too old: its client has stored
 //! nothing, and will not. While a key is void no tokens are taken for it, since none could be used.
 //!
 //! Connections of a pool exchange sets. With [`LeaseScope::Address`] all connections of an address share one state, so
@@ -59,7 +59,7 @@ pub enum LeaseScope {
 pub struct LeaseCounters {
     /// Tokens that were remembered.
     pub tokens: SharedCounter,
-    /// Misses that a client was told while another client held the token.
+    /// Misses that were returned while another client held the token.
     pub hot_misses: SharedCounter,
     /// Hot misses that found a value while they were held back.
     pub hot_hits: SharedCounter,
@@ -75,7 +75,7 @@ pub struct LeaseCounters {
     pub unleased_refused: SharedCounter,
     /// Stores without a miss that were passed on as `add`.
     pub unleased_added: SharedCounter,
-    /// Misses that were forgotten because they were too old.
+    /// Misses that were removed because they were too old.
     pub misses_expired: SharedCounter,
     /// Misses that there was no space for.
     pub misses_dropped: SharedCounter,
@@ -296,12 +296,12 @@ impl ClientMisses {
         let state = misses.token.take().map_or(KeyState::Void, KeyState::Held);
         misses.count -= 1;
         if misses.count == 0 {
-            self.forget(&mut keys, hash);
+            self.remove(&mut keys, hash);
         }
         state
     }
 
-    /// Records that the client deletes a key. A set for a miss before that may still come, so the miss is not forgotten.
+    /// Records that the client deletes a key. A set for a miss before that may still come, so the miss is not removed.
     pub(crate) fn void(&self, hash: u64) {
         if let Some(misses) = self.keys.lock().by_hash.get_mut(&hash) {
             misses.token = None;
@@ -312,12 +312,12 @@ impl ClientMisses {
     fn find<'a>(&self, keys: &'a mut Keys, hash: u64, age: Age) -> Option<&'a mut Misses> {
         if keys.by_hash.get(&hash).is_some_and(|misses| age.is_over(misses.since_s)) {
             self.counters().misses_expired.add(1);
-            self.forget(keys, hash);
+            self.remove(keys, hash);
         }
         keys.by_hash.get_mut(&hash)
     }
 
-    fn forget(&self, keys: &mut Keys, hash: u64) {
+    fn remove(&self, keys: &mut Keys, hash: u64) {
         keys.by_hash.remove(&hash);
         self.all.remembered.fetch_sub(1, Relaxed);
     }
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_are_forgotten_with_their_oldest() {
+    fn misses_are_removed_with_their_oldest() {
         let misses = client();
         misses.record(1, Some(OLD), at(0));
         misses.record(1, Some(NEW), at(9));

@@ -1,4 +1,4 @@
-//! `LeaseRoute`: what plain clients are told, and what their servers are asked, miss by miss and set by set.
+//! `LeaseRoute`: the replies to plain clients, and the requests to their servers, miss by miss and set by set.
 
 #[path = "fakes/environment.rs"]
 mod environment;

@@ -21,7 +21,7 @@
 //! that was read from the database before, and keys in base64 cannot be leased: their reads pass, their stores are
 //! stores without a miss. A key with a broadcast prefix is likewise stored without a miss.
 //!
-//! **What is remembered, and for whom** is [`crate::ClientMisses`]: it lives with the connection, in [`Context`], and
+//! **What is remembered** is [`crate::ClientMisses`]: it lives with the connection, in [`Context`], and
 //! outlives this route. Requests without a client (copies for shadows) pass, and their stores have no miss.
 //!
 //! With `"scope": "address"` the connections of an address share them. Then a miss is also held back while an older value

@@ -18,7 +18,7 @@ pub enum UnleasedSet {
     },
 }
 
-/// What a miss is told whose token another client holds.
+/// What becomes of a miss whose token another client holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotMisses {
     /// How long it is held back, and asked again meanwhile.

@@ -1,7 +1,7 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
 use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
-use super::plain_application::PlainConnections;
+use super::plan::{POOL_CONNECTIONS, PlainConnections};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
     checker::ReadInProgress,
@@ -33,22 +33,27 @@ impl SimulatedRegion {
             let process = Process::default();
             let network = self.network.host(&application_host(cluster));
             self.programs.start(&application_host(cluster), process.clone(), async move {
-                let connect = |rng: &mut fastrand::Rng| -> Vec<Arc<dyn Route>> {
-                    let connect = |router: RouterName| -> Arc<dyn Route> {
+                let connections = match region.plan.plain_connections {
+                    Some(PlainConnections::Pool) => POOL_CONNECTIONS,
+                    _ => 1,
+                };
+                let connect = |rng: &mut fastrand::Rng| -> Vec<Vec<Arc<dyn Route>>> {
+                    let mut connect = |router: RouterName| -> Arc<dyn Route> {
                         let seed = rng.u64(..);
                         let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
                         let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
                         Arc::new(DestinationRoute::new(Arc::new(destination), true))
                     };
-                    region.plan.routers(cluster).map(connect).collect()
+                    let routers = region.plan.routers(cluster);
+                    routers.map(|router| (0..connections).map(|_| connect(router)).collect()).collect()
                 };
                 let shared = connect(&mut rng);
                 let start = |rng: &mut fastrand::Rng| {
                     let routes = match region.plan.plain_connections {
                         Some(PlainConnections::Own) => connect(rng),
-                        Some(PlainConnections::Shared) | None => shared.clone(),
+                        Some(PlainConnections::Shared | PlainConnections::Pool) | None => shared.clone(),
                     };
-                    let clients = routes.iter().map(|route| Client::new(route.clone())).collect();
+                    let clients = routes.iter().map(|of_router| Client::new(of_router[0].clone())).collect();
                     Application { region: region.clone(), clients, routes, cluster, rng: rng.fork() }
                 };
                 let mut tasks = JoinSet::new();
@@ -70,8 +75,8 @@ pub(super) struct Application {
     pub(super) region: SimulatedRegion,
     /// One for each router of the cluster.
     clients: Vec<Client>,
-    /// What the clients send their requests to.
-    pub(super) routes: Vec<Arc<dyn Route>>,
+    /// The connections to each router.
+    pub(super) routes: Vec<Vec<Arc<dyn Route>>>,
     cluster: usize,
     pub(super) rng: fastrand::Rng,
 }

@@ -2,7 +2,7 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{address, spares};
-use super::plan::RunPlan;
+use super::plan::{PlainConnections, RunPlan};
 
 /// How long a server is down before a spare serves. Some outages are longer.
 const SPARE_AFTER_MS: u64 = 600;
@@ -24,8 +24,8 @@ pub(super) struct ClusterConfiguration {
     pub(super) server_timeout_ms: u64,
     pub(super) spare_after_ms: u64,
     pub(super) gutter_exptime_s: u32,
-    /// Whether the clients of applications know no leases.
-    pub(super) has_plain_clients: bool,
+    /// `None` if the clients of applications know leases.
+    pub(super) plain_connections: Option<PlainConnections>,
 }
 
 impl ClusterConfiguration {
@@ -39,7 +39,7 @@ impl ClusterConfiguration {
             server_timeout_ms: SERVER_TIMEOUT_MS,
             spare_after_ms: SPARE_AFTER_MS,
             gutter_exptime_s: GUTTER_EXPTIME_S,
-            has_plain_clients: plan.plain_connections.is_some(),
+            plain_connections: plan.plain_connections,
         }
     }
 
@@ -58,11 +58,15 @@ impl ClusterConfiguration {
         let (weights, hash) =
             (weighted.as_deref().unwrap_or_default(), if weighted.is_some() { "WeightedCh3" } else { "Ch3" });
         let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
-        let (lease_start, lease_end) = match self.has_plain_clients && disabled != DisabledGuarantee::PlainLeases {
-            // The applications of a run with leases wait for as long.
-            true => (r#"{ "type": "LeaseRoute", "hot_miss_wait_ms": 50, "target": "#, "}"),
-            false => ("", ""),
-        };
+        let scope = self
+            .plain_connections
+            .filter(|_| disabled != DisabledGuarantee::PlainLeases)
+            .map(|connections| if connections == PlainConnections::Pool { "address" } else { "connection" });
+        // The applications of a run with leases wait for as long.
+        let lease_start = scope.map_or_else(String::new, |scope| {
+            format!(r#"{{ "type": "LeaseRoute", "hot_miss_wait_ms": 50, "scope": "{scope}", "target": "#)
+        });
+        let lease_end = if scope.is_some() { "}" } else { "" };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{

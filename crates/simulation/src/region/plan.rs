@@ -2,7 +2,6 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName, gutters, servers, spares};
-use super::plain_application::PlainConnections;
 use lookaside_routing::KeyHash;
 use std::time::Duration;
 
@@ -41,6 +40,20 @@ impl SpoolMode {
         }
     }
 }
+
+/// How an application whose client knows no leases uses connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlainConnections {
+    /// All of its tasks use the same.
+    Shared,
+    /// Each task has its own.
+    Own,
+    /// All of its tasks have a pool, and take any connection for each command.
+    Pool,
+}
+
+/// Connections of a pool to one router.
+pub(super) const POOL_CONNECTIONS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunPlan {
@@ -102,8 +115,11 @@ impl RunPlan {
     pub(super) fn with_plain_clients(self, seed: u64, disabled: DisabledGuarantee) -> RunPlan {
         use DisabledGuarantee::{Nothing, PlainLeases};
         let has_plain = disabled == PlainLeases || disabled == Nothing && seed % PLAIN_CLIENTS_ONE_IN == 0;
-        let is_shared = seed / PLAIN_CLIENTS_ONE_IN % 2 == 0;
-        let connections = if is_shared { PlainConnections::Shared } else { PlainConnections::Own };
+        let connections = match seed / PLAIN_CLIENTS_ONE_IN % 3 {
+            0 => PlainConnections::Shared,
+            1 => PlainConnections::Own,
+            _ => PlainConnections::Pool,
+        };
         RunPlan { plain_connections: has_plain.then_some(connections), ..self }
     }
 
