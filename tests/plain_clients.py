@@ -60,6 +60,7 @@ class Application:
 
     name: str
     command: Callable[[str, str, int, float], list[list[str]]]
+    sends_all_over_one_connection: bool = False
 
 
 @dataclass
@@ -104,7 +105,7 @@ def node() -> Application:
         words = ["node", script, cache, database, KEYS, readers, seconds]
         return [[str(word) for word in words]]
 
-    return Application("Node: memjs, one connection", command)
+    return Application("Node: memjs, one connection", command, sends_all_over_one_connection=True)
 
 
 def go(program: Path) -> Application:

@@ -17,7 +17,8 @@
 //! nothing, and will not. While a key is void no tokens are taken for it, since none could be used.
 //!
 //! Connections of a pool exchange sets. With [`LeaseScope::Address`] all connections of an address share one state, so
-//! that the rule holds over all of them.
+//! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive their
+//! connections, and this process.
 //!
 //! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
 //! refused. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
@@ -41,6 +42,8 @@ use std::{
 pub const MISSES_MAX: usize = 2_048;
 /// The most keys whose misses are remembered for one address.
 pub const ADDRESS_MISSES_MAX: usize = 65_536;
+/// Above this number of addresses those without connections are removed.
+const IDLE_ADDRESSES_MAX: usize = 4_096;
 /// The most keys whose misses all clients' states remember together: about 64 MB.
 pub const TOTAL_MISSES_MAX: usize = 1 << 20;
 
@@ -79,15 +82,34 @@ pub struct LeaseCounters {
     pub misses_expired: SharedCounter,
     /// Misses that there was no space for.
     pub misses_dropped: SharedCounter,
+    /// The keys whose misses are remembered.
+    remembered: AtomicUsize,
+}
+
+impl LeaseCounters {
+    /// Counts one more key, unless there are too many.
+    fn try_remember(&self) -> bool {
+        let has_space = self.remembered.fetch_add(1, Relaxed) < TOTAL_MISSES_MAX;
+        if !has_space {
+            self.remembered.fetch_sub(1, Relaxed);
+        }
+        has_space
+    }
+
+    fn remove_expired(&self, keys: &mut Keys, age: Age) {
+        let before = keys.by_hash.len();
+        keys.by_hash.retain(|_, misses| !age.is_over(misses.since_s));
+        let expired = before - keys.by_hash.len();
+        self.misses_expired.add(expired as u64);
+        self.remembered.fetch_sub(expired, Relaxed);
+    }
 }
 
 /// The clients of one process whose misses are remembered.
 #[derive(Debug, Default)]
 pub struct LeaseClients {
     /// The counters.
-    pub counters: LeaseCounters,
-    /// The keys whose misses are remembered.
-    remembered: AtomicUsize,
+    pub counters: Arc<LeaseCounters>,
     clients: Mutex<Clients>,
     /// When all clients were last searched for misses that are too old.
     swept_s: AtomicU64,
@@ -97,31 +119,60 @@ pub struct LeaseClients {
 struct Clients {
     next_id: u64,
     by_id: BTreeMap<u64, Weak<ClientMisses>>,
-    /// Those with [`LeaseScope::Address`]; the address is `None` for Unix sockets.
-    by_address: BTreeMap<Option<IpAddr>, Weak<ClientMisses>>,
+    /// Those with [`LeaseScope::Address`]; the address is `None` for Unix sockets. They outlive their connections: sets
+    /// for their misses may come over new ones.
+    by_address: BTreeMap<Option<IpAddr>, Arc<ClientMisses>>,
+}
+
+impl Clients {
+    /// Removes addresses without connections if there are too many. Their next connections are blind at first.
+    fn remove_idle(&mut self) -> Vec<Arc<ClientMisses>> {
+        if self.by_address.len() <= IDLE_ADDRESSES_MAX {
+            return Vec::new();
+        }
+        let idle: Vec<Option<IpAddr>> =
+            self.by_address.iter().filter(|(_, misses)| Arc::strong_count(misses) == 1).map(|(at, _)| *at).collect();
+        idle.iter().filter_map(|address| self.by_address.remove(address)).collect()
+    }
 }
 
 impl LeaseClients {
     /// The keys whose misses are remembered.
     pub fn remembered(&self) -> usize {
-        self.remembered.load(Relaxed)
+        self.counters.remembered.load(Relaxed)
     }
 
-    /// The state for a connection from `address` that has missed nothing.
+    /// The state for a connection from `address` that has missed nothing. With [`LeaseScope::Address`] a new address is
+    /// blind at first.
     pub fn add(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
         let mut clients = self.clients.lock();
         if scope == LeaseScope::Address
-            && let Some(misses) = clients.by_address.get(&address).and_then(Weak::upgrade)
+            && let Some(misses) = clients.by_address.get(&address)
         {
-            return misses;
+            return misses.clone();
         }
         clients.next_id += 1;
-        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind: Blind::No });
-        let misses = Arc::new(ClientMisses { id: clients.next_id, scope, address, keys, all: self.clone() });
+        let blind = match scope {
+            LeaseScope::Connection => Blind::No,
+            // Its clients may have missed keys at the process before this one.
+            LeaseScope::Address => Blind::FromFirstUse,
+        };
+        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind });
+        let misses = Arc::new(ClientMisses {
+            id: clients.next_id,
+            scope,
+            keys,
+            counters: self.counters.clone(),
+            all: Arc::downgrade(self),
+        });
         clients.by_id.insert(misses.id, Arc::downgrade(&misses));
         if scope == LeaseScope::Address {
-            clients.by_address.insert(address, Arc::downgrade(&misses));
+            clients.by_address.insert(address, misses.clone());
         }
+        let removed = clients.remove_idle();
+        drop(clients);
+        // They lock `clients`.
+        drop(removed);
         misses
     }
 
@@ -142,26 +193,9 @@ impl LeaseClients {
         let clients: Vec<Arc<ClientMisses>> = self.clients.lock().by_id.values().filter_map(Weak::upgrade).collect();
         for client in &clients {
             if let Some(mut keys) = client.keys.try_lock() {
-                self.remove_expired(&mut keys, age);
+                self.counters.remove_expired(&mut keys, age);
             }
         }
-    }
-
-    fn remove_expired(&self, keys: &mut Keys, age: Age) {
-        let before = keys.by_hash.len();
-        keys.by_hash.retain(|_, misses| !age.is_over(misses.since_s));
-        let expired = before - keys.by_hash.len();
-        self.counters.misses_expired.add(expired as u64);
-        self.remembered.fetch_sub(expired, Relaxed);
-    }
-
-    /// Counts one more key, unless there are too many.
-    fn try_remember(&self) -> bool {
-        let has_space = self.remembered.fetch_add(1, Relaxed) < TOTAL_MISSES_MAX;
-        if !has_space {
-            self.remembered.fetch_sub(1, Relaxed);
-        }
-        has_space
     }
 }
 
@@ -197,9 +231,10 @@ pub(crate) enum KeyState {
 pub struct ClientMisses {
     id: u64,
     scope: LeaseScope,
-    address: Option<IpAddr>,
     keys: Mutex<Keys>,
-    all: Arc<LeaseClients>,
+    counters: Arc<LeaseCounters>,
+    /// Weak, since addresses are kept there.
+    all: Weak<LeaseClients>,
 }
 
 #[derive(Debug)]
@@ -246,7 +281,7 @@ impl ClientMisses {
     }
 
     pub(crate) fn counters(&self) -> &LeaseCounters {
-        &self.all.counters
+        &self.counters
     }
 
     /// What is known of a key.
@@ -274,17 +309,16 @@ impl ClientMisses {
                 }
             };
         }
-        if keys.is_blind(age) {
-            return token;
-        }
         if !self.make_space(&mut keys, age) {
             self.counters().misses_dropped.add(1);
             keys.blind = Blind::Since(age.now_s);
             return token;
         }
-        self.counters().tokens.add(token.is_some().into());
-        keys.by_hash.insert(hash, Misses { token, count: 1, since_s: age.now_s });
-        None
+        // A client that is blind may have missed the key before. It still may when it is no longer blind.
+        let (usable, unusable) = if keys.is_blind(age) { (None, token) } else { (token, None) };
+        self.counters().tokens.add(usable.is_some().into());
+        keys.by_hash.insert(hash, Misses { token: usable, count: 1, since_s: age.now_s });
+        unusable
     }
 
     /// Returns what is known of a key that the client stores, and counts the set for the key's oldest miss.
@@ -319,7 +353,7 @@ impl ClientMisses {
 
     fn remove(&self, keys: &mut Keys, hash: u64) {
         keys.by_hash.remove(&hash);
-        self.all.remembered.fetch_sub(1, Relaxed);
+        self.counters.remembered.fetch_sub(1, Relaxed);
     }
 
     /// Whether there is space for one more key. Counts it.
@@ -329,16 +363,18 @@ impl ClientMisses {
             LeaseScope::Address => ADDRESS_MISSES_MAX,
         };
         if keys.by_hash.len() >= keys_max {
-            self.all.remove_expired(keys, age);
+            self.counters.remove_expired(keys, age);
         }
         if keys.by_hash.len() >= keys_max {
             return false;
         }
-        if self.all.try_remember() {
+        if self.counters.try_remember() {
             return true;
         }
-        self.all.sweep(age);
-        self.all.try_remember()
+        if let Some(all) = self.all.upgrade() {
+            all.sweep(age);
+        }
+        self.counters.try_remember()
     }
 }
 
@@ -360,14 +396,9 @@ impl Keys {
 
 impl Drop for ClientMisses {
     fn drop(&mut self) {
-        self.all.remembered.fetch_sub(self.keys.get_mut().by_hash.len(), Relaxed);
-        let mut clients = self.all.clients.lock();
-        clients.by_id.remove(&self.id);
-        // A new connection of the address may have another state by now.
-        if self.scope == LeaseScope::Address
-            && clients.by_address.get(&self.address).is_some_and(|misses| misses.strong_count() == 0)
-        {
-            clients.by_address.remove(&self.address);
+        self.counters.remembered.fetch_sub(self.keys.get_mut().by_hash.len(), Relaxed);
+        if let Some(all) = self.all.upgrade() {
+            all.clients.lock().by_id.remove(&self.id);
         }
     }
 }
@@ -395,12 +426,13 @@ mod tests {
 
     #[test]
     fn a_set_takes_the_token_of_its_miss_once() {
-        let misses = client();
+        let all = Arc::new(LeaseClients::default());
+        let misses = all.add(LeaseScope::Connection, Option::None);
         assert_eq!(misses.answer(1, at(0)), None);
         assert_eq!(misses.record(1, Some(OLD), at(0)), Option::None);
         assert_eq!((misses.state(1, at(5)), misses.state(2, at(5))), (Held(OLD), None));
         assert_eq!((misses.answer(1, at(5)), misses.answer(1, at(5))), (Held(OLD), None));
-        assert_eq!(misses.all.remembered(), 0);
+        assert_eq!(all.remembered(), 0);
     }
 
     /// Thread one misses, a delete comes, thread two misses over the same connection: its token must not be used by
@@ -442,15 +474,26 @@ mod tests {
         let all = Arc::new(LeaseClients::default());
         let add = |last| all.add(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, last])));
         let (one, other, elsewhere) = (add(1), add(1), add(2));
-        one.record(1, Some(OLD), at(0));
-        assert!(other.is_answered_elsewhere(1, at(1)) && !other.is_answered_elsewhere(1, at(2)));
-        assert_eq!((other.answer(1, at(1)), elsewhere.answer(1, at(1))), (Held(OLD), None));
+        assert_eq!([&other, &elsewhere].map(|client| client.state(1, at(0))), [Void, Void], "a new address is blind");
+        one.record(1, Some(OLD), at(11));
+        assert!(other.is_answered_elsewhere(1, at(12)) && !other.is_answered_elsewhere(1, at(13)));
+        assert_eq!((other.state(1, at(12)), elsewhere.state(1, at(12))), (Held(OLD), None));
         drop((one, other));
-        assert_eq!(all.clients.lock().by_address.len(), 1);
-        assert_eq!(add(1).state(1, at(1)), None);
-        assert!(!all.add(LeaseScope::Connection, Option::None).is_answered_elsewhere(1, at(1)));
-        let blind = all.add_with_unknown(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, 2])));
-        assert_eq!((blind.state(7, at(1)), elsewhere.state(7, at(1))), (Void, Void));
+        assert_eq!(add(1).answer(1, at(12)), Held(OLD), "threads outlive connections");
+        assert!(!all.add(LeaseScope::Connection, Option::None).is_answered_elsewhere(1, at(12)));
+        assert_eq!(all.add_with_unknown(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, 2]))).state(7, at(12)), Void);
+        assert_eq!(elsewhere.state(7, at(12)), Void);
+    }
+
+    #[test]
+    fn addresses_without_connections_are_removed_if_there_are_many() {
+        let all = Arc::new(LeaseClients::default());
+        let add = |at: usize| all.add(LeaseScope::Address, Some(IpAddr::from((at as u32).to_be_bytes())));
+        let kept = add(0);
+        (1..=IDLE_ADDRESSES_MAX).for_each(|at| drop(add(at)));
+        // Of the last one, too: its own connection is being added.
+        assert_eq!(all.clients.lock().by_address.len(), 2);
+        assert_eq!(kept.scope(), LeaseScope::Address);
     }
 
     #[test]
@@ -506,7 +549,11 @@ mod tests {
         assert!(misses.has_any());
         assert_eq!(misses.state(1, at(100)), Void);
         assert_eq!(misses.record(1, Some(OLD), at(110)), Some(OLD));
-        assert_eq!(misses.state(1, at(111)), None);
-        assert!(!misses.has_any());
+        assert_eq!(
+            (misses.state(1, at(111)), misses.state(2, at(111))),
+            (Void, None),
+            "it missed this while it was blind"
+        );
+        assert_eq!((misses.answer(1, at(112)), misses.has_any()), (Void, false));
     }
 }

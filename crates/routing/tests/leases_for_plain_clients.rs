@@ -409,15 +409,20 @@ async fn without_a_client_reads_pass_and_stores_have_no_miss() {
     assert_eq!(world.server.asked(), ["get k", "gets k", "delete k"]);
 }
 
-fn pooled() -> World {
-    World::new(LeaseSettings { scope: LeaseScope::Address, ..LeaseSettings::default() })
+/// A world with a pool, when its address is no longer blind.
+async fn pooled() -> World {
+    let world = World::new(LeaseSettings { scope: LeaseScope::Address, ..LeaseSettings::default() });
+    world.client_of(LeaseScope::Address).one("get other").await;
+    world.env.advance(Duration::from_secs(11));
+    world.env.slept();
+    world
 }
 
 /// A pool: one thread misses over one connection before a delete, the other over another after it, and the first stores
 /// over the connection of the second.
 #[tokio::test]
 async fn connections_that_exchange_sets_store_nothing_old() {
-    let world = pooled();
+    let world = pooled().await;
     let (one, other) = (world.client_of(LeaseScope::Address), world.client_of(LeaseScope::Address));
     one.one("get k").await;
     world.delete("k");
@@ -432,7 +437,7 @@ async fn connections_that_exchange_sets_store_nothing_old() {
 /// The client whose set the others wait for may have ended.
 #[tokio::test]
 async fn a_set_that_does_not_come_is_not_waited_for_long() {
-    let world = pooled();
+    let world = pooled().await;
     let (one, other) = (world.client_of(LeaseScope::Address), world.client_of(LeaseScope::Address));
     one.one("get k").await;
     world.delete("k");
@@ -456,7 +461,7 @@ async fn no_interleaving_stores_an_old_value() {
     for run in 0..4_000 {
         // Either each reader uses one connection throughout, and some share it; or they have a pool.
         let is_pool = rng.bool();
-        let world = if is_pool { pooled() } else { refusing() };
+        let world = if is_pool { pooled().await } else { refusing() };
         let scope = if is_pool { LeaseScope::Address } else { LeaseScope::Connection };
         let connections = [world.client_of(scope), world.client_of(scope)];
         let is_shared = rng.bool();

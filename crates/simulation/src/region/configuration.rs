@@ -10,6 +10,8 @@ const SPARE_AFTER_MS: u64 = 600;
 const GUTTER_EXPTIME_S: u32 = 4;
 /// How long keys that have moved are read from their former owners, in seconds. Some changes follow sooner.
 const RESIZE_WARM_UP_S: u32 = 3;
+/// How long misses of plain clients are remembered, in seconds. Applications hang for less.
+const MISS_AGE_S: u32 = 7;
 pub(super) const SERVER_TIMEOUT_MS: u64 = 200;
 
 /// What a configuration says that may change during a run.
@@ -58,15 +60,20 @@ impl ClusterConfiguration {
         let (weights, hash) =
             (weighted.as_deref().unwrap_or_default(), if weighted.is_some() { "WeightedCh3" } else { "Ch3" });
         let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
-        let scope = self
-            .plain_connections
-            .filter(|_| disabled != DisabledGuarantee::PlainLeases)
-            .map(|connections| if connections == PlainConnections::Pool { "address" } else { "connection" });
+        let leases = self.plain_connections.filter(|_| disabled != DisabledGuarantee::PlainLeases);
         // The applications of a run with leases wait for as long.
-        let lease_start = scope.map_or_else(String::new, |scope| {
-            format!(r#"{{ "type": "LeaseRoute", "hot_miss_wait_ms": 50, "scope": "{scope}", "target": "#)
+        let lease_start = leases.map_or_else(String::new, |connections| {
+            let (scope, wait_ms) = match connections {
+                PlainConnections::Own => ("connection", 50),
+                PlainConnections::Shared => ("address", 0),
+                PlainConnections::Pool => ("address", 50),
+            };
+            format!(
+                r#"{{ "type": "LeaseRoute", "scope": "{scope}", "hot_miss_wait_ms": {wait_ms},
+                     "miss_age_s": {MISS_AGE_S}, "target": "#
+            )
         });
-        let lease_end = if scope.is_some() { "}" } else { "" };
+        let lease_end = if leases.is_some() { "}" } else { "" };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{

@@ -20,7 +20,8 @@ const GUTTERS: usize = 1;
 const GUTTERS_MAX: usize = 2;
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
-/// Long enough for routers to forget a configuration and to meet it again, and for many backlogs.
+/// Long enough for routers to forget a configuration and to meet it again, for many backlogs, and for addresses that are
+/// blind at first.
 const LOAD_DURATION_LONG: Duration = Duration::from_secs(24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +125,8 @@ impl RunPlan {
     }
 
     pub(super) fn load_duration(self) -> Duration {
-        if self.has_resizes || self.favours_backlogs { LOAD_DURATION_LONG } else { LOAD_DURATION }
+        let is_long = self.has_resizes || self.favours_backlogs || self.plain_connections.is_some();
+        if is_long { LOAD_DURATION_LONG } else { LOAD_DURATION }
     }
 
     /// The servers of a cluster's pool at first.
