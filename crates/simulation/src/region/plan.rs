@@ -115,7 +115,7 @@ impl RunPlan {
     /// The plan with clients that know no leases, in some runs. `disabled` matters in it.
     pub(super) fn with_plain_clients(self, seed: u64, disabled: DisabledGuarantee) -> RunPlan {
         use DisabledGuarantee::{Nothing, PlainLeases};
-        let has_plain = disabled == PlainLeases || disabled == Nothing && seed % PLAIN_CLIENTS_ONE_IN == 0;
+        let has_plain = disabled == PlainLeases || disabled == Nothing && seed.is_multiple_of(PLAIN_CLIENTS_ONE_IN);
         let connections = match seed / PLAIN_CLIENTS_ONE_IN % 3 {
             0 => PlainConnections::Shared,
             1 => PlainConnections::Own,
