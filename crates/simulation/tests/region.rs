@@ -21,7 +21,7 @@ fn same_seed_gives_the_same_run() {
 #[test]
 fn guarantees_hold_under_load_and_faults() {
     let mut sum = Tally::default();
-    for seed in 1_024..1_036 {
+    for seed in 1_024..1_048 {
         let outcome = run(seed, DisabledGuarantee::Nothing);
         assert_eq!(outcome.violation, None, "to repeat: lookaside simulate --seed {seed}");
         sum = sum.plus(outcome.tally);
