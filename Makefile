@@ -12,7 +12,7 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips warmup packets bench-invalidator connections reference
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,6 +118,10 @@ round-trips: install ## round trips and time of pages, with and without a plan (
 warmup: install ## a cold cluster with MariaDB behind, with and without warm-up, drawn; counts stale reads (five minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.warmup
+
+plain-leases: install ## stale sets of clients that know no leases, with and without the router's leases (three minutes; after make clients)
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.plain_leases
 
 packets: install ## packets of deletes beside those of each delete by itself, at several rates (as root; two minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator

@@ -258,6 +258,22 @@ MEANINGS: dict[str, dict[str, str]] = {
         "servers_emptied": "Servers flushed before they joined a pool.",
         "purge_keys_checked": "Keys listed at servers in search of copies that a former configuration placed.",
         "purge_keys_removed": "Keys deleted because only a former configuration placed them there.",
+        "plain_lease_misses": "Keys whose misses are remembered for clients that know no leases.",
+        "plain_lease_tokens": "Lease tokens remembered for clients that know no leases (`--leases`, `LeaseRoute`).",
+        "plain_lease_hot_misses": "Misses of such clients while another client held the token, after the wait.",
+        "plain_lease_hot_hits": "Misses of such clients that another client's fill ended while they were held back.",
+        "plain_lease_stale_hits": "Misses of such clients that were answered by a stale value.",
+        "plain_lease_sets_stored": "Sets of such clients stored under the token of their miss.",
+        "plain_lease_sets_refused": (
+            "Sets of such clients refused because a delete or another set came after their miss, or it had no token."
+        ),
+        "plain_lease_unleased_passed": "Sets without a miss on their connection that were passed on.",
+        "plain_lease_unleased_refused": "Sets without a miss on their connection that were refused.",
+        "plain_lease_unleased_added": "Sets without a miss on their connection that were passed on as `add`.",
+        "plain_lease_misses_expired": "Remembered misses that were forgotten because no set came.",
+        "plain_lease_misses_dropped": (
+            "Misses that there was no space for: nothing is filled over their connections for a while."
+        ),
         "spares_in_use": "Spares that serve in a server's place and can be read.",
         "spare_takeovers": "How often a spare began to serve.",
         "spare_returns": "How often a server got its place back.",

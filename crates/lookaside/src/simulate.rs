@@ -28,8 +28,8 @@ pub struct Options {
     /// Run only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Disable a guarantee on purpose, to test the checker: gate, leases, acknowledgement, fence, peers, spool,
-    /// promptness, spares, resize, gutter, coverage or copy-leases
+    /// Disable a guarantee on purpose, to test the checker: gate, leases, plain-leases, acknowledgement, fence,
+    /// peers, spool, promptness, spares, resize, gutter, coverage or copy-leases
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]
@@ -64,6 +64,8 @@ pub fn run(options: &Options) -> Result<()> {
             "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers, "config_changes": tally.config_changes,
             "lost_coverages": tally.lost_coverages,
             "former_owner_fills": tally.former_owner_fills, "direct_reads": tally.direct_reads,
+            "former_owner_fills": tally.former_owner_fills,
+            "plain_sets_stored": tally.plain_sets_stored, "plain_sets_refused": tally.plain_sets_refused,
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
                 "after_invalidator": outdated.after_invalidator_ms, "any": outdated.any_ms,
@@ -87,7 +89,7 @@ pub fn run(options: &Options) -> Result<()> {
             out,
             "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
              servers: {}, changes of a router's configuration: {}, files of covered configurations lost: {}, values copied \
-             from former owners: {}, reads sent to servers directly: {}",
+             from former owners: {}, reads sent to servers directly: {}, sets of plain clients stored: {}, refused: {}",
             tally.hangs,
             tally.upgrades,
             tally.spooled,
@@ -97,6 +99,8 @@ pub fn run(options: &Options) -> Result<()> {
             tally.lost_coverages,
             tally.former_owner_fills,
             tally.direct_reads,
+            tally.plain_sets_stored,
+            tally.plain_sets_refused,
         )?;
         writeln!(
             out,

@@ -12,6 +12,7 @@ use crate::stats::counters::{CounterDelta, Counters};
 use crate::tls::Certificates;
 use crate::tree::Tree;
 use held_bytes::HeldBytes;
+use lookaside_routing::LeaseClients;
 use lookaside_sync::Mutex;
 use lookaside_telemetry::{Log, LogThrottle};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -72,6 +73,7 @@ pub struct SharedState {
     certificates: OnceLock<Arc<Certificates>>,
     resize: Arc<ResizeStatus>,
     read_permits: Arc<ReadPermits>,
+    lease_clients: Arc<LeaseClients>,
     input_bound_warnings: Mutex<LogThrottle<Instant>>,
     output_bound_warnings: Mutex<LogThrottle<Instant>>,
 }
@@ -106,6 +108,7 @@ impl SharedState {
             certificates: OnceLock::new(),
             resize: Arc::default(),
             read_permits: ReadPermits::new(),
+            lease_clients: Arc::default(),
             input_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
             output_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
         })
@@ -144,6 +147,11 @@ impl SharedState {
     /// The permits of clients that read servers directly.
     pub fn read_permits(&self) -> &Arc<ReadPermits> {
         &self.read_permits
+    }
+
+    /// The clients that the router takes leases for.
+    pub fn lease_clients(&self) -> &Arc<LeaseClients> {
+        &self.lease_clients
     }
 
     /// Seconds since the start.

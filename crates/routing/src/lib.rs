@@ -10,6 +10,7 @@
 //! recording fakes, `simulation` by a network of its own.
 #![forbid(unsafe_code)]
 
+mod client_misses;
 mod cluster;
 mod configuration;
 mod environment;
@@ -25,6 +26,9 @@ mod split;
 mod tree;
 mod verb;
 
+pub use client_misses::{
+    ADDRESS_MISSES_MAX, ClientMisses, LeaseClients, LeaseCounters, LeaseScope, MISSES_MAX, TOTAL_MISSES_MAX,
+};
 pub use cluster::{
     all_async_route::AllAsyncRoute,
     all_fastest_route::AllFastestRoute,
@@ -46,6 +50,7 @@ pub use cluster::{
     l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
+    lease_route::LeaseRoute,
     logging_route::LoggingRoute,
     migrate_route::{MIGRATE_INTERVAL_S, MigrateRoute},
     miss_failover_route::MissFailoverRoute,
@@ -72,8 +77,9 @@ pub use cluster::{
     warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle, Pool,
-    Protocol, RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
+    ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle,
+    HotMisses, LeaseSettings, Pool, Protocol, RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
+    UnleasedSet,
 };
 pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, Spawner};
 pub(crate) use hash::NamesNeeded;

@@ -1,5 +1,6 @@
 //! The vocabulary of routing: a batch of requests goes in, an outcome for each comes out.
 
+use crate::ClientMisses;
 use bytes::Bytes;
 use lookaside_protocol::{Reply, Request};
 use std::{fmt, future::Future, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
@@ -64,7 +65,7 @@ impl fmt::Display for Failure {
 }
 
 /// The origin of a batch, by which routes may choose (replicas by the client's address, §3.2.3), and its haste.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The client's address; `None` if it is not known.
     pub client: Option<IpAddr>,
@@ -73,9 +74,16 @@ pub struct Context {
     pub time_limit: Option<Duration>,
     /// The same for batches that only read. An update that is given up early may still be executed.
     pub read_time_limit: Option<Duration>,
+    /// The misses of the client's connection; `None` if no `LeaseRoute` needs them.
+    pub misses: Option<Arc<ClientMisses>>,
 }
 
 impl Context {
+    /// For requests that no client waits for, and whose misses are not the client's.
+    pub(crate) fn without_misses(&self) -> Context {
+        Context { misses: None, ..self.clone() }
+    }
+
     /// The time limit for requests without deletes.
     pub(crate) fn time_limit(&self, only_reads: bool) -> Option<Duration> {
         self.time_limit.into_iter().chain(self.read_time_limit.filter(|_| only_reads)).min()

@@ -9,7 +9,8 @@ use parsing::*;
 fn a_bad_route_is_refused() {
     let routes = "AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, BigValueRoute, DevNullRoute, \
                   ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute, \
-                  L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LoggingRoute, MigrateRoute, MissFailoverRoute, \
+                  L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LeaseRoute, LoggingRoute, MigrateRoute, \
+                  MissFailoverRoute, \
                   ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
                   OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, \
                   SaltedFailoverRoute, ShadowRoute, StagingRoute, \
@@ -227,6 +228,21 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
             r#"{"type": "WarmUpRoute", "cold": "NullRoute", "warm": "NullRoute", "hold_off_ms": -1}"#.to_owned(),
             "route.hold_off_ms",
             "expected milliseconds from 0 to 60000, found the number -1",
+        ),
+        (
+            r#"{"type": "LeaseRoute", "target": "NullRoute", "set_without_miss": "store"}"#.to_owned(),
+            "route.set_without_miss",
+            "expected \"pass\", \"refuse\" or \"only-if-absent\", found \"store\"",
+        ),
+        (
+            r#"{"type": "LeaseRoute", "target": "NullRoute", "hold_off_ms": 5}"#.to_owned(),
+            "route.hold_off_ms",
+            "\"hold_off_ms\" needs \"set_without_miss\": \"only-if-absent\"",
+        ),
+        (
+            r#"{"type": "LeaseRoute", "target": "NullRoute", "miss_age_s": 0}"#.to_owned(),
+            "route.miss_age_s",
+            "expected seconds from 1 to 3600, found the number 0",
         ),
         (
             r#"{"type": "MigrateRoute", "from": "NullRoute", "to": "NullRoute"}"#.to_owned(),

@@ -20,7 +20,7 @@ use fakes::{Fake, VERBS, request, server_error};
 use lookaside_protocol::{Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations,
-    Environment, Failure, Outcome, Outcomes, RootRoute, Route, Verb,
+    Environment, Failure, LeaseClients, LeaseScope, Outcome, Outcomes, RootRoute, Route, Verb,
 };
 use std::{
     sync::{Arc, Mutex},
@@ -128,6 +128,24 @@ const HANDLES: &[(&str, &str)] = &[
         lease-get: hit a+b:get ok | miss a+b:get no | bad a+b:get fail
         cas lease-set: hit a+b:set ok | miss a no | bad a fail",
     ),
+    // A client that has missed nothing.
+    (
+        r#"{"type": "LeaseRoute", "target": "PoolRoute|A"}"#,
+        "get: hit a:lease-get ok | miss a:lease-get no | bad a:lease-get fail
+        gets gat gats: hit a ok | miss a+a:lease-get no | bad a fail
+        incr decr touch: hit a ok | miss a+a:lease-get no | bad a fail
+        set add replace: hit - no | miss - no | bad - no
+        lease-get cas append prepend lease-set delete: hit a ok | miss a no | bad a fail",
+    ),
+    (
+        r#"{"type": "LeaseRoute", "set_without_miss": "only-if-absent", "target": "PoolRoute|A"}"#,
+        "get: hit a:lease-get ok | miss a:lease-get no | bad a:lease-get fail
+        gets gat gats: hit a ok | miss a+a:lease-get no | bad a fail
+        incr decr touch: hit a ok | miss a+a:lease-get no | bad a fail
+        set: hit a:add ok | miss a:add no | bad a:add fail
+        replace: hit - no | miss - no | bad - no
+        lease-get add cas append prepend lease-set delete: hit a ok | miss a no | bad a fail",
+    ),
     // A meta get asks for the time to live; this server does not report it, so there is no fill.
     (
         r#"{"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|B"}"#,
@@ -229,7 +247,11 @@ async fn observed(handle: &str, verb: &str, state: &'static str) -> String {
     env.advance(Duration::from_secs(NOW_UNIX_S));
     let mut servers = Servers { state, env: env.clone(), asked: Arc::default() };
     let root: RootRoute = configuration.build(&mut servers);
-    let outcomes = root.route(vec![request(&format!("{verb} k"))], &Context::default()).await;
+    let context = Context {
+        misses: Some(Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None)),
+        ..Context::default()
+    };
+    let outcomes = root.route(vec![request(&format!("{verb} k"))], &context).await;
     while env.run_background().await > 0 {}
     let own = format!(":{verb}");
     let asked: Vec<String> =

@@ -166,6 +166,10 @@ pub struct Tally {
     pub former_owner_fills: u64,
     /// Requests that clients sent to servers directly.
     pub direct_reads: u64,
+    /// Sets of clients that know no leases, stored.
+    pub plain_sets_stored: u64,
+    /// Sets of clients that know no leases, refused.
+    pub plain_sets_refused: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -227,6 +231,8 @@ impl Tally {
             lost_coverages: self.lost_coverages + other.lost_coverages,
             former_owner_fills: self.former_owner_fills + other.former_owner_fills,
             direct_reads: self.direct_reads + other.direct_reads,
+            plain_sets_stored: self.plain_sets_stored + other.plain_sets_stored,
+            plain_sets_refused: self.plain_sets_refused + other.plain_sets_refused,
             outdated: self.outdated.max(other.outdated),
         }
     }

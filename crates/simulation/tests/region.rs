@@ -21,7 +21,7 @@ fn same_seed_gives_the_same_run() {
 #[test]
 fn guarantees_hold_under_load_and_faults() {
     let mut sum = Tally::default();
-    for seed in 1_024..1_042 {
+    for seed in 1_024..1_048 {
         let outcome = run(seed, DisabledGuarantee::Nothing);
         assert_eq!(outcome.violation, None, "to repeat: lookaside simulate --seed {seed}");
         sum = sum.plus(outcome.tally);
@@ -32,6 +32,7 @@ fn guarantees_hold_under_load_and_faults() {
     assert!(sum.spooled > 100 && sum.flushes > 0 && sum.spare_takeovers > 5, "{sum:?}");
     assert!(sum.config_changes > 50 && sum.lost_coverages > 0, "{sum:?}");
     assert!(sum.former_owner_fills > 30 && sum.direct_reads > 1_000, "{sum:?}");
+    assert!(sum.plain_sets_stored > 300 && sum.plain_sets_refused > 30, "{sum:?}");
     assert!(sum.outdated.calm_ms > 0 && sum.outdated.any_ms > OUTDATED_MAX.as_millis() as u64, "{sum:?}");
 }
 
@@ -60,6 +61,11 @@ fn delete_before_visibility_is_found() {
 #[test]
 fn fill_without_a_lease_is_found() {
     assert!(is_found(DisabledGuarantee::Leases, is_staleness));
+}
+
+#[test]
+fn fills_of_plain_clients_without_leases_are_found() {
+    assert!(is_found(DisabledGuarantee::PlainLeases, is_staleness));
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct SavedSession {
     pub authentication: u8,
     /// Bytes of input to discard: the rest of a refused value.
     pub swallow_bytes: usize,
+    /// Whether its client may still store values for misses that the next process does not know.
+    pub has_misses: bool,
 }
 
 /// The most bytes of input and output. A connection with more is closed instead of being handed over.
@@ -41,12 +43,15 @@ pub const CONNECTION_STATE_BYTES_MAX: usize = 4 << 20;
 pub(crate) const HEAD_BYTES: usize = 23;
 const PAUSED: u8 = 1;
 const CLOSING: u8 = 2;
+const MISSES: u8 = 4;
 
 impl ConnectionState {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let ConnectionState { session, input, input_needed_bytes, output, is_paused, is_closing } = self;
         let mut encoded = Vec::with_capacity(HEAD_BYTES + input.len() + output.len());
-        let flags = (u8::from(*is_paused) * PAUSED) | (u8::from(*is_closing) * CLOSING);
+        let flags = (u8::from(*is_paused) * PAUSED)
+            | (u8::from(*is_closing) * CLOSING)
+            | (u8::from(session.has_misses) * MISSES);
         encoded.extend([session.protocol, session.authentication, flags]);
         encoded.extend((session.swallow_bytes as u64).to_le_bytes());
         encoded.extend((*input_needed_bytes as u64).to_le_bytes());
@@ -64,10 +69,10 @@ impl ConnectionState {
         let (needed, sizes) = sizes.split_first_chunk()?;
         let (input_bytes, _) = sizes.split_first_chunk()?;
         let (input, output) = bytes.split_at_checked(u32::from_le_bytes(*input_bytes) as usize)?;
-        let is_known = protocol <= 2 && authentication <= 2 && flags <= PAUSED | CLOSING;
+        let is_known = protocol <= 2 && authentication <= 2 && flags <= PAUSED | CLOSING | MISSES;
         let swallow_bytes = usize::try_from(u64::from_le_bytes(*swallow)).ok()?;
         is_known.then_some(ConnectionState {
-            session: SavedSession { protocol, authentication, swallow_bytes },
+            session: SavedSession { protocol, authentication, swallow_bytes, has_misses: flags & MISSES != 0 },
             input: input.to_vec(),
             input_needed_bytes: usize::try_from(u64::from_le_bytes(*needed)).ok()?,
             output: output.to_vec(),
@@ -85,7 +90,7 @@ mod tests {
     fn decoding_reverses_encoding_and_refuses_everything_else() {
         let idle = ConnectionState::default();
         let busy = ConnectionState {
-            session: SavedSession { protocol: 2, authentication: 1, swallow_bytes: 1 << 33 },
+            session: SavedSession { protocol: 2, authentication: 1, swallow_bytes: 1 << 33, has_misses: true },
             input: b"set a 0 0 1000\r\nabc".to_vec(),
             input_needed_bytes: 1018,
             output: b"STORED\r\n".to_vec(),
@@ -96,7 +101,7 @@ mod tests {
             let encoded = connection_state.encode();
             assert_eq!(ConnectionState::decode(&encoded), Some(connection_state.clone()));
             assert_eq!(ConnectionState::decode(&encoded[..HEAD_BYTES - 1]), None);
-            for (index, value) in [(0, 3), (1, 3), (2, 4)] {
+            for (index, value) in [(0, 3), (1, 3), (2, 8)] {
                 let mut corrupt = encoded.clone();
                 corrupt[index] = value;
                 assert_eq!(ConnectionState::decode(&corrupt), None);

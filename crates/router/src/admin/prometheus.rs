@@ -12,6 +12,7 @@ use crate::stats::by_verb::ResultClass;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use crate::stats::per_target::{FAILURES, TargetStatsSum};
+use crate::stats::plain_leases;
 use lookaside_routing::Address;
 use lookaside_telemetry::MetricKind::{Counter, Gauge, Histogram, Summary};
 use lookaside_telemetry::{Exposition, MetricKind};
@@ -36,6 +37,7 @@ pub(crate) fn render(shared: &SharedState, version: &str) -> String {
     write_requests(&sources, &shared.sum_counters(), &mut out);
     write_config(shared, &mut out);
     write_resize(shared, &mut out);
+    write_plain_leases(shared, &mut out);
     write_pools(&sources, &mut out);
     write_spool(&sources, &mut out);
     write_spares(&sources, &mut out);
@@ -332,6 +334,15 @@ fn write_read_permits(shared: &SharedState, out: &mut Exposition) {
     out.single("read_permits_total", Counter, help, permits.given.value());
     let help = "Requests for such a permit that were refused: while the start gate is closed, or keys warm up.";
     out.single("read_permits_refused_total", Counter, help, permits.refused.value());
+}
+
+fn write_plain_leases(shared: &SharedState, out: &mut Exposition) {
+    let clients = shared.lease_clients();
+    let help = "Keys whose misses are remembered for clients that know no leases.";
+    out.single("plain_lease_misses", Gauge, help, clients.remembered());
+    for (name, help, value) in plain_leases::counts(clients) {
+        out.single(&format!("{name}_total"), Counter, help, value);
+    }
 }
 
 fn write_tls(shared: &SharedState, out: &mut Exposition) {

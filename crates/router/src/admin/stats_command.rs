@@ -20,6 +20,7 @@ use crate::shared::{ConfigStatus, SharedState};
 use crate::stats::by_verb::ResultClass;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::write_stat;
+use crate::stats::plain_leases;
 use crate::tree::Tree;
 use lookaside_client::WindowStatistics;
 use lookaside_protocol::text::END;
@@ -82,6 +83,11 @@ impl StatsView<'_> {
         let resize = self.shared.resize();
         write_stat("resize_state", resize.state(), out);
         for (name, value) in resize.entries() {
+            write_stat(name, value, out);
+        }
+        let clients = self.shared.lease_clients();
+        write_stat("plain_lease_misses", clients.remembered(), out);
+        for (name, _, value) in plain_leases::counts(clients) {
             write_stat(name, value, out);
         }
         if let Some(spares) = self.tree.spares() {

@@ -2,11 +2,13 @@
 
 mod auth;
 mod ignored;
+mod leases;
 mod listen;
 mod spool;
 pub(crate) mod tls;
 
 pub use auth::AuthOptions;
+pub use leases::LeaseOptions;
 pub use listen::ListenOptions;
 pub use tls::TlsOptions;
 
@@ -130,6 +132,10 @@ pub struct Options {
     /// TKO
     #[arg(long, value_name = "off|adaptive|REQUESTS", default_value = "off")]
     pub window: WindowOption,
+
+    /// Leases for clients that know none.
+    #[command(flatten)]
+    pub leases: LeaseOptions,
 
     /// Spool deletes that a server does not answer in this directory, and do not read the server before they are
     /// replayed (mcrouter: --async-dir). Without it such a delete is an error, and the client must repeat it. One
@@ -293,6 +299,7 @@ impl Options {
             prefix,
             server_timeout_ms: self.server_timeout.into(),
             connect_timeout_ms: self.connect_timeout.map(u64::from),
+            leases: self.leases.settings(),
         })
     }
 

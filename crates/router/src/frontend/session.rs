@@ -211,10 +211,16 @@ impl<'a> Session<'a> {
         let default_protocol = context.settings.users.as_ref().and_then(|users| users.is_binary());
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         let authentication = Authentication::from_saved(session.authentication);
+        let clients = context.shared.lease_clients();
+        let address = stream.peer();
+        let misses = context.tree().lease_scope().map(|scope| match session.has_misses {
+            true => clients.add_with_unknown(scope, address),
+            false => clients.add(scope, address),
+        });
         let login_timeout = context.settings.login_timeout.filter(|_| !authentication.is_done());
         Session {
             context,
-            client: Context { client: stream.peer(), ..Context::default() },
+            client: Context { client: address, misses, ..Context::default() },
             stream,
             input: BytesMut::from(&input[..]),
             read_bytes: READ_BYTES_MIN,
@@ -243,6 +249,7 @@ impl<'a> Session<'a> {
                 protocol,
                 authentication: self.authentication.to_saved(),
                 swallow_bytes: self.swallow_bytes,
+                has_misses: self.client.misses.is_some_and(|misses| misses.has_any()),
             },
             input: self.input.to_vec(),
             input_needed_bytes: self.needed_bytes,
@@ -403,7 +410,13 @@ impl<'a> Session<'a> {
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.count_batch(&chunk);
         let tree = self.context.tree();
-        let context = Context { read_time_limit: batch.read_time_limit, ..self.client };
+        if let Some(scope) = tree.lease_scope()
+            && self.client.misses.as_ref().is_none_or(|misses| misses.scope() != scope)
+        {
+            // What the client has missed before is not known.
+            self.client.misses = Some(shared.lease_clients().add_with_unknown(scope, self.client.client));
+        }
+        let context = Context { read_time_limit: batch.read_time_limit, ..self.client.clone() };
         let outcomes = tree.root().route(chunk, &context).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
         let bytes = outcomes.iter().map(value_bytes).sum();

@@ -40,7 +40,7 @@ use std::os::unix::net::UnixStream;
 
 /// The programs that can take over from each other. The format also covers the state of connections and the spool's
 /// files.
-pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 2 };
+pub(crate) const PROGRAM: Program = Program { name: "lookaside-router", format: 3 };
 
 pub(crate) enum HandoverOutcome {
     /// The other process serves.

@@ -200,7 +200,7 @@ impl Peers {
         }
     }
 
-    /// Whether nobody reads `server`: it has applied this router's backlog, or all peers fence it, or need not, and the
+    /// Whether nothing reads `server`: it has applied this router's backlog, or all peers fence it, or need not, and the
     /// permits of this router, for which it waits, have ended.
     async fn is_fenced(&self, server: &ServerLog) -> bool {
         let is_confirmed = |peer: &Peer| peer.is_confirmed(&server.address, self.confirmed_for);

@@ -4,3 +4,4 @@ pub(crate) mod by_verb;
 pub(crate) mod command_class;
 pub(crate) mod counters;
 pub(crate) mod per_target;
+pub(crate) mod plain_leases;

@@ -42,7 +42,8 @@ use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Pool, Route, Slot,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, LeaseScope, Pool, Route,
+    Slot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -184,6 +185,11 @@ impl Tree {
     /// The configuration that it was built from, if any.
     pub(crate) fn config(&self) -> Option<&RouterConfig> {
         self.source.as_ref().map(|source| &*source.config)
+    }
+
+    /// The connections whose misses its routes need together; `None` if it takes no leases for clients.
+    pub(crate) fn lease_scope(&self) -> Option<LeaseScope> {
+        self.config()?.configuration().lease_scope
     }
 
     /// The limit on the time that the further destinations of a request may take after one has timed out.

@@ -133,11 +133,11 @@ mod tests {
     }
 
     /// For each request `t` if it timed out or `.` if it was answered, and the time.
-    async fn route(verbs: &str, context: Context) -> (String, Duration) {
+    async fn route(verbs: &str, context: &Context) -> (String, Duration) {
         let server = Arc::new(SlowServer(Address("a:1".into())));
         let route = DestinationRoute::new(server, true).with_clock(Arc::new(TokioClock));
         let start = Instant::now();
-        let outcomes = route.route(batch(verbs), &context).await;
+        let outcomes = route.route(batch(verbs), context).await;
         let letter = |outcome: &crate::Outcome| if *outcome == Err(Failure::TimedOut) { 't' } else { '.' };
         (outcomes.iter().map(letter).collect(), start.elapsed())
     }
@@ -146,13 +146,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn limit_of_reads_spares_updates_and_deletes() {
         let limited = Context { read_time_limit: Some(LIMIT), ..Context::default() };
-        assert_eq!(route("gg", limited).await, ("tt".into(), LIMIT));
-        assert_eq!(route("s", limited).await, (".".into(), SLOW));
-        assert_eq!(route("gsg", limited).await, ("...".into(), SLOW), "the batch waits for its update anyway");
-        assert_eq!(route("gd", limited).await, ("..".into(), SLOW));
-        let shorter = Context { time_limit: Some(LIMIT / 2), ..limited };
-        assert_eq!(route("gs", shorter).await, ("tt".into(), LIMIT / 2));
-        assert_eq!(route("g", shorter).await, ("t".into(), LIMIT / 2));
-        assert_eq!(route("gd", shorter).await, ("..".into(), SLOW));
+        assert_eq!(route("gg", &limited).await, ("tt".into(), LIMIT));
+        assert_eq!(route("s", &limited).await, (".".into(), SLOW));
+        assert_eq!(route("gsg", &limited).await, ("...".into(), SLOW), "the batch waits for its update anyway");
+        assert_eq!(route("gd", &limited).await, ("..".into(), SLOW));
+        let shorter = Context { time_limit: Some(LIMIT / 2), ..limited.clone() };
+        assert_eq!(route("gs", &shorter).await, ("tt".into(), LIMIT / 2));
+        assert_eq!(route("g", &shorter).await, ("t".into(), LIMIT / 2));
+        assert_eq!(route("gd", &shorter).await, ("..".into(), SLOW));
     }
 }

@@ -140,7 +140,8 @@ impl FailoverRoute {
                 return outcomes;
             }
             let time_limit = time_limit.or(context.time_limit);
-            self.route_to_next(&mut pending, &requests, &mut outcomes, &Context { time_limit, ..*context }).await;
+            self.route_to_next(&mut pending, &requests, &mut outcomes, &Context { time_limit, ..context.clone() })
+                .await;
         }
     }
 

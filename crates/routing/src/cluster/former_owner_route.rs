@@ -289,7 +289,7 @@ impl Shared {
         };
         let choices = moved.iter().map(|read| read.former as u32).collect();
         let limit = context.time_limit.map_or(FORMER_OWNER_TIMEOUT, |limit| limit.min(FORMER_OWNER_TIMEOUT));
-        let context = Context { time_limit: Some(limit), ..*context };
+        let context = Context { time_limit: Some(limit), ..context.clone() };
         let outcomes = scatter(&self.former, moved.iter().map(get).collect(), &context, choices).await;
         moved.iter().zip(outcomes).map(|(read, outcome)| self.former_value(read.former, outcome)).collect()
     }

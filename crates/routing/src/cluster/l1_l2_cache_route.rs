@@ -102,7 +102,7 @@ impl L1L2CacheRoute {
             outcomes[at] = outcome;
         }
         if !fills.is_empty() {
-            let (l1, context) = (self.l1.clone(), *context);
+            let (l1, context) = (self.l1.clone(), context.without_misses());
             self.background.spawn_or_drop(async move { drop(l1.route(fills, &context).await) });
         }
         outcomes

@@ -31,6 +31,7 @@ pub(crate) mod key_split_route;
 pub(crate) mod l1_l2_cache_route;
 pub(crate) mod latency_injection_route;
 pub(crate) mod latest_route;
+pub(crate) mod lease_route;
 pub(crate) mod logging_route;
 pub(crate) mod migrate_route;
 pub(crate) mod miss_failover_route;
@@ -74,6 +75,7 @@ pub(crate) static REGISTRY: Registry = Registry {
         l1_l2_cache_route::TYPE,
         latency_injection_route::TYPE,
         latest_route::TYPE,
+        lease_route::TYPE,
         logging_route::TYPE,
         migrate_route::TYPE,
         miss_failover_route::TYPE,

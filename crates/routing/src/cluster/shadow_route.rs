@@ -62,7 +62,7 @@ impl ShadowRoute {
         for (shadow, fraction) in &self.shadows {
             let copies: Batch = batch.iter().filter(|request| fraction.contains(request)).filter_map(&copy).collect();
             if !copies.is_empty() {
-                let (shadow, context) = (shadow.clone(), *context);
+                let (shadow, context) = (shadow.clone(), context.without_misses());
                 self.background.spawn_or_drop(async move { drop(shadow.route(copies, &context).await) });
             }
         }

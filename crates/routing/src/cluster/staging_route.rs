@@ -89,7 +89,7 @@ impl StagingRoute {
         if found.is_empty() {
             return;
         }
-        let (warm, staging, context) = (self.warm.clone(), self.staging.clone(), *context);
+        let (warm, staging, context) = (self.warm.clone(), self.staging.clone(), context.without_misses());
         self.background.spawn_or_drop(async move {
             let left = found.iter().map(|(request, _)| time_left_request(request)).enumerate().collect();
             let left = route_some(&*warm, left, &context).await;

@@ -1,5 +1,6 @@
 //! Defaults of settings that a configuration may leave out.
 
+use super::leases::LeaseSettings;
 use crate::RoutingPrefix;
 
 /// Defaults of settings that a configuration may leave out.
@@ -11,10 +12,13 @@ pub struct Defaults {
     pub server_timeout_ms: u64,
     /// How long to wait for a connection, in milliseconds. Default `None`: as long as for a reply.
     pub connect_timeout_ms: Option<u64>,
+    /// Leases for clients that know none, taken for every tree. Default `None`: only where the configuration says so.
+    pub leases: Option<LeaseSettings>,
 }
 
 impl Default for Defaults {
     fn default() -> Self {
-        Defaults { prefix: RoutingPrefix::default(), server_timeout_ms: 1_000, connect_timeout_ms: None }
+        let prefix = RoutingPrefix::default();
+        Defaults { prefix, server_timeout_ms: 1_000, connect_timeout_ms: None, leases: None }
     }
 }

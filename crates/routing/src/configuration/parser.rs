@@ -22,7 +22,7 @@ use super::{
     route_type::RouteType,
     transport::TlsPolicy,
 };
-use crate::Address;
+use crate::{Address, LeaseScope};
 use std::{collections::BTreeMap, sync::Arc};
 
 /// The deepest tree, in handles. Parsing recurses, and so does every request.
@@ -68,6 +68,8 @@ pub(crate) struct Parser<'a> {
     depth: usize,
     /// The maximum of `depth` within the named handle that is being parsed.
     depth_reached: usize,
+    /// The misses of clients that handles need; `None` if none does.
+    lease_scope: Option<LeaseScope>,
 }
 
 #[derive(Clone, Copy)]
@@ -102,6 +104,7 @@ impl<'a> Parser<'a> {
             done_by_name: BTreeMap::new(),
             depth: 0,
             depth_reached: 0,
+            lease_scope: None,
         })
     }
 
@@ -191,6 +194,15 @@ impl<'a> Parser<'a> {
             false => self.pools.get(&node, node.string("the name of a pool, or a pool")?)?,
         };
         Ok((pool, node))
+    }
+
+    /// Records that a handle needs the misses of clients. The wider scope serves the others, too.
+    pub(crate) fn use_leases(&mut self, scope: LeaseScope) {
+        self.lease_scope = self.lease_scope.max(Some(scope));
+    }
+
+    pub(crate) fn lease_scope(&self) -> Option<LeaseScope> {
+        self.lease_scope
     }
 
     pub(crate) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {

@@ -16,8 +16,8 @@ mod builder;
 pub use builder::Destinations;
 
 use crate::{
-    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, RootRoute, RoutingPrefix,
-    TlsPolicy, TreeBuilder,
+    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, LeaseRoute, LeaseScope,
+    RootRoute, RoutingPrefix, TlsPolicy, TreeBuilder,
     cluster::REGISTRY,
     configuration::{Document, Keys, Node, Parser, expand_macros, parse_json},
     key::stored_key_start,
@@ -37,6 +37,8 @@ pub struct Configuration {
     tls_places: BTreeMap<Address, ConfigurationError>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
+    /// The misses of clients that its routes need ([`crate::Context::misses`]); `None` if none does.
+    pub lease_scope: Option<LeaseScope>,
     /// Warnings about ignored keys.
     pub warnings: Vec<ConfigurationWarning>,
 }
@@ -134,10 +136,15 @@ fn parse_top(top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, Confi
             Err(keys.err().unwrap_or_else(|| top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")))
         }
     };
+    let lease_scope = parser.lease_scope().max(defaults.leases.map(|settings| settings.scope));
     let (tls_policies, tls_places) = (parser.tls_policies(), parser.tls_places());
     let named = parser.into_named_handles(&top)?;
     let default_prefix = defaults.prefix.clone();
-    Ok(Configuration { trees: trees?, named, tls_policies, tls_places, default_prefix, warnings: Vec::new() })
+    let mut trees = trees?;
+    if let Some(settings) = defaults.leases {
+        trees = trees.into_iter().map(|(names, tree)| (names, LeaseRoute::handle(tree, settings))).collect();
+    }
+    Ok(Configuration { trees, named, tls_policies, tls_places, default_prefix, lease_scope, warnings: Vec::new() })
 }
 
 const ROUTES_ENTRY: Keys = Keys::known(&["aliases", "route"]);

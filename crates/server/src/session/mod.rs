@@ -264,7 +264,7 @@ impl Session {
             Some(Protocol::Binary) => 2,
         };
         let authentication = self.authentication.to_saved();
-        let saved = SavedSession { protocol, authentication, swallow_bytes: self.swallow_bytes };
+        let saved = SavedSession { protocol, authentication, swallow_bytes: self.swallow_bytes, has_misses: false };
         self.crawl.is_none().then_some(saved)
     }
 

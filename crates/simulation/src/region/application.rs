@@ -1,6 +1,7 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
 use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
+use super::plan::{POOL_CONNECTIONS, PlainConnections};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
     checker::{Checker, ReadInProgress},
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use lookaside_client::config::{ConfigWatcher, Source};
 use lookaside_client::tree::HostInfo;
 use lookaside_client::{Client, DestinationOptions, DirectRoute, Lookup, Network, Origin, ReadOptions, TcpDestination};
-use lookaside_routing::{DestinationRoute, HealthSettings};
+use lookaside_routing::{DestinationRoute, HealthSettings, Route};
 use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -24,7 +25,7 @@ const CONFIGURATION_INTERVAL_MS_MAX: u64 = 400;
 /// One write in this many deletes the key in its own cluster at once (§4.1); the others leave that to the invalidator.
 const OWN_DELETE_ONE_IN: u8 = 2;
 
-fn key(rng: &mut fastrand::Rng) -> String {
+pub(super) fn key(rng: &mut fastrand::Rng) -> String {
     format!("row:{}", rng.usize(0..KEYS))
 }
 
@@ -36,13 +37,21 @@ impl SimulatedRegion {
             let process = Process::default();
             let network = self.network.host(&application_host(cluster));
             self.programs.start(&application_host(cluster), process.clone(), async move {
-                let connect = |router: RouterName| {
-                    let seed = rng.u64(..);
-                    let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
-                    let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
-                    Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
+                let connections = match region.plan.plain_connections {
+                    Some(PlainConnections::Pool) => POOL_CONNECTIONS,
+                    _ => 1,
                 };
-                let mut clients: Vec<Client> = region.plan.routers(cluster).map(connect).collect();
+                let connect = |rng: &mut fastrand::Rng| -> Vec<Vec<Arc<dyn Route>>> {
+                    let mut connect = |router: RouterName| -> Arc<dyn Route> {
+                        let seed = rng.u64(..);
+                        let options = DestinationOptions { server_timeout_ms: 800, seed, ..Default::default() };
+                        let destination = TcpDestination::new(address(&router.host()), network.clone(), options);
+                        Arc::new(DestinationRoute::new(Arc::new(destination), true))
+                    };
+                    let routers = region.plan.routers(cluster);
+                    routers.map(|router| (0..connections).map(|_| connect(router)).collect()).collect()
+                };
+                let shared = connect(&mut rng);
                 let mut tasks = JoinSet::new();
                 let (texts, received) = mpsc::unbounded_channel();
                 let direct = match region.plan.has_direct_clients {
@@ -52,15 +61,22 @@ impl SimulatedRegion {
                     }
                     false => None,
                 };
-                clients.extend(direct.iter().map(|direct| Client::new(direct.route.clone())));
+                let start = |rng: &mut fastrand::Rng| {
+                    let routes = match region.plan.plain_connections {
+                        Some(PlainConnections::Own) => connect(rng),
+                        Some(PlainConnections::Shared | PlainConnections::Pool) | None => shared.clone(),
+                    };
+                    let through_routers = routes.iter().map(|of_router| Client::new(of_router[0].clone()));
+                    let directly = direct.iter().map(|direct| Client::new(direct.route.clone()));
+                    let clients = through_routers.chain(directly).collect();
+                    Application { region: region.clone(), clients, routes, cluster, rng: rng.fork() }
+                };
                 for _ in 0..READERS {
-                    let application =
-                        Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
+                    let application = start(&mut rng);
                     tasks.spawn_local(process.task(application.read_loop()));
                 }
                 for _ in 0..WRITERS {
-                    let application =
-                        Application { region: region.clone(), clients: clients.clone(), cluster, rng: rng.fork() };
+                    let application = start(&mut rng);
                     tasks.spawn_local(process.task(application.write_loop()));
                 }
                 while tasks.join_next().await.is_some() {}
@@ -116,18 +132,21 @@ impl Drop for DirectUsage {
     }
 }
 
-struct Application {
-    region: SimulatedRegion,
+pub(super) struct Application {
+    pub(super) region: SimulatedRegion,
     /// One for each router of the cluster, and perhaps one that reads servers directly.
     clients: Vec<Client>,
+    /// The connections to each router.
+    pub(super) routes: Vec<Vec<Arc<dyn Route>>>,
     cluster: usize,
-    rng: fastrand::Rng,
+    pub(super) rng: fastrand::Rng,
 }
 
 impl Application {
     async fn read_loop(mut self) {
         loop {
             match self.rng.u8(0..4) {
+                _ if self.region.plan.plain_connections.is_some() => self.read_plain().await,
                 0 => self.read_page().await,
                 _ if self.region.disabled == DisabledGuarantee::Leases => self.read_without_lease().await,
                 _ => self.read_one().await,
@@ -174,7 +193,7 @@ impl Application {
         }
     }
 
-    fn begin_read(&self, key: &str) -> ReadInProgress {
+    pub(super) fn begin_read(&self, key: &str) -> ReadInProgress {
         let owner = self.region.plan.owner(self.cluster, key);
         self.region.checker.begin_read(&cluster_name(self.cluster), key, owner)
     }
@@ -191,7 +210,7 @@ impl Application {
     }
 
     /// A query: at some moment during its run it reads the visible version.
-    async fn load(&self, key: &str) -> Result<Bytes, Infallible> {
+    pub(super) async fn load(&self, key: &str) -> Result<Bytes, Infallible> {
         tokio::time::sleep(self.region.database.query_time()).await;
         let version = self.region.database.read(key);
         tokio::time::sleep(self.region.database.query_time()).await;

@@ -2,7 +2,7 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{address, spares};
-use super::plan::RunPlan;
+use super::plan::{PlainConnections, RunPlan};
 
 /// How long a server is down before a spare serves. Some outages are longer.
 const SPARE_AFTER_MS: u64 = 600;
@@ -10,6 +10,8 @@ const SPARE_AFTER_MS: u64 = 600;
 const GUTTER_EXPTIME_S: u32 = 4;
 /// How long keys that have moved are read from their former owners, in seconds. Some changes follow sooner.
 const RESIZE_WARM_UP_S: u32 = 3;
+/// How long misses of plain clients are remembered, in seconds. Applications hang for less.
+const MISS_AGE_S: u32 = 7;
 pub(super) const SERVER_TIMEOUT_MS: u64 = 200;
 
 /// What a configuration says that may change during a run.
@@ -24,6 +26,8 @@ pub(super) struct ClusterConfiguration {
     pub(super) server_timeout_ms: u64,
     pub(super) spare_after_ms: u64,
     pub(super) gutter_exptime_s: u32,
+    /// `None` if the clients of applications know leases.
+    pub(super) plain_connections: Option<PlainConnections>,
 }
 
 impl ClusterConfiguration {
@@ -37,10 +41,12 @@ impl ClusterConfiguration {
             server_timeout_ms: SERVER_TIMEOUT_MS,
             spare_after_ms: SPARE_AFTER_MS,
             gutter_exptime_s: GUTTER_EXPTIME_S,
+            plain_connections: plan.plain_connections,
         }
     }
 
-    /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`].
+    /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`], and clients get
+    /// leases unless it is [`DisabledGuarantee::PlainLeases`].
     pub(super) fn text(&self, disabled: DisabledGuarantee) -> String {
         let list = |hosts: &[String]| {
             let addresses: Vec<String> = hosts.iter().map(|host| format!("{:?}", address(host).0)).collect();
@@ -54,6 +60,20 @@ impl ClusterConfiguration {
         let (weights, hash) =
             (weighted.as_deref().unwrap_or_default(), if weighted.is_some() { "WeightedCh3" } else { "Ch3" });
         let delete_pool = if disabled == DisabledGuarantee::Spares { "servers" } else { "wildcard" };
+        let leases = self.plain_connections.filter(|_| disabled != DisabledGuarantee::PlainLeases);
+        // The applications of a run with leases wait for as long.
+        let lease_start = leases.map_or_else(String::new, |connections| {
+            let (scope, wait_ms) = match connections {
+                PlainConnections::Own => ("connection", 50),
+                PlainConnections::Shared => ("address", 0),
+                PlainConnections::Pool => ("address", 50),
+            };
+            format!(
+                r#"{{ "type": "LeaseRoute", "scope": "{scope}", "hot_miss_wait_ms": {wait_ms},
+                     "miss_age_s": {MISS_AGE_S}, "target": "#
+            )
+        });
+        let lease_end = if leases.is_some() { "}" } else { "" };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{
@@ -67,7 +87,7 @@ impl ClusterConfiguration {
                     }},
                     "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
-                "route": {{
+                "route": {lease_start} {{
                     "type": "OperationSelectorRoute",
                     "operation_policies": {{
                         "delete": {{
@@ -84,7 +104,7 @@ impl ClusterConfiguration {
                         "failover": ["PoolRoute|gutter"],
                         "failover_exptime": {gutter_exptime_s}
                     }}
-                }}
+                }} {lease_end}
             }}"#,
             servers = list(&self.servers),
             spares = list(&self.spares),

@@ -12,6 +12,8 @@ pub enum DisabledGuarantee {
     Gate,
     /// Applications fill by plain sets instead of under a lease.
     Leases,
+    /// Routers take no leases for applications whose clients know none.
+    PlainLeases,
     /// The invalidator treats deletes as applied that no router has acknowledged.
     Acknowledgement,
     /// Routers read a server that misses deletes which they have acknowledged.
@@ -38,9 +40,10 @@ pub enum DisabledGuarantee {
     CopyLeases,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 13] = [
+const NAMES: [(DisabledGuarantee, &str); 14] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
+    (DisabledGuarantee::PlainLeases, "plain-leases"),
     (DisabledGuarantee::Acknowledgement, "acknowledgement"),
     (DisabledGuarantee::Fence, "fence"),
     (DisabledGuarantee::Peers, "peers"),

@@ -15,7 +15,8 @@
 //! All of it is production code. Only sockets, the clock, the database and disks are simulated. A cluster has one to three routers, each with its own connections and so its own view of which server is
 //! down. In half of the runs routers have a spool (§5) for deletes that their servers did not answer, and are each
 //! other's peers; in half of those it is so small that servers are flushed. In half of the runs whose routers can agree
-//! on it, there are more servers than in the picture, and pools change theirs.
+//! on it, there are more servers than in the picture, and pools change theirs. In a quarter of the runs the clients of the
+//! applications know no leases, and the routers take leases for them.
 
 mod application;
 mod configuration;
@@ -26,6 +27,7 @@ mod invalidator;
 mod lost_coverage;
 mod names;
 mod panics;
+mod plain_application;
 mod plan;
 mod programs;
 mod reconfigure;
@@ -101,7 +103,7 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
         faults,
         database,
         disabled,
-        plan: RunPlan::random(&mut rng, disabled),
+        plan: RunPlan::random(&mut rng, disabled).with_plain_clients(seed, disabled),
         programs: Rc::new(Programs::new(network.clone())),
         network,
         stores: Rc::default(),

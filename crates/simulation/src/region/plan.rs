@@ -15,6 +15,8 @@ const FLUSHES_ONE_IN: u8 = 4;
 const COMMITS_PER_FLUSH: u64 = 50;
 /// One run in this many has clients that read servers directly.
 const DIRECT_CLIENTS_ONE_IN: u8 = 2;
+/// One run in this many has clients that know no leases.
+const PLAIN_CLIENTS_ONE_IN: u64 = 4;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -24,7 +26,8 @@ const GUTTERS: usize = 1;
 const GUTTERS_MAX: usize = 2;
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
-/// Long enough for routers to forget a configuration and to meet it again, and for many backlogs.
+/// Long enough for routers to forget a configuration and to meet it again, for many backlogs, and for addresses that are
+/// blind at first.
 const LOAD_DURATION_LONG: Duration = Duration::from_secs(24);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,20 @@ impl SpoolMode {
         }
     }
 }
+
+/// How an application whose client knows no leases uses connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlainConnections {
+    /// All of its tasks use the same.
+    Shared,
+    /// Each task has its own.
+    Own,
+    /// All of its tasks have a pool, and take any connection for each command.
+    Pool,
+}
+
+/// Connections of a pool to one router.
+pub(super) const POOL_CONNECTIONS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RunPlan {
@@ -65,6 +82,8 @@ pub(super) struct RunPlan {
     pub(super) has_direct_clients: bool,
     /// Servers of a pool at first.
     servers: usize,
+    /// `None` if the clients of applications know leases.
+    pub(super) plain_connections: Option<PlainConnections>,
 }
 
 impl RunPlan {
@@ -107,11 +126,25 @@ impl RunPlan {
             commits_per_flush,
             has_direct_clients,
             servers,
+            plain_connections: None,
         }
     }
 
+    /// The plan with clients that know no leases, in some runs. `disabled` matters in it.
+    pub(super) fn with_plain_clients(self, seed: u64, disabled: DisabledGuarantee) -> RunPlan {
+        use DisabledGuarantee::{Nothing, PlainLeases};
+        let has_plain = disabled == PlainLeases || disabled == Nothing && seed.is_multiple_of(PLAIN_CLIENTS_ONE_IN);
+        let connections = match seed / PLAIN_CLIENTS_ONE_IN % 3 {
+            0 => PlainConnections::Shared,
+            1 => PlainConnections::Own,
+            _ => PlainConnections::Pool,
+        };
+        RunPlan { plain_connections: has_plain.then_some(connections), ..self }
+    }
+
     pub(super) fn load_duration(self) -> Duration {
-        if self.has_resizes || self.favours_backlogs { LOAD_DURATION_LONG } else { LOAD_DURATION }
+        let is_long = self.has_resizes || self.favours_backlogs || self.plain_connections.is_some();
+        if is_long { LOAD_DURATION_LONG } else { LOAD_DURATION }
     }
 
     /// The servers of a cluster's pool at first.

@@ -137,7 +137,7 @@ impl Session<'_> {
     ) -> Result<Option<Outcomes>, SessionEnd> {
         let batch = take(&mut parsed.batch);
         self.count_batch(&batch);
-        let mut first = pin!(route(self.context, self.client, 0, batch));
+        let mut first = pin!(route(self.context, self.client.clone(), 0, batch));
         let routed_or_read = poll_fn(|waiter| match first.as_mut().poll(waiter) {
             Poll::Ready((_, outcomes)) => Poll::Ready(Either::Left(outcomes)),
             Poll::Pending => self.poll_further_input(waiter).map(Either::Right),
@@ -196,7 +196,7 @@ impl Session<'_> {
                 }
                 self.count_batch(&added.batch);
                 self.delta.overlapped_batches += 1;
-                let future = route(self.context, self.client, deletes.next_number(), added.batch);
+                let future = route(self.context, self.client.clone(), deletes.next_number(), added.batch);
                 deletes.push(Either::Right(future), added.replies, bytes);
             }
             if deletes.batches.is_empty() {

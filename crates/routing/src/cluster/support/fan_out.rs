@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Asks a child in a separate future, which can outlive the caller's.
 pub(crate) fn route_owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
-    let (child, context, asked) = (child.clone(), *context, batch.len());
+    let (child, context, asked) = (child.clone(), context.clone(), batch.len());
     Box::pin(async move {
         let outcomes = child.route(batch, &context).await;
         assert_eq!(outcomes.len(), asked, "a route answers every request once");

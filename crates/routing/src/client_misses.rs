@@ -1,0 +1,413 @@
+//! The misses of a client whose values it may still store: what lets a router fill under leases for a client that knows
+//! none (`cluster/lease_route.rs`, §3.2.1 of the paper, [ADR 016](../../../docs/adr/016-leases-for-plain-clients.md)).
+//!
+//! A plain `set` does not say which miss it fills. An application may use one connection in several threads, and may get
+//! a key again between its query and its `set`. So a `set` counts for the **oldest** miss of its key: it has a token only
+//! if that token was issued at or before every miss that no `set` has answered yet, and still is the last one.
+//!
+//! ```text
+//!          a miss, token T                a miss, another token: a delete came between
+//!   none ------------------> held by T -----------------------------------> void
+//!     |                          | a set takes T; a delete                    ^
+//!     |                          '--------------------------------------------|
+//!     '-- a hot miss, an error: the client reads the database without a token-'
+//! ```
+//!
+//! A key is removed when it has had as many sets as misses, or when its oldest miss is too old: its client has stored
+//! nothing, and will not. While a key is void no tokens are taken for it, since none could be used.
+//!
+//! Connections of a pool exchange sets. With [`LeaseScope::Address`] all connections of an address share one state, so
+//! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive their
+//! connections, and this process.
+//!
+//! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
+//! refused. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
+//! *blind* for as long as a miss is remembered, and then every key that is not remembered counts as void.
+//!
+//! Keys are not stored: two with one 64-bit hash share their misses, and at worst a set is refused.
+
+use lookaside_protocol::LeaseToken;
+use lookaside_sync::{Mutex, SharedCounter};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+/// The most keys whose misses are remembered for one connection. The largest common page has 1,740 (§3.1).
+pub const MISSES_MAX: usize = 2_048;
+/// The most keys whose misses are remembered for one address.
+pub const ADDRESS_MISSES_MAX: usize = 65_536;
+/// Above this number of addresses those without connections are removed.
+const IDLE_ADDRESSES_MAX: usize = 4_096;
+/// The most keys whose misses all clients' states remember together: about 64 MB.
+pub const TOTAL_MISSES_MAX: usize = 1 << 20;
+
+/// The connections that one state is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaseScope {
+    /// One: a client stores over the connection over which it has missed.
+    #[default]
+    Connection,
+    /// All from one address: clients have pools of connections.
+    Address,
+}
+
+/// What routers count of leases that they take for clients, over all threads.
+#[derive(Debug, Default)]
+pub struct LeaseCounters {
+    /// Tokens that were remembered.
+    pub tokens: SharedCounter,
+    /// Misses that were returned while another client held the token.
+    pub hot_misses: SharedCounter,
+    /// Hot misses that found a value while they were held back.
+    pub hot_hits: SharedCounter,
+    /// Hot misses that were answered by a stale value.
+    pub stale_hits: SharedCounter,
+    /// Stores under a token that were stored.
+    pub stored: SharedCounter,
+    /// Stores for a miss that were refused: a delete or another store came between.
+    pub refused: SharedCounter,
+    /// Stores without a miss that were passed on.
+    pub unleased_passed: SharedCounter,
+    /// Stores without a miss that were refused.
+    pub unleased_refused: SharedCounter,
+    /// Stores without a miss that were passed on as `add`.
+    pub unleased_added: SharedCounter,
+    /// Misses that were removed because they were too old.
+    pub misses_expired: SharedCounter,
+    /// Misses that there was no space for.
+    pub misses_dropped: SharedCounter,
+    /// The keys whose misses are remembered.
+    remembered: AtomicUsize,
+}
+
+impl LeaseCounters {
+    /// Counts one more key, unless there are too many.
+    fn try_remember(&self) -> bool {
+        let has_space = self.remembered.fetch_add(1, Relaxed) < TOTAL_MISSES_MAX;
+        if !has_space {
+            self.remembered.fetch_sub(1, Relaxed);
+        }
+        has_space
+    }
+
+    fn remove_expired(&self, keys: &mut Keys, age: Age) {
+        let before = keys.by_hash.len();
+        keys.by_hash.retain(|_, misses| !age.is_over(misses.since_s));
+        let expired = before - keys.by_hash.len();
+        self.misses_expired.add(expired as u64);
+        self.remembered.fetch_sub(expired, Relaxed);
+    }
+}
+
+/// The clients of one process whose misses are remembered.
+#[derive(Debug, Default)]
+pub struct LeaseClients {
+    /// The counters.
+    pub counters: Arc<LeaseCounters>,
+    clients: Mutex<Clients>,
+    /// When all clients were last searched for misses that are too old.
+    swept_s: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    next_id: u64,
+    by_id: BTreeMap<u64, Weak<ClientMisses>>,
+    /// Those with [`LeaseScope::Address`]; the address is `None` for Unix sockets. They outlive their connections: sets
+    /// for their misses may come over new ones.
+    by_address: BTreeMap<Option<IpAddr>, Arc<ClientMisses>>,
+}
+
+impl Clients {
+    /// Removes addresses without connections if there are too many. Their next connections are blind at first.
+    fn remove_idle(&mut self) -> Vec<Arc<ClientMisses>> {
+        if self.by_address.len() <= IDLE_ADDRESSES_MAX {
+            return Vec::new();
+        }
+        let idle: Vec<Option<IpAddr>> =
+            self.by_address.iter().filter(|(_, misses)| Arc::strong_count(misses) == 1).map(|(at, _)| *at).collect();
+        idle.iter().filter_map(|address| self.by_address.remove(address)).collect()
+    }
+}
+
+impl LeaseClients {
+    /// The keys whose misses are remembered.
+    pub fn remembered(&self) -> usize {
+        self.counters.remembered.load(Relaxed)
+    }
+
+    /// The state for a connection from `address` that has missed nothing. With [`LeaseScope::Address`] a new address is
+    /// blind at first.
+    pub fn add(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
+        let mut clients = self.clients.lock();
+        if scope == LeaseScope::Address
+            && let Some(misses) = clients.by_address.get(&address)
+        {
+            return misses.clone();
+        }
+        clients.next_id += 1;
+        let blind = match scope {
+            LeaseScope::Connection => Blind::No,
+            // Its clients may have missed keys at the process before this one.
+            LeaseScope::Address => Blind::FromFirstUse,
+        };
+        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind });
+        let misses = Arc::new(ClientMisses {
+            id: clients.next_id,
+            scope,
+            keys,
+            counters: self.counters.clone(),
+            all: Arc::downgrade(self),
+        });
+        clients.by_id.insert(misses.id, Arc::downgrade(&misses));
+        if scope == LeaseScope::Address {
+            clients.by_address.insert(address, misses.clone());
+        }
+        let removed = clients.remove_idle();
+        drop(clients);
+        // They lock `clients`.
+        drop(removed);
+        misses
+    }
+
+    /// The state for a connection that may have missed keys that are not known, such as one that another process has
+    /// served.
+    pub fn add_with_unknown(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
+        let misses = self.add(scope, address);
+        misses.keys.lock().blind = Blind::FromFirstUse;
+        misses
+    }
+
+    /// Removes the misses that are too old of all clients that are not being served, at most once a second.
+    fn sweep(&self, age: Age) {
+        if self.swept_s.swap(age.now_s, Relaxed) == age.now_s {
+            return;
+        }
+        // A client that ends meanwhile locks `clients`.
+        let clients: Vec<Arc<ClientMisses>> = self.clients.lock().by_id.values().filter_map(Weak::upgrade).collect();
+        for client in &clients {
+            if let Some(mut keys) = client.keys.try_lock() {
+                self.counters.remove_expired(&mut keys, age);
+            }
+        }
+    }
+}
+
+/// The time, and for how long a miss is remembered, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Age {
+    pub(crate) now_s: u64,
+    pub(crate) miss_age_s: u64,
+}
+
+impl Age {
+    fn is_over(self, since_s: u64) -> bool {
+        // A second has begun when the miss was remembered.
+        self.now_s.saturating_sub(since_s) > self.miss_age_s
+    }
+}
+
+/// Sets that have not come after this time, in seconds, are not waited for.
+const ANSWER_S_MAX: u64 = 1;
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyState {
+    /// No set can be a fill.
+    None,
+    /// The next set is stored under this token.
+    Held(LeaseToken),
+    /// The next set is refused.
+    Void,
+}
+
+/// The misses of one client.
+pub struct ClientMisses {
+    id: u64,
+    scope: LeaseScope,
+    keys: Mutex<Keys>,
+    counters: Arc<LeaseCounters>,
+    /// Weak, since addresses are kept there.
+    all: Weak<LeaseClients>,
+}
+
+#[derive(Debug)]
+struct Keys {
+    by_hash: BTreeMap<u64, Misses>,
+    blind: Blind,
+}
+
+/// Whether there may be misses that are not remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blind {
+    No,
+    /// From its first use on.
+    FromFirstUse,
+    Since(u64),
+}
+
+/// The unanswered misses of one key.
+#[derive(Clone, Copy, Debug)]
+struct Misses {
+    /// `None` if the next set is refused.
+    token: Option<LeaseToken>,
+    count: u32,
+    /// When the oldest was recorded.
+    since_s: u64,
+}
+
+impl ClientMisses {
+    /// Whether it may have misses that no set has answered.
+    pub fn has_any(&self) -> bool {
+        let keys = self.keys.lock();
+        !keys.by_hash.is_empty() || keys.blind != Blind::No
+    }
+
+    /// The connections that it is for.
+    pub fn scope(&self) -> LeaseScope {
+        self.scope
+    }
+
+    /// Whether sets that answer a key's misses may arrive over other connections in a moment.
+    pub(crate) fn is_answered_elsewhere(&self, hash: u64, age: Age) -> bool {
+        let is_recent = |misses: &Misses| age.now_s.saturating_sub(misses.since_s) <= ANSWER_S_MAX;
+        self.scope == LeaseScope::Address && self.keys.lock().by_hash.get(&hash).is_some_and(is_recent)
+    }
+
+    pub(crate) fn counters(&self) -> &LeaseCounters {
+        &self.counters
+    }
+
+    /// What is known of a key.
+    pub(crate) fn state(&self, hash: u64, age: Age) -> KeyState {
+        let mut keys = self.keys.lock();
+        if let Some(misses) = self.find(&mut keys, hash, age) {
+            return misses.token.map_or(KeyState::Void, KeyState::Held);
+        }
+        keys.state_of_others(age)
+    }
+
+    /// Records that the client has missed a key, with the token that was issued for it, if one was. Returns a token that
+    /// cannot be used, so that it can be returned to its server.
+    pub(crate) fn record(&self, hash: u64, token: Option<LeaseToken>, age: Age) -> Option<LeaseToken> {
+        let mut keys = self.keys.lock();
+        if let Some(misses) = self.find(&mut keys, hash, age) {
+            misses.count = misses.count.saturating_add(1);
+            return match token {
+                // The earlier token holds for this miss, too.
+                None => None,
+                token if token == misses.token => None,
+                token => {
+                    misses.token = None;
+                    token
+                }
+            };
+        }
+        if !self.make_space(&mut keys, age) {
+            self.counters().misses_dropped.add(1);
+            keys.blind = Blind::Since(age.now_s);
+            return token;
+        }
+        // A client that is blind may have missed the key before. It still may when it is no longer blind.
+        let (usable, unusable) = if keys.is_blind(age) { (None, token) } else { (token, None) };
+        self.counters().tokens.add(usable.is_some().into());
+        keys.by_hash.insert(hash, Misses { token: usable, count: 1, since_s: age.now_s });
+        unusable
+    }
+
+    /// Returns what is known of a key that the client stores, and counts the set for the key's oldest miss.
+    pub(crate) fn answer(&self, hash: u64, age: Age) -> KeyState {
+        let mut keys = self.keys.lock();
+        let Some(misses) = self.find(&mut keys, hash, age) else {
+            return keys.state_of_others(age);
+        };
+        let state = misses.token.take().map_or(KeyState::Void, KeyState::Held);
+        misses.count -= 1;
+        if misses.count == 0 {
+            self.remove(&mut keys, hash);
+        }
+        state
+    }
+
+    /// Records that the client deletes a key. A set for a miss before that may still come, so the miss is not removed.
+    pub(crate) fn void(&self, hash: u64) {
+        if let Some(misses) = self.keys.lock().by_hash.get_mut(&hash) {
+            misses.token = None;
+        }
+    }
+
+    /// The misses of a key, unless the oldest is too old.
+    fn find<'a>(&self, keys: &'a mut Keys, hash: u64, age: Age) -> Option<&'a mut Misses> {
+        if keys.by_hash.get(&hash).is_some_and(|misses| age.is_over(misses.since_s)) {
+            self.counters().misses_expired.add(1);
+            self.remove(keys, hash);
+        }
+        keys.by_hash.get_mut(&hash)
+    }
+
+    fn remove(&self, keys: &mut Keys, hash: u64) {
+        keys.by_hash.remove(&hash);
+        self.counters.remembered.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether there is space for one more key. Counts it.
+    fn make_space(&self, keys: &mut Keys, age: Age) -> bool {
+        let keys_max = match self.scope {
+            LeaseScope::Connection => MISSES_MAX,
+            LeaseScope::Address => ADDRESS_MISSES_MAX,
+        };
+        if keys.by_hash.len() >= keys_max {
+            self.counters.remove_expired(keys, age);
+        }
+        if keys.by_hash.len() >= keys_max {
+            return false;
+        }
+        if self.counters.try_remember() {
+            return true;
+        }
+        if let Some(all) = self.all.upgrade() {
+            all.sweep(age);
+        }
+        self.counters.try_remember()
+    }
+}
+
+impl Keys {
+    /// The state of the keys that are not remembered.
+    fn state_of_others(&mut self, age: Age) -> KeyState {
+        if self.is_blind(age) { KeyState::Void } else { KeyState::None }
+    }
+
+    fn is_blind(&mut self, age: Age) -> bool {
+        self.blind = match self.blind {
+            Blind::FromFirstUse => Blind::Since(age.now_s),
+            Blind::Since(since_s) if age.is_over(since_s) => Blind::No,
+            blind => blind,
+        };
+        self.blind != Blind::No
+    }
+}
+
+impl Drop for ClientMisses {
+    fn drop(&mut self) {
+        self.counters.remembered.fetch_sub(self.keys.get_mut().by_hash.len(), Relaxed);
+        if let Some(all) = self.all.upgrade() {
+            all.clients.lock().by_id.remove(&self.id);
+        }
+    }
+}
+
+impl fmt::Debug for ClientMisses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientMisses").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

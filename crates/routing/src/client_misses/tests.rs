@@ -1,0 +1,138 @@
+use super::{KeyState::*, *};
+
+const OLD: LeaseToken = LeaseToken(7);
+const NEW: LeaseToken = LeaseToken(8);
+
+fn client() -> Arc<ClientMisses> {
+    Arc::new(LeaseClients::default()).add(LeaseScope::Connection, Option::None)
+}
+
+fn at(now_s: u64) -> Age {
+    Age { now_s, miss_age_s: 10 }
+}
+
+#[test]
+fn a_set_takes_the_token_of_its_miss_once() {
+    let all = Arc::new(LeaseClients::default());
+    let misses = all.add(LeaseScope::Connection, Option::None);
+    assert_eq!(misses.answer(1, at(0)), None);
+    assert_eq!(misses.record(1, Some(OLD), at(0)), Option::None);
+    assert_eq!((misses.state(1, at(5)), misses.state(2, at(5))), (Held(OLD), None));
+    assert_eq!((misses.answer(1, at(5)), misses.answer(1, at(5))), (Held(OLD), None));
+    assert_eq!(all.remembered(), 0);
+}
+
+/// Thread one misses, a delete comes, thread two misses over the same connection: its token must not be used by
+/// the set of thread one.
+#[test]
+fn a_set_counts_for_the_oldest_miss() {
+    let misses = client();
+    misses.record(1, Some(OLD), at(0));
+    assert_eq!(misses.record(1, Some(NEW), at(1)), Some(NEW), "no set can use it");
+    assert_eq!([misses.answer(1, at(2)), misses.answer(1, at(2))], [Void, Void]);
+    misses.record(1, Some(NEW), at(2));
+    assert_eq!(misses.answer(1, at(2)), Held(NEW), "both have been answered");
+}
+
+/// The token of the oldest miss holds for later ones, too: nothing came between.
+#[test]
+fn later_misses_without_a_token_share_the_first() {
+    let misses = client();
+    misses.record(1, Some(OLD), at(0));
+    misses.record(1, Option::None, at(1));
+    assert_eq!([misses.answer(1, at(1)), misses.answer(1, at(1)), misses.answer(1, at(1))], [Held(OLD), Void, None]);
+}
+
+#[test]
+fn a_miss_without_a_token_and_a_deleted_key_are_void() {
+    let misses = client();
+    misses.record(1, Option::None, at(0));
+    misses.record(2, Some(OLD), at(0));
+    misses.void(2);
+    misses.void(3);
+    assert_eq!([1, 2, 3].map(|hash| misses.answer(hash, at(0))), [Void, Void, None]);
+}
+
+#[test]
+fn connections_of_one_address_share_their_misses() {
+    let all = Arc::new(LeaseClients::default());
+    let add = |last| all.add(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, last])));
+    let (one, other, elsewhere) = (add(1), add(1), add(2));
+    assert_eq!([&other, &elsewhere].map(|client| client.state(1, at(0))), [Void, Void], "a new address is blind");
+    one.record(1, Some(OLD), at(11));
+    assert!(other.is_answered_elsewhere(1, at(12)) && !other.is_answered_elsewhere(1, at(13)));
+    assert_eq!((other.state(1, at(12)), elsewhere.state(1, at(12))), (Held(OLD), None));
+    drop((one, other));
+    assert_eq!(add(1).answer(1, at(12)), Held(OLD), "threads outlive connections");
+    assert!(!all.add(LeaseScope::Connection, Option::None).is_answered_elsewhere(1, at(12)));
+    assert_eq!(all.add_with_unknown(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, 2]))).state(7, at(12)), Void);
+    assert_eq!(elsewhere.state(7, at(12)), Void);
+}
+
+#[test]
+fn addresses_without_connections_are_removed_if_there_are_many() {
+    let all = Arc::new(LeaseClients::default());
+    let add = |at: usize| all.add(LeaseScope::Address, Some(IpAddr::from((at as u32).to_be_bytes())));
+    let kept = add(0);
+    (1..=IDLE_ADDRESSES_MAX).for_each(|at| drop(add(at)));
+    // Of the last one, too: its own connection is being added.
+    assert_eq!(all.clients.lock().by_address.len(), 2);
+    assert_eq!(kept.scope(), LeaseScope::Address);
+}
+
+#[test]
+fn misses_are_removed_with_their_oldest() {
+    let misses = client();
+    misses.record(1, Some(OLD), at(0));
+    misses.record(1, Some(NEW), at(9));
+    assert_eq!(misses.state(1, at(10)), Void);
+    assert_eq!(misses.record(1, Some(NEW), at(11)), Option::None);
+    assert_eq!(misses.state(1, at(11)), Held(NEW));
+    assert_eq!(misses.counters().misses_expired.value(), 1);
+}
+
+#[test]
+fn a_full_state_is_blind_until_what_it_dropped_is_too_old() {
+    let all = Arc::new(LeaseClients::default());
+    let misses = all.add(LeaseScope::Connection, Option::None);
+    let last = MISSES_MAX as u64;
+    for hash in 0..last {
+        assert_eq!(misses.record(hash, Some(OLD), at(0)), Option::None);
+    }
+    assert_eq!(misses.record(last, Some(OLD), at(1)), Some(OLD), "there is no space");
+    assert_eq!([0, last, last + 1].map(|hash| misses.state(hash, at(1))), [Held(OLD), Void, Void]);
+    assert_eq!(misses.answer(last, at(11)), Void);
+    assert_eq!(misses.answer(last, at(12)), None);
+    misses.record(last, Some(NEW), at(12));
+    assert_eq!((all.remembered(), misses.state(last, at(12))), (1, Held(NEW)));
+    assert_eq!((all.counters.misses_dropped.value(), all.counters.misses_expired.value()), (1, last));
+    drop(misses);
+    assert_eq!(all.remembered(), 0);
+}
+
+/// Clients that have stopped must not keep the others from filling.
+#[test]
+fn misses_of_idle_clients_make_space_when_they_are_too_old() {
+    let all = Arc::new(LeaseClients::default());
+    let idle: Vec<_> =
+        (0..TOTAL_MISSES_MAX / MISSES_MAX).map(|_| all.add(LeaseScope::Connection, Option::None)).collect();
+    for client in &idle {
+        (0..MISSES_MAX as u64).for_each(|hash| assert_eq!(client.record(hash, Some(OLD), at(0)), Option::None));
+    }
+    let busy = all.add(LeaseScope::Connection, Option::None);
+    assert_eq!(busy.record(1, Some(NEW), at(5)), Some(NEW), "there is no space");
+    assert_eq!(busy.record(1, Some(NEW), at(16)), Option::None);
+    assert_eq!((busy.state(1, at(16)), all.remembered()), (Held(NEW), 1));
+    drop(idle);
+    assert_eq!(all.clients.lock().by_id.len(), 1);
+}
+
+#[test]
+fn a_client_of_another_process_is_blind_at_first() {
+    let misses = Arc::new(LeaseClients::default()).add_with_unknown(LeaseScope::Connection, Option::None);
+    assert!(misses.has_any());
+    assert_eq!(misses.state(1, at(100)), Void);
+    assert_eq!(misses.record(1, Some(OLD), at(110)), Some(OLD));
+    assert_eq!((misses.state(1, at(111)), misses.state(2, at(111))), (Void, None), "it missed this while it was blind");
+    assert_eq!((misses.answer(1, at(112)), misses.has_any()), (Void, false));
+}

@@ -1,0 +1,514 @@
+//! `LeaseRoute`: the replies to plain clients, and the requests to their servers, miss by miss and set by set.
+
+#[path = "fakes/environment.rs"]
+mod environment;
+mod fakes;
+
+use bytes::Bytes;
+use environment::FakeEnvironment;
+use fakes::{Fake, request};
+use lookaside_protocol::{
+    LeaseToken, Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
+};
+use lookaside_routing::{
+    ClientMisses, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Outcome, Route, UnleasedSet,
+};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+/// A server with leases.
+#[derive(Default)]
+struct Store {
+    values: BTreeMap<Bytes, Bytes>,
+    stale: BTreeMap<Bytes, Bytes>,
+    leases: BTreeMap<Bytes, LeaseToken>,
+    tokens: u64,
+}
+
+impl Store {
+    fn reply(&mut self, request: &Request<Bytes>) -> Reply<Bytes> {
+        let key = &request.key;
+        let value = self.values.get(key).map(|value| Reply::Value { flags: 0, cas: None, value: value.clone() });
+        match &request.operation {
+            Operation::Get { .. } | Operation::GetAndTouch { .. } => value.unwrap_or(Reply::Miss),
+            Operation::LeaseGet => value.unwrap_or_else(|| {
+                let token = match self.leases.contains_key(key) {
+                    true => LeaseToken::HOT_MISS,
+                    false => {
+                        self.tokens += 1;
+                        self.leases.insert(key.clone(), LeaseToken(self.tokens + 100));
+                        LeaseToken(self.tokens + 100)
+                    }
+                };
+                Reply::Lease { token, flags: 0, stale: self.stale.get(key).cloned() }
+            }),
+            Operation::LeaseSet { token, exptime, value, .. } => match self.leases.get(key) == Some(token) {
+                true => {
+                    self.leases.remove(key);
+                    if *exptime >= 0 {
+                        self.values.insert(key.clone(), value.clone());
+                    }
+                    Reply::Stored
+                }
+                false => Reply::NotStored,
+            },
+            Operation::Store { mode: StoreMode::Add, .. } if value.is_some() => Reply::NotStored,
+            Operation::Store { mode: StoreMode::Replace, .. } if value.is_none() => Reply::NotStored,
+            Operation::Store { value, .. } => {
+                self.leases.remove(key);
+                self.values.insert(key.clone(), value.clone());
+                Reply::Stored
+            }
+            Operation::Delete { .. } => {
+                self.leases.remove(key);
+                match self.values.remove(key) {
+                    Some(value) => {
+                        self.stale.insert(key.clone(), value);
+                        Reply::Deleted
+                    }
+                    None => Reply::NotFound,
+                }
+            }
+            Operation::Arithmetic { .. } | Operation::Touch { .. } => {
+                if value.is_some() {
+                    Reply::Touched
+                } else {
+                    Reply::NotFound
+                }
+            }
+            Operation::Meta(meta) => Reply::Meta(match (meta.verb, self.values.get(key)) {
+                (MetaVerb::Get, Some(value)) => {
+                    MetaReply { status: MetaStatus::Value, flags: Bytes::new(), value: Some(value.clone()) }
+                }
+                (MetaVerb::Get, None) => meta_reply(MetaStatus::Miss),
+                _ => meta_reply(MetaStatus::Done),
+            }),
+        }
+    }
+}
+
+fn meta_reply(status: MetaStatus) -> MetaReply<Bytes> {
+    MetaReply { status, flags: Bytes::new(), value: None }
+}
+
+struct World {
+    server: Arc<Fake>,
+    store: Arc<Mutex<Store>>,
+    env: Arc<FakeEnvironment>,
+    route: LeaseRoute,
+    clients: Arc<LeaseClients>,
+}
+
+impl World {
+    fn new(settings: LeaseSettings) -> World {
+        let store = Arc::new(Mutex::new(Store::default()));
+        let of_server = store.clone();
+        let server = Fake::new("a", move |request| Ok(of_server.lock().unwrap().reply(request)));
+        let env = FakeEnvironment::new();
+        let route = LeaseRoute::new(server.leaf(), settings, env.clone());
+        World { server, store, env, route, clients: Arc::default() }
+    }
+
+    fn client(&self) -> Client<'_> {
+        self.client_of(LeaseScope::Connection)
+    }
+
+    fn client_of(&self, scope: LeaseScope) -> Client<'_> {
+        Client { world: self, misses: self.clients.add(scope, None) }
+    }
+
+    /// What the invalidator does.
+    fn delete(&self, key: &str) {
+        self.store.lock().unwrap().reply(&request(&format!("delete {key}")));
+    }
+
+    fn value(&self, key: &str) -> Option<Bytes> {
+        self.store.lock().unwrap().values.get(key.as_bytes()).cloned()
+    }
+}
+
+struct Client<'a> {
+    world: &'a World,
+    misses: Arc<ClientMisses>,
+}
+
+impl Client<'_> {
+    async fn ask(&self, batch: Vec<Request<Bytes>>) -> Vec<Outcome> {
+        let context = Context { misses: Some(self.misses.clone()), ..Context::default() };
+        self.world.route.route(batch, &context).await
+    }
+
+    async fn ask_text(&self, requests: &[&str]) -> Vec<Reply<Bytes>> {
+        let batch = requests.iter().map(|text| request(text)).collect();
+        self.ask(batch).await.into_iter().map(|outcome| outcome.expect("a reply")).collect()
+    }
+
+    async fn one(&self, text: &str) -> Reply<Bytes> {
+        self.ask_text(&[text]).await.remove(0)
+    }
+}
+
+fn refusing() -> World {
+    World::new(LeaseSettings::default())
+}
+
+fn with(unleased_set: UnleasedSet) -> World {
+    World::new(LeaseSettings { unleased_set, ..LeaseSettings::default() })
+}
+
+/// The race of §3.2.1, in every verb by which a client can find that a key is missing, and store it.
+#[tokio::test]
+async fn a_value_from_before_a_delete_is_not_stored() {
+    for find in ["get", "gets", "gat", "gats", "touch", "incr", "decr"] {
+        for store in ["set", "add", "replace"] {
+            let world = refusing();
+            let client = world.client();
+            assert!(matches!(client.one(&format!("{find} k")).await, Reply::Miss | Reply::NotFound), "{find}");
+            world.delete("k");
+            assert_eq!(client.one(&format!("{store} k")).await, Reply::NotStored, "{find}, {store}");
+            assert_eq!(world.value("k"), None, "{find}, {store}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fill_is_stored_under_the_token_of_its_miss() {
+    for find in ["get", "gets", "gat", "gats", "touch", "incr", "decr"] {
+        for store in ["set", "add"] {
+            let world = refusing();
+            let client = world.client();
+            client.one(&format!("{find} k")).await;
+            assert_eq!(client.one(&format!("{store} k 60")).await, Reply::Stored, "{find}, {store}");
+            assert_eq!(world.server.asked().last().unwrap(), "lease-set k 60");
+            assert!(world.value("k").is_some());
+            assert_eq!(world.clients.remembered(), 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn hits_cost_one_request() {
+    let world = refusing();
+    world.store.lock().unwrap().values.insert("k".into(), "v".into());
+    let client = world.client();
+    for (find, asked) in [("get k", "lease-get k"), ("gets k", "gets k"), ("touch k", "touch k 0")] {
+        client.one(find).await;
+        assert_eq!(world.server.asked(), [asked]);
+    }
+    assert_eq!(world.clients.remembered(), 0);
+}
+
+/// Two threads share a connection. One has read the database before a delete, the other misses after it.
+#[tokio::test]
+async fn a_later_miss_of_the_connection_does_not_help_an_older_value() {
+    let world = refusing();
+    let client = world.client();
+    client.one("get k").await;
+    world.delete("k");
+    client.one("get k").await;
+    assert_eq!(client.one("set k").await, Reply::NotStored, "it may be the value of the first thread");
+    assert_eq!(client.one("set k").await, Reply::NotStored);
+    let other = world.client();
+    assert_eq!(other.one("get k").await, Reply::Miss);
+    assert_eq!(other.one("set k").await, Reply::Stored, "the token that could not be used was returned");
+}
+
+/// Both were sent before the reply to either, so the value is older than the miss.
+#[tokio::test]
+async fn a_set_in_the_batch_of_its_get_is_not_its_fill() {
+    let world = refusing();
+    let client = world.client();
+    assert_eq!(client.ask_text(&["get k", "set k"]).await, [Reply::Miss, Reply::NotStored]);
+    assert_eq!(world.clients.counters.unleased_refused.value(), 1);
+    assert_eq!(client.ask_text(&["set k", "get k"]).await[0], Reply::Stored, "now it is");
+}
+
+#[tokio::test]
+async fn two_gets_on_one_connection_do_not_wait_for_each_other() {
+    let world = refusing();
+    let client = world.client();
+    assert_eq!(client.ask_text(&["get k", "get k"]).await, [Reply::Miss, Reply::Miss]);
+    assert!(world.env.slept().is_empty(), "the fill comes over this connection");
+    assert_eq!(client.ask_text(&["set k", "set k"]).await, [Reply::Stored, Reply::NotStored]);
+    assert_eq!(world.clients.remembered(), 0);
+}
+
+#[tokio::test]
+async fn a_delete_of_the_client_voids_its_miss() {
+    let world = refusing();
+    let client = world.client();
+    client.one("get k").await;
+    client.one("delete k").await;
+    world.server.asked();
+    assert_eq!(client.one("set k").await, Reply::NotStored);
+    assert!(world.server.asked().is_empty(), "the server need not be asked");
+    client.one("get k").await;
+    assert_eq!(client.one("set k").await, Reply::Stored);
+}
+
+#[tokio::test]
+async fn a_hot_miss_is_held_back_until_the_fill() {
+    let world = refusing();
+    let (holder, reader) = (world.client(), world.client());
+    holder.one("get k").await;
+    let before = world.env.slept().len();
+    assert_eq!(before, 0);
+    assert_eq!(reader.one("get k").await, Reply::Miss);
+    let slept = world.env.slept();
+    assert_eq!(slept.iter().sum::<Duration>(), Duration::from_millis(100), "{slept:?}");
+    assert_eq!(reader.one("set k").await, Reply::NotStored, "it had no token");
+    assert_eq!(holder.one("set k").await, Reply::Stored);
+    assert_eq!(world.clients.counters.hot_misses.value(), 1);
+}
+
+#[tokio::test]
+async fn a_held_miss_returns_the_value_that_arrives() {
+    for find in ["get k", "gets k"] {
+        let asked = Mutex::new(0);
+        let server = Fake::new("a", move |request| {
+            let mut asked = asked.lock().unwrap();
+            *asked += u32::from(matches!(request.operation, Operation::LeaseGet));
+            Ok(match (*asked > 2, &request.operation) {
+                (true, _) => Reply::Value { flags: 0, cas: None, value: "new".into() },
+                (false, Operation::LeaseGet) => Reply::Lease { token: LeaseToken::HOT_MISS, flags: 0, stale: None },
+                (false, _) => Reply::Miss,
+            })
+        });
+        let env = FakeEnvironment::new();
+        let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), env.clone());
+        let clients = Arc::new(LeaseClients::default());
+        let context = Context { misses: Some(clients.add(LeaseScope::Connection, None)), ..Context::default() };
+        let outcomes = route.route(vec![request(find)], &context).await;
+        assert!(matches!(&outcomes[0], Ok(Reply::Value { value, .. }) if value == "new"), "{find}: {outcomes:?}");
+        assert_eq!((clients.counters.hot_hits.value(), clients.remembered()), (1, 0));
+        assert_eq!(server.asked().last().unwrap(), if find == "get k" { "lease-get k" } else { "gets k" });
+    }
+}
+
+#[tokio::test]
+async fn stale_values_are_returned_if_that_is_set() {
+    let hot_misses = HotMisses { wait: Duration::from_millis(100), return_stale: true };
+    let world = World::new(LeaseSettings { hot_misses, ..LeaseSettings::default() });
+    let (holder, reader) = (world.client(), world.client());
+    world.store.lock().unwrap().values.insert("k".into(), "old".into());
+    world.delete("k");
+    assert_eq!(holder.one("get k").await, Reply::Miss, "the client with the token must read the database");
+    assert!(matches!(reader.one("get k").await, Reply::Value { value, .. } if value == "old"));
+    assert_eq!(reader.one("gets k").await, Reply::Miss, "a stale value has no CAS unique");
+    assert_eq!((world.clients.counters.stale_hits.value(), world.clients.counters.hot_misses.value()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_store_without_a_miss_does_what_is_set() {
+    for (unleased_set, of_set, of_replace, deleted) in [
+        (UnleasedSet::Refuse, Reply::NotStored, Reply::NotStored, 0),
+        (UnleasedSet::Pass, Reply::Stored, Reply::Stored, 0),
+        (UnleasedSet::OnlyIfAbsent { hold_off_ms: 1_500 }, Reply::Stored, Reply::NotStored, 1_500),
+    ] {
+        let world = with(unleased_set);
+        let client = world.client();
+        assert_eq!(client.one("set k").await, of_set, "{unleased_set:?}");
+        assert_eq!(client.one("replace k").await, of_replace, "{unleased_set:?}");
+        if let UnleasedSet::OnlyIfAbsent { .. } = unleased_set {
+            assert_eq!(client.one("set k").await, Reply::NotStored, "there is a value");
+        }
+        world.server.requests();
+        client.one("delete k").await;
+        assert_eq!(world.server.requests()[0].operation, Operation::Delete { hold_off_ms: deleted });
+        let counters = &world.clients.counters;
+        let counts = [&counters.unleased_passed, &counters.unleased_refused, &counters.unleased_added];
+        let expected = match unleased_set {
+            UnleasedSet::Pass => [2, 0, 0],
+            UnleasedSet::Refuse => [0, 2, 0],
+            UnleasedSet::OnlyIfAbsent { .. } => [0, 1, 2],
+        };
+        assert_eq!(counts.map(|counter| counter.value()), expected);
+    }
+}
+
+/// With every setting: a miss that is remembered as void is not the same as none.
+#[tokio::test]
+async fn a_void_miss_is_refused_even_if_stores_without_a_miss_pass() {
+    for unleased_set in [UnleasedSet::Pass, UnleasedSet::OnlyIfAbsent { hold_off_ms: 0 }] {
+        let world = with(unleased_set);
+        let client = world.client();
+        client.one("get k").await;
+        client.one("delete k").await;
+        assert_eq!(client.one("set k").await, Reply::NotStored, "{unleased_set:?}");
+        assert_eq!(client.one("set k").await, Reply::Stored, "{unleased_set:?}");
+    }
+}
+
+/// Most clients take a failed get for a miss.
+#[tokio::test]
+async fn a_get_that_failed_is_not_filled() {
+    let server = Fake::failing("a", lookaside_routing::Failure::TimedOut);
+    let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), FakeEnvironment::new());
+    let context = Context {
+        misses: Some(Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None)),
+        ..Context::default()
+    };
+    for find in ["get k", "gets j"] {
+        assert!(route.route(vec![request(find)], &context).await[0].is_err());
+    }
+    server.asked();
+    let outcomes = route.route(vec![request("set k"), request("set j")], &context).await;
+    assert_eq!(outcomes, [Ok(Reply::NotStored), Ok(Reply::NotStored)]);
+    assert!(server.asked().is_empty());
+}
+
+fn meta(verb: MetaVerb, flags: &'static str) -> Request<Bytes> {
+    let value = (verb == MetaVerb::Set).then(|| Bytes::from_static(b"v"));
+    Request { key: "k".into(), operation: Operation::Meta(MetaOperation { verb, flags: flags.into(), value }) }
+}
+
+#[tokio::test]
+async fn meta_commands_are_leased() {
+    let world = refusing();
+    let client = world.client();
+    let reply = |outcomes: Vec<Outcome>| match &outcomes[..] {
+        [Ok(Reply::Meta(reply))] => (reply.status, String::from_utf8(reply.flags.to_vec()).unwrap()),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(reply(client.ask(vec![meta(MetaVerb::Get, "v")]).await).0, MetaStatus::Miss);
+    world.delete("k");
+    let refused = reply(client.ask(vec![meta(MetaVerb::Set, "O7 k F5 T60")]).await);
+    assert_eq!(refused, (MetaStatus::NotStored, "O7 kk".to_owned()));
+    client.ask(vec![meta(MetaVerb::Get, "v")]).await;
+    world.server.requests();
+    let stored = reply(client.ask(vec![meta(MetaVerb::Set, "O7 k c F5 T60")]).await);
+    assert_eq!(stored, (MetaStatus::Done, "O7 kk c0".to_owned()));
+    match &world.server.requests()[0].operation {
+        Operation::LeaseSet { flags: 5, exptime: 60, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    world.delete("k");
+    client.ask(vec![meta(MetaVerb::Get, "v")]).await;
+    assert_eq!(reply(client.ask(vec![meta(MetaVerb::Set, "E9")]).await).0, MetaStatus::NotStored, "not expressible");
+    assert_eq!(world.value("k"), None);
+}
+
+#[tokio::test]
+async fn a_meta_store_without_a_miss_becomes_an_add() {
+    let world = with(UnleasedSet::OnlyIfAbsent { hold_off_ms: 0 });
+    world.client().ask(vec![meta(MetaVerb::Set, "T60 MS O1")]).await;
+    assert_eq!(world.server.requests(), [meta(MetaVerb::Set, "T60 O1 ME")]);
+}
+
+/// Copies for shadows have no client.
+#[tokio::test]
+async fn without_a_client_reads_pass_and_stores_have_no_miss() {
+    let world = refusing();
+    let batch = ["get k", "gets k", "set k", "delete k"].map(request).to_vec();
+    let outcomes = world.route.route(batch, &Context::default()).await;
+    assert_eq!(outcomes[2], Ok(Reply::NotStored));
+    assert_eq!(world.server.asked(), ["get k", "gets k", "delete k"]);
+}
+
+/// A world with a pool, when its address is no longer blind.
+async fn pooled() -> World {
+    let world = World::new(LeaseSettings { scope: LeaseScope::Address, ..LeaseSettings::default() });
+    world.client_of(LeaseScope::Address).one("get other").await;
+    world.env.advance(Duration::from_secs(11));
+    world.env.slept();
+    world
+}
+
+/// A pool: one thread misses over one connection before a delete, the other over another after it, and the first stores
+/// over the connection of the second.
+#[tokio::test]
+async fn connections_that_exchange_sets_store_nothing_old() {
+    let world = pooled().await;
+    let (one, other) = (world.client_of(LeaseScope::Address), world.client_of(LeaseScope::Address));
+    one.one("get k").await;
+    world.delete("k");
+    assert_eq!(other.one("get k").await, Reply::Miss);
+    assert!(!world.env.slept().is_empty(), "the older value may be refused meanwhile");
+    assert_eq!(other.one("set k").await, Reply::NotStored, "it may be the older value");
+    assert_eq!(one.one("set k").await, Reply::NotStored);
+    assert_eq!(one.one("get k").await, Reply::Miss);
+    assert_eq!(other.one("set k").await, Reply::Stored, "over any connection");
+}
+
+/// The client whose set the others wait for may have ended.
+#[tokio::test]
+async fn a_set_that_does_not_come_is_not_waited_for_long() {
+    let world = pooled().await;
+    let (one, other) = (world.client_of(LeaseScope::Address), world.client_of(LeaseScope::Address));
+    one.one("get k").await;
+    world.delete("k");
+    other.one("get k").await;
+    world.env.slept();
+    world.env.advance(Duration::from_secs(2));
+    other.one("get k").await;
+    assert!(world.env.slept().is_empty());
+    world.env.advance(Duration::from_secs(9));
+    other.one("get k").await;
+    assert_eq!(other.one("set k").await, Reply::Stored, "its miss is too old");
+}
+
+/// Every interleaving of two readers on one or two connections, a writer and the server: a value from before a delete is
+/// never found behind it.
+#[tokio::test]
+async fn no_interleaving_stores_an_old_value() {
+    /// The steps of a client: get, read the database, store, and so on, three rounds.
+    const ROUNDS: usize = 3;
+    let mut rng = fastrand::Rng::with_seed(14);
+    for run in 0..4_000 {
+        // Either each reader uses one connection throughout, and some share it; or they have a pool.
+        let is_pool = rng.bool();
+        let world = if is_pool { pooled().await } else { refusing() };
+        let scope = if is_pool { LeaseScope::Address } else { LeaseScope::Connection };
+        let connections = [world.client_of(scope), world.client_of(scope)];
+        let is_shared = rng.bool();
+        let mut readers: Vec<(usize, usize, Option<u64>)> =
+            (0..3).map(|reader| (if is_shared { 0 } else { reader % 2 }, 0, None)).collect();
+        let mut row = 0_u64;
+        for _ in 0..60 {
+            if rng.u8(0..4) == 0 {
+                row += 1;
+                world.delete("k");
+                let kept = world.value("k");
+                assert_eq!(kept, None);
+                continue;
+            }
+            let at = rng.usize(0..readers.len());
+            let (connection, round, read) = &mut readers[at];
+            if *round == ROUNDS {
+                continue;
+            }
+            if is_pool {
+                *connection = rng.usize(0..connections.len());
+            }
+            let client = &connections[*connection];
+            match *read {
+                None => match client.one("get k").await {
+                    Reply::Miss => *read = Some(row),
+                    Reply::Value { value, .. } => {
+                        assert_eq!(value, row.to_string(), "run {run}");
+                        *round += 1;
+                    }
+                    other => panic!("{other:?}"),
+                },
+                Some(value) => {
+                    let operation = Operation::Store {
+                        mode: StoreMode::Set,
+                        flags: 0,
+                        exptime: 0,
+                        value: value.to_string().into(),
+                        cas: false,
+                    };
+                    client.ask(vec![Request { key: "k".into(), operation }]).await;
+                    (*read, *round) = (None, *round + 1);
+                }
+            }
+            if let Some(stored) = world.value("k") {
+                assert_eq!(stored, row.to_string(), "run {run}");
+            }
+        }
+    }
+}
