@@ -97,6 +97,8 @@ struct World {
     earlier: Option<usize>,
     /// That router's report does not say that it is ordered.
     is_earlier_known: bool,
+    /// Each delete takes up to 1.5 s.
+    has_slow_deletes: bool,
     /// How many of 256 messages take up to 20 s.
     hanging: u8,
     /// Whether fills alone may take long.
@@ -148,6 +150,7 @@ impl World {
             copies_once: true,
             earlier: None,
             is_earlier_known: true,
+            has_slow_deletes: false,
             hanging: [0, 0, 1, 3, 10][random.usize(..5)],
             has_late_fills: random.bool(),
             now: 0,

@@ -36,7 +36,7 @@ impl World {
         let step = self.deletes[op].steps.pop_front().expect("there is a step");
         self.deletes[op].pending = step.len();
         for server in step {
-            let delay = self.delay();
+            let delay = if self.has_slow_deletes { self.random.u64(..1_500) } else { self.delay() };
             self.after(delay, Event::Delete { op, server });
         }
     }

@@ -3,16 +3,20 @@
 use super::*;
 
 impl World {
-    pub(super) fn schedule_faults(&mut self) {
+    fn schedule_requests(&mut self, interval_ms: usize) {
         for router in 0..self.routers.len() {
             self.at(0, Event::Poll { router, run: 0 });
         }
-        for at in (0..END_MS).step_by(40) {
+        for at in (0..END_MS).step_by(interval_ms) {
             // A late fill is refused if its key was written meanwhile.
             let writes = if self.has_late_fills { 6 } else { 85 };
             let event = if self.random.u8(..) < writes { Event::Write } else { Event::Read };
             self.at(at, event);
         }
+    }
+
+    pub(super) fn schedule_faults(&mut self) {
+        self.schedule_requests(40);
         // The servers of a pool that is new are trusted. So a server that is in no configuration at first holds old
         // copies only if there is one pool.
         let configs = if self.random.bool() { CONFIGS.len() } else { 4 };
@@ -31,10 +35,33 @@ impl World {
                 self.at(at + delay, Event::Source { router, config });
             }
         }
+        self.schedule_crashes();
+    }
+
+    fn schedule_crashes(&mut self) {
         for _ in 0..self.random.usize(..3) {
             let (at, router) = (self.random.u64(..END_MS), self.random.usize(..self.routers.len()));
             self.at(at, Event::Crash { router });
         }
+    }
+
+    /// Instead of all other changes, keys move to and fro or on while routers warm up. Each router sees the second change
+    /// at a moment of its own.
+    fn with_second_changes(mut self) -> World {
+        (self.warm_up, self.has_slow_deletes) = (WARM_UP, true);
+        self.queue.clear();
+        self.events.clear();
+        self.schedule_requests(15);
+        self.schedule_crashes();
+        for at in (1_000..END_MS).step_by(15_000) {
+            for router in 0..self.routers.len() {
+                for (config, earliest) in [(1, at), (2, at + 1_500), (0, at + 7_500)] {
+                    let at = earliest + self.random.u64(..3_000);
+                    self.at(at, Event::Source { router, config });
+                }
+            }
+        }
+        self
     }
 
     /// Two configurations in turn, each for long enough that the other is released.
@@ -114,4 +141,20 @@ fn copies_from_former_owners_need_leases_and_the_order_of_deletes() {
         println!("without {name:?}: {failure:?}");
         assert!(failure.is_some(), "the model does not need {name}");
     }
+}
+
+/// Routers that warm up from different configurations copy a value from and to the same server.
+#[test]
+fn copies_from_former_owners_need_keys_that_move_once() {
+    const SEEDS: u64 = 200;
+    let world = |copies_once| move |seed| World { copies_once, ..World::new(seed, Rules::ALL).with_second_changes() };
+    let fills = |seed| {
+        let mut world = world(true)(seed);
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        world.former_fills
+    };
+    assert!((0..SEEDS).map(fills).sum::<u64>() >= SEEDS);
+    let failure = first_failure_of(SEEDS, world(false));
+    println!("with keys that move twice: {failure:?}");
+    assert!(failure.is_some(), "the model does not need keys that move once");
 }

@@ -81,10 +81,15 @@ fn numbered(servers: &[&str], reads_at: usize) -> ActiveConfigs {
     active
 }
 
-/// The pool of a router that reads by the configuration at `reads_at`, and read by the one before it a moment ago.
-fn pool_of(order: &[&str], reads_at: usize, owner: &Arc<LeaseServer>, former: &Arc<LeaseServer>) -> FormerOwnerRoute {
+/// The pool of a router that reads by the configuration at `reads_at`, and read by the one at `former_at` a moment ago.
+fn pool_of(
+    order: &[&str],
+    (former_at, reads_at): (usize, usize),
+    former: &Arc<LeaseServer>,
+    owner: &Arc<LeaseServer>,
+) -> FormerOwnerRoute {
     let places = CoveredPlaces::of(&numbered(order, reads_at));
-    let former_id = (reads_at - 1).to_string();
+    let former_id = former_at.to_string();
     let owners = Owners {
         servers: vec![owner.address.clone()],
         hash: KeyHash::default(),
@@ -97,26 +102,31 @@ fn pool_of(order: &[&str], reads_at: usize, owner: &Arc<LeaseServer>, former: &A
     FormerOwnerRoute::new(pool, owners, Arc::default(), Environment::none())
 }
 
+/// The root of a router that reads by the configuration at `reads_at`, of `owner`.
+fn root_of(order: &[&str], reads_at: usize, owner: &Arc<LeaseServer>, servers: &[&Arc<LeaseServer>]) -> CoveringRoute {
+    let destination = |server: &&Arc<LeaseServer>| (server.address.clone(), (*server).clone() as Arc<dyn Destination>);
+    CoveringRoute {
+        routed: Arc::new(PoolRoute::new(vec![owner.clone()], false, KeyHash::default())),
+        places: Arc::new(CoveredPlaces::of(&numbered(order, reads_at))),
+        destinations: servers.iter().map(destination).collect(),
+        deletes: Arc::default(),
+    }
+}
+
 /// A key moved from one server to another and back, and one router had seen the second change when the other had not. So
 /// one copied the old value to where the other copied it from, each time away from the delete that came next.
 #[tokio::test]
 async fn a_deleted_value_is_not_copied_to_and_fro() {
     let (a, b) = (LeaseServer::new("a:1"), LeaseServer::new("b:1"));
     let order = ["a:1", "b:1", "a:1"];
-    let (to_b, to_a) = (pool_of(&order, 1, &b, &a), pool_of(&order, 2, &a, &b));
-    let destinations = [&a, &b].map(|server| (server.address.clone(), server.clone() as Arc<dyn Destination>));
-    let covering = CoveringRoute {
-        routed: Arc::new(PoolRoute::new(vec![b.clone()], false, KeyHash::default())),
-        places: Arc::new(CoveredPlaces::of(&numbered(&order, 1))),
-        destinations: destinations.into(),
-        deletes: Arc::default(),
-    };
+    let (to_b, to_a) = (pool_of(&order, (0, 1), &a, &b), pool_of(&order, (1, 2), &b, &a));
+    let root = root_of(&order, 1, &b, &[&a, &b]);
     let (context, lease_get) = (Context::default(), || vec![request(Operation::LeaseGet)]);
     let mut waker = task::Context::from_waker(Waker::noop());
     b.state.lock().value = Some("old".into());
 
     let at_b = b.deletes.acquire().await.expect("it is never closed");
-    let mut deleted = std::pin::pin!(covering.route(vec![delete()], &context));
+    let mut deleted = std::pin::pin!(root.route(vec![delete()], &context));
     assert!(deleted.as_mut().poll(&mut waker).is_pending(), "applied at a under the first configuration");
     to_a.route(lease_get(), &context).await;
     let at_a = a.deletes.acquire().await.expect("it is never closed");
@@ -126,6 +136,34 @@ async fn a_deleted_value_is_not_copied_to_and_fro() {
     drop(at_a);
     assert_eq!(deleted.await, [Ok(Reply::Deleted)], "applied at a under the third one");
     assert_eq!((a.value(), b.value()), (None, None));
+}
+
+/// Two routers began to cover the second and the third configuration in different orders, and a key moved on from both to
+/// where it was at first. One router copied the old value there, and the other one from there to a server that the delete
+/// had left behind.
+#[tokio::test]
+async fn a_deleted_value_is_not_copied_past_the_delete_by_routers_with_different_orders() {
+    let servers @ [a, b, c] = &["a:1", "b:1", "c:1"].map(LeaseServer::new);
+    let (order, other_order) = (["a:1", "c:1", "b:1", "a:1"], ["a:1", "b:1", "c:1", "a:1"]);
+    let (a_to_c, b_to_a) = (pool_of(&order, (0, 1), a, c), pool_of(&other_order, (1, 3), b, a));
+    let root = root_of(&order, 1, c, &servers.each_ref());
+    let (context, lease_get) = (Context::default(), || vec![request(Operation::LeaseGet)]);
+    let mut waker = task::Context::from_waker(Waker::noop());
+    servers.iter().for_each(|server| server.state.lock().value = Some("old".into()));
+
+    let at_b = b.deletes.acquire().await.expect("it is never closed");
+    let mut deleted = std::pin::pin!(root.route(vec![delete()], &context));
+    assert!(deleted.as_mut().poll(&mut waker).is_pending(), "applied at a and c");
+    assert_eq!((a.value(), c.value()), (None, None));
+    b_to_a.route(lease_get(), &context).await;
+    a_to_c.route(lease_get(), &context).await;
+    drop(at_b);
+    assert_eq!(deleted.await, [Ok(Reply::Deleted)], "applied at b, and at a under the last configuration");
+    assert!(
+        servers.iter().all(|server| server.value().is_none()),
+        "{:?}",
+        servers.each_ref().map(|server| server.value())
+    );
 }
 
 #[test]
