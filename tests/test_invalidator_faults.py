@@ -332,7 +332,7 @@ def test_many_commits_while_a_cluster_is_down(region):
 
 
 def test_clock_stepped_back(region):
-    """The time of day is used for statistics alone."""
+    """The time of day is used for statistics, and for how long acknowledged commits are kept."""
     need("libfaketime")
     clock = region.folder / "clock"
     clock.write_text("+0")
