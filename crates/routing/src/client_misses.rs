@@ -13,8 +13,9 @@
 //!     '-- a hot miss, an error: the client reads the database without a token-'
 //! ```
 //!
-//! A key is removed when it has had as many sets as misses, or when its oldest miss is too old: its client has stored
-//! nothing, and will not. While a key is void no tokens are taken for it, since none could be used.
+//! A key is removed when it has had as many sets as misses, or when its newest miss is too old: its client has stored
+//! nothing, and will not. The age of the oldest does not matter: which of its misses a set has answered is not known, so
+//! a newer one may still be unanswered. While a key is void no tokens are taken for it, since none could be used.
 //!
 //! Connections of a pool exchange sets. With [`LeaseScope::Address`] all connections of an address share one state, so
 //! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive their
@@ -98,7 +99,7 @@ impl LeaseCounters {
 
     fn remove_expired(&self, keys: &mut Keys, age: Age) {
         let before = keys.by_hash.len();
-        keys.by_hash.retain(|_, misses| !age.is_over(misses.since_s));
+        keys.by_hash.retain(|_, misses| !age.is_over(misses.newest_s));
         let expired = before - keys.by_hash.len();
         self.misses_expired.add(expired as u64);
         self.remembered.fetch_sub(expired, Relaxed);
@@ -260,6 +261,8 @@ struct Misses {
     count: u32,
     /// When the oldest was recorded.
     since_s: u64,
+    /// When the newest was recorded.
+    newest_s: u64,
 }
 
 impl ClientMisses {
@@ -299,6 +302,7 @@ impl ClientMisses {
         let mut keys = self.keys.lock();
         if let Some(misses) = self.find(&mut keys, hash, age) {
             misses.count = misses.count.saturating_add(1);
+            misses.newest_s = age.now_s;
             return match token {
                 // The earlier token holds for this miss, too.
                 None => None,
@@ -317,7 +321,7 @@ impl ClientMisses {
         // A client that is blind may have missed the key before. It still may when it is no longer blind.
         let (usable, unusable) = if keys.is_blind(age) { (None, token) } else { (token, None) };
         self.counters().tokens.add(usable.is_some().into());
-        keys.by_hash.insert(hash, Misses { token: usable, count: 1, since_s: age.now_s });
+        keys.by_hash.insert(hash, Misses { token: usable, count: 1, since_s: age.now_s, newest_s: age.now_s });
         unusable
     }
 
@@ -342,9 +346,9 @@ impl ClientMisses {
         }
     }
 
-    /// The misses of a key, unless the oldest is too old.
+    /// The misses of a key, unless the newest is too old.
     fn find<'a>(&self, keys: &'a mut Keys, hash: u64, age: Age) -> Option<&'a mut Misses> {
-        if keys.by_hash.get(&hash).is_some_and(|misses| age.is_over(misses.since_s)) {
+        if keys.by_hash.get(&hash).is_some_and(|misses| age.is_over(misses.newest_s)) {
             self.counters().misses_expired.add(1);
             self.remove(keys, hash);
         }
