@@ -183,6 +183,9 @@ async fn a_slot_whose_positions_are_shared_is_not_taken_while_none_of_its_reader
     assert!(why.contains("--shared-state-name pair") && why.contains("DELETE FROM lookaside_invalidator"), "{why}");
     let pair = server.commit_log().with_shared_slot("pair", Arc::new(|| true));
     assert!(pair.remembered_position().await.expect("it is theirs").is_some());
+    let other_pair = server.commit_log().with_shared_slot("other", Arc::new(|| true));
+    let refused = other_pair.remembered_position().await;
+    assert!(matches!(refused, Err(SourceError::InUse { .. })), "{refused:?}");
     client.run(r#"UPDATE lookaside_invalidator SET state = '{"slot":"other","clusters":{}}'"#).await;
     assert!(server.commit_log().remembered_position().await.expect("of other ones").is_some());
 }

@@ -184,9 +184,7 @@ pub(super) async fn remembered_position(
 ) -> Result<Option<Lsn>, SourceError> {
     slot_reader::check(connection, options, shared).await?;
     let Some(slot) = Slot::find(connection, options).await? else { return Ok(None) };
-    if shared.is_none() {
-        slot_reader::check_not_shared(connection, options).await?;
-    }
+    slot_reader::check_not_shared(connection, options, shared).await?;
     Ok(Some(slot.confirmed))
 }
 

@@ -24,6 +24,8 @@ pub type IsActive = Arc<dyn Fn() -> bool + Send + Sync>;
 /// What the invalidators have in common that use a slot in turn.
 #[derive(Clone)]
 pub(super) struct SharedSlot {
+    /// The name of the shared state.
+    name: String,
     /// The beginning of the name that the server shows for the sessions of each of them.
     sessions: String,
     pub is_active: IsActive,
@@ -32,8 +34,8 @@ pub(super) struct SharedSlot {
 impl SharedSlot {
     /// That of the shared state `name`.
     pub fn new(name: &str, is_active: IsActive) -> SharedSlot {
-        let name: String = name.chars().take(NAME_CHARS_SHOWN_MAX).collect();
-        SharedSlot { sessions: format!("{APPLICATION_NAME} {name} "), is_active }
+        let shown: String = name.chars().take(NAME_CHARS_SHOWN_MAX).collect();
+        SharedSlot { name: name.to_owned(), sessions: format!("{APPLICATION_NAME} {shown} "), is_active }
     }
 
     /// A name for the sessions of one of them, by which it knows its own.
@@ -107,26 +109,28 @@ pub(super) async fn end_earlier_session(
     Ok(connection.query_one(&sql).await?.as_deref() == Some("t"))
 }
 
-/// Fails if the positions of the slot's readers are shared in the table of this database: an invalidator that knows
-/// nothing of them must not take the slot while none of those reads it.
+/// Fails if the positions of the slot's readers are shared in the table of this database, by others than those of
+/// `shared`: an invalidator that knows nothing of them must not take the slot while none of those reads it.
 pub(super) async fn check_not_shared(
     connection: &mut PostgresConnection,
     options: &PostgresOptions,
+    shared: Option<&SharedSlot>,
 ) -> Result<(), SourceError> {
     let visible = format!("SELECT coalesce(has_table_privilege(to_regclass('{TABLE}'), 'SELECT'), false)");
     if connection.query_one(&visible).await?.as_deref() != Some("t") {
         return Ok(());
     }
     let slot = serde_json::to_string(&options.slot).expect("text can be written as JSON");
-    let sql =
-        format!("SELECT name FROM {TABLE} WHERE strpos(state, {}) > 0", quote_literal(&format!("\"slot\":{slot}")));
+    let slot = quote_literal(&format!("\"slot\":{slot}"));
+    let own = shared.map_or_else(String::new, |shared| format!(" AND name <> {}", quote_literal(&shared.name)));
+    let sql = format!("SELECT name FROM {TABLE} WHERE strpos(state, {slot}) > 0{own}");
     match connection.query_one(&sql).await? {
         None => Ok(()),
         Some(name) => {
             let slot = &options.slot;
             let why = format!(
                 "the positions of the replication slot {slot} are shared by other invalidators (row {name} of {TABLE}), and \
-                 --state-dir has none. Nothing was changed. Start with --shared-state and --shared-state-name {name}, or \
+                 this one has none. Nothing was changed. Start with --shared-state and --shared-state-name {name}, or \
                  with a --slot of its own; if those invalidators are gone permanently: DELETE FROM {TABLE} WHERE name = {}",
                 quote_literal(&name)
             );
