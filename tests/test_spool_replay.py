@@ -99,7 +99,6 @@ def test_a_replay_deletes_again_beside_the_daemon(region):
             middle, half = region.position(), region.next_second()
     position_file = region.folder / "state" / "one.position.json"
     region.commit("last")
-    saved = position_file.read_bytes()
     region.restore([*KEYS, "first"])
 
     done = region.replay("--since", after_first, "--key-prefix", "user:", "--dry-run", "--json")
@@ -119,10 +118,26 @@ def test_a_replay_deletes_again_beside_the_daemon(region):
 
     # What the daemon has not read is its own; a stopped one is read as well.
     region.stop()
+    saved = position_file.read_bytes()
     region.restore()
     done = region.replay("--since", after_first, "--rate", "100000")
     assert done.returncode == 0 and region.cached() == set(), done
-    assert len(saved) > 0 and region.replay("--from", "earliest").returncode == 0
+    assert region.replay("--from", "earliest").returncode == 0
+    assert position_file.read_bytes() == saved, "the positions of the daemon are its own"
+
+
+def test_a_replay_across_a_lost_position_fails(region):
+    region.start()
+    region.commit("before")
+    region.stop()
+    with region.connection.cursor() as cursor:
+        cursor.execute("SELECT pg_drop_replication_slot('lookaside')")
+    region.start("--on-position-lost", "continue")
+    region.commit("after")
+    region.restore(["before", "after"])
+    done = region.replay("--from", "earliest", "--json")
+    assert done.returncode == 1 and "lost its position 1 times" in done.stderr, done
+    assert json.loads(done.stdout)["losses"] == 1 and region.cached(["before", "after"]) == set()
 
 
 def test_what_is_kept_is_bounded_and_a_range_before_it_is_an_error(region):

@@ -50,7 +50,8 @@ those that the invalidator has found, so --rules and the like have no effect.
 
 Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
 from which to continue on standard error; 1 also if the log begins later than --since or ends before --from,
-with the place on standard error (in the first case what the log has was sent); 2 usage error.";
+with the place on standard error (in the first case what the log has was sent), or if the invalidator itself has
+lost a part of the period; 2 usage error.";
 
 /// The options of `replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -120,7 +121,7 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
     let statistics = Statistics::new([options.cluster.name.as_str()]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let begun = Instant::now();
-    let summary = runtime.block_on(async {
+    let (summary, losses) = runtime.block_on(async {
         let OpenedLog { log, archive } = open_log(options, &row_rules, &network).await?;
         let mut probes = JoinSet::new();
         let delivery = (!options.dry_run).then(|| {
@@ -155,11 +156,16 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
             }
         };
         let summary = replay.run(show).await?;
-        warn_of_losses(archive.map_or(0, |archive| archive.losses()));
-        anyhow::Ok(summary)
+        anyhow::Ok((summary, archive.map_or(0, |archive| archive.losses())))
     })?;
-    print_summary(options, &summary, &row_rules.statistics, begun.elapsed());
+    print_summary(options, &summary, losses, &row_rules.statistics, begun.elapsed());
     warn_of_inexpressible(&summary, &row_rules.statistics);
+    if losses > 0 {
+        bail!(
+            "the invalidator lost its position {losses} times within what was read: commits are missing there, and so are \
+             their deletes. If the cluster's caches are in doubt, flush it (flush_all)"
+        );
+    }
     if summary.begins_late {
         let begin = summary.log_begins_at.map_or_else(
             || "the log has no commits any more".to_owned(),
@@ -247,14 +253,14 @@ fn warn_of_inexpressible(summary: &ReplaySummary, statistics: &RuleStatistics) {
     }
 }
 
-/// Reports that the invalidator itself has not read some commits.
-fn warn_of_losses(losses: u64) {
-    if losses > 0 {
-        eprintln!("the log has {losses} losses in what was read: commits are missing there, and so are their deletes");
-    }
-}
-
-fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, statistics: &RuleStatistics, took: Duration) {
+/// `losses` is how often the invalidator lost its position within what was read.
+fn print_summary(
+    options: &ReplayOptions,
+    summary: &ReplaySummary,
+    losses: u64,
+    statistics: &RuleStatistics,
+    took: Duration,
+) {
     if !options.json {
         return println!("{}, in {:.1} s", describe(summary, options.dry_run), took.as_secs_f64());
     }
@@ -262,6 +268,7 @@ fn print_summary(options: &ReplayOptions, summary: &ReplaySummary, statistics: &
         "cluster": options.cluster.name,
         "dry_run": options.dry_run,
         "commits_read": summary.commits_read,
+        "losses": losses,
         "commits": summary.commits,
         "deletes": summary.deletes,
         "unroutable": summary.unroutable,
