@@ -39,8 +39,8 @@ WARM_UPS_S = (0, 1, 3)
 LOOK_S = 0.2
 # What routers count of changes. A process that is restarted begins at 0.
 COUNTED = (
-    "configuration_changes", "covering_deletes", "servers_emptied", "purge_keys_removed", "former_owner_hits",
-    "former_owner_fills",
+    "configuration_changes", "covering_deletes", "servers_emptied", "purge_keys_checked", "purge_keys_removed",
+    "former_owner_hits", "former_owner_fills",
 )  # fmt: skip
 
 
