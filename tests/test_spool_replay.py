@@ -126,20 +126,6 @@ def test_a_replay_deletes_again_beside_the_daemon(region):
     assert position_file.read_bytes() == saved, "the positions of the daemon are its own"
 
 
-def test_a_replay_across_a_lost_position_fails(region):
-    region.start()
-    region.commit("before")
-    region.stop()
-    with region.connection.cursor() as cursor:
-        cursor.execute("SELECT pg_drop_replication_slot('lookaside')")
-    region.start("--on-position-lost", "continue")
-    region.commit("after")
-    region.restore(["before", "after"])
-    done = region.replay("--from", "earliest", "--json")
-    assert done.returncode == 1 and "lost its position 1 times" in done.stderr, done
-    assert json.loads(done.stdout)["losses"] == 1 and region.client.get("before") is None
-
-
 def test_what_is_kept_is_bounded_and_a_range_before_it_is_an_error(region):
     # Segments of an eighth of the limit.
     region.start("--spool-bytes-max", "1048576", "--spool-keep-bytes", "300000")
