@@ -15,8 +15,9 @@ use super::{
 use crate::{SourceError, source::SHARED_STATE_TABLE as TABLE};
 use std::sync::Arc;
 
-/// How many characters of the shared state's name are shown: the server cuts a name of over 63 off.
-const NAME_CHARS_SHOWN_MAX: usize = 20;
+/// How many bytes of the shared state's name are shown, before a checksum of all of it: the server cuts a name of over 63
+/// bytes off.
+const NAME_BYTES_SHOWN_MAX: usize = 11;
 
 /// Whether this invalidator is certain to be the active one of those that share the slot.
 pub type IsActive = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -34,8 +35,9 @@ pub(super) struct SharedSlot {
 impl SharedSlot {
     /// That of the shared state `name`.
     pub fn new(name: &str, is_active: IsActive) -> SharedSlot {
-        let shown: String = name.chars().take(NAME_CHARS_SHOWN_MAX).collect();
-        SharedSlot { name: name.to_owned(), sessions: format!("{APPLICATION_NAME} {shown} "), is_active }
+        let shown = &name[..name.floor_char_boundary(NAME_BYTES_SHOWN_MAX)];
+        let checksum = crc32fast::hash(name.as_bytes());
+        SharedSlot { name: name.to_owned(), sessions: format!("{APPLICATION_NAME} {shown}-{checksum:08x} "), is_active }
     }
 
     /// A name for the sessions of one of them, by which it knows its own.
@@ -147,8 +149,15 @@ mod tests {
     fn sessions_of_a_shared_slot_are_not_those_of_an_invalidator_by_itself() {
         let shared = SharedSlot::new("0123456789abcdef0123456789", Arc::new(|| true));
         let name = shared.application_name(7);
-        assert_eq!(name, "lookaside-invalidator 0123456789abcdef0123 0000000000000007");
+        assert!(
+            name.starts_with("lookaside-invalidator 0123456789a-") && name.ends_with(" 0000000000000007"),
+            "{name}"
+        );
         assert!(name.len() <= 63, "the server cuts a longer one off");
+        // Each of two pairs once took the sessions of the other for its own, and ended them.
+        let east = SharedSlot::new("invalidator-production-east", Arc::new(|| true));
+        let west = SharedSlot::new("invalidator-production-west", Arc::new(|| true));
+        assert!(!west.application_name(7).starts_with(&east.sessions));
         assert!(!format!("{APPLICATION_NAME} {:016x}", 0x0123_4567_89ab_cdef_u64).starts_with(&shared.sessions));
     }
 }
