@@ -6,9 +6,9 @@ meet a delete. Once without leases, once with `--leases`, and once with `--lease
 counted when a server, asked directly, holds a version that is older than one whose delete the router had acknowledged
 before the question.
 
-How: `tests/plain_clients.py`, which `tests/clients/test_plain_leases_of_clients.py` runs for a shorter time, with the programs of
-LOOKASIDE_PROGRAMS. Rates depend on the machine; they are there to show that enough was tried. Few keys and a delete of
-each every 20 ms are the worst case for the hit ratio, not a typical one.
+How: `tests/plain_clients.py`, which `tests/clients/test_plain_leases_of_clients.py` runs for a shorter time, with the
+programs of LOOKASIDE_PROGRAMS. Rates depend on the machine; they are there to show that enough was tried. Few keys and
+a delete of each every 20 ms are the worst case for the hit ratio, not a typical one.
 
     make plain-leases       three minutes; writes docs/measurements/plain_leases.md. Needs `make clients` before
 """
