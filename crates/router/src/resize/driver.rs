@@ -229,10 +229,10 @@ impl Resizer {
         // The same places with other timeouts, for example.
         if former.is_some_and(|former| former.text() != config.text()) {
             let is_read = self.coverage.reads() == id;
+            self.publish(host, is_read);
             if is_read {
                 tracing::info!(configuration = %id, "new configuration in force: it moves no key");
             }
-            self.publish(host, is_read);
         }
         Ok(())
     }
@@ -348,10 +348,11 @@ impl Resizer {
             self.saved = Some(saved);
         }
         self.status.show(&self.coverage);
-        self.log_steps(&before);
         if self.coverage.active().number != before.active().number {
             self.publish(host, self.coverage.reads() != before.reads());
         }
+        // Behind the publication, so that it says what is so.
+        self.log_steps(&before);
         self.start_work();
     }
 
