@@ -56,7 +56,7 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL and PostgreSQL
 	$(PYTHON) -m pytest tests -n $(TEST_PROCESSES) --dist loadfile
 
-clients: install build ## real clients of six languages; installs the toolchains they need
+clients: install build ## real clients of seven languages, and the programs of docs/clients; installs the toolchains they need
 	tests/clients/install
 	LOOKASIDE_CLIENTS=all $(PYTHON) -m pytest tests/clients
 
