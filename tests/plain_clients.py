@@ -117,6 +117,26 @@ def go(program: Path) -> Application:
     return Application("Go: gomemcache, a pool", command)
 
 
+def ruby(folder: Path) -> Application:
+    """Ruby's Dalli in the cache of its page: threads that take a connection out of a pool for a get and its set."""
+
+    def command(cache: str, database: str, readers: int, seconds: float) -> list[list[str]]:
+        return [[str(word) for word in ("ruby", folder / "look_aside.rb", cache, database, KEYS, readers, seconds)]]
+
+    return Application("Ruby: Dalli, a connection for each get and its set", command)
+
+
+def java(folder: Path) -> Application:
+    """Java's XMemcached in the cache of its page: threads that share one connection."""
+
+    def command(cache: str, database: str, readers: int, seconds: float) -> list[list[str]]:
+        classes = f"{folder}/target/classes:{folder}/target/jars/*"
+        words = ["java", "-cp", classes, "LookAside", cache, database, KEYS, readers, seconds]
+        return [[str(word) for word in words]]
+
+    return Application("Java: XMemcached, one connection", command, sends_all_over_one_connection=True)
+
+
 class Writer(threading.Thread):
     """Commits versions of rows, and deletes their keys by the router."""
 

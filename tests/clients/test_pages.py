@@ -3,14 +3,12 @@
 import pytest
 from cached_keys import cached, fill, gone
 from page import Page
-from scripts import HEAVY, WHY_NOT, run
+from scripts import HEAVY, WHY_NOT
 from shop import Shop, Users
-from toolchains import TOOLCHAINS
+from toolchains import TOOLCHAINS, build_page
 
 pytestmark = [pytest.mark.skipif(not HEAVY, reason=WHY_NOT), pytest.mark.timeout(600)]
 
-# Building fetches packages when it is done for the first time.
-BUILD_S = 500
 CASES = [(name, kind) for name, toolchain in TOOLCHAINS.items() for kind in toolchain.urls]
 
 
@@ -19,13 +17,10 @@ def built():
     """Builds the program of a page once; the folder of its files."""
     folders = {}
 
-    def build(page: Page):
-        if page.name not in folders:
-            folder = page.write_files()
-            for command in TOOLCHAINS[page.name].build:
-                run(folder, BUILD_S, command)
-            folders[page.name] = folder
-        return folders[page.name]
+    def build(name: str):
+        if name not in folders:
+            folders[name] = build_page(name)
+        return folders[name]
 
     return build
 
@@ -40,7 +35,7 @@ def page(case):
 def shop(case, page, built, request, tmp_path):
     """The page's program in front of its region."""
     toolchain, kind = TOOLCHAINS[page.name], case[1]
-    folder = built(page)
+    folder = built(page.name)
     server = request.getfixturevalue(kind)
     url = toolchain.urls[kind].format(port=server.port)
     shop = Shop(page, toolchain.command(folder), url, Users(kind, server), tmp_path)

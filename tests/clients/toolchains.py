@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mariadb import PASSWORD, USER
-from scripts import BUILT
+from page import Page
+from scripts import BUILT, run
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,14 @@ TOOLCHAINS = {
         {"mariadb": f"mysql2://{MARIADB}", "postgres": f"postgresql://{POSTGRES}"},
     ),
 }
+
+# Building fetches packages when it is done for the first time.
+BUILD_S = 500
+
+
+def build_page(name: str) -> Path:
+    """Builds the program of a page; the folder of its files."""
+    folder = Page(name).write_files()
+    for command in TOOLCHAINS[name].build:
+        run(folder, BUILD_S, command)
+    return folder
