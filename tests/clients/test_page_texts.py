@@ -79,6 +79,15 @@ def test_commands_of_a_page_name_what_the_tests_install(name):
 
 
 @pytest.mark.parametrize("name", TOOLCHAINS)
+def test_commands_of_a_page_have_options_that_the_programs_have(name):
+    reference = (ROOT / "docs" / "reference" / "flags.md").read_text()
+    lines = re.findall(r"^lookaside.*$", Page(name).commands(), re.MULTILINE)
+    assert lines
+    for option in re.findall(r"--[a-z-]+", " ".join(lines)):
+        assert f"`{option}`" in reference or f"`{option} " in reference, option
+
+
+@pytest.mark.parametrize("name", TOOLCHAINS)
 def test_overview_links_to_the_page_and_has_its_options(name):
     overview = (ROOT / "docs" / "clients.md").read_text()
     row = re.search(rf"^\|.*\(clients/{name}\.md\).*$", overview, re.MULTILINE)
