@@ -119,7 +119,7 @@ warmup: install ## a cold cluster with MariaDB behind, with and without warm-up,
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.warmup
 
-plain-leases: install ## stale sets of clients that know no leases, with and without the router's leases (three minutes; after make clients)
+plain-leases: install ## stale sets of clients that know no leases, with and without the router's leases (five minutes; after make clients)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.plain_leases
 

@@ -117,13 +117,16 @@ def go(program: Path) -> Application:
     return Application("Go: gomemcache, a pool", command)
 
 
-def ruby(folder: Path) -> Application:
-    """Ruby's Dalli in the cache of its page: threads that take a connection out of a pool for a get and its set."""
+def ruby(script: Path) -> Application:
+    """Ruby's Dalli. In the cache of its page, threads take a connection out of a pool for a get and its set; with Rails
+    they take any for each command."""
 
     def command(cache: str, database: str, readers: int, seconds: float) -> list[list[str]]:
-        return [[str(word) for word in ("ruby", folder / "look_aside.rb", cache, database, KEYS, readers, seconds)]]
+        return [[str(word) for word in ("ruby", script, cache, database, KEYS, readers, seconds)]]
 
-    return Application("Ruby: Dalli, a connection for each get and its set", command)
+    uses_rails = script.stem == "rails_cache"
+    connections = "Rails.cache, a pool" if uses_rails else "Dalli, a connection for a get and its set"
+    return Application(f"Ruby: {connections}", command)
 
 
 def java(folder: Path) -> Application:

@@ -41,7 +41,7 @@ def test_php(leasing_cluster):
 
 @pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
 def test_dalli(leasing_cluster):
-    check(ruby(build_page("ruby")), leasing_cluster)
+    check(ruby(build_page("ruby") / "look_aside.rb"), leasing_cluster)
 
 
 @pytest.fixture(params=["20", "0"])
@@ -69,6 +69,12 @@ def test_memjs(pooling_cluster):
 def test_xmemcached(pooling_cluster):
     outcome = run(java(build_page("java")), pooling_cluster, READERS, SECONDS)
     assert outcome.stale_sets == 0 and outcome.stored > 20 and outcome.refused > 0, outcome
+
+
+@pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
+def test_rails_cache(pooling_cluster):
+    outcome = run(ruby(build_page("ruby") / "rails_cache.rb"), pooling_cluster, READERS, SECONDS)
+    assert outcome.stale_sets == 0 and outcome.hits > 20, outcome
 
 
 @pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
