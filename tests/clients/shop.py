@@ -39,11 +39,21 @@ class Users:
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute(statement)
 
+    def ask(self, query: str):
+        """The first column of the first row of the answer."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(query)
+            return cursor.fetchone()[0]
+
     def name(self, number: int) -> str:
         """The name of a user."""
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"SELECT name FROM users WHERE id = {number}")
-            return cursor.fetchone()[0]
+        return self.ask(f"SELECT name FROM users WHERE id = {number}")
+
+    def writing_transactions(self) -> int:
+        """The number of transactions so far that have written something."""
+        if self.kind == "mariadb":
+            return int(self.ask("SELECT @@gtid_binlog_pos").rpartition("-")[2])
+        return self.ask("SELECT txid_snapshot_xmax(txid_current_snapshot())")
 
     @contextmanager
     def locked(self):
