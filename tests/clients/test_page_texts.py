@@ -60,10 +60,8 @@ def test_versions_of_a_page_are_those_of_its_lock_file(name):
     elif "bookworm" not in platform.freedesktop_os_release().get("VERSION_CODENAME", ""):
         pytest.skip("the page names the versions of Debian 12")
     else:
-        installed = {package: debian_version(package) for package in named}
-        assert {package: version for package, version in installed.items() if version} == {
-            package: version for package, version in named.items() if installed[package]
-        }
+        installed = {package: found for package in named if (found := debian_version(package))}
+        assert installed == {package: named[package] for package in installed}
 
 
 @pytest.mark.parametrize("name", TOOLCHAINS)
