@@ -56,7 +56,7 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL and PostgreSQL
 	$(PYTHON) -m pytest tests -n $(TEST_PROCESSES) --dist loadfile
 
-clients: install build ## real clients of six languages; installs the toolchains they need
+clients: install build ## real clients of seven languages, and the programs of docs/clients; installs the toolchains they need
 	tests/clients/install
 	LOOKASIDE_CLIENTS=all $(PYTHON) -m pytest tests/clients
 
@@ -119,7 +119,7 @@ warmup: install ## a cold cluster with MariaDB behind, with and without warm-up,
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.warmup
 
-plain-leases: install ## stale sets of clients that know no leases, with and without the router's leases (three minutes; after make clients)
+plain-leases: install ## stale sets of clients that know no leases, with and without the router's leases (five minutes; after make clients)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.plain_leases
 

@@ -139,6 +139,7 @@ ALLOWED: list[tuple[str, str, str]] = [
     ("CONTRIBUTING.md", "*", "the glossary names the words that it replaces"),
     ("docs/measurements/pictures/*", "*", "generated"),
     ("tests/test_mariadb.py", "nobody", "the value of a row"),
+    ("docs/clients/java.md", "dialect", "Hibernate's PostgreSQLDialect"),
     ("crates/router/tests/session.rs", "forget", "tokio's Semaphore::forget_permits"),
     ("crates/router/tests/support/mod.rs", "forget", "tokio's SemaphorePermit::forget"),
     *((path, "nobody", "the Unix user") for path in UNIX_USER_NOBODY),

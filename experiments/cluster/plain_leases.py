@@ -1,6 +1,6 @@
 """Stale sets of clients that know no leases, and what the router's leases cost them (paper, section 3.2.1).
 
-What: look-aside applications with unmodified clients of four languages, READERS readers each, over KEYS keys whose rows
+What: look-aside applications with unmodified clients of six languages, READERS readers each, over KEYS keys whose rows
 one writer changes and deletes as fast as the router acknowledges. A query takes up to QUERY_S_MAX, so that many fills
 meet a delete. Once without leases, once with `--leases`, and once with `--leases --lease-scope address`. A stale set is
 counted when a server, asked directly, holds a version that is older than one whose delete the router had acknowledged
@@ -10,7 +10,7 @@ How: `tests/plain_clients.py`, which `tests/clients/test_plain_leases_of_clients
 programs of LOOKASIDE_PROGRAMS. Rates depend on the machine; they are there to show that enough was tried. Few keys and
 a delete of each every 20 ms are the worst case for the hit ratio, not a typical one.
 
-    make plain-leases       three minutes; writes docs/measurements/plain_leases.md. Needs `make clients` before
+    make plain-leases       five minutes; writes docs/measurements/plain_leases.md. Needs `make clients` before
 """
 
 import subprocess
@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from plain_clients import CLIENTS, KEYS, QUERY_S_MAX, Application, Outcome, go, node, php, python, run
+from plain_clients import CLIENTS, KEYS, QUERY_S_MAX, Application, Outcome, go, java, node, php, python, ruby, run
 from processes import PROGRAMS, ROOT, Cluster
 
 from experiments import command_line, machine_facts
@@ -32,6 +32,8 @@ MODES = (
     ("`--lease-scope address`", ("--leases", "--lease-scope", "address", "--lease-miss-age", str(MISS_AGE_S))),
 )
 GO_PROGRAM = ROOT / "target" / "clients" / "look_aside"
+# The programs that `make clients` builds of the pages of docs/clients.
+PAGES = ROOT / "target" / "clients" / "pages"
 REPORT = ROOT / "docs" / "measurements" / "plain_leases.md"
 
 HEAD = """# Leases for plain clients
@@ -50,8 +52,9 @@ before the question.
 TAIL = """
 Without leases the hits are many because stale values are hits. A pool exchanges connections between a get and its set.
 With the default scope nearly all of its sets have no miss on their connection and are refused, and some count for
-another thread's miss, so a few stale sets remain: such a client needs `--lease-scope address`. memjs sends all requests
-over one connection, so a miss that is held back keeps the set behind it waiting: it ran with `--lease-hot-miss-wait 0`.
+another thread's miss, so a few stale sets remain: such a client needs `--lease-scope address`. memjs and XMemcached
+send all requests over one connection, so a miss that is held back keeps the set behind it waiting: they ran with
+`--lease-hot-miss-wait 0`. Rails does not report which sets are stored.
 With `address`, nothing is stored in the first {age} s, `--lease-miss-age`
 ([clients](../clients.md#with-leases-at-the-router)).
 
@@ -62,7 +65,8 @@ def applications() -> list[Application]:
     """All clients; builds Go's."""
     build = ["go", "build", "-mod=readonly", "-buildvcs=false", "-o", str(GO_PROGRAM), "./look_aside"]
     subprocess.run(build, cwd=CLIENTS / "go", check=True)
-    return [python("own"), php(), node(), python("pooled"), go(GO_PROGRAM)]
+    rubies = [ruby(PAGES / "ruby" / script) for script in ("look_aside.rb", "rails_cache.rb")]
+    return [python("own"), php(), node(), java(PAGES / "java"), python("pooled"), go(GO_PROGRAM), *rubies]
 
 
 def row(application: Application, mode: str, outcome: Outcome) -> str:

@@ -1,9 +1,10 @@
-"""Unmodified clients of four languages in front of a router with `--leases`: none of them stores a stale value."""
+"""Unmodified clients of six languages in front of a router with `--leases`: none of them stores a stale value."""
 
 import pytest
-from plain_clients import go, node, php, python, run
+from plain_clients import go, java, node, php, python, ruby, run
 from processes import Cluster
 from scripts import BUILT, HEAVY, WHY_NOT, build
+from toolchains import build_page
 
 READERS = 6
 SECONDS = 5.0
@@ -38,6 +39,11 @@ def test_php(leasing_cluster):
     check(php(), leasing_cluster)
 
 
+@pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
+def test_dalli(leasing_cluster):
+    check(ruby(build_page("ruby") / "look_aside.rb"), leasing_cluster)
+
+
 @pytest.fixture(params=["20", "0"])
 def pooling_cluster(request, tmp_path):
     """A cluster whose router takes leases for all connections of an address together."""
@@ -56,6 +62,19 @@ def test_memjs(pooling_cluster):
     build("node", "npm", "ci", "--no-audit", "--no-fund")
     outcome = run(node(), pooling_cluster, READERS, SECONDS)
     assert outcome.stale_sets == 0 and outcome.stored + outcome.refused > 20, outcome
+
+
+@pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
+@pytest.mark.timeout(600)
+def test_xmemcached(pooling_cluster):
+    outcome = run(java(build_page("java")), pooling_cluster, READERS, SECONDS)
+    assert outcome.stale_sets == 0 and outcome.stored > 20 and outcome.refused > 0, outcome
+
+
+@pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
+def test_rails_cache(pooling_cluster):
+    outcome = run(ruby(build_page("ruby") / "rails_cache.rb"), pooling_cluster, READERS, SECONDS)
+    assert outcome.stale_sets == 0 and outcome.hits > 20, outcome
 
 
 @pytest.mark.skipif(not HEAVY, reason=WHY_NOT)
