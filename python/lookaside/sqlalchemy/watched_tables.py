@@ -54,7 +54,8 @@ def watched_tables(base: type, dialect: Dialect) -> dict[str, list[RowKeys]]:
     A `ValueError` names the class or table, and the column or template that is wrong.
     """
     found: dict[str, list[RowKeys]] = {}
-    for mapper in sorted(base.registry.mappers, key=lambda mapper: mapper.class_.__name__):
+    # Parents first, so that messages about their tables name them.
+    for mapper in sorted(base.registry.mappers, key=lambda one: (len(list(one.iterate_to_root())), one.class_.__name__)):
         for rows in rows_of_class(mapper, dialect):
             others = found.setdefault(rows.table.fullname, [])
             # A class in the table of its parent has the parent's templates.

@@ -1,0 +1,40 @@
+"""Names the cache keys of what Django's ORM writes, in the transaction that writes it.
+
+    INSTALLED_APPS = [..., "lookaside.django"]
+
+    class User(models.Model):
+        email = models.EmailField(unique=True)
+
+        class Lookaside:
+            keys = ["user:{id}", "user_by_email:{email}"]
+
+The invalidator deletes the keys after the commit; what is rolled back, also to a savepoint, deletes nothing. See
+docs/clients/python_orm.md.
+"""
+
+from ..key_naming import KeysUnknown, KeysUnknownWarning, Statistics
+from ..key_templates import Inexpressible, InvalidKey
+
+__all__ = ["Inexpressible", "InvalidKey", "KeysUnknown", "KeysUnknownWarning", "Statistics", "name_keys", "statistics"]
+
+
+def name_keys(*keys: str, using: str = "default") -> None:
+    """Names further keys in the current transaction, such as those of a list. Raises `InvalidKey`."""
+    from django.db import connections, transaction
+
+    from .compilers import check_keys
+
+    with transaction.atomic(using=using, savepoint=False):
+        namer().name_keys(connections[using], check_keys(keys))
+
+
+def statistics() -> Statistics:
+    """Counters of this process."""
+    return namer().naming.statistics
+
+
+def namer():
+    """The one that the application has installed."""
+    from django.apps import apps
+
+    return apps.get_app_config("lookaside").namer

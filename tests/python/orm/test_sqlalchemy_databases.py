@@ -1,0 +1,241 @@
+"""SQLAlchemy with real databases: forms of values, other transactions at the same time, and the invalidator."""
+
+import datetime
+import enum
+import random
+import threading
+import uuid
+from decimal import Decimal
+
+import pytest
+from cached_keys import cached, fill, gone
+from processes import Invalidator, eventually, stats
+from sqlalchemy import CHAR, DateTime, Enum, Integer, LargeBinary, Numeric, SmallInteger, Text, Time, Uuid
+from sqlalchemy import delete, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy_shop import Base, Shop, Team, User
+from sqlalchemy import String, TypeDecorator, create_engine
+
+from lookaside.sqlalchemy import watch
+
+
+@pytest.fixture
+def shop(database):
+    """The shop, with users 1 and 2."""
+    shop = Shop(database)
+    with shop.transaction() as session:
+        session.add_all([User(id=1, email="ada"), User(id=2, email="grace")])
+    shop.named()
+    yield shop
+    shop.close()
+
+
+def test_an_old_value_is_the_row_s_and_not_the_session_s(shop):
+    """Another transaction changes the address between a session's read and its flush. A session that took the old value
+    from its memory would not name the key of the address that the row had."""
+    with Session(shop.engine) as session:
+        user = session.get(User, 1)
+        session.commit()
+        user = session.get(User, 1)
+        assert user.email == "ada"
+        session.expunge(user)
+        session.rollback()
+        with shop.transaction() as other:
+            other.get(User, 1).email = "between"
+        shop.named()
+        session.add(user)
+        user.name = "Ada"
+        session.commit()
+        assert shop.named() == {"user:1", "user_by_email:between"}
+
+
+def test_a_table_s_columns_of_all_types_have_the_form_of_the_row_rules(database, cluster, tmp_path):
+    """The invalidator deletes by a row rule what SQLAlchemy has named: each key is cached under the prefix of the rule."""
+    if database.kind == "sqlite":
+        pytest.skip("SQLite has no row rules")
+    zone = datetime.timezone(datetime.timedelta(hours=2))
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Colour(enum.Enum):
+        red = 1
+
+    class Lower(TypeDecorator):
+        impl = String(40)
+        cache_ok = True
+
+        def process_bind_param(self, value, dialect):
+            return value.lower()
+
+        def process_result_value(self, value, dialect):
+            return value.upper()
+
+    columns = {
+        "small": (SmallInteger(), -7),
+        "price": (Numeric(10, 2), Decimal("12.5")),
+        "label": (String(40), "Zoë-é"),
+        "lower": (Lower(), "ABC"),
+        "letters": (CHAR(8), "ab"),
+        "colour": (Enum(Colour), Colour.red),
+        "bytes": (LargeBinary(20), b"\x00\xff\x0a"),
+        "at": (DateTime(timezone=True), datetime.datetime(2026, 11, 22, 9, 5, 1, tzinfo=zone)),
+        "local": (DateTime(), datetime.datetime(2026, 11, 22, 9, 5, 1)),
+        "clock": (Time(), datetime.time(9, 5)),
+        "day": (DateTime().with_variant(DateTime(), "mysql"), datetime.datetime(2026, 1, 2)),
+        "token": (Uuid(), uuid.UUID("8d4b9a3e-0a51-4c0e-9d2f-0c7a52b1f0aa")),
+        "absent": (Integer(), None),
+    }
+
+    attributes = {name: mapped_column(type_, nullable=True) for name, (type_, _) in columns.items()}
+    Row = type(
+        "Row",
+        (Base,),
+        {
+            "__tablename__": "all_types",
+            "__lookaside_keys__": [f"orm:{name}:{{{name}}}" for name in columns],
+            "id": mapped_column(Integer, primary_key=True),
+            **attributes,
+        },
+    )
+    engine = create_engine(database.url)
+    Base.metadata.create_all(engine)
+    outbox = {"by": "outbox"} if database.kind == "postgres" else {}
+    watch(engine, Base, **outbox)
+    schema = "public" if database.kind == "postgres" else "app"
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        f"[[rule]]\ntable = '{schema}.all_types'\nkeys = [{', '.join(repr(f'rule:{name}:{{{name}}}') for name in columns)}]\n"
+    )
+    set_up(database, rules)
+    daemon = Invalidator(database.source, [cluster], tmp_path / "state", tmp_path, "--rules", str(rules))
+    try:
+        with Session(engine) as session:
+            session.add(Row(id=1, **{name: value for name, (_, value) in columns.items()}))
+            session.commit()
+        quote = engine.dialect.identifier_preparer.quote
+        with engine.connect() as connection:
+            named = connection.execute(text(f"SELECT {quote('key')} FROM lookaside_outbox")).scalars().all()
+        named = {key.decode() if isinstance(key, bytes) else key for key in named}
+        assert len(named) == len(columns) - 1, named
+        eventually(lambda: int(stats(daemon.port)["invalidations_total"]) > len(columns), "the insert has been applied")
+        by_rule = {key.replace("orm:", "rule:", 1) for key in named}
+        fill([cluster], by_rule)
+        with Session(engine) as session:
+            session.delete(session.get(Row, 1))
+            session.commit()
+        gone([cluster], by_rule)
+    finally:
+        daemon.stop()
+        engine.dispose()
+
+
+def set_up(database, rules) -> None:
+    import subprocess
+
+    from processes import PROGRAMS
+
+    if database.kind == "postgres":
+        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--database", database.source, "--rules", rules]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+TRIGGERS = """
+CREATE TABLE expected (xid bigint DEFAULT txid_current(), key text);
+ALTER TABLE lookaside_outbox ADD COLUMN xid bigint DEFAULT txid_current();
+CREATE FUNCTION expect() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF TG_OP <> 'INSERT' THEN
+    INSERT INTO expected (key) VALUES ('user:' || OLD.id), ('user_by_email:' || OLD.email);
+  END IF;
+  IF TG_OP <> 'DELETE' THEN
+    INSERT INTO expected (key) VALUES ('user:' || NEW.id), ('user_by_email:' || NEW.email);
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER expect AFTER INSERT OR UPDATE OR DELETE ON users FOR EACH ROW EXECUTE FUNCTION expect();
+"""
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_transactions_at_the_same_time_name_what_triggers_see(shop):
+    """Threads change the same few rows in every way. Each transaction has named at least the keys that a trigger, which
+    sees the rows as they truly were and are, computes for it."""
+    with shop.engine.begin() as connection:
+        connection.exec_driver_sql(TRIGGERS)
+    commits = [0] * 4
+
+    def change(number: int) -> None:
+        chance = random.Random(number)
+        for step in range(60):
+            name = f"{number}-{step}"
+            with Session(shop.engine) as session:
+                try:
+                    users = session.scalars(select(User).order_by(func_random(chance))).all()
+                    match chance.randrange(6):
+                        case 0:
+                            session.add(User(email=name))
+                        case 1 if users:
+                            session.delete(users[0])
+                        case 2 if users:
+                            users[0].email = name
+                        case 3:
+                            for user in users[:3]:
+                                user.name = name
+                        case 4:
+                            session.execute(update(User).where(User.id % 2 == step % 2).values(email=User.email + "x"))
+                        case 5:
+                            session.execute(delete(User).where(User.email.like(f"%{chance.randrange(10)}x")))
+                    if chance.random() < 0.2:
+                        with session.begin_nested() as savepoint:
+                            session.add(User(email=f"{name}-nested"))
+                            session.flush()
+                            savepoint.rollback()
+                    session.commit()
+                    commits[number] += 1
+                # Deadlocks, rows that are gone, and rows that were added while keys were read.
+                except Exception:
+                    session.rollback()
+
+    threads = [threading.Thread(target=change, args=(number,)) for number in range(len(commits))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert min(commits) > 10, commits
+    with shop.engine.connect() as connection:
+        missing = connection.exec_driver_sql("SELECT xid, key FROM expected EXCEPT SELECT xid, key FROM lookaside_outbox")
+        assert missing.all() == []
+        assert connection.exec_driver_sql("SELECT count(*) FROM expected").scalar() > 100
+
+
+def func_random(chance):
+    """An order that differs from thread to thread."""
+    return (User.id * chance.randrange(1, 1000)) % 101
+
+
+def test_an_application_s_commits_empty_the_cache(database, cluster, invalidator):
+    shop = Shop(database, by="message")
+    try:
+        with shop.transaction() as session:
+            session.add_all([User(id=1, email="ada"), User(id=2, email="grace"), Team(id=7, name="blue")])
+        keys = ["user:1", "user_by_email:ada", "user_by_email:countess", "user:2", "team:7", "all_teams"]
+        eventually(lambda: int(stats(invalidator.port)["invalidations_total"]) >= 6, "the inserts have been applied")
+        fill([cluster], keys)
+        with shop.transaction() as session:
+            session.get(User, 1).email = "countess"
+        gone([cluster], keys[:3])
+        applied = int(stats(invalidator.port)["invalidations_total"])
+        with Session(shop.engine) as session:
+            session.get(User, 2).email = "rolled back"
+            session.flush()
+            session.rollback()
+        # The log is in order: when a later commit has been applied, an earlier one would have been.
+        with shop.transaction() as session:
+            session.get(Team, 7).name = "navy"
+        gone([cluster], ["team:7", "all_teams"])
+        assert cached([cluster], ["user:2"]) == {("one", "user:2")}
+        assert int(stats(invalidator.port)["invalidations_total"]) == applied + 2
+    finally:
+        shop.close()
