@@ -42,11 +42,7 @@ class KeyColumn:
 
 def key_column(column: Column, dialect: Dialect) -> KeyColumn:
     """How the column is read and written. A `ValueError` names a type that keys cannot have."""
-    declared = column.type.dialect_impl(dialect)
-    stored = declared
-    while isinstance(stored, types.TypeDecorator):
-        stored = stored.load_dialect_impl(dialect)
-    is_custom = stored is not declared
+    stored, is_custom = stored_type(column.type, dialect)
     is_mysql = dialect.name in MYSQL_DIALECTS
     raw = type_coerce(column, types.NullType())
     as_stored = type_coerce(column, stored)
@@ -84,6 +80,19 @@ def key_column(column: Column, dialect: Dialect) -> KeyColumn:
     if stored.__class__.__name__.lower() in PLAIN_TYPES:
         return KeyColumn(column, raw, write_value, False)
     raise refused(column, "values of this type have no form in a key")
+
+
+def stored_type(declared: types.TypeEngine, dialect: Dialect) -> tuple[types.TypeEngine, bool]:
+    """The type with which the column is created in this dialect, and whether the program has another one above it."""
+    is_custom = False
+    while True:
+        variant = declared._variant_mapping.get(dialect.name)
+        if variant is not None:
+            declared = variant
+        elif isinstance(declared, types.TypeDecorator):
+            declared, is_custom = declared.load_dialect_impl(dialect), True
+        else:
+            return declared, is_custom
 
 
 def refused(column: Column, why: str) -> ValueError:

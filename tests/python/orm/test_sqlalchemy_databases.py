@@ -120,7 +120,7 @@ def test_a_table_s_columns_of_all_types_have_the_form_of_the_row_rules(database,
         named = {key.decode() if isinstance(key, bytes) else key for key in named}
         assert len(named) == len(columns) - 1, named
         eventually(lambda: int(stats(daemon.port)["invalidations_total"]) > len(columns), "the insert has been applied")
-        by_rule = {key.replace("orm:", "rule:", 1) for key in named}
+        by_rule = {key.replace("orm:", "rule:", 1).encode() for key in named}
         fill([cluster], by_rule)
         with Session(engine) as session:
             session.delete(session.get(Row, 1))
@@ -228,7 +228,7 @@ def test_an_application_s_commits_empty_the_cache(database, cluster, invalidator
         gone([cluster], keys[:3])
         applied = int(stats(invalidator.port)["invalidations_total"])
         with Session(shop.engine) as session:
-            session.get(User, 2).email = "rolled back"
+            session.get(User, 2).email = "withdrawn"
             session.flush()
             session.rollback()
         # The log is in order: when a later commit has been applied, an earlier one would have been.
