@@ -96,10 +96,12 @@ class Naming:
         return keys, refused
 
 
-def write_row(columns: Mapping[str, Callable[[object], str | None]], values: Iterable[object], owner: str) -> WrittenRow:
-    """A row as its columns are written into keys."""
+def write_row(
+    writers: Mapping[str, Callable[[object], str | None]], values: Iterable[object], owner: str
+) -> WrittenRow:
+    """A row as its columns are written into keys, from the values of the columns in the same order."""
     written = {}
-    for (name, write), value in zip(columns.items(), values, strict=True):
+    for (name, write), value in zip(writers.items(), values, strict=True):
         try:
             written[name] = None if value is None else write(value)
         except Inexpressible as why:

@@ -66,27 +66,37 @@ class Namer:
     def insert(self, compiler: SQLInsertCompiler, watched: list[ModelKeys], run: Callable):
         """An INSERT: the keys of the new rows."""
         query, model = compiler.query, compiler.query.get_meta().concrete_model
+        # A new row of a parent's table is not a part of a child's yet.
+        watched = [keys for keys in watched if keys.model is model]
         if query.on_conflict is OnConflict.UPDATE:
-            self.naming.report_unknown(f"{model._meta.label}: bulk_create with update_conflicts may change rows that exist")
+            self.naming.report_unknown(f"{model._meta.label}: update_conflicts may change rows that exist")
         returned = (run.args[1] if len(run.args) > 1 else run.keywords.get("returning_fields")) or ()
         pk = model._meta.pk
-        is_returned = pk in returned
-        if not is_returned and any(not is_plain(getattr(one, pk.attname)) for one in query.objs):
-            self.naming.report_unknown(
-                f"{model._meta.label}: the primary keys of inserted rows are not known: this database does not return them "
-                "from bulk_create, nor with ignore_conflicts; save the objects, or give them primary keys"
-            )
+        pks = [getattr(one, pk.attname) for one in query.objs]
+        # The rows whose primary keys will not be known. A table of a many-to-many field is filled so.
+        nameless = [one for one in query.objs if pk not in returned and not is_plain(getattr(one, pk.attname))]
+        after = [self._rows_of_objects(compiler, keys, nameless) for keys in watched]
         rows = run()
-        if is_returned:
+        if pk in returned:
             pks = [row[list(returned).index(pk)] for row in rows]
-        else:
-            pks = [getattr(one, pk.attname) for one in query.objs]
-        pks = [one for one in pks if is_plain(one)]
-        self._name_changes(compiler, watched, [{}] * len(watched), [self._after(compiler, keys, pks) for keys in watched])
+        pks = [value for value in pks if is_plain(value)]
+        for keys, known in zip(watched, after, strict=True):
+            known.update(self._after(compiler, keys, pks))
+        self._name_changes(compiler, watched, [{}] * len(watched), after)
         return rows
 
+    def _rows_of_objects(self, compiler: SQLInsertCompiler, keys: ModelKeys, objects: list[Model]) -> dict:
+        """The rows that an INSERT writes, by the values of the program."""
+        rows = {id(one): keys.row_of_object(one, compiler.connection) for one in objects}
+        if None in rows.values():
+            self.naming.report_unknown(
+                f"{keys.owner}: the primary keys of inserted rows are not known: bulk_create does not get them from "
+                "this database, nor with ignore_conflicts; save the objects, or give them primary keys"
+            )
+        return {identity: row for identity, row in rows.items() if row is not None}
+
     def update(self, compiler: SQLUpdateCompiler, watched: list[ModelKeys], run: Callable):
-        """An UPDATE: the keys of the rows as they were and as they are. Those of a parent's table follow by themselves."""
+        """An UPDATE: the keys of the rows as they were and as they are. A parent's table has an UPDATE of its own."""
         query = compiler.query
         if not query.values:
             return run()
@@ -110,16 +120,18 @@ class Namer:
     def delete(self, compiler: SQLDeleteCompiler, watched: list[ModelKeys], run: Callable):
         """A DELETE: the keys of the rows as they were."""
         before = self._before(compiler, watched)
-        result = run()
+        # `None` if the condition matches nothing, so that nothing was executed.
+        count = run() or 0
         self._name_changes(compiler, watched, before, [{}] * len(watched))
-        return result
+        return count
 
     def _before(self, compiler: SQLCompiler, watched: list[ModelKeys]) -> list[dict]:
         """Locks and reads the rows that the statement matches, and limits it to these."""
         query, model = compiler.query, compiler.query.get_meta().concrete_model
-        lock_for_writing(compiler.connection)
         pks = limited_pks(query.where, model)
         is_limited = pks is not None
+        if not is_limited or not all(keys.is_identified for keys in watched):
+            lock_for_writing(compiler.connection)
         if not is_limited:
             pks = self._matching_pks(compiler)
         before = [keys.rows(pks, compiler.connection, locked=True) for keys in watched]
@@ -137,8 +149,8 @@ class Namer:
         query.extra = {}
         query.select = ()
         query.add_fields([query.get_meta().pk.name])
-        # As the statement does it: with MariaDB's and MySQL's isolation a plain SELECT shows older rows. Of a join or with
-        # DISTINCT rows cannot be locked; those are locked a moment later.
+        # As the statement sees them: with MariaDB's and MySQL's isolation a plain SELECT shows older rows. Those of a
+        # join or with DISTINCT cannot be locked here; they are locked a moment later.
         query.select_for_update = len(active_tables(query)) == 1 and not query.distinct
         rows_max = self.naming.rows_max
         query.set_limits(high=rows_max + 1)
@@ -153,7 +165,9 @@ class Namer:
     def _after(self, compiler: SQLCompiler, keys: ModelKeys, pks: list) -> dict:
         return keys.rows(pks, compiler.connection, locked=False) if pks else {}
 
-    def _name_changes(self, compiler: SQLCompiler, watched: list[ModelKeys], before: list[dict], after: list[dict]) -> None:
+    def _name_changes(
+        self, compiler: SQLCompiler, watched: list[ModelKeys], before: list[dict], after: list[dict]
+    ) -> None:
         named, invalid = set(), None
         for keys, old, new in zip(watched, before, after, strict=True):
             found, error = self.naming.keys_of_changes(keys.owner, keys.templates, old.values(), new.values())

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from django.apps import Apps
+from django.apps.registry import Apps
 from django.core.exceptions import FieldDoesNotExist, ImproperlyConfigured
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Field, Model, QuerySet
@@ -35,6 +35,18 @@ class ModelKeys:
         """Whether keys have no fields but the primary key, of which the program knows the stored form."""
         pk = self.model._meta.pk
         return is_identifier(pk) and all(field is pk for field in self.fields.values())
+
+    def row_of_object(self, instance: Model, connection: BaseDatabaseWrapper) -> WrittenRow | None:
+        """The row that an INSERT of an object writes; `None` if only the database knows it."""
+        values = {}
+        for name, field in self.fields.items():
+            value = getattr(instance, field.attname)
+            is_chosen_by_database = hasattr(value, "resolve_expression") or (field.primary_key and value is None)
+            if is_chosen_by_database or not is_identifier(field):
+                return None
+            values[name] = value
+        writers = {name: field_writer(field, connection) for name, field in self.fields.items()}
+        return write_row(writers, values.values(), self.owner)
 
     def rows(self, pks: Iterable, connection: BaseDatabaseWrapper, *, locked: bool) -> dict[object, WrittenRow]:
         """The rows with these primary keys, read from the database unless the primary key is all that keys have."""

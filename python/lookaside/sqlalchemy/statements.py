@@ -1,4 +1,4 @@
-"""What an INSERT, UPDATE or DELETE shows before it runs: its table, the rows that it is limited to, the columns it sets.
+"""What an INSERT, UPDATE or DELETE shows before it runs: its table, the rows it is limited to, the columns it sets.
 
 `values` below are those of one execution: `execute(statement, values)`, or one of many in a list.
 """

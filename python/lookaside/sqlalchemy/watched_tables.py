@@ -55,7 +55,8 @@ def watched_tables(base: type, dialect: Dialect) -> dict[str, list[RowKeys]]:
     """
     found: dict[str, list[RowKeys]] = {}
     # Parents first, so that messages about their tables name them.
-    for mapper in sorted(base.registry.mappers, key=lambda one: (len(list(one.iterate_to_root())), one.class_.__name__)):
+    mappers = sorted(base.registry.mappers, key=lambda one: (len(list(one.iterate_to_root())), one.class_.__name__))
+    for mapper in mappers:
         for rows in rows_of_class(mapper, dialect):
             others = found.setdefault(rows.table.fullname, [])
             # A class in the table of its parent has the parent's templates.

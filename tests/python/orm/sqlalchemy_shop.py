@@ -2,10 +2,9 @@
 
 import contextlib
 
+from lookaside.sqlalchemy import watch
 from sqlalchemy import Column, ForeignKey, String, Table, create_engine, event, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
-
-from lookaside.sqlalchemy import watch
 
 
 class Base(DeclarativeBase):

@@ -7,9 +7,8 @@ import uuid
 from decimal import Decimal
 
 import pytest
-from processes import PROGRAMS
-
 from lookaside.key_templates import Inexpressible, InvalidKey, Template, check_key, write_decimal, write_value
+from processes import PROGRAMS
 
 
 def try_row(folder, template: str, row: dict):
@@ -36,7 +35,9 @@ def test_the_invalidator_makes_the_same_key(tmp_path, template):
         assert {line for line in shown if line == key} == expected, output.stdout
 
 
-@pytest.mark.parametrize("template", ["", "user:{id", "user:id}", "user:{}", "user:{a{b}", "two words", "tab\t", "k" * 251])
+@pytest.mark.parametrize(
+    "template", ["", "user:{id", "user:id}", "user:{}", "user:{a{b}", "two words", "tab\t", "k" * 251]
+)
 def test_the_invalidator_refuses_the_same_templates(tmp_path, template):
     assert try_row(tmp_path, template, {"id": 1}).returncode != 0
     with pytest.raises(ValueError):

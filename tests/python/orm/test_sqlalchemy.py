@@ -1,17 +1,24 @@
 """SQLAlchemy names the keys of what it writes, in the transaction that writes it."""
 
 import asyncio
-import warnings
 
 import pytest
-from sqlalchemy import Column, Float, ForeignKey, Integer, MetaData, String, Table, create_engine, delete, insert, text
-from sqlalchemy import func, literal, select, update
+from lookaside.sqlalchemy import InvalidKey, KeysUnknown, KeysUnknownWarning, watch
+from sqlalchemy import (
+    Float,
+    create_engine,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy_shop import Base, Employee, Shop, Team, User, members
-
-from lookaside.sqlalchemy import InvalidKey, KeysUnknown, KeysUnknownWarning, watch
 
 
 @pytest.fixture
@@ -94,7 +101,8 @@ def test_a_class_with_two_tables_names_its_keys_for_a_change_of_either(shop):
 
 def test_statements_for_many_rows_name_all_keys(shop):
     with shop.transaction() as session:
-        session.execute(insert(User), [{"id": 2, "kind": "user", "email": "b"}, {"id": 3, "kind": "user", "email": "c"}])
+        rows = [{"id": 2, "kind": "user", "email": "b"}, {"id": 3, "kind": "user", "email": "c"}]
+        session.execute(insert(User), rows)
     assert shop.named() == {"user:2", "user_by_email:b", "user:3", "user_by_email:c"}
     with shop.transaction() as session:
         # The new values are known to the database alone.
