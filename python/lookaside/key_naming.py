@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .key_templates import Inexpressible, InvalidKey, Template, check_key
+from .key_templates import InexpressibleValueError, InvalidKeyError, Template, check_key
 
 OUTBOX_TABLE = "lookaside_outbox"
 JOURNAL_TABLE = "lookaside_journal"
@@ -23,12 +23,12 @@ log = logging.getLogger("lookaside.key_naming")
 WrittenRow = Mapping[str, str | None]
 
 
-class KeysUnknown(RuntimeError):
+class KeysUnknownError(RuntimeError):
     """A statement changes rows whose keys cannot be known. Its transaction must be rolled back."""
 
 
 class KeysUnknownWarning(UserWarning):
-    """As `KeysUnknown`, where the application has chosen to continue."""
+    """As `KeysUnknownError`, where the application has chosen to continue."""
 
 
 @dataclass
@@ -58,16 +58,16 @@ class Naming:
             raise ValueError(f"rows_max is {self.rows_max}; expected at least 1")
 
     def report_unknown(self, why: str) -> None:
-        """Raises `KeysUnknown`, or warns."""
+        """Raises `KeysUnknownError`, or warns."""
         self.statistics.statements_unknown += 1
         if self.on_unknown == "raise":
-            raise KeysUnknown(why)
+            raise KeysUnknownError(why)
         log.warning("a statement changes rows whose keys cannot be known: %s", why)
         warnings.warn(why, KeysUnknownWarning, stacklevel=2)
 
     def keys_of_changes(
         self, owner: str, templates: Sequence[Template], before: Iterable[WrittenRow], after: Iterable[WrittenRow]
-    ) -> tuple[set[str], InvalidKey | None]:
+    ) -> tuple[set[str], InvalidKeyError | None]:
         """The keys of rows as they were and as they are, and the error for a new key that no server accepts.
 
         A key that the rows had before already cannot have been cached if it is invalid, and is no error of this
@@ -78,20 +78,20 @@ class Naming:
         new, refused_new = self._valid_keys(templates, after)
         for key, why in refused_new.items():
             if key not in refused:
-                return old | new, InvalidKey(f"{owner}: {why}")
+                return old | new, InvalidKeyError(f"{owner}: {why}")
         return old | new, None
 
     @staticmethod
     def _valid_keys(
         templates: Sequence[Template], rows: Iterable[WrittenRow]
-    ) -> tuple[set[str], dict[str, InvalidKey]]:
+    ) -> tuple[set[str], dict[str, InvalidKeyError]]:
         keys, refused = set(), {}
         for row in rows:
             for key in filter(None, (template.key(row) for template in templates)):
                 try:
                     check_key(key)
                     keys.add(key)
-                except InvalidKey as why:
+                except InvalidKeyError as why:
                     refused[key] = why
         return keys, refused
 
@@ -104,8 +104,8 @@ def write_row(
     for (name, write), value in zip(writers.items(), values, strict=True):
         try:
             written[name] = None if value is None else write(value)
-        except Inexpressible as why:
-            raise Inexpressible(f"{owner}.{name}: {why}") from None
+        except InexpressibleValueError as why:
+            raise InexpressibleValueError(f"{owner}.{name}: {why}") from None
     return written
 
 

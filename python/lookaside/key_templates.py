@@ -15,23 +15,23 @@ from dataclasses import dataclass
 KEY_BYTES_MAX = 250
 
 
-class InvalidKey(ValueError):
+class InvalidKeyError(ValueError):
     """A key that no server accepts: empty, too long, or with a space or a control character."""
 
 
-class Inexpressible(ValueError):
+class InexpressibleValueError(ValueError):
     """A value that has no form in a key, such as a floating-point number or NaN."""
 
 
 def check_key(key: str) -> None:
-    """Raises `InvalidKey` if no server accepts the key."""
+    """Raises `InvalidKeyError` if no server accepts the key."""
     text = key.encode()
     if not text:
-        raise InvalidKey("the key is empty")
+        raise InvalidKeyError("the key is empty")
     if len(text) > KEY_BYTES_MAX:
-        raise InvalidKey(f"the key {key[:80]!r}... has {len(text)} bytes; servers accept {KEY_BYTES_MAX}")
+        raise InvalidKeyError(f"the key {key[:80]!r}... has {len(text)} bytes; servers accept {KEY_BYTES_MAX}")
     if any(is_bad(byte) for byte in text):
-        raise InvalidKey(f"the key {key!r} has a space or a control character, which no key may have")
+        raise InvalidKeyError(f"the key {key!r} has a space or a control character, which no key may have")
 
 
 def is_bad(byte: int) -> bool:
@@ -125,14 +125,14 @@ def write_value(value: object) -> str | None:
             return _time(value)
         case datetime.timedelta():
             return _duration(value)
-    raise Inexpressible(f"{value!r} ({type(value).__name__}) has no form in a key")
+    raise InexpressibleValueError(f"{value!r} ({type(value).__name__}) has no form in a key")
 
 
 def write_decimal(value: decimal.Decimal | int | float, scale: int) -> str:
     """A number of a column with `scale` digits after the point: no exponent, and zero without a sign."""
     number = decimal.Decimal(repr(value) if isinstance(value, float) else value)
     if not number.is_finite():
-        raise Inexpressible(f"{value!r} has no form in a key")
+        raise InexpressibleValueError(f"{value!r} has no form in a key")
     text = f"{number:.{scale}f}"
     return text if any(digit in "123456789" for digit in text) else text.lstrip("-")
 

@@ -12,14 +12,22 @@ The invalidator deletes the keys after the commit; what is rolled back, also to 
 docs/clients/python_orm.md.
 """
 
-from ..key_naming import KeysUnknown, KeysUnknownWarning, Statistics
-from ..key_templates import Inexpressible, InvalidKey
+from ..key_naming import KeysUnknownError, KeysUnknownWarning, Statistics
+from ..key_templates import InexpressibleValueError, InvalidKeyError
 
-__all__ = ["Inexpressible", "InvalidKey", "KeysUnknown", "KeysUnknownWarning", "Statistics", "name_keys", "statistics"]
+__all__ = [
+    "InexpressibleValueError",
+    "InvalidKeyError",
+    "KeysUnknownError",
+    "KeysUnknownWarning",
+    "Statistics",
+    "name_keys",
+    "statistics",
+]
 
 
 def name_keys(*keys: str, using: str = "default") -> None:
-    """Names further keys in the current transaction, such as those of a list. Raises `InvalidKey`."""
+    """Names further keys in the current transaction, such as those of a list. Raises `InvalidKeyError`."""
     from django.db import connections, transaction
 
     from .compilers import check_keys

@@ -19,7 +19,7 @@ from django.db.models.sql.compiler import SQLCompiler, SQLDeleteCompiler, SQLIns
 from django.db.models.sql.constants import MULTI
 from django.db.models.sql.where import AND, WhereNode
 
-from ..key_naming import KeysUnknown, Naming
+from ..key_naming import KeysUnknownError, Naming
 from ..key_templates import check_key
 from .transactions import lock_for_writing, write_keys
 from .watched_models import ModelKeys, WatchedModels
@@ -156,7 +156,7 @@ class Namer:
         query.set_limits(high=rows_max + 1)
         pks = [row[0] for rows in query.get_compiler(compiler.connection.alias).execute_sql(MULTI) for row in rows]
         if len(pks) > rows_max:
-            raise KeysUnknown(
+            raise KeysUnknownError(
                 f"{query.get_meta().label}: one statement changes over {rows_max} rows (LOOKASIDE['ROWS_MAX']); change "
                 "them in parts"
             )

@@ -11,8 +11,16 @@ The invalidator deletes the keys after the commit; what is rolled back, also to 
 docs/clients/python_orm.md.
 """
 
-from ..key_naming import KeysUnknown, KeysUnknownWarning, Statistics
-from ..key_templates import Inexpressible, InvalidKey
+from ..key_naming import KeysUnknownError, KeysUnknownWarning, Statistics
+from ..key_templates import InexpressibleValueError, InvalidKeyError
 from .watcher import Watcher, watch
 
-__all__ = ["Inexpressible", "InvalidKey", "KeysUnknown", "KeysUnknownWarning", "Statistics", "Watcher", "watch"]
+__all__ = [
+    "InexpressibleValueError",
+    "InvalidKeyError",
+    "KeysUnknownError",
+    "KeysUnknownWarning",
+    "Statistics",
+    "Watcher",
+    "watch",
+]

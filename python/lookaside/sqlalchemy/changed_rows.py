@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import ColumnElement, Connection, Delete, Select, Update, and_, or_, select
 
-from ..key_naming import KeysUnknown, WrittenRow, write_row
+from ..key_naming import KeysUnknownError, WrittenRow, write_row
 from .statements import Values
 from .transactions import lock_for_writing
 from .watched_tables import Identity, RowKeys
@@ -32,7 +32,7 @@ def read_matching(
         locked = sought.limit(rows_max + 1).with_for_update(of=rows.table)
         found |= fetch(connection, rows, locked, dict(values))
         if len(found) > rows_max:
-            raise KeysUnknown(
+            raise KeysUnknownError(
                 f"{rows.owner}: one statement changes over {rows_max} rows (rows_max); change them in parts"
             )
     return found

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.expression import ColumnElement, type_coerce
 
-from ..key_templates import Inexpressible, write_decimal, write_value
+from ..key_templates import InexpressibleValueError, write_decimal, write_value
 
 MYSQL_DIALECTS = ("mysql", "mariadb")
 # Types of PostgreSQL that SQLAlchemy does not derive from a generic one, and whose values are written as they are.
@@ -116,5 +116,5 @@ def write_uuid(value: object) -> str | None:
 def write_uuid_digits(value: object) -> str | None:
     """As the 32 digits of the CHAR column in which other databases store it."""
     if not isinstance(value, (uuid.UUID, str)):
-        raise Inexpressible(f"{value!r} is no UUID")
+        raise InexpressibleValueError(f"{value!r} is no UUID")
     return value.hex if isinstance(value, uuid.UUID) else value

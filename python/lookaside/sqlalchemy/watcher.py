@@ -25,6 +25,7 @@ from sqlalchemy import Connection, CursorResult, Delete, Engine, Insert, Update,
 from ..key_naming import ROWS_MAX, Naming, Statistics, WrittenRow
 from ..key_templates import check_key
 from . import statements
+from .cascades import CascadedRows, read_cascaded, references_to_watched
 from .changed_rows import read_identities, read_matching
 from .statements import UNKNOWN, Values
 from .transactions import key_writer
@@ -42,6 +43,8 @@ class Change:
     before: list[dict[Identity, WrittenRow]] = field(default_factory=list)
     # The primary keys that the condition demands, one for each execution; `None` if it does not demand any.
     limited: list[Identity] | None = None
+    # Rows of other tables, which the database changes with those of a DELETE.
+    cascaded: list[CascadedRows] = field(default_factory=list)
 
 
 class Watcher:
@@ -51,6 +54,7 @@ class Watcher:
         self._engine = weakref.ref(engine)
         self._naming = naming
         self._tables = watched_tables(base, engine.dialect)
+        self._references = references_to_watched(base.metadata, self._tables)
         self._write = key_writer(engine.dialect, by)
         self._listeners = {
             "before_execute": self._before_execute,
@@ -68,7 +72,7 @@ class Watcher:
     def name_keys(self, session: object, *keys: str) -> None:
         """Names further keys in the transaction of a session or connection, such as those of a list.
 
-        Raises `InvalidKey`. With an `AsyncSession`: `await session.run_sync(watcher.name_keys, "front_page")`.
+        Raises `InvalidKeyError`. With an `AsyncSession`: `await session.run_sync(watcher.name_keys, "front_page")`.
         """
         for key in keys:
             check_key(key)
@@ -85,7 +89,7 @@ class Watcher:
     def _before_execute(self, connection, statement, multiparams, params, _options):
         if isinstance(statement, (Insert, Update, Delete)):
             executions = list(multiparams) or [params]
-            changed = [table for table in statements.tables_of(statement) if table.fullname in self._tables]
+            changed = [table for table in statements.tables_of(statement) if self._may_name(statement, table)]
             if changed:
                 self._check_transaction(connection, changed[0].fullname)
                 statement = self._prepare(connection, statement, changed, executions)
@@ -105,7 +109,7 @@ class Watcher:
         if change is None or change.table not in {table.fullname for table in statements.tables_of(statement)}:
             return
         executions = list(multiparams) or [params]
-        watched = self._tables[change.table]
+        watched = self._tables.get(change.table, [])
         if isinstance(statement, Insert):
             identities = self._inserted(watched[0], statement, executions, result)
             after = [self._rows(connection, rows, identities) for rows in watched]
@@ -117,7 +121,16 @@ class Watcher:
                     self._updated(connection, rows, before, change, statement, executions)
                     for rows, before in zip(watched, change.before, strict=True)
                 ]
-        self._name_changes(connection, watched, change.before or [{}] * len(watched), after)
+        before = change.before or [{}] * len(watched)
+        for cascaded in change.cascaded:
+            watched, before = [*watched, cascaded.rows], [*before, cascaded.before]
+            after.append(self._rows(connection, cascaded.rows, cascaded.before, is_read=True))
+        self._name_changes(connection, watched, before, after)
+
+    def _may_name(self, statement, table) -> bool:
+        """Whether a change of the table makes keys stale, its own or those of rows that are deleted with its rows."""
+        deletes_others = isinstance(statement, Delete) and table.fullname in self._references
+        return deletes_others or table.fullname in self._tables
 
     def _prepare(self, connection, statement, changed: list, executions: list[Values]):
         """Reads what is known only before the statement. Returns the statement that is executed."""
@@ -134,8 +147,12 @@ class Watcher:
             self._naming.report_unknown(f"{table.fullname}: a statement changes several tables")
             return statement
         else:
-            for rows in self._tables[table.fullname]:
+            for rows in self._tables.get(table.fullname, ()):
                 change.before.append(self._read_before(connection, rows, change, statement, executions))
+            if isinstance(statement, Delete) and table.fullname in self._references:
+                change.cascaded = read_cascaded(
+                    connection, self._references, self._tables, statement, executions, self._naming.rows_max
+                )
         connection.info[CHANGE] = change
         return statement
 
@@ -185,10 +202,12 @@ class Watcher:
             )
         return known
 
-    def _rows(self, connection, rows: RowKeys, identities: Iterable[Identity]) -> dict[Identity, WrittenRow]:
-        """Rows that this transaction has written, as they are now."""
+    def _rows(
+        self, connection, rows: RowKeys, identities: Iterable[Identity], *, is_read: bool = False
+    ) -> dict[Identity, WrittenRow]:
+        """Rows that this transaction has written, as they are now; read if they may be gone."""
         known = {identity: rows.row_of_identity(identity) for identity in identities}
-        if None not in known.values():
+        if None not in known.values() and not is_read:
             return known
         return read_identities(connection, rows, list(known), locked=False)
 
@@ -239,7 +258,7 @@ def watch(
 
     `base` is the declarative base of the classes, all of which must be defined. `by` is for PostgreSQL: messages store
     nothing and need version 14. `on_unknown` says what a statement does whose keys cannot be known: `raise` a
-    `KeysUnknown`, or `warn` and count it. `rows_max` bounds the rows of one UPDATE or DELETE.
+    `KeysUnknownError`, or `warn` and count it. `rows_max` bounds the rows of one UPDATE or DELETE.
 
     Raises a `ValueError` for a template, a column or a type that keys cannot have.
     """

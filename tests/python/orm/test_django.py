@@ -11,7 +11,7 @@ from django.db.models.functions import Concat, Upper
 from django.test.utils import CaptureQueriesContext
 from django_project import Project, namer
 from django_shop.models import Employee, Post, Team, User
-from lookaside.django import InvalidKey, KeysUnknown, KeysUnknownWarning, name_keys, statistics
+from lookaside.django import InvalidKeyError, KeysUnknownError, KeysUnknownWarning, name_keys, statistics
 from lookaside.django.watched_models import WatchedModels
 
 
@@ -120,7 +120,7 @@ def test_keys_of_integers_of_the_primary_key_are_known_without_reading(project):
 
 def test_a_key_that_no_server_accepts_is_an_error_that_names_the_model(project):
     for email in ("two words", "bell\x07", "x" * 240):
-        with pytest.raises(InvalidKey, match="^django_shop.User: "):
+        with pytest.raises(InvalidKeyError, match="^django_shop.User: "):
             User.objects.create(email=email)
     assert project.named() == set()
     assert User.objects.count() == 1
@@ -138,9 +138,9 @@ def test_a_row_that_has_such_a_key_already_can_be_mended(project):
 def test_statements_whose_keys_cannot_be_known_are_refused_or_counted(project, monkeypatch):
     before = statistics().statements_unknown
     upsert = dict(update_conflicts=True, unique_fields=["email"], update_fields=["name"])
-    with pytest.raises(KeysUnknown, match="django_shop.User"):
+    with pytest.raises(KeysUnknownError, match="django_shop.User"):
         User.objects.bulk_create([User(email="ada", name="x")], **upsert)
-    with pytest.raises(KeysUnknown, match="django_shop.User"):
+    with pytest.raises(KeysUnknownError, match="django_shop.User"):
         User.objects.bulk_create([User(email="ada", name="x")], ignore_conflicts=True)
     assert project.named() == set()
     monkeypatch.setattr(namer, "naming", dataclasses.replace(namer.naming, on_unknown="warn"))
@@ -152,14 +152,14 @@ def test_statements_whose_keys_cannot_be_known_are_refused_or_counted(project, m
 def test_one_statement_changes_a_bounded_number_of_rows(project, monkeypatch):
     monkeypatch.setattr(namer, "naming", dataclasses.replace(namer.naming, rows_max=2))
     User.objects.bulk_create([User(email="b"), User(email="c")])
-    with pytest.raises(KeysUnknown, match="over 2 rows"):
+    with pytest.raises(KeysUnknownError, match="over 2 rows"):
         User.objects.update(name="x")
     assert User.objects.filter(name="x").count() == 0
 
 
 def test_further_keys_are_named_by_hand(project):
     name_keys("front_page", "list:users")
-    with pytest.raises(InvalidKey), transaction.atomic():
+    with pytest.raises(InvalidKeyError), transaction.atomic():
         name_keys("two words")
     assert project.named() == {"front_page", "list:users"}
 

@@ -7,7 +7,14 @@ import uuid
 from decimal import Decimal
 
 import pytest
-from lookaside.key_templates import Inexpressible, InvalidKey, Template, check_key, write_decimal, write_value
+from lookaside.key_templates import (
+    InexpressibleValueError,
+    InvalidKeyError,
+    Template,
+    check_key,
+    write_decimal,
+    write_value,
+)
 from processes import PROGRAMS
 
 
@@ -77,7 +84,7 @@ def test_each_value_has_the_form_of_the_row_rules():
         "0.00",
     ]
     for value in (1.5, Decimal("NaN"), [1], datetime.time(1, tzinfo=zone)):
-        with pytest.raises(Inexpressible):
+        with pytest.raises(InexpressibleValueError):
             write_value(value)
 
 
@@ -85,5 +92,5 @@ def test_keys_that_no_server_accepts_are_refused():
     for key in ("k" * 250, "café", "~"):
         check_key(key)
     for key in ("", "k" * 251, "é" * 126, "two words", "bell\x07", "del\x7f", "line\n"):
-        with pytest.raises(InvalidKey):
+        with pytest.raises(InvalidKeyError):
             check_key(key)

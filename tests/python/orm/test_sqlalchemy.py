@@ -3,18 +3,8 @@
 import asyncio
 
 import pytest
-from lookaside.sqlalchemy import InvalidKey, KeysUnknown, KeysUnknownWarning, watch
-from sqlalchemy import (
-    Float,
-    create_engine,
-    delete,
-    func,
-    insert,
-    literal,
-    select,
-    text,
-    update,
-)
+from lookaside.sqlalchemy import InvalidKeyError, KeysUnknownError, KeysUnknownWarning, watch
+from sqlalchemy import Float, ForeignKey, create_engine, delete, event, func, insert, literal, select, text, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -99,6 +89,49 @@ def test_a_class_with_two_tables_names_its_keys_for_a_change_of_either(shop):
     assert shop.named() == {"user:9", "user_by_email:evelyn"}
 
 
+def test_rows_that_the_database_deletes_or_changes_with_a_row_name_their_keys(journal):
+    """Only the DELETE of the shelf is a statement: the database does the rest."""
+    Shop(journal).close()
+
+    class Own(DeclarativeBase):
+        pass
+
+    class Shelf(Own):
+        __tablename__ = "shelves"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        within: Mapped[int | None] = mapped_column(ForeignKey("shelves.id", ondelete="CASCADE"))
+
+    class Book(Own):
+        __tablename__ = "books"
+        __lookaside_keys__ = ["book:{id}", "books_of:{shelf}"]
+        id: Mapped[int] = mapped_column(primary_key=True)
+        shelf: Mapped[int] = mapped_column(ForeignKey("shelves.id", ondelete="CASCADE"))
+
+    class Loan(Own):
+        __tablename__ = "loans"
+        __lookaside_keys__ = ["loan:{id}", "loans_of:{book}"]
+        id: Mapped[int] = mapped_column(primary_key=True)
+        book: Mapped[int | None] = mapped_column(ForeignKey("books.id", ondelete="SET NULL"))
+
+    engine = create_engine(journal.url)
+    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA foreign_keys = ON"))
+    Own.metadata.create_all(engine)
+    rows = [Shelf(id=1), Shelf(id=2, within=1), Shelf(id=3), Book(id=4, shelf=2), Book(id=5, shelf=3)]
+    with Session(engine) as session:
+        for row in [*rows, Loan(id=6, book=4), Loan(id=7, book=5)]:
+            session.add(row)
+            session.flush()
+        session.commit()
+    watch(engine, Own)
+    with Session(engine) as session:
+        session.execute(delete(Shelf).where(Shelf.id == 1))
+        session.commit()
+        named = session.execute(text("SELECT CAST(key AS TEXT) FROM lookaside_journal")).scalars().all()
+        assert set(named) == {"book:4", "books_of:2", "loan:6", "loans_of:4"}
+        assert session.scalars(select(Loan.book).order_by(Loan.id)).all() == [None, 5]
+    engine.dispose()
+
+
 def test_statements_for_many_rows_name_all_keys(shop):
     with shop.transaction() as session:
         rows = [{"id": 2, "kind": "user", "email": "b"}, {"id": 3, "kind": "user", "email": "c"}]
@@ -176,7 +209,7 @@ def test_keys_of_integers_of_the_primary_key_are_known_without_reading(shop):
 
 def test_a_key_that_no_server_accepts_is_an_error_that_names_the_class(shop):
     for email in ("two words", "bell\x07", "x" * 240):
-        with pytest.raises(InvalidKey, match="^User: "), shop.transaction() as session:
+        with pytest.raises(InvalidKeyError, match="^User: "), shop.transaction() as session:
             session.add(User(email=email))
     assert shop.named() == set()
 
@@ -204,7 +237,7 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("why", UNKNOWN)
 def test_statements_whose_keys_cannot_be_known_are_refused(shop, why):
-    with pytest.raises(KeysUnknown, match="(?i)team"), shop.transaction() as session:
+    with pytest.raises(KeysUnknownError, match="(?i)team"), shop.transaction() as session:
         session.execute(UNKNOWN[why]())
     assert shop.watcher.statistics.statements_unknown == 1
 
@@ -227,7 +260,7 @@ def test_one_statement_changes_a_bounded_number_of_rows(journal):
     shop = Shop(journal, rows_max=2)
     with shop.transaction() as session:
         session.add_all([User(email=str(index)) for index in range(3)])
-    with pytest.raises(KeysUnknown, match="over 2 rows"), shop.transaction() as session:
+    with pytest.raises(KeysUnknownError, match="over 2 rows"), shop.transaction() as session:
         session.execute(update(User).values(name="x"))
     shop.close()
 
@@ -244,7 +277,7 @@ def test_autocommit_is_refused(shop):
 def test_further_keys_are_named_by_hand(shop):
     with shop.transaction() as session:
         shop.watcher.name_keys(session, "front_page", "list:users")
-        with pytest.raises(InvalidKey):
+        with pytest.raises(InvalidKeyError):
             shop.watcher.name_keys(session, "two words")
     assert shop.named() == {"front_page", "list:users"}
 
