@@ -88,6 +88,8 @@ class Watcher:
 
     def _before_execute(self, connection, statement, multiparams, params, _options):
         if isinstance(statement, (Insert, Update, Delete)):
+            # A statement that failed has left it.
+            connection.info.pop(CHANGE, None)
             executions = list(multiparams) or [params]
             changed = [table for table in statements.tables_of(statement) if self._may_name(statement, table)]
             if changed:
@@ -269,8 +271,10 @@ def watch(
 
 def can_return_identities(statement: Insert, connection: Connection, executions: list[Values]) -> bool:
     """Whether the database can return primary keys that an INSERT of several rows does not give."""
+    names = {column.key for column in statement.table.primary_key.columns}
     return (
         len(executions) > 1
+        and any(not names <= set(values) for values in executions)
         and connection.dialect.insert_executemany_returning
         and not statement._returning
         and not statement._return_defaults

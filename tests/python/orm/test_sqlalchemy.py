@@ -6,6 +6,7 @@ import pytest
 from lookaside.sqlalchemy import InvalidKeyError, KeysUnknownError, KeysUnknownWarning, watch
 from sqlalchemy import Float, ForeignKey, create_engine, delete, event, func, insert, literal, select, text, update
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy_shop import Base, Employee, Shop, Team, User, members
@@ -240,6 +241,20 @@ def test_statements_whose_keys_cannot_be_known_are_refused(shop, why):
     with pytest.raises(KeysUnknownError, match="(?i)team"), shop.transaction() as session:
         session.execute(UNKNOWN[why]())
     assert shop.watcher.statistics.statements_unknown == 1
+
+
+def test_a_statement_after_one_that_failed_has_its_own_keys(journal):
+    shop = Shop(journal, on_unknown="warn")
+    with shop.transaction() as session:
+        session.add_all([Team(id=7, name="blue"), Team(id=8, name="red")])
+        session.flush()
+        with pytest.raises(IntegrityError), session.begin_nested():
+            session.execute(update(Team).where(Team.id == 8).values(id=7))
+        shop.watcher.statistics.keys_named = 0
+        with pytest.warns(KeysUnknownWarning) as warned:
+            session.execute(insert(Team).from_select(["name"], select(literal("green"))))
+    assert len(warned) == 1 and shop.watcher.statistics.keys_named == 0
+    shop.close()
 
 
 def test_such_statements_are_counted_where_that_was_chosen(journal):
