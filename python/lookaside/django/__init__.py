@@ -12,8 +12,16 @@ The invalidator deletes the keys after the commit; what is rolled back, also to 
 docs/clients/python_orm.md.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ..key_naming import KeysUnknownError, KeysUnknownWarning, Statistics
 from ..key_templates import InexpressibleValueError, InvalidKeyError
+
+if TYPE_CHECKING:
+    from .apps import LookasideConfig
+    from .compilers import Namer
 
 __all__ = [
     "InexpressibleValueError",
@@ -41,8 +49,9 @@ def statistics() -> Statistics:
     return namer().naming.statistics
 
 
-def namer():
+def namer() -> Namer:
     """The one that the application has installed."""
     from django.apps import apps
 
-    return apps.get_app_config("lookaside").namer
+    config: LookasideConfig = apps.get_app_config("lookaside")
+    return config.namer

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from django.db import transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 from django.db.models.constants import OnConflict
 from django.db.models.lookups import Exact, In
@@ -44,7 +46,7 @@ class Namer:
             original = getattr(compiler.execute_sql, ORIGINAL, compiler.execute_sql)
             compiler.execute_sql = self._wrapped(original, execute)
 
-    def name_keys(self, connection, keys: set[str]) -> None:
+    def name_keys(self, connection: BaseDatabaseWrapper, keys: set[str]) -> None:
         """Names keys in the open transaction."""
         if keys:
             write_keys(connection, keys, self.by)
@@ -52,7 +54,7 @@ class Namer:
 
     def _wrapped(self, original: Callable, execute: Callable) -> Callable:
         @functools.wraps(original)
-        def execute_sql(compiler: SQLCompiler, *arguments, **options):
+        def execute_sql(compiler: SQLCompiler, *arguments: Any, **options: Any) -> Any:
             watched = self.models.of_table(compiler.query.get_meta().model)
             if not watched:
                 return original(compiler, *arguments, **options)
@@ -63,7 +65,7 @@ class Namer:
         setattr(execute_sql, ORIGINAL, original)
         return execute_sql
 
-    def insert(self, compiler: SQLInsertCompiler, watched: list[ModelKeys], run: Callable):
+    def insert(self, compiler: SQLInsertCompiler, watched: list[ModelKeys], run: functools.partial) -> Any:
         """An INSERT: the keys of the new rows."""
         query, model = compiler.query, compiler.query.get_meta().concrete_model
         # A new row of a parent's table is not a part of a child's yet.
@@ -95,7 +97,7 @@ class Namer:
             )
         return {identity: row for identity, row in rows.items() if row is not None}
 
-    def update(self, compiler: SQLUpdateCompiler, watched: list[ModelKeys], run: Callable):
+    def update(self, compiler: SQLUpdateCompiler, watched: list[ModelKeys], run: functools.partial) -> Any:
         """An UPDATE: the keys of the rows as they were and as they are. A parent's table has an UPDATE of its own."""
         query = compiler.query
         if not query.values:
@@ -117,7 +119,7 @@ class Namer:
         self._name_changes(compiler, watched, before, after)
         return result
 
-    def delete(self, compiler: SQLDeleteCompiler, watched: list[ModelKeys], run: Callable):
+    def delete(self, compiler: SQLDeleteCompiler, watched: list[ModelKeys], run: functools.partial) -> Any:
         """A DELETE: the keys of the rows as they were."""
         before = self._before(compiler, watched)
         # `None` if the condition matches nothing, so that nothing was executed.
@@ -128,16 +130,14 @@ class Namer:
     def _before(self, compiler: SQLCompiler, watched: list[ModelKeys]) -> list[dict]:
         """Locks and reads the rows that the statement matches, and limits it to these."""
         query, model = compiler.query, compiler.query.get_meta().concrete_model
-        pks = limited_pks(query.where, model)
-        is_limited = pks is not None
-        if not is_limited or not all(keys.is_identified for keys in watched):
+        limited = limited_pks(query.where, model)
+        if limited is None or not all(keys.is_identified for keys in watched):
             lock_for_writing(compiler.connection)
-        if not is_limited:
-            pks = self._matching_pks(compiler)
+        pks = self._matching_pks(compiler) if limited is None else limited
         before = [keys.rows(pks, compiler.connection, locked=True) for keys in watched]
         found = [rows for keys, rows in zip(watched, before, strict=True) if keys.model is model]
         present = [pk for pk in pks if all(pk in rows for rows in found)]
-        if not is_limited or len(present) < len(pks):
+        if limited is None or len(present) < len(pks):
             # Rows that another transaction adds from now on are not changed: their keys are not known.
             query.add_filter("pk__in", present)
         return before
@@ -180,6 +180,7 @@ class Namer:
 
 def limited_pks(where: WhereNode, model: type[Model]) -> list | None:
     """The primary keys that a condition demands; `None` if it does not demand any."""
+    pk: Any = model._meta.pk
     if where.connector != AND or where.negated:
         return None
     for condition in where.children:
@@ -187,10 +188,10 @@ def limited_pks(where: WhereNode, model: type[Model]) -> list | None:
             pks = limited_pks(condition, model)
             if pks is not None:
                 return pks
-        elif isinstance(condition, (Exact, In)) and getattr(condition.lhs, "target", None) is model._meta.pk:
+        elif isinstance(condition, (Exact, In)) and getattr(condition.lhs, "target", None) == pk:
             values = condition.rhs if isinstance(condition, In) else [condition.rhs]
             if isinstance(values, (list, tuple, set, frozenset)) and all(map(is_plain, values)):
-                return [model._meta.pk.to_python(value) for value in values]
+                return [pk.to_python(value) for value in values]
     return None
 
 

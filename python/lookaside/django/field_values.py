@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -31,7 +32,7 @@ REFUSED = {
     "DurationField": "databases store it as a number or as an interval",
 }
 
-Write = Callable[[object], str | None]
+Write = Callable[[Any], str | None]
 
 
 def stored_field(field: Field) -> Field:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -32,7 +32,7 @@ def write_keys(connection: BaseDatabaseWrapper, keys: Iterable[str], by: str) ->
                 cursor.execute(f"INSERT INTO {table} ({key}) VALUES {rows}", [encode(one) for one in batch])
 
 
-def outbox(connection: BaseDatabaseWrapper):
+def outbox(connection: BaseDatabaseWrapper) -> tuple[str, Callable[[str], str | bytes]]:
     """The table whose rows name keys, and how it holds them."""
     match connection.vendor:
         case "postgresql":

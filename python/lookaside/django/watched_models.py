@@ -28,7 +28,7 @@ class ModelKeys:
     @property
     def owner(self) -> str:
         """Its name in messages."""
-        return self.model._meta.label
+        return str(self.model._meta.label)
 
     @cached_property
     def is_identified(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, Delete, ForeignKeyConstraint, MetaData, Table, select, tuple_
 
@@ -56,7 +57,7 @@ def read_cascaded(
 ) -> list[CascadedRows]:
     """Locks the rows that a DELETE matches, and those that the database changes with them; reads the latter."""
     lock_for_writing(connection)
-    table = statement.table
+    table: Any = statement.table
     query = select(*columns_of(table, references)).select_from(table).with_for_update(of=table)
     if statement.whereclause is not None:
         query = query.where(statement.whereclause)
@@ -74,10 +75,8 @@ def read_cascaded(
             ]
             known.update(dict.fromkeys(identity_of(referring, row) for row in found))
             if sum(map(len, identities.values())) > rows_max:
-                raise KeysUnknownError(
-                    f"{statement.table.fullname}: a DELETE changes over {rows_max} rows of other tables"
-                )
-            if found and constraint.ondelete.upper() == "CASCADE":
+                raise KeysUnknownError(f"{statement.table}: a DELETE changes over {rows_max} rows of other tables")
+            if found and (constraint.ondelete or "").upper() == "CASCADE":
                 pending.append((referring, found))
     return [
         CascadedRows(rows, read_identities(connection, rows, list(found), locked=True))
@@ -101,7 +100,7 @@ def referring_rows(
     referring = constraint.table
     local = tuple(constraint.columns)
     values = list(dict.fromkeys(tuple(row[element.column.name] for element in constraint.elements) for row in rows))
-    found = []
+    found: list[Any] = []
     for at in range(0, len(values), IDENTITIES_PER_SELECT_MAX):
         part = values[at : at + IDENTITIES_PER_SELECT_MAX]
         is_referring = local[0].in_([one for (one,) in part]) if len(local) == 1 else tuple_(*local).in_(part)

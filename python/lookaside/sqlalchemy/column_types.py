@@ -5,6 +5,7 @@ Columns are read as the database holds them: an enumeration as its label, a cust
 
 from __future__ import annotations
 
+import decimal
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,7 +101,12 @@ def refused(column: Column, why: str) -> ValueError:
 
 
 def decimal_writer(scale: int) -> Callable[[object], str | None]:
-    return lambda value: write_decimal(value, scale)
+    def write(value: object) -> str:
+        if not isinstance(value, (decimal.Decimal, int, float)):
+            raise InexpressibleValueError(f"{value!r} is no number")
+        return write_decimal(value, scale)
+
+    return write
 
 
 def write_char(value: object) -> str | None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from sqlalchemy import Column, Delete, Insert, Table, Update
 from sqlalchemy.dialects.postgresql.dml import OnConflictDoNothing as PostgresDoNothing
@@ -22,7 +23,7 @@ UNKNOWN = object()
 
 def tables_of(statement: Insert | Update | Delete) -> Iterator[Table]:
     """The tables that the statement may change: more than one if it changes a join."""
-    pending = [statement.table]
+    pending: list[Any] = [statement.table]
     while pending:
         selectable = pending.pop()
         if hasattr(selectable, "fullname"):
@@ -52,7 +53,7 @@ def limited_identities(
     return None if any(UNKNOWN in identity for identity in identities) else identities
 
 
-def equalities(condition: ClauseElement | None, table: Table) -> Iterator[tuple[str, BindParameter]]:
+def equalities(condition: ClauseElement | None, table: Any) -> Iterator[tuple[str, BindParameter]]:
     """The columns of the table that must be equal to a value, and the values."""
     match condition:
         case BooleanClauseList() if condition.operator is operators.and_:

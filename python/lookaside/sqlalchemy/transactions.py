@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from sqlalchemy import Connection, bindparam, column, delete, false, insert, table, text
+from sqlalchemy import Connection, TableClause, bindparam, column, delete, false, insert, table, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import LargeBinary, Text
@@ -52,7 +52,7 @@ def text_row_writer(connection: Connection, keys: Iterable[str]) -> None:
     write_rows(connection, TEXT_OUTBOX, sorted(keys))
 
 
-def write_rows(connection: Connection, outbox: object, keys: Iterable[object]) -> None:
+def write_rows(connection: Connection, outbox: TableClause, keys: Iterable[object]) -> None:
     """As rows of a table."""
     rows = [{"key": key} for key in keys]
     if rows:

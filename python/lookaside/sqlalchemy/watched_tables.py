@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 from sqlalchemy import Column, FromClause, Table
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import ColumnProperty, Mapper
+from sqlalchemy.orm import ColumnProperty, DeclarativeBase, Mapper
 
 from ..key_naming import WrittenRow
 from ..key_templates import Template
@@ -17,7 +18,7 @@ CLASS_ATTRIBUTE = "__lookaside_keys__"
 TABLE_INFO = "lookaside_keys"
 
 # The values of a row's primary key.
-Identity = tuple
+Identity = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class RowKeys:
         return row
 
 
-def watched_tables(base: type, dialect: Dialect) -> dict[str, list[RowKeys]]:
+def watched_tables(base: type[DeclarativeBase], dialect: Dialect) -> dict[str, list[RowKeys]]:
     """The keys of the rows of each table, by the full name of the table.
 
     A `ValueError` names the class or table, and the column or template that is wrong.
@@ -83,13 +84,18 @@ def rows_of_class(mapper: Mapper, dialect: Dialect) -> Iterator[RowKeys]:
     if not texts:
         return
     templates = parse_templates(texts, name)
-    for table in mapper.tables:
+    for table in filter(is_table, mapper.tables):
         columns = {}
         for column_name in dict.fromkeys(column for template in templates for column in template.columns):
             columns[column_name] = column_of_attribute(mapper, column_name, table, name)
         source = table if all(column.table is table for column in columns.values()) else mapper.persist_selectable
         named = named_columns(templates, columns, source, name, dialect)
         yield row_keys(name, table, templates, named, source)
+
+
+def is_table(selectable: FromClause) -> TypeGuard[Table]:
+    """Whether it is a table with a primary key of its own, and no query."""
+    return isinstance(selectable, Table)
 
 
 def column_of_attribute(mapper: Mapper, attribute: str, table: Table, owner: str) -> Column:

@@ -16,11 +16,12 @@ A key of integers or UUIDs of the primary key is known without reading.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import Connection, CursorResult, Delete, Engine, Insert, Update, event
+from sqlalchemy import Connection, Delete, Engine, Insert, Table, Update, event
+from sqlalchemy.orm import DeclarativeBase, Session
 
 from ..key_naming import ROWS_MAX, Naming, Statistics, WrittenRow
 from ..key_templates import check_key
@@ -30,6 +31,9 @@ from .changed_rows import read_identities, read_matching
 from .statements import UNKNOWN, Values
 from .transactions import key_writer
 from .watched_tables import Identity, RowKeys, watched_tables
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 CHANGE = "lookaside_change"
 
@@ -50,13 +54,15 @@ class Change:
 class Watcher:
     """Puts keys into the transactions of an engine; `watch` makes it."""
 
-    def __init__(self, engine: Engine, base: type, by: Literal["message", "outbox"], naming: Naming) -> None:
+    def __init__(
+        self, engine: Engine, base: type[DeclarativeBase], by: Literal["message", "outbox"], naming: Naming
+    ) -> None:
         self._engine = weakref.ref(engine)
         self._naming = naming
         self._tables = watched_tables(base, engine.dialect)
         self._references = references_to_watched(base.metadata, self._tables)
         self._write = key_writer(engine.dialect, by)
-        self._listeners = {
+        self._listeners: dict[str, Callable[..., Any]] = {
             "before_execute": self._before_execute,
             "before_cursor_execute": self._before_cursor_execute,
             "after_execute": self._after_execute,
@@ -69,7 +75,7 @@ class Watcher:
         """Counters of this process."""
         return self._naming.statistics
 
-    def name_keys(self, session: object, *keys: str) -> None:
+    def name_keys(self, session: Session | Connection, *keys: str) -> None:
         """Names further keys in the transaction of a session or connection, such as those of a list.
 
         Raises `InvalidKeyError`. With an `AsyncSession`: `await session.run_sync(watcher.name_keys, "front_page")`.
@@ -86,7 +92,9 @@ class Watcher:
         for name, listener in self._listeners.items() if engine is not None else ():
             event.remove(engine, name, listener)
 
-    def _before_execute(self, connection, statement, multiparams, params, _options):
+    def _before_execute(
+        self, connection: Connection, statement: Any, multiparams: Any, params: Any, _options: Any
+    ) -> tuple[Any, Any, Any]:
         if isinstance(statement, (Insert, Update, Delete)):
             # A statement that failed has left it.
             connection.info.pop(CHANGE, None)
@@ -97,14 +105,18 @@ class Watcher:
                 statement = self._prepare(connection, statement, changed, executions)
         return statement, multiparams, params
 
-    def _before_cursor_execute(self, _connection, _cursor, _statement, _parameters, context, _executemany) -> None:
+    def _before_cursor_execute(
+        self, _connection: Connection, _cursor: Any, _statement: str, _parameters: Any, context: Any, _many: bool
+    ) -> None:
         for table in statements.changed_in_ctes(getattr(context, "compiled", None)):
             if table.fullname in self._tables:
                 self._naming.report_unknown(
                     f"a common table expression changes {table.fullname}; execute it as a statement of its own"
                 )
 
-    def _after_execute(self, connection, statement, multiparams, params, _options, result) -> None:
+    def _after_execute(
+        self, connection: Connection, statement: Any, multiparams: Any, params: Any, _options: Any, result: Any
+    ) -> None:
         if not isinstance(statement, (Insert, Update, Delete)):
             return
         change = connection.info.pop(CHANGE, None)
@@ -113,7 +125,7 @@ class Watcher:
         executions = list(multiparams) or [params]
         watched = self._tables.get(change.table, [])
         if isinstance(statement, Insert):
-            identities = self._inserted(watched[0], statement, executions, result)
+            identities = self._inserted(watched[0], statement, result)
             after = [self._rows(connection, rows, identities) for rows in watched]
         else:
             self._check_count(watched, change, result)
@@ -129,12 +141,12 @@ class Watcher:
             after.append(self._rows(connection, cascaded.rows, cascaded.before, is_read=True))
         self._name_changes(connection, watched, before, after)
 
-    def _may_name(self, statement, table) -> bool:
+    def _may_name(self, statement: object, table: Table) -> bool:
         """Whether a change of the table makes keys stale, its own or those of rows that are deleted with its rows."""
         deletes_others = isinstance(statement, Delete) and table.fullname in self._references
         return deletes_others or table.fullname in self._tables
 
-    def _prepare(self, connection, statement, changed: list, executions: list[Values]):
+    def _prepare(self, connection: Connection, statement: Any, changed: list[Table], executions: list[Values]) -> Any:
         """Reads what is known only before the statement. Returns the statement that is executed."""
         table = changed[0]
         change = Change(table.fullname)
@@ -158,18 +170,33 @@ class Watcher:
         connection.info[CHANGE] = change
         return statement
 
-    def _read_before(self, connection, rows: RowKeys, change: Change, statement, executions: list[Values]):
+    def _read_before(
+        self,
+        connection: Connection,
+        rows: RowKeys,
+        change: Change,
+        statement: Update | Delete,
+        executions: list[Values],
+    ) -> dict[Identity, WrittenRow]:
         """The rows before an UPDATE or DELETE."""
         identities = statements.limited_identities(statement, rows.identity_columns, executions)
         change.limited = identities
         if identities is None:
             return read_matching(connection, rows, statement, executions, self._naming.rows_max)
-        known = {identity: rows.row_of_identity(identity) for identity in identities}
-        if None not in known.values():
+        known = known_rows(rows, identities)
+        if known is not None:
             return known
         return read_identities(connection, rows, identities, locked=True)
 
-    def _updated(self, connection, rows: RowKeys, before, change: Change, statement: Update, executions: list[Values]):
+    def _updated(
+        self,
+        connection: Connection,
+        rows: RowKeys,
+        before: dict[Identity, WrittenRow],
+        change: Change,
+        statement: Update,
+        executions: list[Values],
+    ) -> dict[Identity, WrittenRow]:
         """The rows after an UPDATE, as far as it may have set columns of their keys."""
         identity_columns = rows.identity_columns
         if not statements.sets_any(statement, [column.column for column in rows.columns.values()], executions):
@@ -186,7 +213,7 @@ class Watcher:
             identities = [identity for identity in identities if UNKNOWN not in identity]
         return self._rows(connection, rows, identities)
 
-    def _inserted(self, rows: RowKeys, statement: Insert, executions: list[Values], result: CursorResult):
+    def _inserted(self, rows: RowKeys, statement: Insert, result: Any) -> list[Identity]:
         """The primary keys of the rows of an INSERT."""
         names = [column.key for column in rows.identity_columns]
         several = statements.multiple_rows(statement)
@@ -205,15 +232,14 @@ class Watcher:
         return known
 
     def _rows(
-        self, connection, rows: RowKeys, identities: Iterable[Identity], *, is_read: bool = False
+        self, connection: Connection, rows: RowKeys, identities: Iterable[Identity], *, is_read: bool = False
     ) -> dict[Identity, WrittenRow]:
         """Rows that this transaction has written, as they are now; read if they may be gone."""
-        known = {identity: rows.row_of_identity(identity) for identity in identities}
-        if None not in known.values() and not is_read:
-            return known
-        return read_identities(connection, rows, list(known), locked=False)
+        sought = list(identities)
+        known = None if is_read else known_rows(rows, sought)
+        return read_identities(connection, rows, sought, locked=False) if known is None else known
 
-    def _check_count(self, watched: list[RowKeys], change: Change, result: CursorResult) -> None:
+    def _check_count(self, watched: list[RowKeys], change: Change, result: Any) -> None:
         """Another transaction may have added rows that match since they were read."""
         read = [len(old) for rows, old in zip(watched, change.before, strict=True) if rows.source is rows.table]
         repeated = len(change.limited or ()) - len(set(change.limited or ()))
@@ -224,7 +250,13 @@ class Watcher:
                 "read; run the transaction again"
             )
 
-    def _name_changes(self, connection, watched: list[RowKeys], before: list[dict], after: list[dict]) -> None:
+    def _name_changes(
+        self,
+        connection: Connection,
+        watched: list[RowKeys],
+        before: list[dict[Identity, WrittenRow]],
+        after: list[dict[Identity, WrittenRow]],
+    ) -> None:
         keys, invalid = set(), None
         for rows, old, new in zip(watched, before, after, strict=True):
             named, error = self._naming.keys_of_changes(rows.owner, rows.templates, old.values(), new.values())
@@ -249,8 +281,8 @@ class Watcher:
 
 
 def watch(
-    engine: object,
-    base: type,
+    engine: Engine | AsyncEngine,
+    base: type[DeclarativeBase],
     *,
     by: Literal["message", "outbox"] = "message",
     on_unknown: Literal["raise", "warn"] = "raise",
@@ -266,10 +298,22 @@ def watch(
     """
     if by not in ("message", "outbox"):
         raise ValueError(f"by is {by!r}; expected 'message' or 'outbox'")
-    return Watcher(getattr(engine, "sync_engine", engine), base, by, Naming(on_unknown, rows_max))
+    synchronous: Any = getattr(engine, "sync_engine", None) or engine
+    return Watcher(synchronous, base, by, Naming(on_unknown, rows_max))
 
 
-def can_return_identities(statement: Insert, connection: Connection, executions: list[Values]) -> bool:
+def known_rows(rows: RowKeys, identities: Iterable[Identity]) -> dict[Identity, WrittenRow] | None:
+    """The rows with these primary keys, if keys have no other columns; `None` if they must be read."""
+    known = {}
+    for identity in identities:
+        row = rows.row_of_identity(identity)
+        if row is None:
+            return None
+        known[identity] = row
+    return known
+
+
+def can_return_identities(statement: Any, connection: Connection, executions: list[Values]) -> bool:
     """Whether the database can return primary keys that an INSERT of several rows does not give."""
     names = {column.key for column in statement.table.primary_key.columns}
     return (

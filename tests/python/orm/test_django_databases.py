@@ -81,7 +81,7 @@ def test_transactions_at_the_same_time_name_what_triggers_see(project):
 
     def change(number: int) -> None:
         chance = random.Random(number)
-        for step in range(60):
+        for step in range(40):
             try:
                 with transaction.atomic():
                     change_users(chance, step, f"{number}-{step}")
