@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import Connection, Delete, Engine, Insert, Table, Update, event
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from ..key_naming import ROWS_MAX, Naming, Statistics, WrittenRow
+from ..key_naming import ROWS_MAX, KeysUnknownError, Naming, Statistics, WrittenRow
 from ..key_templates import check_key
 from . import statements
 from .cascades import CascadedRows, read_cascaded, references_to_watched
@@ -35,7 +35,9 @@ from .watched_tables import Identity, RowKeys, watched_tables
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+# In `Connection.info`: what is known of the statement that runs, and why keys of the transaction are missing.
 CHANGE = "lookaside_change"
+FAILURE = "lookaside_failure"
 
 
 @dataclass
@@ -49,6 +51,15 @@ class Change:
     limited: list[Identity] | None = None
     # Rows of other tables, which the database changes with those of a DELETE.
     cascaded: list[CascadedRows] = field(default_factory=list)
+
+
+@dataclass
+class Failure:
+    """Why keys of a transaction are missing."""
+
+    why: Exception
+    # Those that were made since.
+    savepoints: set[str] = field(default_factory=set)
 
 
 class Watcher:
@@ -66,6 +77,11 @@ class Watcher:
             "before_execute": self._before_execute,
             "before_cursor_execute": self._before_cursor_execute,
             "after_execute": self._after_execute,
+            "begin": self._begin,
+            "savepoint": self._savepoint,
+            "rollback_savepoint": self._rollback_savepoint,
+            "commit": self._before_commit,
+            "prepare_twophase": self._before_prepare,
         }
         for name, listener in self._listeners.items():
             event.listen(engine, name, listener, retval=name == "before_execute")
@@ -122,7 +138,40 @@ class Watcher:
         change = connection.info.pop(CHANGE, None)
         if change is None or change.table not in {table.fullname for table in statements.tables_of(statement)}:
             return
-        executions = list(multiparams) or [params]
+        try:
+            self._name_keys_of(connection, change, statement, list(multiparams) or [params], result)
+        except Exception as why:
+            # The rows are changed already: a program that ignores this must not commit them.
+            connection.info[FAILURE] = Failure(why)
+            raise
+
+    def _begin(self, connection: Connection) -> None:
+        # Of a transaction that ended with its connection.
+        connection.info.pop(FAILURE, None)
+
+    def _savepoint(self, connection: Connection, name: str) -> None:
+        if FAILURE in connection.info:
+            connection.info[FAILURE].savepoints.add(name)
+
+    def _rollback_savepoint(self, connection: Connection, name: str, _context: None) -> None:
+        # The rows whose keys are missing are gone, unless they were changed before the savepoint.
+        if FAILURE in connection.info and name not in connection.info[FAILURE].savepoints:
+            del connection.info[FAILURE]
+
+    def _before_commit(self, connection: Connection) -> None:
+        if FAILURE in connection.info:
+            # An error here leaves the transaction open, on a connection that goes back to its pool.
+            connection.connection.rollback()
+            self._before_prepare(connection)
+
+    def _before_prepare(self, connection: Connection, _xid: object = None) -> None:
+        failure = connection.info.get(FAILURE)
+        if failure is not None:
+            raise KeysUnknownError(f"keys of this transaction are missing, so it must be rolled back: {failure.why}")
+
+    def _name_keys_of(
+        self, connection: Connection, change: Change, statement: Any, executions: list[Values], result: Any
+    ) -> None:
         watched = self._tables.get(change.table, [])
         if isinstance(statement, Insert):
             identities = self._inserted(watched[0], statement, result)

@@ -215,6 +215,33 @@ def test_a_key_that_no_server_accepts_is_an_error_that_names_the_class(shop):
     assert shop.named() == set()
 
 
+def test_a_program_that_ignores_such_an_error_cannot_commit_the_row(shop):
+    with Session(shop.engine) as session:
+        with pytest.raises(InvalidKeyError):
+            session.execute(update(User).values(email="two words"))
+        with pytest.raises(KeysUnknownError, match="rolled back: User: .*two words"):
+            session.commit()
+    assert shop.named() == set()
+    with shop.transaction() as session:
+        assert session.get(User, 1).email == "ada"
+        session.get(Team, 7).name = "navy"
+    assert shop.named() == {"team:7", "all_teams"}
+
+
+def test_a_savepoint_that_is_rolled_back_takes_such_an_error_with_it(shop):
+    with shop.transaction() as session:
+        with pytest.raises(InvalidKeyError), session.begin_nested():
+            session.execute(update(User).values(email="two words"))
+        session.get(Team, 7).name = "navy"
+    assert shop.named() == {"team:7", "all_teams"}
+    with Session(shop.engine) as session:
+        with pytest.raises(InvalidKeyError):
+            session.execute(update(User).values(email="two words"))
+        session.begin_nested().rollback()
+        with pytest.raises(KeysUnknownError, match="rolled back"):
+            session.commit()
+
+
 def test_a_row_that_has_such_a_key_already_can_be_mended(shop):
     with shop.engine.begin() as connection:
         connection.execute(text("UPDATE users SET email = 'two words'"))
