@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import Connection, Delete, Engine, Insert, Table, Update, event
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from ..key_naming import ROWS_MAX, KeysUnknownError, Naming, Statistics, WrittenRow
+from ..key_naming import ROWS_MAX, Naming, Statistics, WrittenRow
 from ..key_templates import check_key
 from . import statements
 from .cascades import CascadedRows, read_cascaded, references_to_watched
 from .changed_rows import read_identities, read_matching
+from .commit_refusals import CommitRefusals
 from .statements import UNKNOWN, Values
 from .transactions import key_writer
 from .watched_tables import Identity, RowKeys, watched_tables
@@ -35,9 +36,8 @@ from .watched_tables import Identity, RowKeys, watched_tables
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-# In `Connection.info`: what is known of the statement that runs, and why keys of the transaction are missing.
+# In `Connection.info`: what is known of the statement that runs.
 CHANGE = "lookaside_change"
-FAILURE = "lookaside_failure"
 
 
 @dataclass
@@ -53,15 +53,6 @@ class Change:
     cascaded: list[CascadedRows] = field(default_factory=list)
 
 
-@dataclass
-class Failure:
-    """Why keys of a transaction are missing."""
-
-    why: Exception
-    # Those that were made since.
-    savepoints: set[str] = field(default_factory=set)
-
-
 class Watcher:
     """Puts keys into the transactions of an engine; `watch` makes it."""
 
@@ -73,15 +64,12 @@ class Watcher:
         self._tables = watched_tables(base, engine.dialect)
         self._references = references_to_watched(base.metadata, self._tables)
         self._write = key_writer(engine.dialect, by)
+        self._refusals = CommitRefusals()
         self._listeners: dict[str, Callable[..., Any]] = {
             "before_execute": self._before_execute,
             "before_cursor_execute": self._before_cursor_execute,
             "after_execute": self._after_execute,
-            "begin": self._begin,
-            "savepoint": self._savepoint,
-            "rollback_savepoint": self._rollback_savepoint,
-            "commit": self._before_commit,
-            "prepare_twophase": self._before_prepare,
+            **self._refusals.listeners,
         }
         for name, listener in self._listeners.items():
             event.listen(engine, name, listener, retval=name == "before_execute")
@@ -142,32 +130,8 @@ class Watcher:
             self._name_keys_of(connection, change, statement, list(multiparams) or [params], result)
         except Exception as why:
             # The rows are changed already: a program that ignores this must not commit them.
-            connection.info[FAILURE] = Failure(why)
+            self._refusals.refuse_commit(connection, why)
             raise
-
-    def _begin(self, connection: Connection) -> None:
-        # Of a transaction that ended with its connection.
-        connection.info.pop(FAILURE, None)
-
-    def _savepoint(self, connection: Connection, name: str) -> None:
-        if FAILURE in connection.info:
-            connection.info[FAILURE].savepoints.add(name)
-
-    def _rollback_savepoint(self, connection: Connection, name: str, _context: None) -> None:
-        # The rows whose keys are missing are gone, unless they were changed before the savepoint.
-        if FAILURE in connection.info and name not in connection.info[FAILURE].savepoints:
-            del connection.info[FAILURE]
-
-    def _before_commit(self, connection: Connection) -> None:
-        if FAILURE in connection.info:
-            # An error here leaves the transaction open, on a connection that goes back to its pool.
-            connection.connection.rollback()
-            self._before_prepare(connection)
-
-    def _before_prepare(self, connection: Connection, _xid: object = None) -> None:
-        failure = connection.info.get(FAILURE)
-        if failure is not None:
-            raise KeysUnknownError(f"keys of this transaction are missing, so it must be rolled back: {failure.why}")
 
     def _name_keys_of(
         self, connection: Connection, change: Change, statement: Any, executions: list[Values], result: Any

@@ -325,6 +325,11 @@ def test_further_keys_are_named_by_hand(shop):
 
 
 def test_a_watcher_that_is_stopped_names_nothing(shop):
+    other = watch(shop.engine, Base)
+    other.stop()
+    with shop.transaction() as session:
+        session.get(Team, 7).name = "green"
+    assert shop.named() == {"team:7", "all_teams"}
     shop.watcher.stop()
     with shop.transaction() as session:
         session.get(Team, 7).name = "navy"
