@@ -4,7 +4,20 @@ import asyncio
 
 import pytest
 from lookaside.sqlalchemy import InvalidKeyError, KeysUnknownError, KeysUnknownWarning, watch
-from sqlalchemy import Float, ForeignKey, create_engine, delete, event, func, insert, literal, select, text, update
+from sqlalchemy import (
+    Float,
+    ForeignKey,
+    bindparam,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -176,8 +189,11 @@ def test_connections_without_a_session_are_seen(shop):
     with shop.engine.begin() as connection:
         connection.execute(insert(members).values(user_id=1, team_id=7))
         connection.execute(User.__table__.update().values(name="all"))
-        connection.execute(User.__table__.delete().where(User.__table__.c.email == "ada"))
-    assert shop.named() == {"teams_of:1", "members_of:7", "user:1", "user_by_email:ada"}
+        by_email = User.__table__.update().where(User.__table__.c.email == bindparam("old"))
+        connection.execute(by_email, [{"old": "ada", "email": "a"}, {"old": "no such", "email": "b"}])
+        connection.execute(User.__table__.delete().where(User.__table__.c.email == "a"))
+    named = {"teams_of:1", "members_of:7", "user:1", "user_by_email:ada", "user_by_email:a"}
+    assert shop.named() == named
 
 
 def test_what_is_rolled_back_names_nothing(shop):
