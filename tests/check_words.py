@@ -133,6 +133,8 @@ UNIX_USER_NOBODY = (
     "tests/test_upgrade_listeners.py",
 )
 
+SQLALCHEMY = ("python/lookaside/sqlalchemy/*", "tests/python/orm/*sqlalchemy*")
+
 # (path, word or expression, reason)
 ALLOWED: list[tuple[str, str, str]] = [
     ("tests/check_words.py", "*", "the lists themselves"),
@@ -143,6 +145,7 @@ ALLOWED: list[tuple[str, str, str]] = [
     ("crates/router/tests/session.rs", "forget", "tokio's Semaphore::forget_permits"),
     ("crates/router/tests/support/mod.rs", "forget", "tokio's SemaphorePermit::forget"),
     *((path, "nobody", "the Unix user") for path in UNIX_USER_NOBODY),
+    *((path, "dialect", "SQLAlchemy's word for a kind of database") for path in SQLALCHEMY),
 ]
 
 # Endings and names of the files that are read.

@@ -1,0 +1,1 @@
+"""A Django application with keys."""
