@@ -20,7 +20,8 @@ class Router(Process):
     def __init__(self, tmp_path, file, port: int, peers: list[int]) -> None:
         self.port = port
         command = [
-            PROGRAMS / "lookaside-router", "-p", port, "-f", file, "--num-proxies", "2", "--server-timeout", "300",
+            PROGRAMS / "lookaside-router", "-p", port, "--config", source_of(file), "--num-proxies", "2",
+            "--server-timeout", "300",
             "--probe-timeout-initial", "50", "--probe-timeout-max", "200", "--spool", tmp_path / f"spool-{port}",
         ]  # fmt: skip
         if peers:
@@ -41,6 +42,11 @@ class Router(Process):
             return client.command(b"delete " + key.encode())
         finally:
             client.close()
+
+
+def source_of(configuration) -> str:
+    """A path, or what is in etcd, for `--config`."""
+    return str(configuration) if str(configuration).startswith("etcd:") else f"file:{configuration}"
 
 
 class UdpServer(Server):
