@@ -52,6 +52,15 @@ class DirectClient:
         words = self.call("statistics").split()
         return {name: int(value) for name, value in (word.split("=") for word in words)}
 
+    def burst(self, count: int, keys: list[str]) -> dict[str, int]:
+        """The outcomes of `count` gets of all keys at a time, and the milliseconds of the slowest."""
+        words = self.call(f"burst {count} {' '.join(keys)}").split()
+        return {name: int(value) for name, value in (word.split("=") for word in words)}
+
+    def tasks(self) -> int:
+        """How many run in its runtime."""
+        return int(self.call("tasks"))
+
     def descriptors(self) -> int:
         """How many it has open."""
         return len(os.listdir(f"/proc/{self.running.pid}/fd"))

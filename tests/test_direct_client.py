@@ -17,11 +17,13 @@ PERMIT_S = 0.25
 class Router(Process):
     """A router with a spool and, perhaps, peers."""
 
-    def __init__(self, tmp_path, file, port: int, peers: list[int]) -> None:
+    def __init__(self, tmp_path, file, port: int, peers: list[int], *options: str) -> None:
         self.port = port
         command = [
-            PROGRAMS / "lookaside-router", "-p", port, "-f", file, "--num-proxies", "2", "--server-timeout", "300",
+            PROGRAMS / "lookaside-router", "-p", port, "--config", source_of(file), "--num-proxies", "2",
+            "--server-timeout", "300",
             "--probe-timeout-initial", "50", "--probe-timeout-max", "200", "--spool", tmp_path / f"spool-{port}",
+            *options,
         ]  # fmt: skip
         if peers:
             command += ["--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers)]
@@ -41,6 +43,11 @@ class Router(Process):
             return client.command(b"delete " + key.encode())
         finally:
             client.close()
+
+
+def source_of(configuration) -> str:
+    """A path, or what is in etcd, for `--config`."""
+    return str(configuration) if str(configuration).startswith("etcd:") else f"file:{configuration}"
 
 
 class UdpServer(Server):
@@ -73,9 +80,9 @@ def start(tmp_path, servers):
     file, started = tmp_path / "router.json", []
     file.write_text(text_of(servers))
 
-    def start_routers(count: int) -> list[Router]:
+    def start_routers(count: int, *options: str) -> list[Router]:
         ports = [free_port() for _ in range(count)]
-        routers = [Router(tmp_path, file, port, [peer for peer in ports if peer != port]) for port in ports]
+        routers = [Router(tmp_path, file, port, [peer for peer in ports if peer != port], *options) for port in ports]
         started.extend(routers)
         return routers
 
@@ -113,6 +120,24 @@ def test_gets_go_to_servers_and_all_else_through_the_router(start, tmp_path):
     assert figures["router_requests"] == len(KEYS) + 1
     assert int(stats(routers[0].port)["read_permits"]) > 0
     assert client.stop() == 0
+
+
+def test_a_router_that_takes_leases_sees_the_misses_of_plain_gets(start):
+    """Once they went to servers: the router knew of no miss, or took that of another client for this one's."""
+    _, start_routers, start_client = start
+    (router,) = start_routers(1, "--leases", "--lease-hot-miss-wait", "20")
+    client = start_client([router])
+    assert client.call("plain k") == "miss"
+    assert client.call("set k new") == "stored"
+    assert (client.call("plain k"), client.get("k")) == ("hit new", "new")
+    assert router.delete("k") == b"DELETED"
+    assert client.call("plain k") == "miss"
+    router.delete("k")
+    assert client.call("set k old").startswith("error"), "it was read before the delete"
+    assert client.get("k") is None
+    figures, shown = client.statistics(), stats(router.port)
+    assert (figures["leased_reads"], figures["direct_reads"]) == (3, 2)
+    assert (shown["plain_lease_sets_stored"], shown["plain_lease_sets_refused"]) == ("1", "1")
 
 
 def test_a_server_is_not_read_after_a_delete_that_it_missed_was_acknowledged(start, servers):

@@ -4,9 +4,11 @@ mod fake;
 
 use bytes::Bytes;
 use fake::Mode;
-use fake::cluster::{Cluster, config, permit, permit_except};
+use fake::cluster::{Cluster, config, permit, permit_except, permit_with_leases};
 use lookaside_client::config::{ConfigWatcher, Source};
-use lookaside_client::{Client, DirectError, DirectRoute, Lease, Lookup, PERMIT_DURATION, PermitReply};
+use lookaside_client::{
+    Client, Codec, DirectError, DirectRoute, Lease, Lookup, PERMIT_DURATION, PermitReply, TypedClient,
+};
 use lookaside_routing::Address;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,6 +71,31 @@ async fn updates_go_to_servers_by_choice_and_only_with_a_permit() {
     assert_eq!(client.delete("k").await, Ok(true));
     assert!(!is_there("router:1"));
     assert_eq!((route.statistics().direct_updates, route.statistics().router_requests), (1, 1));
+}
+
+/// Once plain gets went to servers even so: the router did not see the miss, and stored the client's `set` under the token
+/// of a later miss of another client, although it was read before a delete.
+#[tokio::test(start_paused = true)]
+async fn a_router_that_takes_leases_sees_every_miss_of_a_plain_get() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.permit("router:1", &permit_with_leases(&config("a:1")));
+    let builder = DirectRoute::builder(Source::Text(config("a:1")), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).send_updates_directly();
+    let route = builder.build().await.expect("the configuration is valid");
+    sleep(MOMENT).await;
+    let cache = TypedClient::new(Client::new(route.clone()), Codec::default());
+    assert_eq!(cache.get::<String>("k").await, Ok(None), "a plain get");
+    cache.set("k", "a value", 0).await.expect("stored");
+    let lines = |address| cluster.cache(address).lock().lines;
+    assert_eq!(lines("a:1"), 0, "neither the miss nor its set");
+    let client = Client::new(route.clone());
+    let Ok(Lookup::Miss { lease: Lease::Held(token) }) = client.get("k").await else { panic!("a miss with a token") };
+    client.fill("k", token, "filled", 0, 0).await.expect("stored");
+    assert_eq!(client.delete("k").await, Ok(true));
+    assert_eq!(lines("a:1"), 3, "what has a lease of its own, and a delete");
+    let statistics = route.statistics();
+    assert_eq!((statistics.direct_reads, statistics.direct_updates), (1, 2));
+    assert_eq!((statistics.leased_reads, statistics.router_requests, statistics.unpermitted_reads), (1, 2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,6 +199,38 @@ async fn the_next_router_permits_and_serves_if_one_does_not_answer() {
     assert!(!route.is_permitted());
     let read = timeout(Duration::from_secs(5), client.get("k")).await.expect("a bounded time");
     assert!(read.is_err(), "{read:?}");
+}
+
+/// Once a client stayed with a router that answered a refusal, as one does that waits for the invalidator, and sent it
+/// everything, although another router gave permits.
+#[tokio::test(start_paused = true)]
+async fn the_next_router_permits_and_serves_if_one_refuses_or_reads_another_configuration() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "first:1", "second:1"]);
+    cluster.set_everywhere("k");
+    let refusal = PermitReply::Refused("the start gate is closed".to_owned());
+    cluster.permit("first:1", &refusal);
+    cluster.permit("second:1", &permit(&config("a:1")));
+    let route = route(&cluster, &config("a:1"), &["first:1", "second:1"]).await;
+    let client = Client::new(route.clone());
+    let is_stored =
+        |router: &str, value: &'static str| cluster.cache(router).lock().live("s").as_deref() == Some(value.as_bytes());
+    assert_eq!(value(&client, "k").await, "a:1");
+    client.set("s", "1", 0, 0).await.expect("a router stores it");
+    assert!(is_stored("second:1", "1") && !is_stored("first:1", "1"));
+    cluster.permit("first:1", &permit(&config("a:1")));
+    cluster.permit("second:1", &permit(&config("elsewhere:1")));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1");
+    client.set("s", "2", 0, 0).await.expect("a router stores it");
+    assert!(is_stored("first:1", "2") && !is_stored("second:1", "2"));
+    cluster.permit("first:1", &refusal);
+    sleep(PERMIT_DURATION).await;
+    assert!(!route.is_permitted(), "no router permits it");
+    let connections = |router| cluster.cache(router).lock().connections;
+    assert_eq!((connections("first:1"), connections("second:1")), (2, 2), "one for permits, one for all else");
+    cluster.permit("second:1", &permit(&config("a:1")));
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1");
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ enum Behaviour {
     /// Each reply is sent with the next request's, both as they should be.
     Late,
     Refusing,
+    /// It refuses replies to more keys than this.
+    RefusingMore(usize),
 }
 
 struct Fixture {
@@ -86,6 +88,7 @@ fn permit<const N: usize>(server: &str, fenced: [&str; N]) -> PermitReply {
         configuration: ConfigId::of(&config(server)).expect("it is valid"),
         fenced: fenced.map(|server| Address(server.into())).into(),
         spares: [].into(),
+        takes_leases: false,
     })
 }
 
@@ -110,10 +113,15 @@ async fn serve(socket: UdpSocket, behaviour: Arc<Mutex<Behaviour>>) {
             let bytes = if key.contains(':') { key.len() } else { VALUE_BYTES };
             format!("VALUE {key} 0 {bytes}\r\n{key:.<bytes$}\r\n")
         };
-        let items = keys.map(item);
-        let reply = match behaviour {
-            Behaviour::Refusing => "SERVER_ERROR reply too large for UDP, use TCP\r\n".to_owned(),
-            _ => items.collect::<String>() + "END\r\n",
+        let items: Vec<String> = keys.map(item).collect();
+        let is_refused = match behaviour {
+            Behaviour::Refusing => true,
+            Behaviour::RefusingMore(keys_max) => items.len() > keys_max,
+            _ => false,
+        };
+        let reply = match is_refused {
+            true => "SERVER_ERROR reply too large for UDP, use TCP\r\n".to_owned(),
+            false => items.concat() + "END\r\n",
         };
         let mut composed = Vec::new();
         assert!(compose_datagrams(header.request_id, reply.as_bytes(), &mut composed));
@@ -123,7 +131,7 @@ async fn serve(socket: UdpSocket, behaviour: Arc<Mutex<Behaviour>>) {
             Behaviour::Lossy => drop(sent.remove(1)),
             Behaviour::Reordering => sent.swap(0, 1),
             Behaviour::Late => sent = std::mem::replace(&mut late, sent),
-            Behaviour::Well | Behaviour::Refusing => {}
+            Behaviour::Well | Behaviour::Refusing | Behaviour::RefusingMore(_) => {}
         }
         for datagram in sent {
             socket.send_to(&datagram, client).await.expect("it sends");
@@ -171,6 +179,21 @@ async fn a_refused_reply_is_fetched_by_tcp() {
     fixture.be(Behaviour::Refusing);
     assert_eq!(fixture.get("k").await.as_deref(), Ok(fixture.server.as_bytes()), "the value that it has by TCP");
     assert_eq!(fixture.statistics().refused, 1);
+}
+
+/// Once every such page was first sent by UDP in vain.
+#[tokio::test]
+async fn large_pages_are_sent_in_datagrams_whose_replies_are_not_refused() {
+    let fixture = Fixture::start(LONG_MS).await;
+    fixture.be(Behaviour::RefusingMore(7));
+    let keys: Vec<String> = (0..40).map(|key| format!("key:{key:02}")).collect();
+    for _ in 0..20 {
+        let lookups = fixture.client.get_many(&keys).await.expect("valid keys");
+        assert!(lookups.iter().all(Result::is_ok), "by UDP or by TCP");
+    }
+    // 40, 20, 10 and then 5 keys in a datagram: three pages. From there on it is raised to 8, and halved to 4.
+    let by_tcp = fixture.cluster.cache(&fixture.server).lock().lease_gets;
+    assert!((120..=6 * 40).contains(&by_tcp), "{by_tcp} of 800 keys had to be sent by TCP, too");
 }
 
 #[tokio::test]

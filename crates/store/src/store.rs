@@ -95,6 +95,11 @@ impl Store {
         self.lock_stripe(key, now).lease_set(key, token, item, now)
     }
 
+    /// Ends the lease of `token`, if that still holds, as if it had not been issued: no client has received it.
+    pub fn release_lease(&self, key: HashedKey<'_>, token: LeaseToken, now: Now) {
+        self.lock_stripe(key, now).release_lease(key, token);
+    }
+
     /// Removes the value, voids the lease, and refuses `add` for `hold_off_ms` from now on.
     pub fn delete(&self, key: HashedKey<'_>, hold_off_ms: u32, now: Now) -> DeleteOutcome {
         self.lock_stripe(key, now).delete(key, hold_off_ms, now)

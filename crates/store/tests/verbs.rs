@@ -112,6 +112,21 @@ fn without_an_interval_every_miss_gets_a_token() {
 }
 
 #[test]
+fn a_released_lease_is_as_one_that_was_never_issued() {
+    for interval_outlasts_delete in [false, true] {
+        let store = store_with(|options| options.lease_interval_outlasts_delete = interval_outlasts_delete);
+        let first = token(&store, "k", START);
+        store.release_lease(key("k"), LeaseToken::HOT_MISS, START);
+        store.release_lease(key("k"), LeaseToken(first.0 + 1), START);
+        assert_eq!(lease_get(&store, "k", START), Err((LeaseToken::HOT_MISS, None)), "another token releases nothing");
+        store.release_lease(key("k"), first, START);
+        let second = token(&store, "k", START);
+        assert_eq!(store.lease_set(key("k"), first, &item("old"), START), LeaseSetOutcome::NotStored);
+        assert!(matches!(store.lease_set(key("k"), second, &item("new"), START), LeaseSetOutcome::Stored(_)));
+    }
+}
+
+#[test]
 fn a_delete_voids_the_token_and_frees_another() {
     let store = store();
     let before = token(&store, "k", START);

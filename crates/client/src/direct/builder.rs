@@ -10,7 +10,7 @@ use crate::config::{ConfigWatcher, Source};
 use crate::tree::{BackgroundTasks, HostInfo};
 use crate::{
     Client, DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork, TkoTrackers, UdpOptions,
-    UdpSockets, spawn_in,
+    UdpSockets, Window, WindowSettings, spawn_in,
 };
 use lookaside_routing::{Address, Defaults, HealthSettings};
 use lookaside_sync::Mutex;
@@ -75,6 +75,7 @@ pub struct DirectRouteBuilder {
     host: HostInfo,
     watcher: Option<ConfigWatcher>,
     udp: Option<UdpOptions>,
+    window: Option<WindowSettings>,
     updates_directly: bool,
 }
 
@@ -90,6 +91,7 @@ impl DirectRouteBuilder {
             host: HostInfo::from_name("", unix_s),
             watcher: None,
             udp: None,
+            window: Some(WindowSettings::by_delay()),
             updates_directly: false,
         }
     }
@@ -137,11 +139,29 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { udp: Some(options), ..self }
     }
 
+    /// Bounds all that is outstanding at servers by one window (§3.1 of the paper), so that their replies, which come at
+    /// once, do not overrun the network; `None` for no bound. Default: a window that finds its size by the delay of replies
+    /// ([`WindowSettings::by_delay`]). With a window, a server that is slow or hangs delays requests to others, until it is
+    /// TKO; what could not be sent in [`WindowSettings::wait_ms_max`] fails.
+    pub fn window(self, window: Option<WindowSettings>) -> DirectRouteBuilder {
+        DirectRouteBuilder { window, ..self }
+    }
+
     /// Reads the configuration, connects to the servers, and asks for the first permit. Must be called inside the tokio
     /// runtime on which the route will live.
     pub async fn build(self) -> Result<Arc<DirectRoute>, DirectError> {
-        let DirectRouteBuilder { source, routers, network, defaults, options, host, watcher, udp, updates_directly } =
-            self;
+        let DirectRouteBuilder {
+            source,
+            routers,
+            network,
+            defaults,
+            options,
+            host,
+            watcher,
+            udp,
+            window,
+            updates_directly,
+        } = self;
         if routers.is_empty() {
             return Err(DirectError::NoRouter);
         }
@@ -165,6 +185,7 @@ impl DirectRouteBuilder {
                 Some(options) => Some((Arc::new(UdpSockets::bind().await.map_err(DirectError::of_sockets)?), options)),
                 None => None,
             },
+            window: window.map(Window::new),
             failover_timeout: Some(FAILOVER_TIMEOUT),
         };
         let tree = DirectTree::build(&text, &settings, None).map_err(refuse)?;

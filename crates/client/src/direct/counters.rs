@@ -17,6 +17,8 @@ counters! {
     router_requests,
     /// Reads that were sent through a router because there was no valid permit.
     unpermitted_reads,
+    /// Plain gets that were sent through a router because it takes leases for them.
+    leased_reads,
     /// Permits received that the client could use.
     permits,
     /// Permits received for a configuration that the client does not have.

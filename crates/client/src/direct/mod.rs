@@ -7,8 +7,11 @@
 //!             '-- all else -------------------> routers --> servers
 //!
 //!   renewal   asks a router for a permit, every 70 ms ([`permit`])
+//!   window    bounds what is outstanding at all servers together ([`crate::Window`])
 //!   updates   watches the configuration, and builds the tree of each new one
 //! ```
+//!
+//! If the router takes leases for plain clients, it must see their misses: only `lease-get` is sent to servers then.
 //!
 //! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
 //! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
@@ -29,14 +32,14 @@ pub use builder::{DirectError, DirectRouteBuilder};
 pub use counters::DirectStatistics;
 pub use permit::{PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY, Permit, PermitReply, ServingSpare};
 
-use crate::UdpStatistics;
 use crate::config::Source;
+use crate::{UdpStatistics, WindowStatistics};
 use lookaside_routing::{Address, Batch, BoxFuture, Context, Outcomes, Route};
 use lookaside_sync::Mutex;
-use permission::DirectState;
+use permission::{DirectState, Permission};
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use tree::is_read;
+use tree::{is_read, needs_no_lease};
 
 /// A route that reads servers directly while a router permits it, and sends all else through a router. Its tasks and its
 /// connections end when it is dropped.
@@ -76,9 +79,14 @@ impl DirectRoute {
         self.state.settings.udp.as_ref().map(|(sockets, _)| sockets.statistics())
     }
 
+    /// The state of the window over all that servers have outstanding; `None` if there is no bound.
+    pub fn window_statistics(&self) -> Option<WindowStatistics> {
+        self.state.settings.window.as_ref().map(|window| window.statistics())
+    }
+
     /// Whether a read that begins now goes to servers directly.
     pub fn is_permitted(&self) -> bool {
-        self.state.permitted_tree().is_some()
+        self.state.permission().is_some()
     }
 
     /// Ends its tasks and waits for their end. Reads go through a router from then on. Dropping it ends them as well,
@@ -92,18 +100,21 @@ impl DirectRoute {
 impl Route for DirectRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         let (state, requests) = (&*self.state, batch.len() as u64);
+        let (counters, permission) = (&state.counters, state.permission());
         let is_only_read = batch.iter().all(is_read);
         let may_be_direct = is_only_read || state.settings.updates_directly;
-        match state.permitted_tree().filter(|_| may_be_direct) {
-            Some(tree) => {
-                let counters = &state.counters;
+        let takes_leases = permission.as_ref().is_some_and(|permission| permission.takes_leases);
+        let is_leased = takes_leases && !batch.iter().all(needs_no_lease);
+        match permission {
+            Some(Permission { tree, .. }) if may_be_direct && !is_leased => {
                 if is_only_read { &counters.direct_reads } else { &counters.direct_updates }.add(requests);
                 Box::pin(async move { tree.route(batch, context).await })
             }
-            None => {
-                state.counters.router_requests.add(requests);
+            permission => {
+                counters.router_requests.add(requests);
                 if is_only_read {
-                    state.counters.unpermitted_reads.add(requests);
+                    let is_permitted = permission.is_some();
+                    if is_permitted { &counters.leased_reads } else { &counters.unpermitted_reads }.add(requests);
                 }
                 Box::pin(state.routers.send(batch))
             }

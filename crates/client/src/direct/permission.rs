@@ -27,29 +27,34 @@ pub(super) struct DirectState {
     fences: Mutex<BTreeMap<Address, Fence>>,
 }
 
-struct Permission {
+/// What may be sent to servers directly.
+#[derive(Clone)]
+pub(super) struct Permission {
     until: Instant,
-    tree: Arc<DirectTree>,
+    pub(super) tree: Arc<DirectTree>,
+    /// As [`Permit::takes_leases`].
+    pub(super) takes_leases: bool,
 }
 
-/// The tree of the newest configuration, and the one that permits name.
+/// The tree of the newest configuration, and the one that permits name, whose limits on TKO servers hold.
 struct Trees {
     newest: Arc<DirectTree>,
+    /// `None` before the first permit: then the limits of the newest tree hold.
     permitted: Option<Arc<DirectTree>>,
 }
 
 impl DirectState {
     pub(super) fn new(settings: TreeSettings, routers: Routers, tree: DirectTree) -> DirectState {
+        settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
         let trees = Mutex::new(Trees { newest: Arc::new(tree), permitted: None });
         let (counters, permission, fences) = (DirectCounters::default(), RwLock::default(), Mutex::default());
         DirectState { settings, routers, counters, permission, trees, fences }
     }
 
-    /// The tree by which a read that begins now may go to servers; `None` if it must go through a router.
-    pub(super) fn permitted_tree(&self) -> Option<Arc<DirectTree>> {
+    /// The permission of a batch that begins now; `None` if it must go through a router.
+    pub(super) fn permission(&self) -> Option<Permission> {
         let permission = self.permission.read();
-        let permission = permission.as_ref()?;
-        (Instant::now() < permission.until).then(|| permission.tree.clone())
+        permission.as_ref().filter(|permission| Instant::now() < permission.until).cloned()
     }
 
     /// Begins or extends the permission by a permit that was requested at `requested_at`. False if the client has no
@@ -58,7 +63,8 @@ impl DirectState {
         let Some(tree) = self.tree(permit.configuration) else { return false };
         self.set_fences(permit);
         tree.serve_spares(&permit.spares);
-        *self.permission.write() = Some(Permission { until: requested_at + permit.duration, tree });
+        let (until, takes_leases) = (requested_at + permit.duration, permit.takes_leases);
+        *self.permission.write() = Some(Permission { until, tree, takes_leases });
         true
     }
 
@@ -84,8 +90,11 @@ impl DirectState {
     /// The tree of the configuration that a permit names, which is kept from then on.
     fn tree(&self, configuration: ConfigId) -> Option<Arc<DirectTree>> {
         let mut trees = self.trees.lock();
-        if trees.newest.id == configuration {
-            trees.permitted = Some(trees.newest.clone());
+        let (newest, permitted) = (&trees.newest, &trees.permitted);
+        let is_known = permitted.as_ref().is_some_and(|permitted| Arc::ptr_eq(permitted, newest));
+        if newest.id == configuration && !is_known {
+            self.settings.tko_trackers.set_pool_limits(newest.tko_limits.clone());
+            trees.permitted = Some(newest.clone());
         }
         trees.permitted.clone().filter(|permitted| permitted.id == configuration)
     }
@@ -95,7 +104,88 @@ impl DirectState {
         let old = self.trees.lock().newest.clone();
         let tree = Arc::new(DirectTree::build(text, &self.settings, Some(&old))?);
         tree.destinations.wait_until_ready(ready_max).await;
-        self.trees.lock().newest = tree;
+        let mut trees = self.trees.lock();
+        if trees.permitted.is_none() {
+            self.settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
+        }
+        trees.newest = tree;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::direct::permit::PERMIT_DURATION;
+    use crate::tree::{BackgroundTasks, HostInfo};
+    use crate::{DestinationOptions, Listener, Network, Stream, TcpDestination, TkoTrackers};
+    use lookaside_routing::{BoxFuture, Defaults, HealthChange};
+    use std::collections::BTreeSet;
+    use std::io;
+    use std::time::Duration;
+
+    /// Connecting never ends.
+    struct SilentNetwork;
+
+    impl Network for SilentNetwork {
+        fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            Box::pin(std::future::pending())
+        }
+
+        fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn state(text: &str) -> DirectState {
+        let (network, tko_trackers) = (Arc::new(SilentNetwork), TkoTrackers::new());
+        let settings = TreeSettings {
+            network: network.clone(),
+            defaults: Defaults::default(),
+            options: DestinationOptions { tko_trackers: Some(tko_trackers.clone()), ..DestinationOptions::default() },
+            tko_trackers,
+            host: HostInfo::from_name("", 0),
+            background_tasks: BackgroundTasks::default(),
+            updates_directly: false,
+            udp: None,
+            window: None,
+            failover_timeout: None,
+        };
+        let router = TcpDestination::new(Address("router:1".into()), network, DestinationOptions::default());
+        let tree = DirectTree::build(text, &settings, None).expect("the configuration is valid");
+        DirectState::new(settings, Routers::new(vec![router]), tree)
+    }
+
+    fn permit(text: &str) -> Permit {
+        Permit {
+            duration: PERMIT_DURATION,
+            configuration: ConfigId::of(text).expect("the configuration is valid"),
+            fenced: BTreeSet::new(),
+            spares: BTreeSet::new(),
+            takes_leases: false,
+        }
+    }
+
+    /// Once the limits were those of the newest tree as soon as it was built: while permits still named the one before it,
+    /// its pools had the limits of other servers, or none.
+    #[tokio::test(start_paused = true)]
+    async fn limits_on_tko_servers_are_those_of_the_tree_that_is_read() {
+        let limited = r#"{ "pools": { "main": { "servers": ["a:1", "b:1"],
+            "tko_tracker": { "num_tko_threshold_upper": 1, "num_tko_threshold_lower": 0 } } },
+            "route": "PoolRoute|main" }"#;
+        let next = r#"{ "pools": { "next": { "servers": ["a:1", "b:1", "c:1"] } }, "route": "PoolRoute|next" }"#;
+        let state = state(limited);
+        let trackers = state.settings.tko_trackers.clone();
+        let server = trackers.tracker(&Address("a:1".into()));
+        let epoch = server.epoch().expect("up");
+        assert!(trackers.mark_tko(&Address("a:1".into()), &server, epoch, HealthChange::HardTko));
+        assert_eq!(trackers.fail_open_pools(), ["main"], "before the first permit");
+        assert!(state.apply(&permit(limited), Instant::now()));
+        state.set_newest(next, Duration::ZERO).await.expect("the configuration is valid");
+        assert_eq!(trackers.fail_open_pools(), ["main"], "permits name the first configuration");
+        assert!(state.apply(&permit(limited), Instant::now()));
+        assert_eq!(trackers.fail_open_pools(), ["main"]);
+        assert!(state.apply(&permit(next), Instant::now()));
+        assert!(trackers.fail_open_pools().is_empty(), "the second has no limit");
     }
 }

@@ -7,6 +7,7 @@
 //!                                   configuration 0f3c...                              from when it was requested
 //!                                   fenced 10.0.0.7:11211
 //!                                   spare web 3 0                  the pool, the server's index in it, the spare's
+//!                                   leases                         the router takes leases for plain clients
 //! ```
 //!
 //! or `refused WHY`. Bytes of an address or of a pool's name that are no printable ASCII are % and hex. Lines that begin
@@ -40,6 +41,10 @@ pub struct Permit {
     pub fenced: BTreeSet<Address>,
     /// Places of pools that a spare serves.
     pub spares: BTreeSet<ServingSpare>,
+    /// Whether the router takes leases for clients that know none
+    /// ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). Then it must see their misses: plain gets, and all
+    /// else that finds a key missing, are to be sent through it.
+    pub takes_leases: bool,
 }
 
 /// A place of a pool that a spare serves.
@@ -78,7 +83,7 @@ impl PermitReply {
 
 fn parse_permit(duration_ms: &str, lines: &str) -> Option<Permit> {
     let duration = Duration::from_millis(duration_ms.parse().ok()?);
-    let (mut configuration, mut fenced, mut spares) = (None, BTreeSet::new(), BTreeSet::new());
+    let (mut configuration, mut fenced, mut spares, mut takes_leases) = (None, BTreeSet::new(), BTreeSet::new(), false);
     for line in lines.lines() {
         let mut words = line.split(' ');
         match words.next()? {
@@ -89,10 +94,11 @@ fn parse_permit(duration_ms: &str, lines: &str) -> Option<Permit> {
                 let (server, spare) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
                 spares.insert(ServingSpare { pool, server, spare });
             }
+            "leases" => takes_leases = true,
             _ => {}
         }
     }
-    Some(Permit { duration, configuration: configuration?, fenced, spares })
+    Some(Permit { duration, configuration: configuration?, fenced, spares, takes_leases })
 }
 
 impl fmt::Display for PermitReply {
@@ -107,6 +113,9 @@ impl fmt::Display for PermitReply {
         }
         for ServingSpare { pool, server, spare } in &permit.spares {
             write!(f, "spare {} {server} {spare}\r\n", encode(pool))?;
+        }
+        if permit.takes_leases {
+            f.write_str("leases\r\n")?;
         }
         Ok(())
     }
@@ -126,12 +135,13 @@ mod tests {
             configuration: ConfigId(0x1f),
             fenced: ["10.0.0.7:11211", "/run/a b\n%"].map(|server| Address(server.into())).into(),
             spares: [ServingSpare { pool: "a b%".to_owned(), server: 3, spare: 0 }].into(),
+            takes_leases: true,
         }
     }
 
     #[test]
     fn parsing_reverses_composing() {
-        let bare = Permit { fenced: BTreeSet::new(), spares: BTreeSet::new(), ..permit() };
+        let bare = Permit { fenced: BTreeSet::new(), spares: BTreeSet::new(), takes_leases: false, ..permit() };
         for reply in [
             PermitReply::Permitted(permit()),
             PermitReply::Permitted(bare),

@@ -1,5 +1,13 @@
-//! The task that keeps a direct client permitted: it asks a router for a permit, again and again. If the router does not
-//! answer, it asks the next one.
+//! The task that keeps a direct client permitted: it asks a router for a permit, again and again.
+//!
+//! | the router | next |
+//! |---|---|
+//! | permits what the client can use | it is used for all else, too, and asked again |
+//! | refuses, or permits another configuration | the next router at once; its connection is kept |
+//! | does not answer | the next router at once |
+//!
+//! A router that refuses, while it waits for the invalidator, may refuse all else, too. When all have been asked in vain,
+//! it asks again after a moment.
 
 use super::permission::DirectState;
 use super::permit::{PERMIT_DURATION, PERMIT_KEY, PermitReply};
@@ -12,38 +20,38 @@ use tokio::time::{Instant, sleep_until};
 
 /// Between two requests: one that is lost does not end the permission.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(70);
-/// Between two requests while no router answers, or none gives permits.
+/// Between two requests to a router while none answers, or none knows of permits.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// A thousand fenced servers fit.
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 2_048 };
 
 /// Renews the permit. Never returns.
 pub(super) async fn renew_permits(state: Arc<DirectState>) {
-    let (mut router, mut failures) = (0, 0);
-    let mut connection = None;
+    let mut connections: Vec<Option<CommandConnection>> = Vec::new();
+    connections.resize_with(state.routers.count(), || None);
+    let mut router = 0;
+    // Routers in a row that gave no permit of use, and whether one of them answered.
+    let (mut failures, mut is_answered) = (0, false);
     loop {
         let requested_at = Instant::now();
-        match request_permit(&state, router, &mut connection).await {
-            Ok(reply) => {
-                apply_reply(&state, &reply, requested_at);
-                state.routers.prefer(router);
-                failures = 0;
+        let reply = request_permit(&state, router, &mut connections[router]).await;
+        is_answered |= reply.is_ok();
+        let interval = if apply_reply(&state, router, &reply, requested_at) {
+            state.routers.prefer(router);
+            failures = 0;
+            RENEWAL_INTERVAL
+        } else {
+            router = (router + 1) % state.routers.count();
+            failures += 1;
+            match failures % state.routers.count() {
+                0 if is_answered => RENEWAL_INTERVAL,
+                0 => RETRY_INTERVAL,
+                _ => Duration::ZERO,
             }
-            Err(error) => {
-                tracing::debug!(router = %state.routers.address(router), %error, "no read permit");
-                state.counters.permits_unanswered.add(1);
-                connection = None;
-                router = (router + 1) % state.routers.count();
-                failures += 1;
-            }
-        }
-        let is_retry = failures > 0 && failures % state.routers.count() == 0;
-        let interval = match (failures, is_retry) {
-            (0, _) => RENEWAL_INTERVAL,
-            // The next router at once.
-            (_, false) => Duration::ZERO,
-            (_, true) => RETRY_INTERVAL,
         };
+        if interval > Duration::ZERO {
+            is_answered = false;
+        }
         sleep_until(requested_at + interval).await;
     }
 }
@@ -75,13 +83,23 @@ async fn request_permit(
     reply.ok_or_else(|| CommandError::Unexpected("the router gives no read permits".to_owned()))
 }
 
-fn apply_reply(state: &DirectState, reply: &PermitReply, requested_at: Instant) {
+/// Whether the reply permits the client to read servers.
+fn apply_reply(
+    state: &DirectState,
+    router: usize,
+    reply: &Result<PermitReply, CommandError>,
+    requested_at: Instant,
+) -> bool {
     let counters = &state.counters;
-    match reply {
-        PermitReply::Permitted(permit) => match state.apply(permit, requested_at) {
-            true => counters.permits.add(1),
-            false => counters.permits_of_other_configurations.add(1),
-        },
-        PermitReply::Refused(_) => counters.permits_refused.add(1),
-    }
+    let (counter, is_permitted) = match reply {
+        Ok(PermitReply::Permitted(permit)) if state.apply(permit, requested_at) => (&counters.permits, true),
+        Ok(PermitReply::Permitted(_)) => (&counters.permits_of_other_configurations, false),
+        Ok(PermitReply::Refused(_)) => (&counters.permits_refused, false),
+        Err(error) => {
+            tracing::debug!(router = %state.routers.address(router), %error, "no read permit");
+            (&counters.permits_unanswered, false)
+        }
+    };
+    counter.add(1);
+    is_permitted
 }

@@ -1,7 +1,7 @@
 //! What a tree of a direct client needs besides its configuration.
 
 use crate::tree::{BackgroundTasks, HostInfo};
-use crate::{DestinationOptions, Network, TkoTrackers, UdpOptions, UdpSockets};
+use crate::{DestinationOptions, Network, TkoTrackers, UdpOptions, UdpSockets, Window};
 use lookaside_routing::Defaults;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,5 +18,7 @@ pub(super) struct TreeSettings {
     pub(super) updates_directly: bool,
     /// `None` if gets are sent by TCP.
     pub(super) udp: Option<(Arc<UdpSockets>, UdpOptions)>,
+    /// Over all that servers have outstanding; `None` if there is no bound.
+    pub(super) window: Option<Arc<Window>>,
     pub(super) failover_timeout: Option<Duration>,
 }

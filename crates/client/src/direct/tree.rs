@@ -3,10 +3,10 @@
 
 use super::permit::ServingSpare;
 use super::settings::TreeSettings;
-use crate::PoolTkoLimit;
 use crate::config::ConfigId;
 use crate::tree::{DestinationSet, environment};
 use crate::udp::UdpDestination;
+use crate::{PoolTkoLimit, WindowedDestination};
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{
@@ -26,6 +26,8 @@ pub(super) struct DirectTree {
     pub(super) destinations: DestinationSet,
     /// The places of pools with spares, by the pool's name and the server's index.
     slots: BTreeMap<(String, usize), Arc<Slot>>,
+    /// By the names of pools that have one.
+    pub(super) tko_limits: BTreeMap<String, PoolTkoLimit>,
 }
 
 /// Whether it is read by a client that reads servers directly. `gat` and the like change an expiry, too.
@@ -34,6 +36,12 @@ pub(super) fn is_read(request: &Request<Bytes>) -> bool {
         Verb::Get | Verb::Gets | Verb::LeaseGet => !matches!(request.operation, Operation::Meta(_)),
         _ => false,
     }
+}
+
+/// Whether it neither finds out about a miss that a router must know of to take a lease, nor stores what such a lease
+/// protects: it has its own lease, or deletes.
+pub(super) fn needs_no_lease(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::LeaseGet | Operation::LeaseSet { .. } | Operation::Delete { .. })
 }
 
 impl DirectTree {
@@ -56,8 +64,7 @@ impl DirectTree {
         };
         let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
         let DirectLeaves { destinations, slots, tko_limits, .. } = leaves;
-        settings.tko_trackers.set_pool_limits(tko_limits);
-        Ok(DirectTree { id: ConfigId::of(text)?, root, destinations, slots })
+        Ok(DirectTree { id: ConfigId::of(text)?, root, destinations, slots, tko_limits })
     }
 
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
@@ -84,7 +91,7 @@ struct DirectLeaves<'a> {
 
 impl Destinations for DirectLeaves<'_> {
     fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        let TreeSettings { network, options, .. } = self.settings;
+        let TreeSettings { network, options, window, .. } = self.settings;
         let policy = self.configuration.tls_policies.get(address);
         let certificate_name = policy.and_then(|policy| policy.certificate_name.clone());
         let pinned = || policy.and_then(|policy| network.pinned(policy)).unwrap_or_else(|| network.clone());
@@ -92,8 +99,14 @@ impl Destinations for DirectLeaves<'_> {
         let is_plain_text = settings.security == Security::Plain && settings.protocol == Protocol::Text;
         let leaf: Arc<dyn Destination> = match &self.settings.udp {
             // Datagrams are not encrypted, and servers that are sent meta commands may not know the text protocol.
-            Some((sockets, udp)) if is_plain_text => Arc::new(UdpDestination::new(server, sockets.clone(), *udp)),
+            Some((sockets, udp)) if is_plain_text => {
+                Arc::new(UdpDestination::new(server, sockets.clone(), *udp, window.clone()))
+            }
             _ => server,
+        };
+        let leaf = match window {
+            Some(window) => Arc::new(WindowedDestination::new(leaf, window.clone())),
+            None => leaf,
         };
         match self.settings.updates_directly {
             true => leaf,

@@ -5,7 +5,7 @@
 //! | request | |
 //! |---|---|
 //! | `get`, `lease-get` | by UDP, as many keys in a datagram as fit |
-//! | the same, whose reply the server refuses to send by UDP because it is too large | again, by TCP |
+//! | the same, whose reply the server refuses to send by UDP because it is too large | again, by TCP; later ones with fewer keys in a datagram ([`keys_max`]) |
 //! | the same, after [`TIMEOUTS_MAX`] requests to the server in a row had no reply | by TCP, so that its health is known |
 //! | all others | by TCP |
 //!
@@ -15,13 +15,15 @@
 //! Servers must have their UDP port open (`-U`). They bound replies until the client's address has connected by TCP,
 //! which its destination has.
 
+mod keys_max;
 mod message;
 mod sockets;
 
 pub use sockets::UdpSockets;
 
-use crate::TcpDestination;
+use crate::{TcpDestination, Window};
 use bytes::Bytes;
+use keys_max::KeysMax;
 use lookaside_protocol::udp::{DATAGRAM_BYTES_MAX, FRAME_HEADER_BYTES};
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes};
@@ -90,16 +92,25 @@ pub(crate) struct UdpDestination {
     peer: Option<SocketAddr>,
     sockets: Arc<UdpSockets>,
     timeout: Duration,
+    /// Learns of lost datagrams. `None` if there is none.
+    window: Option<Arc<Window>>,
     timeouts: AtomicU32,
+    keys_max: KeysMax,
 }
 
 impl UdpDestination {
-    /// Gets for the server of `tcp` over `sockets`.
-    pub(crate) fn new(tcp: Arc<TcpDestination>, sockets: Arc<UdpSockets>, options: UdpOptions) -> UdpDestination {
+    /// Gets for the server of `tcp` over `sockets`. Lost datagrams halve `window`, in which its gets are to be sent.
+    pub(crate) fn new(
+        tcp: Arc<TcpDestination>,
+        sockets: Arc<UdpSockets>,
+        options: UdpOptions,
+        window: Option<Arc<Window>>,
+    ) -> UdpDestination {
         let peer = tcp.address().0.parse::<SocketAddr>().ok().filter(SocketAddr::is_ipv4);
         let peer = peer.map(|peer| SocketAddr::new(peer.ip(), options.port.unwrap_or(peer.port())));
         let timeout = Duration::from_millis(options.timeout_ms);
-        UdpDestination { tcp, peer, sockets, timeout, timeouts: AtomicU32::new(0) }
+        let (timeouts, keys_max) = (AtomicU32::new(0), KeysMax::default());
+        UdpDestination { tcp, peer, sockets, timeout, window, timeouts, keys_max }
     }
 
     async fn send_by_udp(&self, batch: Batch, peer: SocketAddr) -> Outcomes {
@@ -114,7 +125,7 @@ impl UdpDestination {
             }
             return outcomes;
         }
-        let parts = split(&batch);
+        let parts = split(&batch, self.keys_max.get());
         if let [_] = parts[..] {
             return self.send_part(&batch, peer).await;
         }
@@ -127,14 +138,19 @@ impl UdpDestination {
         let counters = self.counters();
         counters.requests.add(1);
         counters.keys.add(requests.len() as u64);
+        let last_permit = self.window.as_ref().map_or(0, |window| window.last_permit());
         let received = self.sockets.request(peer, |out| compose(requests, out), self.timeout).await;
         let error = match received {
             Ok(message) => {
                 self.timeouts.store(0, Relaxed);
                 match parse(requests, &message.into()) {
-                    Ok(outcomes) => return outcomes,
+                    Ok(outcomes) => {
+                        self.keys_max.raise(requests.len());
+                        return outcomes;
+                    }
                     Err(MessageError::Refused) => {
                         counters.refused.add(1);
+                        self.keys_max.halve(requests.len());
                         return self.tcp.send(requests.to_vec()).await;
                     }
                     Err(MessageError::Malformed) => {
@@ -145,11 +161,13 @@ impl UdpDestination {
             }
             Err(SocketError::TimedOut) => {
                 counters.lost.add(1);
+                self.record_loss(last_permit);
                 self.timeouts.fetch_add(1, Relaxed);
                 "no reply by UDP in time"
             }
             Err(SocketError::Reordered) => {
                 counters.reordered.add(1);
+                self.record_loss(last_permit);
                 "a datagram of the reply was lost or overtaken"
             }
             Err(SocketError::Busy) => {
@@ -166,17 +184,23 @@ impl UdpDestination {
         vec![Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(error.as_bytes())))); requests.len()]
     }
 
+    fn record_loss(&self, last_permit: u64) {
+        if let Some(window) = &self.window {
+            window.record_loss(last_permit);
+        }
+    }
+
     fn counters(&self) -> &UdpCounters {
         &self.sockets.counters
     }
 }
 
-/// The parts of a batch that fit into a datagram each.
-fn split(batch: &[Request<Bytes>]) -> Vec<&[Request<Bytes>]> {
+/// The parts of a batch that fit into a datagram each, of at most `keys_max` keys.
+fn split(batch: &[Request<Bytes>], keys_max: usize) -> Vec<&[Request<Bytes>]> {
     let (mut parts, mut from, mut bytes) = (Vec::new(), 0, LINE_OVERHEAD_BYTES);
     for (at, request) in batch.iter().enumerate() {
         let key_bytes = request.key.len() + 1;
-        if bytes + key_bytes > LINE_BYTES_MAX {
+        if bytes + key_bytes > LINE_BYTES_MAX || at - from == keys_max {
             parts.push(&batch[from..at]);
             (from, bytes) = (at, LINE_OVERHEAD_BYTES);
         }
@@ -214,10 +238,11 @@ mod tests {
     fn a_batch_is_split_where_a_datagram_is_full() {
         let key = |at: usize| Bytes::from(format!("{at:0100}"));
         let batch: Batch = (0..30).map(|at| Request { key: key(at), operation: Operation::LeaseGet }).collect();
-        let parts = split(&batch);
-        assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), [13, 13, 4]);
-        assert_eq!(parts.concat(), batch);
-        for part in parts {
+        let lengths = |keys_max| split(&batch, keys_max).iter().map(|part| part.len()).collect::<Vec<_>>();
+        assert_eq!((lengths(usize::MAX), lengths(13)), (vec![13, 13, 4], vec![13, 13, 4]));
+        assert_eq!((lengths(12), lengths(1)), (vec![12, 12, 6], vec![1; 30]));
+        assert_eq!(split(&batch, 7).concat(), batch);
+        for part in split(&batch, usize::MAX) {
             let mut line = Vec::new();
             compose(part, &mut line);
             assert!(line.len() <= LINE_BYTES_MAX);

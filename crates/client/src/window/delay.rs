@@ -21,13 +21,17 @@
 //!   Netflix's gradient limits. The square root makes clients that share a link equal: the smaller one grows faster.
 //! * Once in each half of that time the window is a quarter of its size for a moment ([`DelayControl::is_probing`]), so
 //!   that there is a line although all other requests may see a full window.
-//! * A reply that takes ten times the base was lost and sent again. The window then has a share of what was outstanding,
+//! * A queue of a millisecond is accepted in any case.
+//! * A reply that takes ten times the base, and 20 ms, was lost and sent again. The window then has a share of what was outstanding,
 //!   and does not grow beyond it for a while: with a short queue replies are lost before the delay shows it.
 
 use std::time::Duration;
 
 /// The round trip that is aimed at, as a multiple of the base: the queue is then as long as what is under way.
 const TOLERANCE: f64 = 2.0;
+/// A queue of this long is accepted in any case. Where the base is shorter, as in one rack or on one machine, replies wait
+/// for processors as long: a smaller window would not shorten that, but cut batches into pieces, which cost more.
+const QUEUE_MIN_S: f64 = 0.001;
 /// How far the window moves towards its aim in each round.
 const STEP: f64 = 0.3;
 /// In each round it shrinks to this share of its size at most.
@@ -42,6 +46,8 @@ const SAMPLES_MIN: f64 = 10.0;
 const DEVIATION_MIN: f64 = 0.15;
 /// Round trips of more than this many bases were held up by a retransmission: they do not count for the line.
 const LATE: f64 = 10.0;
+/// And more than this: TCP waits as long at least before it sends again.
+const LATE_MIN_S: f64 = 0.02;
 /// After such a one the window has this share of what was outstanding then,
 const LATE_SHARE: f64 = 0.7;
 /// and does not grow beyond it for this many times as long as the late reply took.
@@ -120,7 +126,7 @@ impl DelayControl {
             self.probe_replies = (size / 2.0) as usize;
         }
         let seconds = round_trip.took.as_secs_f64();
-        if self.base.lowest().is_some_and(|base| seconds > LATE * base) {
+        if self.base.lowest().is_some_and(|base| seconds > (LATE * base).max(LATE_MIN_S)) {
             return self.shrink_if_late(size, round_trip);
         }
         self.line.add(round_trip.outstanding as f64, seconds);
@@ -136,7 +142,10 @@ impl DelayControl {
         }
         let mean_s = self.round_s / self.round_requests;
         (self.round_requests, self.round_s) = (0.0, 0.0);
-        let gradient = self.base.lowest().map_or(1.0, |base| (TOLERANCE * base / mean_s).clamp(SHRINK_MAX, 1.0));
+        let gradient = self.base.lowest().map_or(1.0, |base| {
+            let aim_s = (TOLERANCE * base).max(base + QUEUE_MIN_S);
+            (aim_s / mean_s).clamp(SHRINK_MAX, 1.0)
+        });
         let aim = size * gradient + size.sqrt();
         self.ceiling = self.ceiling.filter(|&(_, until)| round_trip.at < until);
         let ceiling = self.ceiling.map_or(f64::MAX, |(ceiling, _)| ceiling.max(size));
@@ -206,5 +215,41 @@ impl LowestBase {
     fn lowest(&self) -> Option<f64> {
         let lowest = |of: fn(&LowestOfHalf) -> Option<f64>| self.halves.iter().filter_map(of).reduce(f64::min);
         Some(lowest(|half| half.base)?.max(lowest(|half| half.round_trip)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size after many round trips of pages, where all that is wanted is outstanding, as far as the window allows.
+    /// A round trip takes `base_us`, and `slope_us` more for each request that is outstanding.
+    fn size_after(base_us: f64, slope_us: f64, wanted: usize) -> usize {
+        let (mut control, mut size, mut at) = (DelayControl::default(), 100.0, Duration::ZERO);
+        for number in 0..5_000 {
+            let usable = (if control.is_probing() { size / 4.0 } else { size }) as usize;
+            // Some are sent while few others are outstanding.
+            let outstanding = wanted.min(usable) / (1 + number % 3);
+            let took = Duration::from_secs_f64((base_us + slope_us * outstanding as f64) / 1e6);
+            at += took;
+            let was_half_used = outstanding * 2 >= size as usize;
+            let trip = RoundTrip { at, took, requests: 24, outstanding, was_half_used, is_after_loss: true };
+            size = control.adjust(size, trip).size.clamp(4.0, 10_000.0);
+        }
+        size as usize
+    }
+
+    /// Once the window shrank to its minimum where nothing but the client's own processor limits the rate: pages took seven
+    /// times as long, since each request was sent by itself.
+    #[test]
+    fn short_delays_do_not_shrink_the_window() {
+        assert!(size_after(60.0, 3.0, 384) >= 300, "{}", size_after(60.0, 3.0, 384));
+        assert!(size_after(60.0, 0.5, 384) >= 384, "{}", size_after(60.0, 0.5, 384));
+    }
+
+    #[test]
+    fn long_ones_do() {
+        // 100 requests take ten times the base.
+        assert!(size_after(2_000.0, 180.0, 384) < 60, "{}", size_after(2_000.0, 180.0, 384));
     }
 }

@@ -16,8 +16,8 @@
 //!   [`WindowedDestination`] splits its batches, so that this happens only if the window has shrunk since.
 //! * Batches to one destination keep their order. Each part of a split batch but the first is queued when the part
 //!   before it is answered.
-//! * A caller waits at most [`WindowSettings::wait_ms_max`], in a queue of at most
-//!   [`WindowSettings::waiting_requests_max`] requests; then its requests are [`Failure::Busy`], and were not sent.
+//! * Nothing is sent later than [`WindowSettings::wait_ms_max`] after its batch came, and at most
+//!   [`WindowSettings::waiting_requests_max`] requests wait; the others are [`Failure::Busy`], and were not sent.
 //! * One loss halves the window once: requests that were sent before tell nothing about the new size.
 //! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use
 //!   shows that the network can take more.
@@ -101,6 +101,14 @@ impl WindowState {
         self.outstanding == 0 || self.outstanding + requests <= self.usable()
     }
 
+    /// Halves the window after a loss of what was sent with this number, unless that was before it was halved last.
+    fn halve(&mut self, number: u64, min: usize) {
+        if number >= self.decrease_seq {
+            self.size = (self.size / 2.0).max(min as f64);
+            self.decrease_seq = self.granted;
+        }
+    }
+
     /// The size that counts now.
     fn usable(&self) -> usize {
         let is_probing = self.delay.as_ref().is_some_and(DelayControl::is_probing);
@@ -145,8 +153,8 @@ impl Window {
         requests.min(part_max.max(1))
     }
 
-    /// Waits until `requests` fit into the window.
-    async fn acquire(self: &Arc<Self>, requests: usize) -> Result<WindowPermit, Failure> {
+    /// Waits until `requests` of a batch that came at `since` fit into the window.
+    async fn acquire(self: &Arc<Self>, requests: usize, since: Instant) -> Result<WindowPermit, Failure> {
         let admitted = {
             let mut state = self.state.lock();
             if state.waiting.is_empty() && state.fits(requests) {
@@ -160,8 +168,23 @@ impl Window {
             state.waiting.push_back(Waiter { requests, admitted });
             permit
         };
-        let waited = timeout(Duration::from_millis(self.settings.wait_ms_max), admitted).await;
+        let waited = timeout(self.wait_left(since), admitted).await;
         waited.map_err(|_| Failure::Busy)?.map_err(|_| Failure::Busy)
+    }
+
+    /// How much longer a batch that came at `since` may wait.
+    fn wait_left(&self, since: Instant) -> Duration {
+        Duration::from_millis(self.settings.wait_ms_max).saturating_sub(since.elapsed())
+    }
+
+    /// The number of the last permit that was granted, for [`Window::record_loss`].
+    pub(crate) fn last_permit(&self) -> u64 {
+        self.state.lock().granted.saturating_sub(1)
+    }
+
+    /// Halves the window, as something was lost that was sent when `last_permit` was the last permit.
+    pub(crate) fn record_loss(&self, last_permit: u64) {
+        self.state.lock().halve(last_permit, self.settings.min);
     }
 
     fn grant(self: &Arc<Self>, state: &mut WindowState, requests: usize) -> WindowPermit {
@@ -203,10 +226,7 @@ impl WindowPermit {
         let settings = window.settings;
         let mut state = window.state.lock();
         if outcomes.iter().any(|outcome| matches!(outcome, Err(Failure::TimedOut | Failure::ConnectionLost))) {
-            if self.number >= state.decrease_seq {
-                state.size = (state.size / 2.0).max(settings.min as f64);
-                state.decrease_seq = state.granted;
-            }
+            state.halve(self.number, settings.min);
         } else if outcomes.iter().all(Result::is_ok) {
             let WindowState { size, delay, granted, decrease_seq, .. } = &mut *state;
             let grown = match (delay, self.granted_at) {
@@ -285,6 +305,22 @@ mod tests {
 
         fn address(&self) -> &Address {
             &self.address
+        }
+    }
+
+    /// Replies after 20 ms.
+    struct SlowServer(Address);
+
+    impl Destination for SlowServer {
+        fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
+            Box::pin(async move {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                vec![Ok(Reply::Miss); batch.len()]
+            })
+        }
+
+        fn address(&self) -> &Address {
+            &self.0
         }
     }
 
@@ -409,6 +445,33 @@ mod tests {
         first.await.unwrap();
         assert_eq!(fixture.send(2).await.unwrap(), vec![Ok(Reply::Miss); 2], "abandoned requests hold no permits");
         assert_eq!(fixture.window.statistics(), WindowStatistics { size: 4, outstanding: 0, waiting: 0 });
+    }
+
+    /// Once each part of a batch could wait as long, and a batch of a hundred requests for minutes.
+    #[tokio::test(start_paused = true)]
+    async fn no_part_of_a_batch_is_sent_late() {
+        let window = Window::new(WindowSettings { wait_ms_max: 50, ..WindowSettings::fixed(2) });
+        let server = WindowedDestination::new(Arc::new(SlowServer(Address("a:1".into()))), window);
+        let outcomes = server.send(gets(8)).await;
+        let expected = [vec![Ok(Reply::Miss); 6], vec![Err(Failure::Busy); 2]].concat();
+        assert_eq!(outcomes, expected, "after 60 ms nothing more is sent");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_burst_of_lost_datagrams_halves_the_window_once() {
+        let fixture = fixture(WindowSettings { initial: 16, min: 2, max: 100, ..WindowSettings::default() });
+        let sent: Vec<_> = (0..4).map(|_| fixture.send(4)).collect();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let last_permit = fixture.window.last_permit();
+        (0..4).for_each(|_| fixture.window.record_loss(last_permit));
+        assert_eq!(fixture.window.statistics().size, 8);
+        sent.iter().for_each(|sent| sent.abort());
+        fixture.send(1);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        fixture.window.record_loss(last_permit);
+        assert_eq!(fixture.window.statistics().size, 8, "sent before it was halved");
+        fixture.window.record_loss(fixture.window.last_permit());
+        assert_eq!(fixture.window.statistics().size, 4);
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ pub struct WindowSettings {
     pub max: usize,
     /// Requests that may wait for the window; one more is refused. Default 100,000.
     pub waiting_requests_max: usize,
-    /// How long a batch may wait for the window, in milliseconds. Default 1,000.
+    /// How long after a batch came any part of it may be sent, in milliseconds. Default 1,000.
     pub wait_ms_max: u64,
     /// What makes it grow and shrink. Default by loss.
     pub control: WindowControl,

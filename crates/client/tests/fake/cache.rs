@@ -13,6 +13,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
+    sync::Notify,
     time::{Instant, sleep},
 };
 
@@ -33,6 +34,10 @@ pub struct Cache {
     pub lease_sets: usize,
     /// Command lines.
     pub lines: usize,
+    /// Connections, ended ones included.
+    pub connections: usize,
+    /// Ends the connections on which a reply waits.
+    pub end_of_silence: Arc<Notify>,
     /// Whether hits have the flags that their values were stored with; else all have 7.
     pub keeps_flags: bool,
 }
@@ -138,6 +143,8 @@ impl Cache {
                 };
                 compose_reply(request.key, &reply, out);
             }
+            // A probe.
+            Command::Version => out.extend_from_slice(b"VERSION fake\r\n"),
             other => panic!("not for this fake: {other:?}"),
         }
     }
@@ -157,6 +164,7 @@ impl SharedCache {
         let cache = self.clone();
         tokio::spawn(async move {
             while let Some(stream) = accepted.0.recv().await {
+                cache.lock().connections += 1;
                 tokio::spawn(cache.clone().serve_stream(AcceptedStream(stream)));
             }
         });
@@ -171,7 +179,11 @@ impl SharedCache {
                 read.drain(..consumed);
             }
             let delay = self.lock().delay;
-            sleep(delay).await;
+            let end = self.lock().end_of_silence.clone();
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = end.notified() => return,
+            }
             if peer.0.write_all(&out).await.is_err() {
                 return;
             }

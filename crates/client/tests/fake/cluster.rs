@@ -68,10 +68,21 @@ pub fn permit(configuration: &str) -> PermitReply {
 }
 
 pub fn permit_except<const N: usize>(configuration: &str, fenced: [&str; N]) -> PermitReply {
-    PermitReply::Permitted(Permit {
+    let fenced = fenced.map(|server| Address(server.into())).into();
+    PermitReply::Permitted(Permit { fenced, ..bare_permit(configuration) })
+}
+
+/// A permit of a router that takes leases for plain clients.
+pub fn permit_with_leases(configuration: &str) -> PermitReply {
+    PermitReply::Permitted(Permit { takes_leases: true, ..bare_permit(configuration) })
+}
+
+fn bare_permit(configuration: &str) -> Permit {
+    Permit {
         duration: PERMIT_DURATION,
         configuration: ConfigId::of(configuration).expect("the configuration is valid"),
-        fenced: fenced.map(|server| Address(server.into())).into(),
+        fenced: BTreeSet::new(),
         spares: BTreeSet::new(),
-    })
+        takes_leases: false,
+    }
 }

@@ -108,8 +108,8 @@ impl AdminView<'_> {
         permits.record();
         permits.given.add(1);
         let spares = self.tree.spares().map(|spares| spares.serving()).unwrap_or_default();
-        let fenced = self.tree.fenced();
-        PermitReply::Permitted(Permit { duration: PERMIT_DURATION, configuration, fenced, spares })
+        let (fenced, takes_leases) = (self.tree.fenced(), self.tree.lease_scope().is_some());
+        PermitReply::Permitted(Permit { duration: PERMIT_DURATION, configuration, fenced, spares, takes_leases })
     }
 
     /// A router without a gate is open.

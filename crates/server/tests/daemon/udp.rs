@@ -1,7 +1,10 @@
 //! Gets by UDP: one datagram in, one or several out.
 
-use crate::running_server::{DEADLINE, RunningServer, free_udp_port, free_udp_ports};
+use crate::running_server::{Client, DEADLINE, RunningServer, free_udp_port, free_udp_ports};
 use std::net::UdpSocket;
+
+/// The token of a miss that another client fills.
+const HOT_MISS: u64 = 1;
 
 fn start() -> (RunningServer, UdpSocket) {
     start_with(&[])
@@ -98,6 +101,45 @@ fn a_reply_that_is_too_large_is_replaced_by_an_error() {
     server.connect().exchange(format!("set k 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
     socket.send(&request(5, "get k\r\n")).expect("sent");
     assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
+}
+
+/// Once its tokens went with the reply: by TCP the same keys were hot misses, and keys that are only read in pages of this
+/// size were never filled.
+#[test]
+fn a_reply_that_is_too_large_leaves_no_lease_behind() {
+    let (server, socket) = start();
+    let mut connection = server.connect();
+    let value = "v".repeat(lookaside_server::UDP_REPLY_BYTES_MAX / 2);
+    for key in ["large", "larger"] {
+        connection.exchange(format!("set {key} 0 0 {}\r\n{value}\r\n", value.len()), "STORED\r\n");
+    }
+    socket.send(&request(5, "lease-get absent large missing larger\r\n")).expect("sent");
+    assert_eq!(receive(&socket, 5).0, "SERVER_ERROR reply too large for UDP, use TCP\r\n");
+    for key in ["absent", "missing"] {
+        let token = lease(&mut connection, key);
+        assert!(token > HOT_MISS, "{key} has the token {token}");
+        assert_eq!(lease(&mut connection, key), HOT_MISS);
+        connection.exchange(format!("lease-set {key} {token} 0 0 1\r\n1\r\n"), "STORED\r\n");
+    }
+}
+
+/// Likewise where the bound is the length of the request, as the client's address is not known.
+#[test]
+fn a_reply_that_a_stranger_may_not_get_leaves_no_lease_behind() {
+    let (server, socket) = start();
+    socket.send(&request(5, "lease-get a\r\n")).expect("sent");
+    assert_eq!(receive(&socket, 5).0, "ERROR\r\n");
+    assert!(lease(&mut server.connect(), "a") > HOT_MISS);
+}
+
+/// The token of a `lease-get` that misses.
+fn lease(connection: &mut Client, key: &str) -> u64 {
+    connection.send(format!("lease-get {key}\r\n"));
+    let line = connection.read_line();
+    let token = line.strip_prefix(&format!("LVALUE {key} ")).and_then(|rest| rest.split(' ').next());
+    let token = token.and_then(|token| token.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+    assert_eq!((connection.read_line(), connection.read_line()), (String::new(), "END".to_owned()));
+    token
 }
 
 /// While the server is stopped, more datagrams arrive than one call receives: from several clients, valid and invalid,

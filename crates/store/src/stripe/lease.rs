@@ -83,6 +83,15 @@ impl LeaseTable {
         token.is_held() && self.find(hash).is_some_and(|lease| lease.token == token.0)
     }
 
+    /// Ends the lease as if it had not been issued, if `token` still holds.
+    pub fn release(&mut self, hash: u64, token: LeaseToken) {
+        if self.holds(hash, token)
+            && let Some(lease) = self.find(hash)
+        {
+            *lease = Lease::default();
+        }
+    }
+
     /// Ends the key's lease: it is used up, or a delete or a store came between.
     pub fn void(&mut self, hash: u64) {
         let interval_outlasts_token = self.interval_outlasts_token;

@@ -132,6 +132,11 @@ impl StripeGuard<'_> {
         }
     }
 
+    /// Ends a lease whose token no client has received.
+    pub fn release_lease(&mut self, key: HashedKey<'_>, token: LeaseToken) {
+        self.stripe.leases.release(key.hash(), token);
+    }
+
     fn is_too_large(&self, key: HashedKey<'_>, value_bytes: usize) -> bool {
         HEADER_BYTES + key.key().len() + value_bytes > self.shared.item_bytes_max
     }

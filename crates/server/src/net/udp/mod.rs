@@ -8,13 +8,15 @@
 //! commands share batches, so that their keys are prefetched together, and one call sends many replies.
 //!
 //! A reply is bounded, because source addresses can be forged ([`amplification`]). Instead of a larger reply an error
-//! line is sent, the short `ERROR` if the long one exceeds the bound too, or nothing. Protect the port from untrusted
+//! line is sent, the short `ERROR` if the long one exceeds the bound too, or nothing; leases in the larger reply are
+//! released ([`unsent_leases`]). Protect the port from untrusted
 //! networks all the same.
 
 pub(crate) mod amplification;
 mod gso;
 mod mmsg;
 mod send_batch;
+mod unsent_leases;
 
 use crate::session::batch::{Batch, BatchProgress};
 use crate::session::context::{Protocols, SessionContext};
@@ -27,6 +29,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use send_batch::SendBatch;
 use std::sync::Arc;
+use unsent_leases::release_leases;
 
 /// At most this many calls receive datagrams before other sockets are served.
 const CALLS_PER_ROUND: usize = 2;
@@ -172,6 +175,7 @@ impl Request {
         batch.skip(self.steps_end);
         if !is_whole || !self.queue_reply(reply, send_batch) {
             context.counters.udp_replies_refused.add(1);
+            release_leases(reply, context, now);
             // The longest refusal within the bound, if there is one.
             let _ = REFUSALS.iter().any(|refusal| self.queue_reply(refusal, send_batch));
         }
