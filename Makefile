@@ -37,8 +37,8 @@ lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of th
 	$(PYTHON) tests/check_architecture.py
 	$(PYTHON) tests/check_words.py
 	$(PYTHON) tests/check_links.py
-	$(PYTHON) -m ruff check tests experiments
-	$(PYTHON) -m ruff format --check tests experiments
+	$(PYTHON) -m ruff check tests experiments python
+	$(PYTHON) -m ruff format --check tests experiments python
 
 unit: ## unit, property and integration tests of every crate
 	$(CARGO) test --workspace --locked
