@@ -123,19 +123,15 @@ impl Engine {
         outcomes.pop().expect("one outcome per request")
     }
 
-    /// Each counter with its name.
+    /// Each counter with its name, and whether reads go to servers now.
     pub(crate) fn statistics(&self) -> Vec<(String, u64)> {
         let counters = self.client.client().statistics().named();
         let mut counters: Vec<_> = counters.map(|(name, value)| (name.to_owned(), value)).collect();
         if let Some(direct) = &self.direct {
             counters.extend(direct.statistics().named().map(|(name, value)| (format!("direct.{name}"), value)));
+            counters.push(("direct.is_permitted".to_owned(), u64::from(direct.is_permitted())));
         }
         counters
-    }
-
-    /// Whether reads go to servers now.
-    pub(crate) fn is_direct(&self) -> bool {
-        self.direct.as_ref().is_some_and(|direct| direct.is_permitted())
     }
 }
 

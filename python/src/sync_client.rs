@@ -201,11 +201,6 @@ impl ClientCore {
         Ok(counters)
     }
 
-    /// Whether reads go to servers now.
-    fn is_direct(&self, py: Python<'_>) -> PyResult<bool> {
-        Ok(self.connection.engine(py)?.is_direct())
-    }
-
     fn close(&self) {
         self.connection.close();
     }
