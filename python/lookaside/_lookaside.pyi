@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, final
+
+__all__ = ["Channel", "ClientCore", "LoadRequest", "__version__", "after_fork_in_child"]
 
 __version__: str
 
 def after_fork_in_child() -> None: ...
 
+@final
 class ClientCore:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         routers: Sequence[str],
         *,
         config: str | None,
@@ -20,7 +23,7 @@ class ClientCore:
         compression: str | None,
         compression_bytes_min: int,
         is_async: bool,
-    ) -> None: ...
+    ) -> ClientCore: ...
     def with_prefix(self, prefix: str | bytes) -> ClientCore: ...
     def get(self, key: str | bytes, default: Any, timeout: float | None) -> Any: ...
     def get_many(self, keys: Iterable[str | bytes], timeout: float | None) -> dict[Any, Any]: ...
@@ -40,14 +43,16 @@ class ClientCore:
     def stats(self) -> dict[str, int]: ...
     def close(self) -> None: ...
 
+@final
 class LoadRequest:
     @property
     def keys(self) -> list[Any]: ...
     def succeed(self, values: Iterable[Any]) -> asyncio.Future[list[Any] | LoadRequest]: ...
     def fail(self) -> None: ...
 
+@final
 class Channel:
-    def __init__(self, core: ClientCore, event_loop: asyncio.AbstractEventLoop) -> None: ...
+    def __new__(cls, core: ClientCore, event_loop: asyncio.AbstractEventLoop) -> Channel: ...
     @property
     def event_loop(self) -> asyncio.AbstractEventLoop: ...
     @property
