@@ -44,7 +44,8 @@ class Client:
     directly, while a router permits it; all else goes through the routers. `routing_prefix` is that of the routers
     (`-R`), if they have one.
 
-    `timeout` bounds each call, in seconds. `pickle` stores objects that are no bytes, str or int as pickles instead of
+    `timeout` bounds each call, in seconds; a call can shorten it. A router that has not answered after half of it is
+    given up. `pickle` stores objects that are no bytes, str or int as pickles instead of
     JSON, and reads pickles: only for caches to which trusted programs alone can write. `compression` is `"zlib"`, which
     pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for values of `compression_bytes_min` bytes or more.
     """

@@ -71,10 +71,9 @@ impl Channel {
         self.outstanding.load(Relaxed)
     }
 
-    fn complete(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let completed = slf.get().completions.complete(slf)?;
+    fn complete(slf: &Bound<'_, Self>) {
+        let completed = slf.get().completions.complete(slf);
         slf.get().outstanding.fetch_sub(completed, Relaxed);
-        Ok(())
     }
 
     fn get<'py>(

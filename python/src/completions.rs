@@ -84,27 +84,35 @@ impl Completions {
     }
 
     /// Completes the futures of all that has arrived, and returns their number. Runs on the loop's thread.
-    pub(crate) fn complete(&self, channel: &Bound<'_, Channel>) -> PyResult<usize> {
+    pub(crate) fn complete(&self, channel: &Bound<'_, Channel>) -> usize {
         let py = channel.py();
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
         let arrived = mem::take(&mut *self.arrived.lock());
         let completed = arrived.len();
         for Completion { future, reply } in arrived {
             let future = future.bind(py);
-            // Its caller was cancelled. Dropped, the reply releases its leases.
-            if future.call_method0("done")?.is_truthy()? {
-                continue;
+            // The others must be completed all the same.
+            if let Err(error) = reply.complete(channel, future) {
+                error.write_unraisable(py, Some(future));
             }
-            match reply.into_result(channel) {
-                Ok(value) => future.call_method1("set_result", (value,))?,
-                Err(error) => future.call_method1("set_exception", (error,))?,
-            };
         }
-        Ok(completed)
+        completed
     }
 }
 
 impl Reply {
+    fn complete(self, channel: &Bound<'_, Channel>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        // The caller was cancelled. Dropped, the reply releases its leases.
+        if future.call_method0("done")?.is_truthy()? {
+            return Ok(());
+        }
+        match self.into_result(channel) {
+            Ok(value) => future.call_method1("set_result", (value,))?,
+            Err(error) => future.call_method1("set_exception", (error,))?,
+        };
+        Ok(())
+    }
+
     fn into_result<'py>(self, channel: &Bound<'py, Channel>) -> PyResult<Bound<'py, PyAny>> {
         let (py, core) = (channel.py(), &channel.get().core);
         let values = core.get().values();

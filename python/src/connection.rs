@@ -42,15 +42,8 @@ impl Connection {
 
     /// The engine, which is started if it was not in this process.
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
-        {
-            let mut slot = self.slot.lock();
-            slot.leave_engine_of_parent();
-            if slot.is_closed {
-                return Err(exception(py, "ClosedError", "the client is closed".to_owned()));
-            }
-            if let Some(engine) = &slot.engine {
-                return Ok(engine.clone());
-            }
+        if let Some(engine) = self.slot.lock().engine(py)? {
+            return Ok(engine);
         }
         // Without the lock, as other threads may take the GIL meanwhile. One of two engines is dropped then.
         let started = py.detach(|| Engine::start(&self.settings, self.driving)).map_err(|error| match error {
@@ -58,7 +51,10 @@ impl Connection {
             StartError::Direct(error) => exception(py, "ConfigurationError", error.to_string()),
         })?;
         let mut slot = self.slot.lock();
-        Ok(slot.engine.get_or_insert_with(|| Arc::new(started)).clone())
+        match slot.engine(py)? {
+            Some(engine) => Ok(engine),
+            None => Ok(slot.engine.insert(Arc::new(started)).clone()),
+        }
     }
 
     /// Ends the engine, after the calls that use it.
@@ -71,6 +67,15 @@ impl Connection {
 }
 
 impl Slot {
+    /// The engine of this process; `None` if it was not started.
+    fn engine(&mut self, py: Python<'_>) -> PyResult<Option<Arc<Engine>>> {
+        self.leave_engine_of_parent();
+        match self.is_closed {
+            true => Err(exception(py, "ClosedError", "the client is closed".to_owned())),
+            false => Ok(self.engine.clone()),
+        }
+    }
+
     fn leave_engine_of_parent(&mut self) {
         let forks = FORKS.load(Relaxed);
         if self.forks != forks {
