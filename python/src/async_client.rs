@@ -6,30 +6,25 @@
 use crate::completions::{Completions, Reply};
 use crate::connection::Connection;
 use crate::engine::Engine;
-use crate::key::Key;
-use crate::options::{Settings, exptime, parse_timeout};
+use crate::key::{Key, checked_key};
+use crate::options::{Settings, exptime, parse_timeout, unix_s};
 use crate::read::{Read, Step};
-use crate::sync_client::{ClientCore, checked_key, unix_s};
+use crate::sync_client::ClientCore;
 use bytes::Bytes;
 use lookaside_client::{Content, TypedError};
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Connects an event loop to the client.
 #[pyclass(frozen, module = "lookaside._lookaside")]
 pub(crate) struct Channel {
-    pub(crate) core: Py<ClientCore>,
-    event_loop: Py<PyAny>,
+    completions: Arc<Completions>,
     /// The calls of this turn of the loop.
     submitted: Mutex<Vec<Call>>,
-    completions: Arc<Completions>,
-    /// Futures that are not completed yet.
-    outstanding: AtomicUsize,
 }
 
 struct Call {
@@ -51,8 +46,8 @@ enum Request {
 impl Channel {
     #[new]
     fn new(core: Py<ClientCore>, event_loop: Py<PyAny>) -> PyResult<Channel> {
-        let completions = Arc::new(Completions::new()?);
-        Ok(Channel { core, event_loop, submitted: Mutex::default(), completions, outstanding: AtomicUsize::new(0) })
+        let completions = Arc::new(Completions::new(core, event_loop)?);
+        Ok(Channel { completions, submitted: Mutex::default() })
     }
 
     /// What the event loop must watch, to call `complete` when it is readable.
@@ -62,18 +57,17 @@ impl Channel {
 
     #[getter]
     fn event_loop<'py>(&self, py: Python<'py>) -> &Bound<'py, PyAny> {
-        self.event_loop.bind(py)
+        self.completions.event_loop.bind(py)
     }
 
     /// The number of futures that are not completed yet.
     #[getter]
     fn outstanding(&self) -> usize {
-        self.outstanding.load(Relaxed)
+        self.completions.outstanding()
     }
 
-    fn complete(slf: &Bound<'_, Self>) {
-        let completed = slf.get().completions.complete(slf);
-        slf.get().outstanding.fetch_sub(completed, Relaxed);
+    fn complete(&self, py: Python<'_>) {
+        self.completions.complete_arrived(py);
     }
 
     fn get<'py>(
@@ -105,7 +99,7 @@ impl Channel {
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let key = slf.get().key(key)?;
-        let content = slf.get().core.get().values().encode(value)?;
+        let content = slf.get().core().values().encode(value)?;
         let exptime = exptime(slf.py(), ttl, unix_s)?;
         Channel::submit(slf, timeout, Request::Set { key, content, exptime })
     }
@@ -130,7 +124,7 @@ impl Channel {
         absent_ttl: f64,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (py, core) = (slf.py(), slf.get().core.get());
+        let (py, core) = (slf.py(), slf.get().core());
         let engine = core.connection.engine(py)?;
         let (full_keys, read) = core.start_read(py, &engine, &keys, ttl, stale, wait, absent_ttl, timeout)?;
         let names = Arc::new(keys.into_iter().map(Bound::unbind).collect());
@@ -140,7 +134,7 @@ impl Channel {
     /// Sends the calls of the turn that has ended.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
         let calls = mem::take(&mut *self.submitted.lock());
-        let connection = &self.core.get().connection;
+        let connection = &self.core().connection;
         match connection.engine(py) {
             Ok(engine) => {
                 let (connection, completions) = (connection.clone(), self.completions.clone());
@@ -148,12 +142,8 @@ impl Channel {
                 runtime.spawn(send(engine, connection, completions, calls));
             }
             Err(error) => {
-                self.outstanding.fetch_sub(calls.len(), Relaxed);
                 for call in calls {
-                    let future = call.future.bind(py);
-                    if !future.call_method0("done")?.is_truthy()? {
-                        future.call_method1("set_exception", (error.value(py),))?;
-                    }
+                    self.completions.fail(call.future.bind(py), &error)?;
                 }
             }
         }
@@ -162,21 +152,18 @@ impl Channel {
 }
 
 impl Channel {
-    fn key(&self, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
-        checked_key(key.py(), Key::new(&self.core.get().prefix, key)?)
+    fn core(&self) -> &ClientCore {
+        self.completions.core.get()
     }
 
-    /// A future that the completions will complete.
-    pub(crate) fn create_future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let future = self.event_loop.bind(py).call_method0("create_future")?;
-        self.outstanding.fetch_add(1, Relaxed);
-        Ok(future)
+    fn key(&self, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+        checked_key(key.py(), Key::new(&self.core().prefix, key)?)
     }
 
     fn submit<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>, request: Request) -> PyResult<Bound<'py, PyAny>> {
         let (py, channel) = (slf.py(), slf.get());
         let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
-        let future = channel.create_future(py)?;
+        let future = channel.completions.create_future(py)?;
         let call = Call { future: future.clone().unbind(), timeout, request };
         let is_first = {
             let mut submitted = channel.submitted.lock();
@@ -184,7 +171,7 @@ impl Channel {
             submitted.len() == 1
         };
         if is_first {
-            channel.event_loop.bind(py).call_method1("call_soon", (slf.getattr("flush")?,))?;
+            channel.completions.event_loop.bind(py).call_method1("call_soon", (slf.getattr("flush")?,))?;
         }
         Ok(future)
     }

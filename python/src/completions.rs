@@ -1,10 +1,10 @@
 //! Replies on their way to an event loop. The engine's thread queues them and writes to an eventfd that the loop watches;
 //! the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the GIL.
 
-use crate::async_client::Channel;
 use crate::error::{client_error, typed_error};
 use crate::read::LoadFailed;
-use crate::sync_client::{ClientCore, found_values, name_of, read_error};
+use crate::results::{found_values, name_of, read_error};
+use crate::sync_client::ClientCore;
 use bytes::Bytes;
 use lookaside_client::{ClientError, Content, TypedError, TypedReadError};
 use lookaside_sync::Mutex;
@@ -15,6 +15,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::oneshot;
 
 /// The values that a loader returned, and the future of what follows; dropped if it failed.
@@ -53,15 +54,32 @@ struct Completion {
     reply: Reply,
 }
 
+/// One event loop's end of the client.
 pub(crate) struct Completions {
+    pub(crate) core: Py<ClientCore>,
+    pub(crate) event_loop: Py<PyAny>,
     arrived: Mutex<Vec<Completion>>,
     eventfd: OwnedFd,
+    /// Futures that are not completed yet.
+    outstanding: AtomicUsize,
 }
 
 impl Completions {
-    pub(crate) fn new() -> io::Result<Completions> {
+    pub(crate) fn new(core: Py<ClientCore>, event_loop: Py<PyAny>) -> io::Result<Completions> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Completions { arrived: Mutex::default(), eventfd })
+        Ok(Completions { core, event_loop, arrived: Mutex::default(), eventfd, outstanding: AtomicUsize::new(0) })
+    }
+
+    /// A future that will be completed here.
+    pub(crate) fn create_future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let future = self.event_loop.bind(py).call_method0("create_future")?;
+        self.outstanding.fetch_add(1, Relaxed);
+        Ok(future)
+    }
+
+    /// The number of futures that are not completed yet.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(Relaxed)
     }
 
     /// What the event loop watches.
@@ -83,39 +101,48 @@ impl Completions {
         }
     }
 
-    /// Completes the futures of all that has arrived, and returns their number. Runs on the loop's thread.
-    pub(crate) fn complete(&self, channel: &Bound<'_, Channel>) -> usize {
-        let py = channel.py();
+    /// Completes the futures of all that has arrived. Runs on the loop's thread.
+    pub(crate) fn complete_arrived(self: &Arc<Self>, py: Python<'_>) {
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
         let arrived = mem::take(&mut *self.arrived.lock());
-        let completed = arrived.len();
         for Completion { future, reply } in arrived {
-            let future = future.bind(py);
-            // The others must be completed all the same.
-            if let Err(error) = reply.complete(channel, future) {
-                error.write_unraisable(py, Some(future));
-            }
+            self.complete(future.bind(py), reply);
         }
-        completed
     }
-}
 
-impl Reply {
-    fn complete(self, channel: &Bound<'_, Channel>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn complete(self: &Arc<Self>, future: &Bound<'_, PyAny>, reply: Reply) {
+        self.outstanding.fetch_sub(1, Relaxed);
+        // The other futures must be completed all the same.
+        if let Err(error) = self.try_complete(future, reply) {
+            error.write_unraisable(future.py(), Some(future));
+        }
+    }
+
+    fn try_complete(self: &Arc<Self>, future: &Bound<'_, PyAny>, reply: Reply) -> PyResult<()> {
         // The caller was cancelled. Dropped, the reply releases its leases.
         if future.call_method0("done")?.is_truthy()? {
             return Ok(());
         }
-        match self.into_result(channel) {
+        match reply.into_result(future.py(), self) {
             Ok(value) => future.call_method1("set_result", (value,))?,
             Err(error) => future.call_method1("set_exception", (error,))?,
         };
         Ok(())
     }
 
-    fn into_result<'py>(self, channel: &Bound<'py, Channel>) -> PyResult<Bound<'py, PyAny>> {
-        let (py, core) = (channel.py(), &channel.get().core);
-        let values = core.get().values();
+    /// Fails the future of a call that was not sent.
+    pub(crate) fn fail(&self, future: &Bound<'_, PyAny>, error: &PyErr) -> PyResult<()> {
+        self.outstanding.fetch_sub(1, Relaxed);
+        if !future.call_method0("done")?.is_truthy()? {
+            future.call_method1("set_exception", (error.value(future.py()),))?;
+        }
+        Ok(())
+    }
+}
+
+impl Reply {
+    fn into_result<'py>(self, py: Python<'py>, completions: &Arc<Completions>) -> PyResult<Bound<'py, PyAny>> {
+        let values = completions.core.get().values();
         match self {
             Reply::Value { found, default } => match found.map_err(|error| typed_error(py, &error))? {
                 Some(content) => values.decode(py, &content),
@@ -140,8 +167,8 @@ impl Reply {
             Reply::ToLoad { missing, keys, names, loaded } => {
                 let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
                 let wanted = missing.iter().map(|key| name_of(key, &keys, &names).clone().unbind()).collect();
-                let (core, channel) = (core.clone_ref(py), channel.clone().unbind());
-                let request = LoadRequest { core, channel, keys: wanted, loaded: Mutex::new(Some(loaded)) };
+                let (completions, loaded) = (completions.clone(), Mutex::new(Some(loaded)));
+                let request = LoadRequest { completions, keys: wanted, loaded };
                 Ok(Bound::new(py, request)?.into_any())
             }
             Reply::ReadFailed(error) => Err(read_error(py, error)),
@@ -153,8 +180,7 @@ impl Reply {
 /// leases.
 #[pyclass(frozen, module = "lookaside._lookaside")]
 pub(crate) struct LoadRequest {
-    core: Py<ClientCore>,
-    channel: Py<Channel>,
+    completions: Arc<Completions>,
     keys: Vec<Py<PyAny>>,
     /// `None` once it was used.
     loaded: Mutex<Option<Loaded>>,
@@ -171,8 +197,8 @@ impl LoadRequest {
     /// Passes on the loaded values, in the order of the keys; returns the future of what follows.
     fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = values.py();
-        let values = self.core.get().encode_loaded(values, self.keys.len())?;
-        let future = self.channel.get().create_future(py)?;
+        let values = self.completions.core.get().encode_loaded(values, self.keys.len())?;
+        let future = self.completions.create_future(py)?;
         if let Some(loaded) = self.loaded.lock().take() {
             let _ = loaded.send((values, future.clone().unbind()));
         }

@@ -1,6 +1,8 @@
 //! Keys: `str` or `bytes`, with the prefix of a client's pool in front.
 
+use crate::error::exception;
 use bytes::Bytes;
+use lookaside_protocol::check_key;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -41,5 +43,13 @@ impl AsRef<[u8]> for Key {
             Key::Bytes(bytes) => bytes,
             Key::Prefixed(bytes) => bytes,
         }
+    }
+}
+
+/// A key that servers accept.
+pub(crate) fn checked_key(py: Python<'_>, key: Key) -> PyResult<Bytes> {
+    match check_key(key.as_ref()) {
+        Ok(()) => Ok(key.to_bytes()),
+        Err(error) => Err(exception(py, "InvalidKeyError", format!("bad key: {error}"))),
     }
 }

@@ -23,6 +23,7 @@ mod error;
 mod key;
 mod options;
 mod read;
+mod results;
 mod sync_client;
 
 use pyo3::prelude::*;

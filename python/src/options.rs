@@ -6,7 +6,7 @@ use lookaside_client::config::Source;
 use lookaside_client::{Codec, Compression};
 use lookaside_routing::{Address, Defaults, RoutingPrefix};
 use pyo3::prelude::*;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest timeout: tokio's timers have a limit, and a year is as good as none.
 const SECONDS_MAX: f64 = 365.0 * 86_400.0;
@@ -80,4 +80,15 @@ pub(crate) fn exptime(py: Python<'_>, ttl: Option<f64>, now: impl Fn() -> u64) -
             Err(exception(py, "ConfigurationError", message))
         }
     }
+}
+
+/// The wall clock, in seconds since 1970.
+pub(crate) fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Whether it is `HOST:PORT`, or the path of a Unix socket.
+pub(crate) fn is_address(text: &str) -> bool {
+    let port = text.rsplit_once(':').map(|(host, port)| (!host.is_empty(), port.parse::<u16>().is_ok()));
+    text.starts_with('/') || port == Some((true, true))
 }

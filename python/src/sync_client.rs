@@ -4,18 +4,21 @@ use crate::codec::ValueCodec;
 use crate::connection::Connection;
 use crate::engine::{Driving, Engine};
 use crate::error::{client_error, exception, typed_error};
-use crate::key::Key;
-use crate::options::{Settings, exptime, parse_codec, parse_routing_prefix, parse_source, parse_timeout};
+use crate::key::{Key, checked_key};
+use crate::options::{
+    Settings, exptime, is_address, parse_codec, parse_routing_prefix, parse_source, parse_timeout, unix_s,
+};
 use crate::read::{Read, Step};
+use crate::results::{found_values, name_of, read_error};
 use bytes::Bytes;
-use lookaside_client::{Content, ReadError, ReadOptions, TypedClient, TypedError, TypedReadError};
-use lookaside_protocol::{Reply, check_key};
+use lookaside_client::{Content, ReadOptions, TypedClient};
+use lookaside_protocol::Reply;
 use lookaside_routing::{Address, Defaults};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A client's connections and settings, and the prefix of its pool. `lookaside.Client` and `lookaside.AsyncClient` have
 /// one each.
@@ -267,64 +270,4 @@ impl ClientCore {
             false => Err(PyValueError::new_err(format!("the loader returned {} values for {keys} keys", values.len()))),
         }
     }
-}
-
-/// The dictionary of the values that were found. Keys whose server did not answer are misses, unless that is so for all.
-pub(crate) fn found_values<'py>(
-    py: Python<'py>,
-    values: ValueCodec,
-    names: Vec<Bound<'py, PyAny>>,
-    found: Result<Vec<Result<Option<Content>, TypedError>>, TypedError>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let found = found.map_err(|error| typed_error(py, &error))?;
-    if let Some(Err(error)) = found.first()
-        && found.iter().all(|value| matches!(value, Err(TypedError::Client(_))))
-    {
-        return Err(typed_error(py, error));
-    }
-    let dictionary = PyDict::new(py);
-    for (name, value) in names.into_iter().zip(found) {
-        match value {
-            Ok(Some(content)) => dictionary.set_item(name, values.decode(py, &content)?)?,
-            Ok(None) | Err(TypedError::Client(_)) => {}
-            Err(error) => return Err(typed_error(py, &error)),
-        }
-    }
-    Ok(dictionary)
-}
-
-/// The object by which the caller named a key.
-pub(crate) fn name_of<'a, 'py>(
-    key: &Bytes,
-    full_keys: &[Bytes],
-    names: &'a [Bound<'py, PyAny>],
-) -> &'a Bound<'py, PyAny> {
-    let index = full_keys.iter().position(|other| other == key);
-    &names[index.expect("only keys of the read are loaded")]
-}
-
-pub(crate) fn read_error(py: Python<'_>, error: TypedReadError<crate::read::LoadFailed>) -> PyErr {
-    let name = match &error {
-        TypedReadError::Read(ReadError::BadKey(_)) => "InvalidKeyError",
-        TypedReadError::Read(_) => "LookasideError",
-        TypedReadError::Encode(_) => "EncodeError",
-    };
-    exception(py, name, error.to_string())
-}
-
-/// A key that servers accept.
-pub(crate) fn checked_key(py: Python<'_>, key: Key) -> PyResult<Bytes> {
-    match check_key(key.as_ref()) {
-        Ok(()) => Ok(key.to_bytes()),
-        Err(error) => Err(exception(py, "InvalidKeyError", format!("bad key: {error}"))),
-    }
-}
-
-pub(crate) fn unix_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
-
-fn is_address(text: &str) -> bool {
-    let port = text.rsplit_once(':').map(|(host, port)| (!host.is_empty(), port.parse::<u16>().is_ok()));
-    text.starts_with('/') || port == Some((true, true))
 }
