@@ -1,7 +1,7 @@
 //! The calls of `lookaside.AsyncClient`: a channel between one event loop and the engine's thread.
 //!
-//! The calls of one turn of the loop travel together: the first schedules `flush`, which runs when the turn has ended, and
-//! sends all of them as one task. Their gets become one batch.
+//! The calls of one turn of the loop travel together: the first schedules `flush`, which runs when the turn has ended,
+//! and sends all of them as one task. Their gets become one batch.
 
 use crate::completions::{Completions, Reply};
 use crate::connection::Connection;

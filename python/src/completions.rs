@@ -1,5 +1,6 @@
-//! Replies on their way to an event loop. The engine's thread queues them and writes to an eventfd that the loop watches;
-//! the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the GIL.
+//! Replies on their way to an event loop. The engine's thread queues them and writes to an eventfd that the loop
+//! watches; the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the
+//! GIL.
 
 use crate::error::{client_error, typed_error};
 use crate::read::LoadFailed;

@@ -6,8 +6,8 @@
 //!   next() -> Done(values)
 //! ```
 //!
-//! The cache gets a bounded time for each step. After that the read gives it up: what it does not have yet is loaded, and
-//! not filled. Dropped inside the runtime, a read releases its leases.
+//! The cache gets a bounded time for each step. After that the read gives it up: what it does not have yet is loaded,
+//! and not filled. Dropped inside the runtime, a read releases its leases.
 
 use bytes::Bytes;
 use lookaside_client::{Content, ReadOptions, TypedClient, TypedReadError};

@@ -8,7 +8,8 @@ use lookaside_client::{Content, ReadError, TypedError, TypedReadError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The dictionary of the values that were found. Keys whose server did not answer are misses, unless that is so for all.
+/// The dictionary of the values that were found. Keys whose server did not answer are misses, unless that is so for
+/// all.
 pub(crate) fn found_values<'py>(
     py: Python<'py>,
     values: ValueCodec,

@@ -133,8 +133,8 @@ impl ClientCore {
         deleted.map_err(|error| client_error(py, &error))
     }
 
-    /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and returns a list of
-    /// values in their order. A value in the cache that cannot be decoded is loaded, and not filled.
+    /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and returns a list
+    /// of values in their order. A value in the cache that cannot be decoded is loaded, and not filled.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn read<'py>(
         &self,
