@@ -35,7 +35,7 @@ pub use command_connection::{CommandConnection, CommandError};
 pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics, READ_BYTES, TcpDestination};
 pub use direct::{
     DirectError, DirectRoute, DirectRouteBuilder, DirectStatistics, PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY,
-    Permit, PermitReply, ServingSpare,
+    Permit, PermitReply, Routers, ServingSpare,
 };
 pub use fence::Fence;
 pub use login_network::{LoginNetwork, RefusalHandler};

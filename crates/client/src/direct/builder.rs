@@ -9,10 +9,10 @@ use super::tree::DirectTree;
 use crate::config::{ConfigWatcher, Source};
 use crate::tree::{BackgroundTasks, HostInfo};
 use crate::{
-    Client, DestinationOptions, DestinationRole, Network, TcpDestination, TcpNetwork, TkoTrackers, UdpOptions,
-    UdpSockets, Window, WindowSettings, spawn_in,
+    Client, DestinationOptions, Network, TcpNetwork, TkoTrackers, UdpOptions, UdpSockets, Window, WindowSettings,
+    spawn_in,
 };
-use lookaside_routing::{Address, Defaults, HealthSettings};
+use lookaside_routing::{Address, Defaults};
 use lookaside_sync::Mutex;
 use std::fmt;
 use std::io;
@@ -190,11 +190,8 @@ impl DirectRouteBuilder {
         };
         let tree = DirectTree::build(&text, &settings, None).map_err(refuse)?;
         tree.destinations.wait_until_ready(READY_MAX).await;
-        // A cluster has few routers, and without them nothing is deleted: one that returns is found soon.
-        let health = HealthSettings { probe_initial_ms: 100, probe_max_ms: 1_000, ..options.health };
-        let options = DestinationOptions { role: DestinationRole::Router, health, ..options };
-        let routers = routers.into_iter().map(|router| TcpDestination::new(router, network.clone(), options.clone()));
-        let state = Arc::new(DirectState::new(settings, Routers::new(routers.collect()), tree));
+        let routers = Routers::new(routers, network, &options);
+        let state = Arc::new(DirectState::new(settings, routers, tree));
         let mut tasks = JoinSet::new();
         spawn_in(&mut tasks, renew_permits(state.clone()));
         spawn_in(&mut tasks, follow_configuration(state.clone(), watcher, source));

@@ -31,6 +31,7 @@ mod tree;
 pub use builder::{DirectError, DirectRouteBuilder};
 pub use counters::DirectStatistics;
 pub use permit::{PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY, Permit, PermitReply, ServingSpare};
+pub use routers::Routers;
 
 use crate::config::Source;
 use crate::{UdpStatistics, WindowStatistics};

@@ -1,5 +1,5 @@
-//! The routers of a direct client's cluster, for everything that it does not read directly. One of them is used; if it
-//! does not answer, the next one.
+//! The routers of a client's cluster: for all requests, or, in a direct client, for those that it does not send to
+//! servers itself. One of them is used; if it does not answer, the next one.
 //!
 //! | a router's outcome | get, lease-get, delete | all others |
 //! |---|---|---|
@@ -9,13 +9,31 @@
 //!
 //! So a request may take a server timeout for each router.
 
-use crate::TcpDestination;
+use crate::{DestinationOptions, DestinationRole, Network, TcpDestination};
 use bytes::Bytes;
 use lookaside_protocol::Request;
-use lookaside_routing::{Address, Batch, Destination as _, Failure, Outcome, Outcomes, Verb, VerbKind};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Context, Destination as _, Failure, HealthSettings, Outcome, Outcomes, Route, Verb,
+    VerbKind,
+};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-pub(super) struct Routers {
+/// The routers of a cluster, as the route of a [`Client`](crate::Client). A request goes to the first router that
+/// answers, in the order in which they are named; an update is not sent again if it may have been executed.
+///
+/// ```no_run
+/// # async fn example() {
+/// use lookaside_client::{Client, DestinationOptions, Routers, TcpNetwork};
+/// use lookaside_routing::Address;
+/// use std::sync::Arc;
+/// let routers = ["10.0.0.1:5000", "10.0.0.2:5000"].map(|router| Address(router.into()));
+/// let routers = Routers::new(routers, Arc::new(TcpNetwork), &DestinationOptions::default());
+/// let client = Client::new(Arc::new(routers));
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Routers {
     /// Not empty.
     destinations: Vec<TcpDestination>,
     /// The index of the one that is used.
@@ -23,8 +41,21 @@ pub(super) struct Routers {
 }
 
 impl Routers {
-    /// The routers of `destinations`, of which there is at least one.
-    pub(super) fn new(destinations: Vec<TcpDestination>) -> Routers {
+    /// Routers that are connected to when they are needed, over `network`. Must be called inside the tokio runtime that
+    /// will serve them.
+    ///
+    /// # Panics
+    /// If there is no router.
+    pub fn new(
+        routers: impl IntoIterator<Item = Address>,
+        network: Arc<dyn Network>,
+        options: &DestinationOptions,
+    ) -> Routers {
+        // A cluster has few routers, and without them nothing is deleted: one that returns is found soon.
+        let health = HealthSettings { probe_initial_ms: 100, probe_max_ms: 1_000, ..options.health };
+        let options = DestinationOptions { role: DestinationRole::Router, health, ..options.clone() };
+        let connect = |router| TcpDestination::new(router, network.clone(), options.clone());
+        let destinations: Vec<TcpDestination> = routers.into_iter().map(connect).collect();
         assert!(!destinations.is_empty(), "a cluster has a router");
         Routers { destinations, preferred: AtomicUsize::new(0) }
     }
@@ -68,6 +99,12 @@ impl Routers {
             }
         }
         outcomes
+    }
+}
+
+impl Route for Routers {
+    fn route<'a>(&'a self, batch: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(self.send(batch))
     }
 }
 

@@ -1,0 +1,52 @@
+"""A look-aside cache client with leases.
+
+    from lookaside import Client
+
+    cache = Client(["127.0.0.1:5000"])
+    user = cache.get_or_load("user:42", lambda: load_user(42), ttl=60)
+    cache.delete("user:42")          # after COMMIT
+
+`AsyncClient` has the same calls for asyncio. docs/clients/python.md shows what there is.
+"""
+
+import os
+
+from lookaside._lookaside import __version__, after_fork_in_child
+from lookaside.async_client import AsyncClient
+from lookaside.client import Client
+from lookaside.errors import (
+    CacheUnavailableError,
+    ClosedError,
+    ConfigurationError,
+    DeadlineExceededError,
+    DecodeError,
+    EncodeError,
+    InvalidKeyError,
+    LookasideError,
+    RefusedError,
+)
+from lookaside.explanation import Explanation
+from lookaside.plan import CycleError, Node, Plan, PlanResults
+
+# A forked child has none of its parent's threads and must not use its sockets.
+os.register_at_fork(after_in_child=after_fork_in_child)
+
+__all__ = [
+    "AsyncClient",
+    "CacheUnavailableError",
+    "Client",
+    "ClosedError",
+    "ConfigurationError",
+    "CycleError",
+    "DeadlineExceededError",
+    "DecodeError",
+    "EncodeError",
+    "Explanation",
+    "InvalidKeyError",
+    "LookasideError",
+    "Node",
+    "Plan",
+    "PlanResults",
+    "RefusedError",
+    "__version__",
+]

@@ -1,0 +1,251 @@
+"""The client for asyncio."""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from lookaside._lookaside import Channel, ClientCore, LoadRequest
+from lookaside.cached import KeyTemplate
+from lookaside.client import ABSENT_TTL_S, COMPRESSION_BYTES_MIN, WAIT_S, router_list
+from lookaside.errors import DecodeError
+from lookaside.explanation import Explanation, explanation_key, parse_explanation
+from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class CachedCoroutine(Protocol[P, R_co]):
+    """A coroutine function whose results are cached."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The key of the result of a call."""
+
+    async def delete(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Deletes the result of a call; whether there was one."""
+
+
+class AsyncClient:
+    """A look-aside client for asyncio. Its arguments and calls are those of `Client`; loaders are coroutine functions.
+
+    The gets that tasks make in one turn of the event loop travel as one batch. With `config`, the constructor blocks
+    while it reads the configuration. Several event loops may use one client, each from its own thread.
+    """
+
+    def __init__(
+        self,
+        routers: Sequence[str] = (),
+        *,
+        config: str | None = None,
+        routing_prefix: str | None = None,
+        timeout: float = 1.0,
+        pickle: bool = False,
+        compression: str | None = None,
+        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
+    ) -> None:
+        self._core = ClientCore(
+            router_list(routers),
+            config=config,
+            routing_prefix=routing_prefix,
+            timeout=timeout,
+            pickle=pickle,
+            compression=compression,
+            compression_bytes_min=compression_bytes_min,
+            is_async=True,
+        )
+        self._channel: Channel | None = None
+        self._channels: dict[asyncio.AbstractEventLoop, Channel] = {}
+
+    def _open_channel(self) -> Channel:
+        """The channel of the running event loop."""
+        loop = asyncio.get_running_loop()
+        channel = self._channel
+        if channel is not None and channel.event_loop is loop:
+            return channel
+        channel = self._channels.get(loop)
+        if channel is None:
+            channel = Channel(self._core, loop)
+            loop.add_reader(channel.fileno(), channel.complete)
+            for ended in [other for other in self._channels if other.is_closed()]:
+                del self._channels[ended]
+            self._channels[loop] = channel
+        self._channel = channel
+        return channel
+
+    async def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Any:
+        """As `Client.get`."""
+        return await self._open_channel().get(key, default, timeout)
+
+    async def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, Any]:
+        """As `Client.get_many`."""
+        return await self._open_channel().get_many(keys, timeout)
+
+    async def get_or_load(
+        self,
+        key: Key,
+        loader: Callable[[], Awaitable[T]],
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+        timeout: float | None = None,
+    ) -> T:
+        """As `Client.get_or_load`. A call that is cancelled releases its lease, and the next one loads."""
+
+        async def load_one(_: list[Any]) -> list[T]:
+            return [await loader()]
+
+        return cast(T, (await self._read((key,), load_one, ttl, stale, wait, absent_ttl, timeout))[0])
+
+    async def get_or_load_many(
+        self,
+        keys: Iterable[Key],
+        loader: Loader,
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+        timeout: float | None = None,
+    ) -> dict[Any, Any]:
+        """As `Client.get_or_load_many`."""
+        names = list(dict.fromkeys(keys))
+
+        async def load(missing: list[Any]) -> list[Any]:
+            return values_in_order(missing, await loader(missing))
+
+        values = await self._read(names, load, ttl, stale, wait, absent_ttl, timeout)
+        return dict(zip(names, values, strict=True))
+
+    async def _read(
+        self, keys: Sequence[Key], load: Callable[[list[Any]], Awaitable[list[Any]]], *options: Any
+    ) -> list[Any]:
+        future = self._open_channel().read(keys, *options)
+        while True:
+            try:
+                step = await future
+            except DecodeError:
+                # A value in the cache, which stays until it expires or is deleted.
+                return await load(list(keys))
+            if not isinstance(step, LoadRequest):
+                return step
+            try:
+                future = step.succeed(await load(step.keys))
+            except BaseException:
+                step.fail()
+                raise
+
+    async def set(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> None:
+        """As `Client.set`."""
+        await self._open_channel().set(key, value, ttl, timeout)
+
+    async def delete(self, key: Key, *, timeout: float | None = None) -> bool:
+        """As `Client.delete`."""
+        return await self._open_channel().delete(key, timeout)
+
+    def cached(
+        self,
+        key: str,
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+    ) -> Callable[[Callable[P, Awaitable[T]]], CachedCoroutine[P, T]]:
+        """Caches the results of a coroutine function, as `Client.cached` those of a function."""
+
+        def decorate(function: Callable[P, Awaitable[T]]) -> CachedCoroutine[P, T]:
+            if not inspect.iscoroutinefunction(function):
+                raise TypeError(f"{function.__qualname__} is not a coroutine function: use Client.cached")
+            template = KeyTemplate(key, function)
+
+            @functools.wraps(function)
+            async def read(*args: P.args, **kwargs: P.kwargs) -> T:
+                return await self.get_or_load(
+                    template.key(*args, **kwargs),
+                    lambda: function(*args, **kwargs),
+                    ttl=ttl,
+                    stale=stale,
+                    wait=wait,
+                    absent_ttl=absent_ttl,
+                )
+
+            attributes = cast(Any, read)
+            attributes.key = template.key
+            attributes.delete = lambda *args, **kwargs: self.delete(template.key(*args, **kwargs))
+            return cast(CachedCoroutine[P, T], read)
+
+        return decorate
+
+    def plan(self) -> Plan:
+        """A plan, to be filled with nodes and passed to `run_plan`. Loaders are coroutine functions."""
+        return Plan()
+
+    async def run_plan(
+        self,
+        plan: Plan,
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+    ) -> PlanResults:
+        """As `Client.run_plan`. The loaders of one level run at the same time."""
+        results = PlanResults()
+        for nodes in list(plan.levels()):
+            level = Level.of(nodes, results)
+
+            async def load(missing: list[Any], level: Level = level) -> dict[Any, Any]:
+                parts = list(level.to_load(missing))
+                loaded = await asyncio.gather(*(node.load(keys) for node, keys in parts))
+                values: dict[Any, Any] = {}
+                for (_, keys), part in zip(parts, loaded, strict=True):
+                    values.update(zip(keys, values_in_order(keys, part), strict=True))
+                return values
+
+            values = await self.get_or_load_many(
+                level.keys, load, ttl=ttl, stale=stale, wait=wait, absent_ttl=absent_ttl
+            )
+            level.store(values, results)
+        return results
+
+    def pool(self, prefix: str) -> "AsyncClient":
+        """As `Client.pool`."""
+        pool = object.__new__(type(self))
+        pool._core = self._core.with_prefix(prefix)
+        pool._channel, pool._channels = None, {}
+        return pool
+
+    async def explain(self, key: str, verb: str = "get") -> Explanation:
+        """As `Client.explain`."""
+        asked = await asyncio.to_thread(self._core.ask_router, explanation_key(key, verb))
+        return parse_explanation(key, verb, (asked or b"").decode())
+
+    def stats(self) -> dict[str, int]:
+        """As `Client.stats`."""
+        return self._core.stats()
+
+    async def close(self) -> None:
+        """Waits for the calls of this event loop, then ends the client's thread and its connections."""
+        self._core.close()
+        channel = self._channels.pop(asyncio.get_running_loop(), None)
+        self._channel = None
+        if channel is not None:
+            while channel.outstanding:
+                await asyncio.sleep(0.001)
+            asyncio.get_running_loop().remove_reader(channel.fileno())
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

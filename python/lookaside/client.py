@@ -1,0 +1,252 @@
+"""The client for functions that block."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from lookaside._lookaside import ClientCore
+from lookaside.cached import KeyTemplate
+from lookaside.explanation import Explanation, explanation_key, parse_explanation
+from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+#: How long a miss waits for another client that loads the same key, in seconds.
+WAIT_S = 1.0
+#: For how long it is cached that there is no such row, in seconds.
+ABSENT_TTL_S = 30.0
+#: Values of this size or more are compressed, if compression is on.
+COMPRESSION_BYTES_MIN = 1_024
+
+
+class CachedFunction(Protocol[P, R_co]):
+    """A function whose results are cached."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The key of the result of a call."""
+
+    def delete(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Deletes the result of a call; whether there was one."""
+
+
+class Client:
+    """A look-aside client that blocks. Threads may share one; it may be used after a fork.
+
+    `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer.
+
+    With `config`, `file:PATH` or `etcd://HOST:PORT/KEY`, gets go to the servers of the routers' configuration
+    directly, while a router permits it; all else goes through the routers. `routing_prefix` is that of the routers
+    (`-R`), if they have one.
+
+    `timeout` bounds each call, in seconds; a call can shorten it. A router that has not answered after half of it is
+    given up. `pickle` stores objects that are no bytes, str or int as pickles instead of
+    JSON, and reads pickles: only for caches to which trusted programs alone can write. `compression` is `"zlib"`, which
+    pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for values of `compression_bytes_min` bytes or more.
+    """
+
+    def __init__(
+        self,
+        routers: Sequence[str] = (),
+        *,
+        config: str | None = None,
+        routing_prefix: str | None = None,
+        timeout: float = 1.0,
+        pickle: bool = False,
+        compression: str | None = None,
+        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
+    ) -> None:
+        self._core = ClientCore(
+            router_list(routers),
+            config=config,
+            routing_prefix=routing_prefix,
+            timeout=timeout,
+            pickle=pickle,
+            compression=compression,
+            compression_bytes_min=compression_bytes_min,
+            is_async=False,
+        )
+
+    def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Any:
+        """The value of a key, or `default` on a miss. It takes no lease: to fill a miss, use `get_or_load`."""
+        return self._core.get(key, default, timeout)
+
+    def get_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, Any]:
+        """The values that are cached, by their keys, in one round trip.
+
+        A key whose server does not answer is missing, as if it were not cached. If no server answers, that is an error.
+        """
+        return self._core.get_many(keys, timeout)
+
+    def get_or_load(
+        self,
+        key: Key,
+        loader: Callable[[], T],
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+        timeout: float | None = None,
+    ) -> T:
+        """The value of a key from the cache, or else from `loader`, whose value is cached for `ttl` seconds.
+
+        Of all clients that miss a key at once, one loads it, under a lease. The others wait for it, `wait` seconds at
+        most, and then load it without caching it. With `stale`, they take the value from before the delete meanwhile,
+        if there is one. A value that was read before a delete is not cached after it.
+
+        `None` from the loader means that there is no such row, which is cached for `absent_ttl` seconds. A cache that
+        fails, or takes longer than `timeout`, is no error: then the value is loaded.
+        """
+
+        def load_one(_: list[Any]) -> list[T]:
+            return [loader()]
+
+        return cast(T, self._core.read((key,), load_one, ttl, stale, wait, absent_ttl, timeout)[0])
+
+    def get_or_load_many(
+        self,
+        keys: Iterable[Key],
+        loader: Loader,
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+        timeout: float | None = None,
+    ) -> dict[Any, Any]:
+        """The values of keys, each as by `get_or_load`, but together.
+
+        `loader` gets the keys that must come from the database, and returns their values as a dictionary, in which
+        absent rows may be missing, or in the order of the keys. It may be called again for keys that another client was
+        loading.
+        """
+        names = list(dict.fromkeys(keys))
+
+        def load(missing: list[Any]) -> list[Any]:
+            return values_in_order(missing, loader(missing))
+
+        values = self._core.read(names, load, ttl, stale, wait, absent_ttl, timeout)
+        return dict(zip(names, values, strict=True))
+
+    def set(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> None:
+        """Stores a value for `ttl` seconds, or without end.
+
+        It may overwrite a newer value by an older one: for rows of a database use `get_or_load` and `delete`.
+        """
+        self._core.set(key, value, ttl, timeout)
+
+    def delete(self, key: Key, *, timeout: float | None = None) -> bool:
+        """Deletes a key, after the database was changed; whether there was a value.
+
+        No value that was read before is cached afterwards.
+        """
+        return self._core.delete(key, timeout)
+
+    def cached(
+        self,
+        key: str,
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+    ) -> Callable[[Callable[P, T]], CachedFunction[P, T]]:
+        """Caches the results of a function. `key` names its parameters in braces: `cached("user:{id}", ttl=60)`.
+
+        The function gets two attributes: `key(...)`, the key of a call, and `delete(...)`, which deletes its result.
+        """
+
+        def decorate(function: Callable[P, T]) -> CachedFunction[P, T]:
+            if inspect.iscoroutinefunction(function):
+                raise TypeError(f"{function.__qualname__} is a coroutine function: use AsyncClient.cached")
+            template = KeyTemplate(key, function)
+
+            @functools.wraps(function)
+            def read(*args: P.args, **kwargs: P.kwargs) -> T:
+                return self.get_or_load(
+                    template.key(*args, **kwargs),
+                    lambda: function(*args, **kwargs),
+                    ttl=ttl,
+                    stale=stale,
+                    wait=wait,
+                    absent_ttl=absent_ttl,
+                )
+
+            attributes = cast(Any, read)
+            attributes.key = template.key
+            attributes.delete = lambda *args, **kwargs: self.delete(template.key(*args, **kwargs))
+            return cast(CachedFunction[P, T], read)
+
+        return decorate
+
+    def plan(self) -> Plan:
+        """A plan, to be filled with nodes and passed to `run_plan`."""
+        return Plan()
+
+    def run_plan(
+        self,
+        plan: Plan,
+        *,
+        ttl: float | None = None,
+        stale: bool = False,
+        wait: float = WAIT_S,
+        absent_ttl: float = ABSENT_TTL_S,
+    ) -> PlanResults:
+        """Reads the values of all nodes of a plan: one round trip for each level, and one for what was loaded.
+
+        Nodes that name the same key share its value, which the loader of the first of them loads.
+        """
+        results = PlanResults()
+        for nodes in list(plan.levels()):
+            level = Level.of(nodes, results)
+
+            def load(missing: list[Any], level: Level = level) -> dict[Any, Any]:
+                values: dict[Any, Any] = {}
+                for node, keys in level.to_load(missing):
+                    values.update(zip(keys, values_in_order(keys, node.load(keys)), strict=True))
+                return values
+
+            values = self.get_or_load_many(level.keys, load, ttl=ttl, stale=stale, wait=wait, absent_ttl=absent_ttl)
+            level.store(values, results)
+        return results
+
+    def pool(self, prefix: str) -> "Client":
+        """The same client for the keys that begin with `prefix`, which it puts in front of each key.
+
+        The routers' configuration chooses the pool by it (`PrefixSelectorRoute`); a routing prefix, `/region/cluster/`,
+        chooses the cluster. Connections and statistics are shared. `close` closes both.
+        """
+        pool = object.__new__(type(self))
+        pool._core = self._core.with_prefix(prefix)
+        return pool
+
+    def explain(self, key: str, verb: str = "get") -> Explanation:
+        """Which pools and servers a request for a key reaches, as a router describes it."""
+        return parse_explanation(key, verb, (self._core.ask_router(explanation_key(key, verb)) or b"").decode())
+
+    def stats(self) -> dict[str, int]:
+        """The counters since the client was made, or forked: `gets`, `hits`, `misses`, `errors`, `fills_refused`..."""
+        return self._core.stats()
+
+    def close(self) -> None:
+        """Ends the client's thread and its connections."""
+        self._core.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def router_list(routers: Sequence[str]) -> list[str]:
+    """The addresses; one alone may be a str."""
+    return [routers] if isinstance(routers, str) else list(routers)

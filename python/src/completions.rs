@@ -1,0 +1,213 @@
+//! Replies on their way to an event loop. The engine's thread queues them and writes to an eventfd that the loop
+//! watches; the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the
+//! GIL.
+
+use crate::error::{client_error, typed_error};
+use crate::read::LoadFailed;
+use crate::results::{found_values, name_of, read_error};
+use crate::sync_client::ClientCore;
+use bytes::Bytes;
+use lookaside_client::{ClientError, Content, TypedError, TypedReadError};
+use lookaside_sync::Mutex;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use tokio::sync::oneshot;
+
+/// The values that a loader returned, and the future of what follows; dropped if it failed.
+pub(crate) type Loaded = oneshot::Sender<(Vec<Content>, Py<PyAny>)>;
+
+/// What a future becomes.
+pub(crate) enum Reply {
+    /// A value, or the default.
+    Value {
+        found: Result<Option<Content>, TypedError>,
+        default: Py<PyAny>,
+    },
+    /// A dictionary of values by the names of their keys.
+    Values {
+        found: Result<Vec<Result<Option<Content>, TypedError>>, TypedError>,
+        names: Vec<Py<PyAny>>,
+    },
+    Stored(Result<(), TypedError>),
+    Deleted(Result<bool, ClientError>),
+    /// The values of a read.
+    Read {
+        values: Vec<Content>,
+    },
+    /// Values that the application must load for a read.
+    ToLoad {
+        missing: Vec<Bytes>,
+        keys: Vec<Bytes>,
+        names: Arc<Vec<Py<PyAny>>>,
+        loaded: Loaded,
+    },
+    ReadFailed(TypedReadError<LoadFailed>),
+}
+
+struct Completion {
+    future: Py<PyAny>,
+    reply: Reply,
+}
+
+/// One event loop's end of the client.
+pub(crate) struct Completions {
+    pub(crate) core: Py<ClientCore>,
+    pub(crate) event_loop: Py<PyAny>,
+    arrived: Mutex<Vec<Completion>>,
+    eventfd: OwnedFd,
+    /// Futures that are not completed yet.
+    outstanding: AtomicUsize,
+}
+
+impl Completions {
+    pub(crate) fn new(core: Py<ClientCore>, event_loop: Py<PyAny>) -> io::Result<Completions> {
+        let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Completions { core, event_loop, arrived: Mutex::default(), eventfd, outstanding: AtomicUsize::new(0) })
+    }
+
+    /// A future that will be completed here.
+    pub(crate) fn create_future<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let future = self.event_loop.bind(py).call_method0("create_future")?;
+        self.outstanding.fetch_add(1, Relaxed);
+        Ok(future)
+    }
+
+    /// The number of futures that are not completed yet.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(Relaxed)
+    }
+
+    /// What the event loop watches.
+    pub(crate) fn descriptor(&self) -> i32 {
+        self.eventfd.as_raw_fd()
+    }
+
+    /// Completes futures together, soon.
+    pub(crate) fn push(&self, completions: impl IntoIterator<Item = (Py<PyAny>, Reply)>) {
+        let was_empty = {
+            let mut arrived = self.arrived.lock();
+            let was_empty = arrived.is_empty();
+            arrived.extend(completions.into_iter().map(|(future, reply)| Completion { future, reply }));
+            was_empty
+        };
+        if was_empty {
+            // It can only fail if the counter overflows, and then it is readable.
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Completes the futures of all that has arrived. Runs on the loop's thread.
+    pub(crate) fn complete_arrived(self: &Arc<Self>, py: Python<'_>) {
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        let arrived = mem::take(&mut *self.arrived.lock());
+        for Completion { future, reply } in arrived {
+            self.complete(future.bind(py), reply);
+        }
+    }
+
+    fn complete(self: &Arc<Self>, future: &Bound<'_, PyAny>, reply: Reply) {
+        self.outstanding.fetch_sub(1, Relaxed);
+        // The other futures must be completed all the same.
+        if let Err(error) = self.try_complete(future, reply) {
+            error.write_unraisable(future.py(), Some(future));
+        }
+    }
+
+    fn try_complete(self: &Arc<Self>, future: &Bound<'_, PyAny>, reply: Reply) -> PyResult<()> {
+        // The caller was cancelled. Dropped, the reply releases its leases.
+        if future.call_method0("done")?.is_truthy()? {
+            return Ok(());
+        }
+        match reply.into_result(future.py(), self) {
+            Ok(value) => future.call_method1("set_result", (value,))?,
+            Err(error) => future.call_method1("set_exception", (error,))?,
+        };
+        Ok(())
+    }
+
+    /// Fails the future of a call that was not sent.
+    pub(crate) fn fail(&self, future: &Bound<'_, PyAny>, error: &PyErr) -> PyResult<()> {
+        self.outstanding.fetch_sub(1, Relaxed);
+        if !future.call_method0("done")?.is_truthy()? {
+            future.call_method1("set_exception", (error.value(future.py()),))?;
+        }
+        Ok(())
+    }
+}
+
+impl Reply {
+    fn into_result<'py>(self, py: Python<'py>, completions: &Arc<Completions>) -> PyResult<Bound<'py, PyAny>> {
+        let values = completions.core.get().values();
+        match self {
+            Reply::Value { found, default } => match found.map_err(|error| typed_error(py, &error))? {
+                Some(content) => values.decode(py, &content),
+                None => Ok(default.into_bound(py)),
+            },
+            Reply::Values { found, names } => {
+                let names = names.into_iter().map(|name| name.into_bound(py)).collect();
+                Ok(found_values(py, values, names, found)?.into_any())
+            }
+            Reply::Stored(stored) => {
+                stored.map_err(|error| typed_error(py, &error))?;
+                Ok(py.None().into_bound(py))
+            }
+            Reply::Deleted(deleted) => {
+                let was_there = deleted.map_err(|error| client_error(py, &error))?;
+                Ok(was_there.into_pyobject(py)?.to_owned().into_any())
+            }
+            Reply::Read { values: found } => {
+                let found = found.iter().map(|content| values.decode(py, content)).collect::<PyResult<Vec<_>>>()?;
+                Ok(PyList::new(py, found)?.into_any())
+            }
+            Reply::ToLoad { missing, keys, names, loaded } => {
+                let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
+                let wanted = missing.iter().map(|key| name_of(key, &keys, &names).clone().unbind()).collect();
+                let (completions, loaded) = (completions.clone(), Mutex::new(Some(loaded)));
+                let request = LoadRequest { completions, keys: wanted, loaded };
+                Ok(Bound::new(py, request)?.into_any())
+            }
+            Reply::ReadFailed(error) => Err(read_error(py, error)),
+        }
+    }
+}
+
+/// Keys whose values the application must load for a read. Dropped without values, it ends the read, which releases its
+/// leases.
+#[pyclass(frozen, module = "lookaside._lookaside")]
+pub(crate) struct LoadRequest {
+    completions: Arc<Completions>,
+    keys: Vec<Py<PyAny>>,
+    /// `None` once it was used.
+    loaded: Mutex<Option<Loaded>>,
+}
+
+#[pymethods]
+impl LoadRequest {
+    /// The keys, as the application has named them.
+    #[getter]
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        PyList::new(py, self.keys.iter().map(|key| key.bind(py)))
+    }
+
+    /// Passes on the loaded values, in the order of the keys; returns the future of what follows.
+    fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = values.py();
+        let values = self.completions.core.get().encode_loaded(values, self.keys.len())?;
+        let future = self.completions.create_future(py)?;
+        if let Some(loaded) = self.loaded.lock().take() {
+            let _ = loaded.send((values, future.clone().unbind()));
+        }
+        Ok(future)
+    }
+
+    /// Ends the read: the loader has failed.
+    fn fail(&self) {
+        self.loaded.lock().take();
+    }
+}

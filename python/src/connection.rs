@@ -1,0 +1,92 @@
+//! The engine of a client, of this process. A forked child has none of its parent's threads, and shares its sockets: it
+//! must not touch the parent's engine, and starts one of its own with its first call.
+
+use crate::engine::{Driving, Engine, StartError};
+use crate::error::exception;
+use crate::options::Settings;
+use lookaside_sync::Mutex;
+use pyo3::prelude::*;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// How often this process, or its ancestors, were forked.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Python calls this in a child after `os.fork()`.
+#[pyfunction]
+pub(crate) fn after_fork_in_child() {
+    FORKS.fetch_add(1, Relaxed);
+}
+
+pub(crate) struct Connection {
+    pub(crate) settings: Settings,
+    driving: Driving,
+    /// Locked only with the GIL held, as in a fork, so that it is unlocked in a child.
+    slot: Mutex<Slot>,
+}
+
+struct Slot {
+    /// The value of `FORKS` when the engine was started.
+    forks: u64,
+    /// `None` if it was not started in this process, or is closed.
+    engine: Option<Arc<Engine>>,
+    is_closed: bool,
+}
+
+impl Connection {
+    pub(crate) fn new(settings: Settings, driving: Driving) -> Connection {
+        let slot = Slot { forks: FORKS.load(Relaxed), engine: None, is_closed: false };
+        Connection { settings, driving, slot: Mutex::new(slot) }
+    }
+
+    /// The engine, which is started if it was not in this process.
+    pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
+        if let Some(engine) = self.slot.lock().engine(py)? {
+            return Ok(engine);
+        }
+        // Without the lock, as other threads may take the GIL meanwhile. One of two engines is dropped then.
+        let started = py.detach(|| Engine::start(&self.settings, self.driving)).map_err(|error| match error {
+            StartError::Runtime(error) => error.into(),
+            StartError::Direct(error) => exception(py, "ConfigurationError", error.to_string()),
+        })?;
+        let mut slot = self.slot.lock();
+        match slot.engine(py)? {
+            Some(engine) => Ok(engine),
+            None => Ok(slot.engine.insert(Arc::new(started)).clone()),
+        }
+    }
+
+    /// Ends the engine, after the calls that use it.
+    pub(crate) fn close(&self) {
+        let mut slot = self.slot.lock();
+        slot.leave_engine_of_parent();
+        slot.is_closed = true;
+        slot.engine = None;
+    }
+}
+
+impl Slot {
+    /// The engine of this process; `None` if it was not started.
+    fn engine(&mut self, py: Python<'_>) -> PyResult<Option<Arc<Engine>>> {
+        self.leave_engine_of_parent();
+        match self.is_closed {
+            true => Err(exception(py, "ClosedError", "the client is closed".to_owned())),
+            false => Ok(self.engine.clone()),
+        }
+    }
+
+    fn leave_engine_of_parent(&mut self) {
+        let forks = FORKS.load(Relaxed);
+        if self.forks != forks {
+            self.forks = forks;
+            mem::forget(self.engine.take());
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.leave_engine_of_parent();
+    }
+}

@@ -1,0 +1,200 @@
+//! A runtime, and the Rust client on it. Serves every call.
+//!
+//! A reply is read from a socket by whichever thread drives the runtime. Waking another thread costs more than the
+//! rest of a get, so there are two ways:
+//!
+//! ```text
+//!  Driving::Callers   a thread that waits for its reply drives the runtime, for itself and for all others that wait
+//!                     meanwhile; so a call needs no other thread:
+//!
+//!       get -> block_on: write to the socket, epoll_wait, read, parse -> value
+//!
+//!                     A keeper thread drives it for a moment every KEEPER_INTERVAL, so that timers (probes, read
+//!                     permits) and requests that no caller waits for (released leases) proceed between calls.
+//!
+//!  Driving::Thread    the engine's own thread drives the runtime; callers only send to it (AsyncClient).
+//! ```
+//!
+//! Between calls a reply or a timer may thus be handled up to KEEPER_INTERVAL late. That is short against the time for
+//! which a read permit is renewed ahead of its end.
+
+use crate::options::Settings;
+use bytes::Bytes;
+use lookaside_client::{Client, DestinationOptions, DirectError, DirectRoute, Routers, TcpNetwork, TypedClient};
+use lookaside_protocol::{Operation, Request};
+use lookaside_routing::{Outcome, Route};
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+/// How long the keeper waits before it drives the runtime again.
+const KEEPER_INTERVAL: Duration = Duration::from_millis(10);
+/// How often the runtime looks for events while the keeper drives it: what one turn makes ready, the next one handles.
+const KEEPER_TURNS: usize = 3;
+
+/// Which thread drives the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driving {
+    Callers,
+    Thread,
+}
+
+/// Why an engine could not be started.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    Runtime(io::Error),
+    Direct(DirectError),
+}
+
+/// Dropped, it ends its thread and its connections.
+pub(crate) struct Engine {
+    /// `None` once it is being dropped.
+    runtime: Option<Arc<Runtime>>,
+    /// Without a deadline.
+    client: TypedClient,
+    /// With the default deadline.
+    limited: TypedClient,
+    routers: Arc<Routers>,
+    /// `None` if all requests go through the routers.
+    direct: Option<Arc<DirectRoute>>,
+    _stop: StopSender,
+}
+
+/// Dropped, it ends the engine's thread.
+enum StopSender {
+    Keeper { _sender: mpsc::Sender<()> },
+    Driver { _sender: oneshot::Sender<()> },
+}
+
+impl Engine {
+    /// Connects, and starts the engine's thread. Blocks while a configuration is read.
+    pub(crate) fn start(settings: &Settings, driving: Driving) -> Result<Engine, StartError> {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(StartError::Runtime)?;
+        let (routers, direct) = runtime.block_on(connect(settings)).map_err(StartError::Direct)?;
+        let route: Arc<dyn Route> = match &direct {
+            Some(direct) => direct.clone(),
+            None => routers.clone(),
+        };
+        let client = match driving {
+            Driving::Callers => Client::new(route),
+            Driving::Thread => Client::new(route).with_batching(),
+        };
+        let limited = TypedClient::new(client.clone().with_deadline(settings.timeout), settings.codec);
+        let client = TypedClient::new(client, settings.codec);
+        let runtime = Arc::new(runtime);
+        let stop = start_thread(runtime.clone(), driving).map_err(StartError::Runtime)?;
+        Ok(Engine { runtime: Some(runtime), client, limited, routers, direct, _stop: stop })
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is not being dropped")
+    }
+
+    /// Drives the runtime until `call` is ready. Must not be called with the GIL held, nor inside of itself.
+    pub(crate) fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
+        self.runtime().block_on(call)
+    }
+
+    /// The runtime, for tasks.
+    pub(crate) fn handle(&self) -> &Handle {
+        self.runtime().handle()
+    }
+
+    /// The client; `deadline` is `None` for the default one.
+    pub(crate) fn client(&self, deadline: Option<Duration>, settings: &Settings) -> TypedClient {
+        match deadline {
+            None => self.limited.clone(),
+            Some(deadline) => TypedClient::new(self.client.client().clone().with_deadline(deadline), settings.codec),
+        }
+    }
+
+    /// The client without a deadline.
+    pub(crate) fn unlimited_client(&self) -> &TypedClient {
+        &self.client
+    }
+
+    /// What a router answers to a get of `key`, which may be one of its admin keys.
+    pub(crate) async fn ask_router(&self, key: Bytes) -> Outcome {
+        let request = Request { key, operation: Operation::Get { cas: false } };
+        let mut outcomes = self.routers.route(vec![request], &Default::default()).await;
+        outcomes.pop().expect("one outcome per request")
+    }
+
+    /// Each counter with its name, and whether reads go to servers now.
+    pub(crate) fn statistics(&self) -> Vec<(String, u64)> {
+        let counters = self.client.client().statistics().named();
+        let mut counters: Vec<_> = counters.map(|(name, value)| (name.to_owned(), value)).collect();
+        if let Some(direct) = &self.direct {
+            counters.extend(direct.statistics().named().map(|(name, value)| (format!("direct.{name}"), value)));
+            counters.push(("direct.is_permitted".to_owned(), u64::from(direct.is_permitted())));
+        }
+        counters
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.runtime.take().into_iter().for_each(end);
+    }
+}
+
+async fn connect(settings: &Settings) -> Result<(Arc<Routers>, Option<Arc<DirectRoute>>), DirectError> {
+    // A router that hangs leaves time for the next one.
+    let server_timeout_ms = (settings.timeout.as_millis() as u64 / 2).max(1);
+    let options = DestinationOptions { server_timeout_ms, seed: seed(), ..DestinationOptions::default() };
+    let routers = Arc::new(Routers::new(settings.routers.iter().cloned(), Arc::new(TcpNetwork), &options));
+    let direct = match &settings.source {
+        None => None,
+        Some(source) => {
+            let builder = DirectRoute::builder(source.clone(), settings.routers.iter().cloned());
+            Some(builder.defaults(settings.defaults.clone()).destination_options(options).build().await?)
+        }
+    };
+    Ok((routers, direct))
+}
+
+/// Processes that start together should not probe together.
+fn seed() -> u64 {
+    u64::from(std::process::id())
+}
+
+fn start_thread(runtime: Arc<Runtime>, driving: Driving) -> io::Result<StopSender> {
+    let thread = std::thread::Builder::new().name("lookaside".to_owned());
+    match driving {
+        Driving::Callers => {
+            let (sender, stopped) = mpsc::channel();
+            thread.spawn(move || keep_running(runtime, &stopped))?;
+            Ok(StopSender::Keeper { _sender: sender })
+        }
+        Driving::Thread => {
+            let (sender, stopped) = oneshot::channel::<()>();
+            thread.spawn(move || {
+                let _ = runtime.block_on(stopped);
+                end(runtime);
+            })?;
+            Ok(StopSender::Driver { _sender: sender })
+        }
+    }
+}
+
+fn keep_running(runtime: Arc<Runtime>, stopped: &mpsc::Receiver<()>) {
+    while stopped.recv_timeout(KEEPER_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+        // If a caller drives the runtime, this is ready without doing anything.
+        runtime.block_on(async {
+            for _ in 0..KEEPER_TURNS {
+                yield_now().await;
+            }
+        });
+    }
+    end(runtime);
+}
+
+/// Ends the runtime if this is its last owner. A plain drop would wait for a lookup of a host name.
+fn end(runtime: Arc<Runtime>) {
+    if let Some(runtime) = Arc::into_inner(runtime) {
+        runtime.shutdown_background();
+    }
+}

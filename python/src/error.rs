@@ -1,0 +1,43 @@
+//! Errors as Python sees them: the exceptions of `lookaside.errors`.
+
+use lookaside_client::{ClientError, DecodeError, EncodeError, TypedError};
+use pyo3::prelude::*;
+
+/// An exception of `lookaside.errors`.
+pub(crate) fn exception(py: Python<'_>, name: &str, message: String) -> PyErr {
+    let made = py.import("lookaside.errors").and_then(|errors| errors.getattr(name)?.call1((message,)));
+    made.map_or_else(|error| error, PyErr::from_value)
+}
+
+/// The same, with the exception that it was caused by.
+pub(crate) fn exception_from(py: Python<'_>, name: &str, message: String, cause: PyErr) -> PyErr {
+    let error = exception(py, name, message);
+    error.set_cause(py, Some(cause));
+    error
+}
+
+pub(crate) fn client_error(py: Python<'_>, error: &ClientError) -> PyErr {
+    let name = match error {
+        ClientError::BadKey(_) => "InvalidKeyError",
+        ClientError::Failed(_) => "CacheUnavailableError",
+        ClientError::Refused { .. } | ClientError::Unexpected { .. } => "RefusedError",
+        ClientError::DeadlineExceeded => "DeadlineExceededError",
+    };
+    exception(py, name, error.to_string())
+}
+
+pub(crate) fn decode_error(py: Python<'_>, error: &DecodeError) -> PyErr {
+    exception(py, "DecodeError", error.to_string())
+}
+
+pub(crate) fn encode_error(py: Python<'_>, error: &EncodeError) -> PyErr {
+    exception(py, "EncodeError", error.to_string())
+}
+
+pub(crate) fn typed_error(py: Python<'_>, error: &TypedError) -> PyErr {
+    match error {
+        TypedError::Client(error) => client_error(py, error),
+        TypedError::Encode(error) => encode_error(py, error),
+        TypedError::Decode(error) => decode_error(py, error),
+    }
+}

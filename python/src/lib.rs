@@ -1,0 +1,38 @@
+//! The extension module `lookaside._lookaside`: what the Python package cannot do in Python. Serves every call of
+//! `lookaside.Client` and `lookaside.AsyncClient`, which are in `python/lookaside/`.
+//!
+//! ```text
+//!  Client       the calling thread: encode, release the GIL, drive the runtime until the reply is there, decode
+//!               (sync_client, engine)                      no other thread takes part in a call
+//!
+//!  AsyncClient  the event loop's thread                    the engine's thread, which never takes the GIL
+//!               calls of one turn of the loop ---one task--> one batch of gets, other requests
+//!               futures get their results     <--eventfd---  replies          (async_client, completions)
+//! ```
+//!
+//! * `engine` holds a runtime and the Rust client on it, and decides which thread drives it.
+//! * `connection` builds the engine, and builds another one in a forked child.
+//! * `codec` turns Python objects into values and back; `read` is a read-through whose loader runs outside the runtime.
+
+mod async_client;
+mod codec;
+mod completions;
+mod connection;
+mod engine;
+mod error;
+mod key;
+mod options;
+mod read;
+mod results;
+mod sync_client;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<sync_client::ClientCore>()?;
+    module.add_class::<async_client::Channel>()?;
+    module.add_class::<completions::LoadRequest>()?;
+    module.add_function(wrap_pyfunction!(connection::after_fork_in_child, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))
+}

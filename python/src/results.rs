@@ -1,0 +1,53 @@
+//! The results of gets and reads as Python sees them, for both clients.
+
+use crate::codec::ValueCodec;
+use crate::error::{exception, typed_error};
+use crate::read::LoadFailed;
+use bytes::Bytes;
+use lookaside_client::{Content, ReadError, TypedError, TypedReadError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// The dictionary of the values that were found. Keys whose server did not answer are misses, unless that is so for
+/// all.
+pub(crate) fn found_values<'py>(
+    py: Python<'py>,
+    values: ValueCodec,
+    names: Vec<Bound<'py, PyAny>>,
+    found: Result<Vec<Result<Option<Content>, TypedError>>, TypedError>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let found = found.map_err(|error| typed_error(py, &error))?;
+    if let Some(Err(error)) = found.first()
+        && found.iter().all(|value| matches!(value, Err(TypedError::Client(_))))
+    {
+        return Err(typed_error(py, error));
+    }
+    let dictionary = PyDict::new(py);
+    for (name, value) in names.into_iter().zip(found) {
+        match value {
+            Ok(Some(content)) => dictionary.set_item(name, values.decode(py, &content)?)?,
+            Ok(None) | Err(TypedError::Client(_)) => {}
+            Err(error) => return Err(typed_error(py, &error)),
+        }
+    }
+    Ok(dictionary)
+}
+
+/// The object by which the caller named a key.
+pub(crate) fn name_of<'a, 'py>(
+    key: &Bytes,
+    full_keys: &[Bytes],
+    names: &'a [Bound<'py, PyAny>],
+) -> &'a Bound<'py, PyAny> {
+    let index = full_keys.iter().position(|other| other == key);
+    &names[index.expect("only keys of the read are loaded")]
+}
+
+pub(crate) fn read_error(py: Python<'_>, error: TypedReadError<LoadFailed>) -> PyErr {
+    let name = match &error {
+        TypedReadError::Read(ReadError::BadKey(_)) => "InvalidKeyError",
+        TypedReadError::Read(_) => "LookasideError",
+        TypedReadError::Encode(_) => "EncodeError",
+    };
+    exception(py, name, error.to_string())
+}

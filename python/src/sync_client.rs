@@ -1,0 +1,273 @@
+//! The calls of `lookaside.Client`: each runs in the thread that calls it, without the GIL while it waits.
+
+use crate::codec::ValueCodec;
+use crate::connection::Connection;
+use crate::engine::{Driving, Engine};
+use crate::error::{client_error, exception, typed_error};
+use crate::key::{Key, checked_key};
+use crate::options::{
+    Settings, exptime, is_address, parse_codec, parse_routing_prefix, parse_source, parse_timeout, unix_s,
+};
+use crate::read::{Read, Step};
+use crate::results::{found_values, name_of, read_error};
+use bytes::Bytes;
+use lookaside_client::{Content, ReadOptions, TypedClient};
+use lookaside_protocol::Reply;
+use lookaside_routing::{Address, Defaults};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client's connections and settings, and the prefix of its pool. `lookaside.Client` and `lookaside.AsyncClient` have
+/// one each.
+#[pyclass(frozen, module = "lookaside._lookaside")]
+pub(crate) struct ClientCore {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) prefix: Vec<u8>,
+}
+
+#[pymethods]
+impl ClientCore {
+    /// Connects at once if there is a configuration to read, and otherwise with the first call.
+    #[new]
+    #[pyo3(signature = (routers, *, config, routing_prefix, timeout, pickle, compression, compression_bytes_min, is_async))]
+    #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    fn new(
+        py: Python<'_>,
+        routers: Vec<String>,
+        config: Option<&str>,
+        routing_prefix: Option<&str>,
+        timeout: f64,
+        pickle: bool,
+        compression: Option<&str>,
+        compression_bytes_min: usize,
+        is_async: bool,
+    ) -> PyResult<ClientCore> {
+        let refuse = |why: String| exception(py, "ConfigurationError", why);
+        if routers.is_empty() {
+            let why = "no router: a client sends its updates through the routers of its cluster, also with config=";
+            return Err(refuse(format!("{why}; expected [\"HOST:PORT\", ...]")));
+        }
+        if let Some(wrong) = routers.iter().find(|router| !is_address(router)) {
+            return Err(refuse(format!("router {wrong:?} is not HOST:PORT or the path of a Unix socket")));
+        }
+        let source = config.map(parse_source).transpose();
+        let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
+        let mut defaults = Defaults::default();
+        if let Some(prefix) = routing_prefix {
+            defaults.prefix = parse_routing_prefix(py, prefix)?;
+        }
+        let settings = Settings {
+            routers: routers.into_iter().map(|router| Address(router.into())).collect(),
+            source,
+            defaults,
+            timeout: parse_timeout(py, timeout)?,
+            codec: parse_codec(py, compression, compression_bytes_min)?,
+            values: ValueCodec { is_pickling: pickle },
+        };
+        let driving = if is_async { Driving::Thread } else { Driving::Callers };
+        let core = ClientCore { connection: Arc::new(Connection::new(settings, driving)), prefix: Vec::new() };
+        if config.is_some() {
+            core.connection.engine(py)?;
+        }
+        Ok(core)
+    }
+
+    /// The same client for keys below a prefix.
+    fn with_prefix(&self, prefix: &Bound<'_, PyAny>) -> PyResult<ClientCore> {
+        let prefix = Key::new(&self.prefix, prefix)?;
+        Ok(ClientCore { connection: self.connection.clone(), prefix: prefix.as_ref().to_vec() })
+    }
+
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        default: Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (engine, client) = self.open(py, timeout)?;
+        let key = Key::new(&self.prefix, key)?;
+        let found = py.detach(|| engine.block_on(client.get::<Content>(&key)));
+        match found.map_err(|error| typed_error(py, &error))? {
+            Some(content) => self.values().decode(py, &content),
+            None => Ok(default),
+        }
+    }
+
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (engine, client) = self.open(py, timeout)?;
+        let names: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
+        let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
+        let found = py.detach(|| engine.block_on(client.get_many::<Content, Key>(&keys)));
+        found_values(py, self.values(), names, found)
+    }
+
+    fn set(
+        &self,
+        py: Python<'_>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (engine, client) = self.open(py, timeout)?;
+        let key = Key::new(&self.prefix, key)?;
+        let content = self.values().encode(value)?;
+        let exptime = exptime(py, ttl, unix_s)?;
+        let stored = py.detach(|| engine.block_on(client.set(&key, &content, exptime)));
+        stored.map_err(|error| typed_error(py, &error))
+    }
+
+    fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
+        let (engine, client) = self.open(py, timeout)?;
+        let key = Key::new(&self.prefix, key)?;
+        let deleted = py.detach(|| engine.block_on(client.delete(&key)));
+        deleted.map_err(|error| client_error(py, &error))
+    }
+
+    /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and returns a list
+    /// of values in their order. A value in the cache that cannot be decoded is loaded, and not filled.
+    #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Bound<'py, PyAny>>,
+        load: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        stale: bool,
+        wait: f64,
+        absent_ttl: f64,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let engine = self.connection.engine(py)?;
+        let (full_keys, mut read) = self.start_read(py, &engine, &keys, ttl, stale, wait, absent_ttl, timeout)?;
+        let values = loop {
+            match py.detach(|| engine.block_on(read.next())) {
+                Step::Done(values) => break values,
+                Step::ToLoad(missing) => {
+                    let names = missing.iter().map(|key| name_of(key, &full_keys, &keys));
+                    match self.load_values(py, load, names.collect()) {
+                        Ok(values) => read.load_succeeded(values),
+                        Err(error) => {
+                            // The read releases its leases.
+                            let _inside = engine.handle().enter();
+                            drop(read);
+                            return Err(error);
+                        }
+                    }
+                }
+                Step::Failed(error) => return Err(read_error(py, error)),
+            }
+        };
+        {
+            let _inside = engine.handle().enter();
+            drop(read);
+        }
+        let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
+            Ok(value) => Ok(value),
+            // It stays until it expires or is deleted.
+            Err(_) => load.call1((PyList::new(py, [key])?,))?.get_item(0),
+        });
+        decoded.collect()
+    }
+
+    /// The value that a router returns for a key, as it is: for the routers' admin keys.
+    fn ask_router(&self, py: Python<'_>, key: &str) -> PyResult<Option<Vec<u8>>> {
+        let engine = self.connection.engine(py)?;
+        let key = checked_key(py, Key::Prefixed(key.as_bytes().to_vec()))?;
+        let limit = self.connection.settings.timeout;
+        let asked = py.detach(|| engine.block_on(async { tokio::time::timeout(limit, engine.ask_router(key)).await }));
+        match asked {
+            Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),
+            Ok(Ok(Reply::Miss)) => Ok(None),
+            Ok(Ok(_)) => Err(exception(py, "RefusedError", "the router did not reply with a value".to_owned())),
+            Ok(Err(failure)) => {
+                Err(exception(py, "CacheUnavailableError", format!("no reply from a router: {failure}")))
+            }
+            Err(_) => Err(exception(py, "DeadlineExceededError", "no router replied in time".to_owned())),
+        }
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = PyDict::new(py);
+        for (name, value) in self.connection.engine(py)?.statistics() {
+            counters.set_item(name, value)?;
+        }
+        Ok(counters)
+    }
+
+    fn close(&self) {
+        self.connection.close();
+    }
+}
+
+impl ClientCore {
+    pub(crate) fn values(&self) -> ValueCodec {
+        self.connection.settings.values
+    }
+
+    /// The engine, and the client with the deadline of a call.
+    pub(crate) fn open(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Arc<Engine>, TypedClient)> {
+        let engine = self.connection.engine(py)?;
+        let deadline = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
+        let client = engine.client(deadline, &self.connection.settings);
+        Ok((engine, client))
+    }
+
+    /// A read, and its keys as they are sent.
+    #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    pub(crate) fn start_read(
+        &self,
+        py: Python<'_>,
+        engine: &Engine,
+        keys: &[Bound<'_, PyAny>],
+        ttl: Option<f64>,
+        stale: bool,
+        wait: f64,
+        absent_ttl: f64,
+        timeout: Option<f64>,
+    ) -> PyResult<(Vec<Bytes>, Read)> {
+        let full_keys: Vec<Bytes> =
+            keys.iter().map(|key| checked_key(py, Key::new(&self.prefix, key)?)).collect::<PyResult<_>>()?;
+        let wait = Duration::try_from_secs_f64(wait)
+            .map_err(|_| exception(py, "ConfigurationError", format!("a wait of {wait} s; expected 0 or more")))?;
+        let options = ReadOptions {
+            allow_stale: stale,
+            exptime: exptime(py, ttl, unix_s)?,
+            hot_miss_wait_ms: wait.as_millis() as u64,
+            absent_exptime: exptime(py, Some(absent_ttl), unix_s)?,
+        };
+        let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
+        let step_max = wait.saturating_add(timeout.unwrap_or(self.connection.settings.timeout));
+        let read = Read::new(engine.unlimited_client().clone(), full_keys.clone(), options, step_max);
+        Ok((full_keys, read))
+    }
+
+    fn load_values(
+        &self,
+        py: Python<'_>,
+        load: &Bound<'_, PyAny>,
+        names: Vec<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<Content>> {
+        let values = load.call1((PyList::new(py, names.iter())?,))?;
+        self.encode_loaded(&values, names.len())
+    }
+
+    /// The loader's values, of which there must be one for each key.
+    pub(crate) fn encode_loaded(&self, values: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Content>> {
+        let values: Vec<Content> =
+            values.try_iter()?.map(|value| self.values().encode(&value?)).collect::<PyResult<_>>()?;
+        match values.len() == keys {
+            true => Ok(values),
+            false => Err(PyValueError::new_err(format!("the loader returned {} values for {keys} keys", values.len()))),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+"""The calls of `lookaside.Client` through a router."""
+
+import threading
+
+import pytest
+from lookaside import (
+    CacheUnavailableError,
+    Client,
+    ClosedError,
+    ConfigurationError,
+    DeadlineExceededError,
+    InvalidKeyError,
+    RefusedError,
+)
+from processes import free_port, frozen
+
+
+def test_a_value_is_stored_read_and_deleted(cache):
+    assert cache.get("k") is None
+    assert cache.get("k", default="none") == "none"
+    cache.set("k", "value")
+    assert cache.get("k") == cache.get(b"k") == "value"
+    assert cache.delete("k") is True
+    assert cache.delete("k") is False
+    assert cache.get("k") is None
+
+
+def test_many_keys_are_read_at_once(cache):
+    for number in range(100):
+        cache.set(f"many:{number}", number)
+    before = cache.stats()["round_trips"]
+    keys = [f"many:{number}" for number in range(110)]
+    assert cache.get_many(keys) == {f"many:{number}": number for number in range(100)}
+    assert cache.stats()["round_trips"] - before == 1
+    assert cache.get_many([]) == {}
+
+
+def test_a_value_expires(cache, cluster):
+    cache.set("short", "x", ttl=1)
+    cache.set("long", "x", ttl=3600 * 24 * 60)
+    assert cache.get_many(["short", "long"]) == {"short": "x", "long": "x"}
+    servers = [cluster.client().raw_command(b"mg long t", b"\r\n")]
+    remaining = int(servers[0].split(b" t")[1])
+    assert 3600 * 24 * 59 < remaining <= 3600 * 24 * 60, "more than 30 days are no Unix time"
+
+
+@pytest.mark.parametrize("ttl", [0, -1])
+def test_a_ttl_that_means_nothing_is_refused(cache, ttl):
+    with pytest.raises(ConfigurationError, match="expected more than 0"):
+        cache.set("k", "x", ttl=ttl)
+
+
+@pytest.mark.parametrize("key", ["", "two words", "x" * 251, b"\n"])
+def test_an_invalid_key_is_refused(cache, key):
+    for call in (cache.get, cache.delete, lambda key: cache.get_many(["good", key]), lambda key: cache.set(key, 1)):
+        with pytest.raises(InvalidKeyError):
+            call(key)
+    with pytest.raises(InvalidKeyError):
+        cache.get_or_load(key, lambda: pytest.fail("nothing is loaded"))
+
+
+def test_a_key_of_another_type_is_refused(cache):
+    with pytest.raises(TypeError, match="a key is str or bytes, not int"):
+        cache.get(42)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "no router"),
+        ((["nowhere"],), "not HOST:PORT"),
+        ((["127.0.0.1:x"],), "not HOST:PORT"),
+    ],
+)
+def test_bad_routers_are_refused(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Client(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, "expected more than 0"),
+        ({"compression": "rot13"}, "rot13"),
+        ({"config": "/a/file"}, "expected file:PATH"),
+        ({"config": "etcds://h:1/k"}, "without TLS"),
+        ({"config": "file:/nowhere/at/all"}, "/nowhere/at/all"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Client(["127.0.0.1:1"], **options)
+
+
+def test_no_router_that_answers_is_an_error_but_not_for_a_read_through():
+    with Client([f"127.0.0.1:{free_port()}"]) as cache:
+        for call in (
+            lambda: cache.get("k"),
+            lambda: cache.get_many(["k", "l"]),
+            lambda: cache.set("k", 1),
+            lambda: cache.delete("k"),
+        ):
+            with pytest.raises(CacheUnavailableError):
+                call()
+        assert cache.get_or_load("k", lambda: "loaded") == "loaded"
+
+
+def test_a_router_that_is_gone_is_replaced_by_the_next_one(address):
+    with Client([f"127.0.0.1:{free_port()}", address]) as cache:
+        cache.set("k", "x")
+        assert cache.get("k") == "x"
+
+
+def test_a_router_that_hangs_costs_the_timeout_at_most(cluster, cache):
+    cache.set("k", "old")
+    with frozen(cluster.router):
+        with pytest.raises(DeadlineExceededError):
+            cache.get("k", timeout=0.05)
+        assert cache.get_or_load("k", lambda: "loaded", timeout=0.05, wait=0) == "loaded"
+    assert cache.get("k") == "old", "what was loaded without an answer was not filled"
+
+
+def test_a_value_that_is_too_large_is_refused(cache):
+    with pytest.raises(RefusedError, match="too large"):
+        cache.set("k", b"x" * (2 << 20))
+    assert cache.get_or_load("k", lambda: b"x" * (2 << 20)) == b"x" * (2 << 20)
+
+
+def test_a_closed_client_refuses_calls(address):
+    cache = Client([address])
+    cache.set("k", 1)
+    cache.close()
+    cache.close()
+    with pytest.raises(ClosedError):
+        cache.get("k")
+
+
+def test_a_pool_is_a_prefix(cache):
+    users = cache.pool("user:")
+    users.set("1", "ada")
+    assert cache.get("user:1") == "ada"
+    assert users.pool("x:").get("1") is None
+    assert users.get_or_load("2", lambda: "bob") == cache.get("user:2") == "bob"
+    assert users.get_many(["1", "2"]) == {"1": "ada", "2": "bob"}
+    assert users.delete("1") and cache.get("user:1") is None
+
+
+def test_explain_names_the_pool_and_the_server(cache, cluster):
+    explanation = cache.explain("user:1")
+    assert explanation.pool == "wildcard"
+    assert explanation.server in {f"127.0.0.1:{server.port}" for server in cluster.servers}
+    deleted = cache.explain("user:1", "delete")
+    assert deleted.pools == ("wildcard", "gutter") and len(deleted.servers) == 2
+    assert "PoolRoute" in str(explanation)
+
+
+def test_threads_share_a_client(cache):
+    failures = []
+
+    def work(thread: int) -> None:
+        try:
+            for round_ in range(200):
+                key = f"thread:{thread}:{round_ % 10}"
+                cache.set(key, round_)
+                assert cache.get(key) == round_
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_other_threads_run_while_a_call_waits(cache, cluster):
+    """The GIL is released: another thread ends a wait that would otherwise end with the timeout."""
+    cache.set("k", "x")
+    cluster.router.freeze()
+    thaw = threading.Timer(0.1, cluster.router.thaw)
+    thaw.start()
+    assert cache.get("k", timeout=20) == "x"
+    thaw.join()

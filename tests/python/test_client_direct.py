@@ -1,0 +1,161 @@
+"""A client that reads servers directly, by the configuration of its routers."""
+
+import asyncio
+import json
+import time
+
+import pytest
+from etcd import Etcd
+from leases import LeaseClient
+from lookaside import AsyncClient, Client, LookasideError
+from processes import PROGRAMS, Process, answers, eventually, free_port, frozen, stats
+
+KEYS = [f"row:{number}" for number in range(60)]
+# A permit is valid for this long; the client asks for the next one before that.
+PERMIT_S = 0.2
+
+
+def text_of(servers) -> str:
+    """A configuration with one pool."""
+    addresses = [f"127.0.0.1:{server.port}" for server in servers]
+    return json.dumps({"pools": {"main": {"servers": addresses, "server_timeout": 300}}, "route": "PoolRoute|main"})
+
+
+class Router(Process):
+    """A router with a spool."""
+
+    def __init__(self, tmp_path, source: str) -> None:
+        self.port, self.config = free_port(), source
+        command = [
+            PROGRAMS / "lookaside-router", "-p", self.port, "--config", source, "--num-proxies", "1",
+            "--server-timeout", "300", "--probe-timeout-initial", "50", "--spool", tmp_path / f"spool-{self.port}",
+        ]  # fmt: skip
+        super().__init__(f"router-{self.port}", command, tmp_path)
+        self.wait_ready(lambda: answers(self.port))
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def router(tmp_path, servers):
+    """A router over three servers, and the file of its configuration."""
+    file = tmp_path / "router.json"
+    file.write_text(text_of(servers))
+    router = Router(tmp_path, f"file:{file}")
+    yield router
+    router.thaw()
+    router.stop()
+
+
+@pytest.fixture
+def direct(router):
+    """A client that has its first permit."""
+    with Client([router.address], config=router.config, timeout=5) as cache:
+        wait_permitted(cache)
+        yield cache
+
+
+def wait_permitted(cache) -> None:
+    """Until reads go to servers."""
+    eventually(lambda: cache.stats()["direct.is_permitted"] == 1, "the client reads servers directly")
+
+
+def test_gets_go_to_servers_and_all_else_through_the_router(direct, router):
+    before = stats(router.port)
+    direct.set(KEYS[0], 0)
+    for number, key in enumerate(KEYS[1:], 1):
+        assert direct.get_or_load(key, lambda number=number: number) == number
+    assert direct.get_many(KEYS) == dict(zip(KEYS, range(60), strict=True))
+    assert [direct.get(key) for key in KEYS] == list(range(60))
+    assert direct.delete(KEYS[0]) is True
+    assert direct.get(KEYS[0]) is None
+    after = stats(router.port)
+    assert after.get("cmd_lease_get") == before.get("cmd_lease_get")
+    figures = direct.stats()
+    assert figures["direct.direct_reads"] >= 179 and figures["direct.unpermitted_reads"] == 0
+    assert figures["direct.router_requests"] == 61
+    assert direct.explain(KEYS[0]).pool == "main"
+
+
+def test_permits_are_renewed_while_there_are_no_calls(direct):
+    """No call drives the runtime: the keeper does."""
+    renewed = direct.stats()["direct.permits"] + 5
+    began = time.monotonic()
+    eventually(lambda: direct.stats()["direct.permits"] >= renewed, "permits are renewed")
+    assert time.monotonic() - began > PERMIT_S, "a permit is asked for every 70 ms"
+    assert direct.stats()["direct.permits_unanswered"] == 0
+
+
+def test_without_a_permit_reads_go_through_the_router(direct, router):
+    direct.set("k", 1)
+    router.freeze()
+    eventually(lambda: direct.stats()["direct.is_permitted"] == 0, "the permit ends")
+    with pytest.raises(LookasideError):
+        direct.get("k", timeout=0.1)
+    router.thaw()
+    wait_permitted(direct)
+    assert direct.get("k") == 1
+
+
+def test_a_server_is_not_read_after_a_delete_that_it_missed_was_acknowledged(direct, router, servers):
+    operator = LeaseClient(router.port)
+    for round_number in range(4):
+        for key in KEYS:
+            direct.set(key, round_number)
+        wait_permitted(direct)
+        with frozen(servers[round_number % 3]):
+            for key in KEYS[:4]:
+                assert operator.command(b"delete " + key.encode()) in (b"DELETED", b"NOT_FOUND")
+        for key in KEYS[:4]:
+            assert direct.get_or_load(key, lambda: "new", wait=0) == "new", (round_number, key)
+        eventually(lambda: stats(router.port)["spool_servers_fenced"] == "0", "its deletes are replayed")
+    operator.close()
+    assert direct.stats()["direct.direct_reads"] > 0
+
+
+def test_a_server_that_is_gone_fails_its_own_keys_only(direct, servers):
+    for key in KEYS:
+        direct.set(key, 1)
+    servers[0].kill()
+    found = direct.get_many(KEYS)
+    assert 0 < len(found) < len(KEYS) and set(found.values()) == {1}
+    assert direct.stats()["errors"] > 0
+    assert direct.get_or_load_many(KEYS, lambda keys: [1] * len(keys)) == dict.fromkeys(KEYS, 1)
+
+
+def test_an_event_loop_reads_servers_directly(router):
+    async def main() -> None:
+        async with AsyncClient([router.address], config=router.config, timeout=5) as cache:
+            await asyncio.to_thread(wait_permitted, cache)
+            await asyncio.gather(*(cache.set(key, key) for key in KEYS))
+            assert await asyncio.gather(*(cache.get(key) for key in KEYS)) == KEYS
+            assert cache.stats()["direct.direct_reads"] >= len(KEYS)
+
+    asyncio.run(main())
+
+
+def test_a_configuration_in_etcd_is_followed(tmp_path, servers):
+    etcd = Etcd(tmp_path)
+    source = f"etcd://127.0.0.1:{etcd.port}/lookaside"
+    etcd.put("lookaside", text_of(servers[:2]))
+    router = Router(tmp_path, source)
+    try:
+        with Client([router.address], config=source, timeout=5) as cache:
+            wait_permitted(cache)
+            cache.set("k", 1)
+            assert cache.get("k") == 1
+            etcd.put("lookaside", text_of(servers))
+            eventually(lambda: cache.stats()["direct.configurations"] == 1, "the new configuration is read")
+            before = int(stats(servers[2].port)["cmd_get"])
+
+            def is_third_server_read() -> bool:
+                cache.get_many(KEYS)
+                return int(stats(servers[2].port)["cmd_get"]) > before
+
+            eventually(is_third_server_read, "reads go to the server that was added")
+    finally:
+        router.stop()
+        etcd.stop()

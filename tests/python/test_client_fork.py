@@ -1,0 +1,116 @@
+"""A client that is used before and after a fork, in parent and child, and by threads that end."""
+
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from lookaside import Client
+from processes import eventually
+
+CHILD_S = 30
+
+
+def run_in_child(work) -> None:
+    """Runs `work` in a forked child; fails if it fails or hangs."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(CHILD_S)
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_child_has_connections_of_its_own(cache):
+    cache.set("k", "parent")
+
+    def child() -> None:
+        for number in range(50):
+            assert cache.get("k") == "parent"
+            cache.set(f"child:{number}", number)
+        assert cache.stats()["gets"] == 50
+
+    run_in_child(child)
+    assert cache.get_many([f"child:{number}" for number in range(50)]) == {
+        f"child:{number}": number for number in range(50)
+    }
+
+
+def test_parent_and_children_use_one_client_at_the_same_time(cache):
+    def child(name: str) -> None:
+        for number in range(200):
+            cache.set(name, number)
+            assert cache.get(name) == number
+
+    cache.set("k", 1)
+    with ThreadPoolExecutor(4) as threads:
+        children = [threads.submit(run_in_child, lambda name=f"child:{number}": child(name)) for number in range(4)]
+        child("parent")
+        for ended in children:
+            ended.result()
+
+
+def test_a_fork_while_other_threads_call(cache):
+    """Another thread is in the middle of a call when the process is forked."""
+    stop = threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            cache.get("k")
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(10):
+            run_in_child(lambda: cache.set("k", 1))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_child_may_close_and_drop_its_parents_client(cache, address):
+    other = Client([address])
+    other.set("k", 1)
+
+    def child() -> None:
+        nonlocal other
+        cache.close()
+        other = None
+
+    run_in_child(child)
+    assert cache.get("k") == other.get("k") == 1
+
+
+def test_closed_clients_leave_no_thread_and_no_descriptor(address):
+    def count(folder: str) -> int:
+        return len(os.listdir(f"/proc/self/{folder}"))
+
+    def use() -> None:
+        with Client([address]) as cache:
+            cache.set("k", 1)
+
+    use()
+    before = (count("task"), count("fd"))
+    for _ in range(20):
+        use()
+    # Threads end a moment after the client was closed.
+    eventually(lambda: (count("task"), count("fd")) <= before, "threads and descriptors are gone")
+
+
+@pytest.mark.parametrize("how", ["drop", "exit"])
+def test_a_client_that_is_not_closed_ends(address, how):
+    def child() -> None:
+        cache = Client([address])
+        cache.set("k", 1)
+        if how == "drop":
+            del cache
+
+    run_in_child(child)

@@ -1,0 +1,215 @@
+"""`get_or_load`: leases, stampedes, stale sets, plans, cached functions."""
+
+import threading
+
+import pytest
+from leases import LeaseClient
+from lookaside import Client, CycleError, DecodeError, EncodeError
+from processes import connect, eventually
+
+
+def test_a_miss_is_loaded_once_and_then_hits(cache):
+    loads = []
+
+    def load() -> dict:
+        loads.append(1)
+        return {"name": "ada"}
+
+    assert [cache.get_or_load("user:1", load, ttl=60) for _ in range(3)] == [{"name": "ada"}] * 3
+    assert len(loads) == 1
+
+
+def test_an_absent_row_is_cached(cache):
+    loads = []
+    for _ in range(2):
+        assert cache.get_or_load("user:2", lambda: loads.append(1)) is None
+    assert len(loads) == 1
+    assert cache.get("user:2", default="miss") is None, "there is a value: that there is no row"
+
+
+def test_threads_that_miss_one_key_load_it_once(address):
+    """A stampede: all but one wait for the lease."""
+    loads, values, together = [], [], threading.Barrier(20)
+
+    def load() -> str:
+        loads.append(1)
+        # As long as the others take to ask.
+        eventually(lambda: caches[0].stats()["gets"] + caches[1].stats()["gets"] >= 20, "all have asked")
+        return "value"
+
+    def read(cache: Client) -> None:
+        together.wait()
+        values.append(cache.get_or_load("hot", load, wait=10))
+
+    with Client([address], timeout=5) as one, Client([address], timeout=5) as other:
+        caches = [one, other]
+        threads = [threading.Thread(target=read, args=(caches[number % 2],)) for number in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert values == ["value"] * 20
+    assert len(loads) == 1
+
+
+def test_a_fill_after_a_delete_is_refused(cache, cluster):
+    """A stale set: the row changes between its read and its fill."""
+
+    def load() -> str:
+        old = "old"
+        assert cluster.client().delete("row:1") is False
+        return old
+
+    assert cache.get_or_load("row:1", load) == "old"
+    assert cache.stats()["fills_refused"] == 1
+    assert cache.get("row:1") is None
+    assert cache.get_or_load("row:1", lambda: "new") == "new"
+    assert cache.get("row:1") == "new"
+
+
+def test_the_loader_may_use_the_client(cache):
+    def load() -> str:
+        return cache.get_or_load("inner", lambda: "x") + cache.get("absent", default="y")
+
+    assert cache.get_or_load("outer", load) == "xy"
+    assert cache.get_many(["inner", "outer"]) == {"inner": "x", "outer": "xy"}
+
+
+def test_other_threads_read_while_a_loader_runs(cache):
+    """The loader runs outside the runtime, so it holds up no other thread."""
+    loading, read = threading.Event(), threading.Event()
+
+    def load() -> str:
+        loading.set()
+        assert read.wait(10)
+        return "slow"
+
+    thread = threading.Thread(target=lambda: cache.get_or_load("slow", load))
+    thread.start()
+    assert loading.wait(10)
+    cache.set("other", "x")
+    assert cache.get("other") == "x"
+    read.set()
+    thread.join()
+    assert cache.get("slow") == "slow"
+
+
+def test_a_loader_that_fails_releases_the_lease(cache, cluster):
+    with pytest.raises(ZeroDivisionError):
+        cache.get_or_load("k", lambda: 1 // 0)
+    other = LeaseClient(cluster.port)
+    try:
+        eventually(lambda: other.lease_get("k")[1] > 1, "the next client gets a lease")
+    finally:
+        other.close()
+
+
+def test_a_stale_value_is_returned_if_that_is_allowed(cache, cluster):
+    cache.set("k", "old")
+    cache.delete("k")
+    holder = LeaseClient(cluster.port)
+    try:
+        _, token, stale = holder.lease_get("k")
+        assert token > 1 and stale == b"old"
+        assert cache.get_or_load("k", lambda: "loaded", stale=True) == "old"
+        assert cache.get_or_load("k", lambda: "loaded", wait=0.01) == "loaded", "it does not wait longer"
+        assert cache.get("k") is None
+    finally:
+        holder.close()
+
+
+def test_many_keys_are_loaded_together(cache):
+    cache.set("row:1", 1)
+    asked = []
+
+    def load(keys: list[str]) -> dict:
+        asked.append(keys)
+        return {key: int(key[4:]) for key in keys if key != "row:9"}
+
+    rows = ["row:1", "row:2", "row:3", "row:2", "row:9"]
+    assert cache.get_or_load_many(rows, load) == {"row:1": 1, "row:2": 2, "row:3": 3, "row:9": None}
+    assert asked == [["row:2", "row:3", "row:9"]]
+    assert cache.get_or_load_many(rows, lambda _: pytest.fail("all are cached")) == {
+        "row:1": 1, "row:2": 2, "row:3": 3, "row:9": None,
+    }  # fmt: skip
+
+
+def test_a_loader_must_return_a_value_for_each_key(cache):
+    with pytest.raises(ValueError, match="returned 1 values for 2 keys"):
+        cache.get_or_load_many(["a", "b"], lambda keys: ["x"])
+
+
+def test_a_value_that_cannot_be_stored_is_an_error(cache):
+    with pytest.raises(EncodeError, match="type set"):
+        cache.get_or_load("k", lambda: {1, 2})
+    assert cache.get_or_load("k", lambda: "good") == "good"
+
+
+def test_a_value_that_cannot_be_read_is_loaded(cache, address):
+    with Client([address], pickle=True) as other:
+        other.set("k", {1, 2})
+    with pytest.raises(DecodeError, match="pickle=True"):
+        cache.get("k")
+    assert cache.get_or_load("k", lambda: "loaded") == "loaded"
+    assert cache.get_or_load_many(["k"], lambda keys: ["loaded"]) == {"k": "loaded"}
+
+
+def test_cached_functions(cache):
+    calls = []
+
+    @cache.cached("user:{id}:{kind}", ttl=60)
+    def user(id: int, kind: str = "plain") -> dict:
+        """Reads a user."""
+        calls.append((id, kind))
+        return {"id": id, "kind": kind}
+
+    assert user(1) == user(1, "plain") == user(id=1) == {"id": 1, "kind": "plain"}
+    assert user(1, kind="full") == {"id": 1, "kind": "full"}
+    assert calls == [(1, "plain"), (1, "full")]
+    assert user.key(1) == "user:1:plain" and user.__doc__ == "Reads a user."
+    assert user.delete(1) is True and user.delete(1) is False
+    user(1)
+    assert calls == [(1, "plain"), (1, "full"), (1, "plain")]
+
+
+def test_a_key_that_does_not_fit_its_function_is_refused(cache):
+    with pytest.raises(ValueError, match=r"does not fit .*user\(id\)"):
+
+        @cache.cached("user:{name}")
+        def user(id):
+            pass
+
+    with pytest.raises(TypeError, match="AsyncClient"):
+
+        @cache.cached("user:{id}")
+        async def user_later(id):
+            pass
+
+
+def test_a_plan_takes_a_round_trip_for_each_level(cache):
+    plan = cache.plan()
+    user = plan.node(["user:1"], lambda keys: [{"friends": [2, 3]}])
+    photos = plan.node(["photos:1"], lambda keys: [["p1"]])
+    friends = plan.node(
+        lambda user: [f"user:{id}" for id in user["user:1"]["friends"]],
+        lambda keys: {key: {"name": key} for key in keys},
+        after=[user],
+    )
+    for expected in (4, 2):
+        before = cache.stats()["round_trips"]
+        results = cache.run_plan(plan)
+        assert results[photos] == {"photos:1": ["p1"]}
+        assert results[friends] == {"user:2": {"name": "user:2"}, "user:3": {"name": "user:3"}}
+        assert cache.stats()["round_trips"] - before == expected, "the first time, each level is filled"
+
+
+def test_a_plan_with_a_node_of_another_plan_is_refused(cache):
+    plan, other = cache.plan(), cache.plan()
+    plan.node(lambda values: ["a"], lambda keys: keys, after=[other.node(["b"], lambda keys: keys)])
+    with pytest.raises(CycleError):
+        cache.run_plan(plan)
+
+
+def test_the_servers_hold_what_was_loaded(cache, cluster):
+    cache.get_or_load("k", lambda: "x")
+    assert connect(cluster.port).get("k") == b"x"

@@ -1,0 +1,107 @@
+"""What values become, and that pymemcache, pylibmc and the Python client read each other's."""
+
+import pickle
+
+import pylibmc
+import pytest
+from lookaside import Client, DecodeError, EncodeError
+from pymemcache.client.base import Client as Pymemcache
+from pymemcache.serde import compressed_serde, pickle_serde
+
+TEXT = "grün " * 1_000
+
+VALUES = [
+    b"", b"\0\xff\r\n", "", "grün", "two words\r\n", 0, -5, 2**63 - 1, -(2**70), 10**400, None,
+    True, False, 1.5, [1, [2.5, None]], {"a": {"b": "ü"}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:20])
+def test_a_value_is_read_as_it_was_stored(cache, value):
+    cache.set("k", value)
+    found = cache.get("k", default="missing")
+    assert (found, type(found)) == (value, type(value))
+    assert cache.get_many(["k"]) == {"k": value}
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(bytearray(b"ab"), b"ab"), (memoryview(b"ab"), b"ab"), ((1, 2), [1, 2]), ({1: 2}, {"1": 2})],
+)
+def test_json_and_bytes_lose_the_type(cache, value, found):
+    cache.set("k", value)
+    assert cache.get("k") == found
+    assert cache.get_or_load("other", lambda: value) == found, "a miss returns what a hit would"
+
+
+@pytest.mark.parametrize("value", [{1, 2}, object(), float("nan"), "\ud800"], ids=repr)
+def test_a_value_without_a_form_is_refused(cache, value):
+    with pytest.raises(EncodeError):
+        cache.set("k", value)
+    assert cache.get("k") is None
+
+
+def test_pickle_stores_any_object(cluster, address, cache):
+    with Client([address], pickle=True) as pickling:
+        for value in ({1, 2}, (1, (2,)), 1.5, True, {"a": object}):
+            pickling.set("k", value)
+            assert pickling.get("k") == value
+            with pytest.raises(DecodeError, match="pickle=True"):
+                cache.get("k")
+        cache.set("json", {"a": 1})
+        assert pickling.get("json") == {"a": 1}, "it still reads JSON"
+        pickling.set("text", "x")
+        assert cache.get("text") == "x"
+
+
+def test_a_pickle_that_cannot_be_read_is_an_error(cluster, address):
+    cluster.client().set("k", pickle.dumps(1)[:-1], flags=1)
+    with Client([address], pickle=True) as pickling:
+        with pytest.raises(DecodeError):
+            pickling.get("k")
+        assert pickling.get_or_load("k", lambda: "loaded") == "loaded"
+
+
+@pytest.mark.parametrize("flags", [3, 32, 1 << 21])
+def test_unknown_flags_are_an_error(cluster, cache, flags):
+    cluster.client().set("k", b"x", flags=flags)
+    with pytest.raises(DecodeError, match=f"flags {flags}"):
+        cache.get("k")
+
+
+def test_pymemcache_reads_and_writes_the_same_values(cluster, address):
+    other = Pymemcache(("127.0.0.1", cluster.port), serde=compressed_serde, default_noreply=False, timeout=5)
+    check_against(address, other.get, lambda key, value: other.set(key, value))
+
+
+def test_pylibmc_reads_and_writes_the_same_values(address):
+    other = pylibmc.Client([address])
+    check_against(address, other.get, lambda key, value: other.set(key, value, min_compress_len=1_000))
+
+
+def check_against(address, other_get, other_set) -> None:
+    """A client with pickles and zlib exchanges all values with another one."""
+    objects = [b"\0\xff", "grün", 7, -(2**70), {"a": (1, None)}, {1, 2}, 1.5, TEXT, TEXT.encode(), [TEXT]]
+    with Client([address], pickle=True, compression="zlib", compression_bytes_min=1_000) as cache:
+        for value in objects:
+            cache.set("ours", value)
+            other_set("theirs", value)
+            for found in (other_get("ours"), cache.get("theirs")):
+                assert (found, type(found)) == (value, type(value))
+        cache.get_or_load("absent", lambda: None)
+        assert other_get("absent") is None
+
+
+def test_json_is_text_for_pymemcache(cluster, cache):
+    cache.set("k", {"a": 1})
+    other = Pymemcache(("127.0.0.1", cluster.port), serde=pickle_serde, timeout=5)
+    assert other.get("k") == '{"a":1}'
+
+
+@pytest.mark.parametrize("compression", ["zlib", "zstd", "lz4"])
+def test_large_values_are_compressed(cluster, address, cache, compression):
+    with Client([address], compression=compression) as compressing:
+        compressing.set("k", TEXT)
+        compressing.set("short", "x")
+    assert len(cluster.client().get("k")) < len(TEXT) / 10
+    assert cache.get_many(["k", "short"]) == {"k": TEXT, "short": "x"}, "every client decompresses"

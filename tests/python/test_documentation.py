@@ -1,0 +1,75 @@
+"""The Python of docs/clients/python.md and python/README.md runs as printed, but for the addresses."""
+
+import re
+import types
+
+import pytest
+from processes import ROOT
+
+
+class Database:
+    """Stands for the application's database."""
+
+    def __init__(self) -> None:
+        self.names = {id: f"user {id}" for id in range(100)}
+
+    def execute(self, sql: str, values: tuple) -> None:
+        """The one statement of the page."""
+        assert sql.startswith("UPDATE user SET name")
+        name, id = values
+        self.names[id] = name
+
+    def commit(self) -> None:
+        """Nothing to do."""
+
+
+def run_page(page: str, cluster, **names) -> types.SimpleNamespace:
+    """The names that are defined after all code of a page has run."""
+    database = Database()
+
+    async def load_user_async(id):
+        return {"name": database.names[id]}
+
+    names |= {
+        "database": database,
+        "load_user": lambda id: {"name": database.names[id]},
+        "load_users": lambda keys: [{"name": database.names[int(key[5:])]} for key in keys],
+        "load_friends": lambda keys: [[7, 9]],
+        "load_user_async": load_user_async,
+    }
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL):
+        code = code.replace("127.0.0.1:5000", f"127.0.0.1:{cluster.port}")
+        # The cluster's router has a routing prefix.
+        configuration = f'config="file:{cluster.configuration_path}", routing_prefix="/local/{cluster.name}/"'
+        code = code.replace('config="file:router.json"', configuration)
+        exec(code, names)
+    return types.SimpleNamespace(**names)
+
+
+def test_the_page(cluster, capsys):
+    page = run_page("docs/clients/python.md", cluster)
+    assert page.read_user(3) == {"name": "user 3"}
+    page.rename_user(3, "ada")
+    assert page.read_user(3) == {"name": "ada"}
+    assert page.profile(42) == {"id": 42, "locale": "en"}
+    assert capsys.readouterr().out == "user 7\nuser 9\n"
+    assert len(page.users) == 100 and page.users[7] == {"name": "user 7"}
+    assert page.direct.get("user:3") == {"name": "ada"}
+    page.direct.close()
+    page.cache.close()
+
+
+def test_the_readme(cluster):
+    page = run_page("python/README.md", cluster)
+    assert page.user == {"name": "user 42"}
+    assert page.cache.get("user:42") is None
+    page.cache.close()
+
+
+@pytest.mark.parametrize("name", ["get", "get_many", "get_or_load", "cached", "run_plan", "pool", "explain", "stats"])
+def test_both_clients_have_the_calls_of_the_page(name):
+    from lookaside import AsyncClient, Client
+
+    assert f"`{name}(" in (ROOT / "docs/clients/python.md").read_text() or name == "run_plan"
+    for client in (Client, AsyncClient):
+        assert getattr(client, name).__doc__
