@@ -12,7 +12,8 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
-    ClientMisses, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Outcome, Route, UnleasedSet,
+    ClientMisses, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome, Route,
+    UnleasedSet,
 };
 use std::{
     collections::BTreeMap,
@@ -118,7 +119,7 @@ impl World {
     }
 
     fn client_of(&self, scope: LeaseScope) -> Client<'_> {
-        Client { world: self, misses: self.clients.add(scope, None) }
+        Client { world: self, misses: self.clients.add(Leasing { scope, version: 0 }, None) }
     }
 
     /// What the invalidator does.
@@ -281,7 +282,7 @@ async fn a_held_miss_returns_the_value_that_arrives() {
         let env = FakeEnvironment::new();
         let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), env.clone());
         let clients = Arc::new(LeaseClients::default());
-        let context = Context { misses: Some(clients.add(LeaseScope::Connection, None)), ..Context::default() };
+        let context = Context { misses: Some(clients.add(Leasing::default(), None)), ..Context::default() };
         let outcomes = route.route(vec![request(find)], &context).await;
         assert!(matches!(&outcomes[0], Ok(Reply::Value { value, .. }) if value == "new"), "{find}: {outcomes:?}");
         assert_eq!((clients.counters.hot_hits.value(), clients.remembered()), (1, 0));
@@ -348,10 +349,8 @@ async fn a_void_miss_is_refused_even_if_stores_without_a_miss_pass() {
 async fn a_get_that_failed_is_not_filled() {
     let server = Fake::failing("a", lookaside_routing::Failure::TimedOut);
     let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), FakeEnvironment::new());
-    let context = Context {
-        misses: Some(Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None)),
-        ..Context::default()
-    };
+    let context =
+        Context { misses: Some(Arc::new(LeaseClients::default()).add(Leasing::default(), None)), ..Context::default() };
     for find in ["get k", "gets j"] {
         assert!(route.route(vec![request(find)], &context).await[0].is_err());
     }

@@ -28,6 +28,7 @@ mod batch;
 mod binary;
 mod deletes;
 mod io;
+mod leases;
 mod login;
 
 pub use deletes::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX};
@@ -186,12 +187,8 @@ impl<'a> Session<'a> {
         let default_protocol = context.settings.users.as_ref().and_then(|users| users.is_binary());
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         let authentication = Authentication::from_saved(session.authentication);
-        let clients = context.shared.lease_clients();
         let address = stream.peer();
-        let misses = context.tree().lease_scope().map(|scope| match session.has_misses {
-            true => clients.add_with_unknown(scope, address),
-            false => clients.add(scope, address),
-        });
+        let misses = leases::misses_at_start(context, address, session.has_misses);
         let login_timeout = context.settings.login_timeout.filter(|_| !authentication.is_done());
         Session {
             context,
@@ -224,7 +221,7 @@ impl<'a> Session<'a> {
                 protocol,
                 authentication: self.authentication.to_saved(),
                 swallow_bytes: self.swallow_bytes,
-                has_misses: self.client.misses.is_some_and(|misses| misses.has_any()),
+                has_misses: self.may_have_misses(),
             },
             input: self.input.to_vec(),
             input_needed_bytes: self.needed_bytes,

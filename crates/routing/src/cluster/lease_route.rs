@@ -260,6 +260,11 @@ impl LeaseRoute {
     pub(crate) fn handle(target: Handle, settings: LeaseSettings) -> Handle {
         Handle::route(Config { target, settings })
     }
+
+    /// Whether `handle` is the description of a `LeaseRoute`.
+    pub(crate) fn is_described_by(handle: &Handle) -> bool {
+        handle.config::<Config>().is_some()
+    }
 }
 
 const KEYS: &[&str] = &[

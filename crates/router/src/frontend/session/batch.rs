@@ -55,12 +55,7 @@ impl Session<'_> {
         let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
         self.count_batch(&chunk);
         let tree = self.context.tree();
-        if let Some(scope) = tree.lease_scope()
-            && self.client.misses.as_ref().is_none_or(|misses| misses.scope() != scope)
-        {
-            // What the client has missed before is not known.
-            self.client.misses = Some(shared.lease_clients().add_with_unknown(scope, self.client.client));
-        }
+        self.prepare_misses(&tree);
         let context = Context { read_time_limit: batch.read_time_limit, ..self.client.clone() };
         let outcomes = tree.root().route(chunk, &context).await;
         assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");

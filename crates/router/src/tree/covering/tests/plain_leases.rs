@@ -2,7 +2,7 @@
 
 use super::*;
 use lookaside_protocol::LeaseToken;
-use lookaside_routing::{Environment, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings};
+use lookaside_routing::{Environment, LeaseClients, LeaseRoute, LeaseSettings, Leasing};
 
 const TOKEN: LeaseToken = LeaseToken(7);
 
@@ -39,7 +39,7 @@ async fn plain_sets_are_stored_while_a_pool_changes() {
         routed: Arc::new(leases),
         ..covering_in_order(&active, &Server::new("new:1", Ok(Reply::NotFound)), &[&former])
     };
-    let misses = Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None);
+    let misses = Arc::new(LeaseClients::default()).add(Leasing::default(), None);
     let context = Context { misses: Some(misses), ..Context::default() };
     let get = request(Operation::Get { cas: false });
     assert_eq!(route.route(vec![get.clone()], &context).await, [Ok(Reply::Miss)]);
