@@ -25,7 +25,9 @@ impl Spool {
             }
         };
         tracing::info!("the spool of before is not used: every cluster has saved a later position");
-        numbers.into_iter().try_for_each(|number| self.files.remove(number))
+        numbers.into_iter().try_for_each(|number| self.files.remove(number))?;
+        // What follows does not continue it: a replay would begin there, and find that commits are missing.
+        self.files.remove_retired()
     }
 
     /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.
