@@ -47,7 +47,7 @@ impl Worker {
         drop(connected);
         let mut listener = Some(acceptor.register().expect("the sockets do not block, and this is a runtime"));
         let proxy = Proxy::new(self.settings.clone(), self.shared.clone(), tree);
-        self.updates.report_first();
+        self.updates.report_first(&proxy);
         // A socket that cannot be registered has been closed by its client meanwhile.
         let mut clients = clients
             .into_iter()

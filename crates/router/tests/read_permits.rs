@@ -80,3 +80,20 @@ async fn a_configuration_is_applied_when_the_permits_from_before_have_ended() {
     let waited = change_to("main:1").await;
     assert!(waited >= PERMIT_ENDS_AFTER && waited < PERMIT_ENDS_AFTER * 2, "{waited:?}");
 }
+
+/// The process before it may have given permits for another configuration.
+#[tokio::test(start_paused = true)]
+async fn a_thread_that_starts_reports_when_the_permits_of_its_predecessor_have_ended() {
+    let trackers = TkoTrackers::new();
+    let (_publish, configs) = watch::channel(Arc::new(ActiveConfigs::single(Arc::new(config("main:1", &trackers)))));
+    let (applied, mut received) = mpsc::unbounded_channel();
+    let mut updates = ConfigUpdates::new(0, configs, applied, Arc::<FakeNetwork>::default(), 1);
+    let shared = SharedState::new(Identity::default(), "a test");
+    shared.read_permits().record();
+    let proxy = Proxy::new(Settings::default(), shared, updates.build_tree(None));
+    let started = Instant::now();
+    updates.report_first(&proxy);
+    received.recv().await.expect("it is reported");
+    let waited = started.elapsed();
+    assert!(waited >= PERMIT_ENDS_AFTER && waited < PERMIT_ENDS_AFTER * 2, "{waited:?}");
+}

@@ -92,57 +92,6 @@ async fn a_delete_is_forwarded_by_a_peer_that_reaches_the_server() {
     assert_eq!(fixture.get(0, "k").await, MISS);
 }
 
-/// A flush in place of deletes is as safe as a delete: no router reads what it removes once it is acknowledged.
-#[tokio::test(start_paused = true)]
-async fn a_flush_of_a_server_that_hangs_fences_it_at_all_routers() {
-    let fixture = Fixture::start().await;
-    let main = fixture.main();
-    main.put("k", "old");
-    main.be(Health::Frozen);
-    assert_eq!(fixture.flush_prefix(0, "k").await, "flushed 1");
-    for router in 0..ROUTERS {
-        assert_eq!(fixture.get(router, "k").await, TKO, "{router}");
-    }
-    sleep(PEER_TIMEOUT * 3).await;
-    main.be(Health::Well);
-    sleep(REPAIR).await;
-    for router in 0..ROUTERS {
-        assert_eq!(fixture.get(router, "k").await, MISS, "{router}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_flush_is_forwarded_by_a_peer_that_reaches_the_server() {
-    let fixture = Fixture::start().await;
-    let main = fixture.main();
-    main.put("k", "old");
-    fixture.cut_server(0, true);
-    assert_eq!(fixture.flush_prefix(0, "k").await, "flushed 1");
-    assert!(!main.has("k"), "flushed before it was acknowledged");
-    main.put("l", "new");
-    assert!(matches!(fixture.get(1, "l").await, Ok(Reply::Value { .. })), "the others still read");
-    assert_eq!(fixture.statistics(1).servers_fenced_by_peers, 0);
-    sleep(REPAIR).await;
-    assert_eq!(fixture.statistics(0).servers_fenced, 0, "flushed once more through a peer");
-    fixture.cut_server(0, false);
-    sleep(REPAIR).await;
-    assert_eq!(fixture.get(0, "k").await, MISS);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_flush_is_not_acknowledged_while_a_peer_is_unreachable() {
-    let fixture = Fixture::start().await;
-    fixture.main().put("k", "old");
-    fixture.main().be(Health::Frozen);
-    fixture.cut_routers(0, 2, true);
-    let refused = fixture.flush_prefix(0, "k").await;
-    assert!(refused.starts_with("refused: ") && refused.contains("a peer is unreachable"), "{refused}");
-    fixture.cut_routers(0, 2, false);
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(fixture.flush_prefix(0, "k").await, "flushed 1");
-    assert_eq!(fixture.get(2, "k").await, TKO);
-}
-
 /// Once no batch with a repeated key was ever forwarded, because the second reply was missed: one router without a
 /// connection then kept a healthy server fenced at all others.
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,9 @@
 //! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive their
 //! connections, and this process.
 //!
+//! A client is also blind when routes lease other keys than those before ([`Leasing::version`]): it may have missed keys
+//! that were not leased then.
+//!
 //! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
 //! refused. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
 //! *blind* for as long as a miss is remembered, and then every key that is not remembered counts as void.
@@ -56,6 +59,20 @@ pub enum LeaseScope {
     Connection,
     /// All from one address: clients have pools of connections.
     Address,
+}
+
+/// Threads put a configuration in force at different moments, and requests that have begun on the one before end later:
+/// all within this time, in seconds. Only a state that threads share is affected.
+const SWITCH_S_MAX: u64 = 10;
+
+/// What the routes of a tree need to know of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Leasing {
+    /// The connections whose misses are needed together.
+    pub scope: LeaseScope,
+    /// Increases whenever a tree leases other keys than the one before it, in all threads alike; 0 for the first tree of
+    /// the process.
+    pub version: u64,
 }
 
 /// What routers count of leases that they take for clients, over all threads.
@@ -145,43 +162,48 @@ impl LeaseClients {
 
     /// The state for a connection from `address` that has missed nothing. With [`LeaseScope::Address`] a new address is
     /// blind at first.
-    pub fn add(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
-        let mut clients = self.clients.lock();
-        if scope == LeaseScope::Address
-            && let Some(misses) = clients.by_address.get(&address)
-        {
-            return misses.clone();
-        }
-        clients.next_id += 1;
-        let blind = match scope {
+    pub fn add(self: &Arc<Self>, leasing: Leasing, address: Option<IpAddr>) -> Arc<ClientMisses> {
+        let blind = match leasing.scope {
             LeaseScope::Connection => Blind::No,
             // Its clients may have missed keys at the process before this one.
-            LeaseScope::Address => Blind::FromFirstUse,
+            LeaseScope::Address => Blind::at_first_use(leasing),
         };
-        let keys = Mutex::new(Keys { by_hash: BTreeMap::new(), blind });
+        self.find_or_add(leasing, address, blind)
+    }
+
+    /// The state for a connection that may have missed keys that are not known: another process has served it, or a tree
+    /// that leased other keys. An address that is known is not made blind again: it was when this process began, or the
+    /// tree.
+    pub fn add_blind(self: &Arc<Self>, leasing: Leasing, address: Option<IpAddr>) -> Arc<ClientMisses> {
+        self.find_or_add(leasing, address, Blind::at_first_use(leasing))
+    }
+
+    fn find_or_add(self: &Arc<Self>, leasing: Leasing, address: Option<IpAddr>, blind: Blind) -> Arc<ClientMisses> {
+        let mut clients = self.clients.lock();
+        if leasing.scope == LeaseScope::Address
+            && let Some(misses) = clients.by_address.get(&address).cloned()
+        {
+            drop(clients);
+            misses.advance_to(leasing.version);
+            return misses;
+        }
+        clients.next_id += 1;
         let misses = Arc::new(ClientMisses {
             id: clients.next_id,
-            scope,
-            keys,
+            scope: leasing.scope,
+            version: AtomicU64::new(leasing.version),
+            keys: Mutex::new(Keys { by_hash: BTreeMap::new(), blind }),
             counters: self.counters.clone(),
             all: Arc::downgrade(self),
         });
         clients.by_id.insert(misses.id, Arc::downgrade(&misses));
-        if scope == LeaseScope::Address {
+        if leasing.scope == LeaseScope::Address {
             clients.by_address.insert(address, misses.clone());
         }
         let removed = clients.remove_idle();
         drop(clients);
         // They lock `clients`.
         drop(removed);
-        misses
-    }
-
-    /// The state for a connection that may have missed keys that are not known, such as one that another process has
-    /// served.
-    pub fn add_with_unknown(self: &Arc<Self>, scope: LeaseScope, address: Option<IpAddr>) -> Arc<ClientMisses> {
-        let misses = self.add(scope, address);
-        misses.keys.lock().blind = Blind::FromFirstUse;
         misses
     }
 
@@ -232,6 +254,8 @@ pub(crate) enum KeyState {
 pub struct ClientMisses {
     id: u64,
     scope: LeaseScope,
+    /// Of the keys whose misses it knows ([`Leasing::version`]).
+    version: AtomicU64,
     keys: Mutex<Keys>,
     counters: Arc<LeaseCounters>,
     /// Weak, since addresses are kept there.
@@ -248,9 +272,21 @@ struct Keys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blind {
     No,
-    /// From its first use on.
-    FromFirstUse,
+    /// From `lag_s` seconds after its first use on, and before.
+    FromFirstUse {
+        lag_s: u64,
+    },
+    /// May be in the future.
     Since(u64),
+}
+
+impl Blind {
+    /// For a state that begins with routes that lease as `leasing` says.
+    fn at_first_use(Leasing { scope, version }: Leasing) -> Blind {
+        // The process has had another tree: requests of the same address may still be on it.
+        let has_lag = scope == LeaseScope::Address && version > 0;
+        Blind::FromFirstUse { lag_s: if has_lag { SWITCH_S_MAX } else { 0 } }
+    }
 }
 
 /// The unanswered misses of one key.
@@ -266,10 +302,22 @@ struct Misses {
 }
 
 impl ClientMisses {
-    /// Whether it may have misses that no set has answered.
-    pub fn has_any(&self) -> bool {
+    /// Whether it may have misses, of keys that trees of this version lease, that no set has answered.
+    pub fn has_any(&self, version: u64) -> bool {
         let keys = self.keys.lock();
-        !keys.by_hash.is_empty() || keys.blind != Blind::No
+        !keys.by_hash.is_empty() || keys.blind != Blind::No || self.version.load(Relaxed) < version
+    }
+
+    /// A request of the client is about to be routed by a tree of this version. If the state has served no such tree, the
+    /// client may have missed keys that were not leased.
+    pub fn advance_to(&self, version: u64) {
+        if self.version.load(Relaxed) >= version {
+            return;
+        }
+        let mut keys = self.keys.lock();
+        if self.version.fetch_max(version, Relaxed) < version {
+            keys.blind = Blind::at_first_use(Leasing { scope: self.scope, version });
+        }
     }
 
     /// The connections that it is for.
@@ -315,7 +363,7 @@ impl ClientMisses {
         }
         if !self.make_space(&mut keys, age) {
             self.counters().misses_dropped.add(1);
-            keys.blind = Blind::Since(age.now_s);
+            keys.make_blind(age);
             return token;
         }
         // A client that is blind may have missed the key before. It still may when it is no longer blind.
@@ -388,9 +436,17 @@ impl Keys {
         if self.is_blind(age) { KeyState::Void } else { KeyState::None }
     }
 
+    fn make_blind(&mut self, age: Age) {
+        self.blind = match self.blind {
+            Blind::No => Blind::Since(age.now_s),
+            Blind::Since(since_s) => Blind::Since(since_s.max(age.now_s)),
+            Blind::FromFirstUse { lag_s } => Blind::Since(age.now_s + lag_s),
+        };
+    }
+
     fn is_blind(&mut self, age: Age) -> bool {
         self.blind = match self.blind {
-            Blind::FromFirstUse => Blind::Since(age.now_s),
+            Blind::FromFirstUse { lag_s } => Blind::Since(age.now_s + lag_s),
             Blind::Since(since_s) if age.is_over(since_s) => Blind::No,
             blind => blind,
         };

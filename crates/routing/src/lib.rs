@@ -27,7 +27,7 @@ mod tree;
 mod verb;
 
 pub use client_misses::{
-    ADDRESS_MISSES_MAX, ClientMisses, LeaseClients, LeaseCounters, LeaseScope, MISSES_MAX, TOTAL_MISSES_MAX,
+    ADDRESS_MISSES_MAX, ClientMisses, LeaseClients, LeaseCounters, LeaseScope, Leasing, MISSES_MAX, TOTAL_MISSES_MAX,
 };
 pub use cluster::{
     all_async_route::AllAsyncRoute,
@@ -95,5 +95,5 @@ pub use route::{
     Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
 };
 pub use slot::{Serving, Slot, choose_spare};
-pub use tree::{Configuration, Destinations};
+pub use tree::{Configuration, Destinations, LeasedKeys};
 pub use verb::{Verb, VerbKind};

@@ -80,7 +80,7 @@ pub struct Context {
 
 impl Context {
     /// For requests that no client waits for, and whose misses are not the client's.
-    pub(crate) fn without_misses(&self) -> Context {
+    pub fn without_misses(&self) -> Context {
         Context { misses: None, ..self.clone() }
     }
 

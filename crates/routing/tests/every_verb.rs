@@ -20,7 +20,7 @@ use fakes::{Fake, VERBS, request, server_error};
 use lookaside_protocol::{Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations,
-    Environment, Failure, LeaseClients, LeaseScope, Outcome, Outcomes, RootRoute, Route, Verb,
+    Environment, Failure, LeaseClients, Leasing, Outcome, Outcomes, RootRoute, Route, Verb,
 };
 use std::{
     sync::{Arc, Mutex},
@@ -247,10 +247,8 @@ async fn observed(handle: &str, verb: &str, state: &'static str) -> String {
     env.advance(Duration::from_secs(NOW_UNIX_S));
     let mut servers = Servers { state, env: env.clone(), asked: Arc::default() };
     let root: RootRoute = configuration.build(&mut servers);
-    let context = Context {
-        misses: Some(Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None)),
-        ..Context::default()
-    };
+    let context =
+        Context { misses: Some(Arc::new(LeaseClients::default()).add(Leasing::default(), None)), ..Context::default() };
     let outcomes = root.route(vec![request(&format!("{verb} k"))], &context).await;
     while env.run_background().await > 0 {}
     let own = format!(":{verb}");

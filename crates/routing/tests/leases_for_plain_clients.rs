@@ -3,162 +3,24 @@
 #[path = "fakes/environment.rs"]
 mod environment;
 mod fakes;
+#[path = "fakes/lease_world.rs"]
+mod lease_world;
 
 use bytes::Bytes;
 use environment::FakeEnvironment;
 use fakes::{Fake, request};
+use lease_world::{World, refusing, with};
 use lookaside_protocol::{
     LeaseToken, Operation, Reply, Request, StoreMode,
-    meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
+    meta::{MetaOperation, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
-    ClientMisses, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Outcome, Route, UnleasedSet,
+    Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome, Route, UnleasedSet,
 };
 use std::{
-    collections::BTreeMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
-
-/// A server with leases.
-#[derive(Default)]
-struct Store {
-    values: BTreeMap<Bytes, Bytes>,
-    stale: BTreeMap<Bytes, Bytes>,
-    leases: BTreeMap<Bytes, LeaseToken>,
-    tokens: u64,
-}
-
-impl Store {
-    fn reply(&mut self, request: &Request<Bytes>) -> Reply<Bytes> {
-        let key = &request.key;
-        let value = self.values.get(key).map(|value| Reply::Value { flags: 0, cas: None, value: value.clone() });
-        match &request.operation {
-            Operation::Get { .. } | Operation::GetAndTouch { .. } => value.unwrap_or(Reply::Miss),
-            Operation::LeaseGet => value.unwrap_or_else(|| {
-                let token = match self.leases.contains_key(key) {
-                    true => LeaseToken::HOT_MISS,
-                    false => {
-                        self.tokens += 1;
-                        self.leases.insert(key.clone(), LeaseToken(self.tokens + 100));
-                        LeaseToken(self.tokens + 100)
-                    }
-                };
-                Reply::Lease { token, flags: 0, stale: self.stale.get(key).cloned() }
-            }),
-            Operation::LeaseSet { token, exptime, value, .. } => match self.leases.get(key) == Some(token) {
-                true => {
-                    self.leases.remove(key);
-                    if *exptime >= 0 {
-                        self.values.insert(key.clone(), value.clone());
-                    }
-                    Reply::Stored
-                }
-                false => Reply::NotStored,
-            },
-            Operation::Store { mode: StoreMode::Add, .. } if value.is_some() => Reply::NotStored,
-            Operation::Store { mode: StoreMode::Replace, .. } if value.is_none() => Reply::NotStored,
-            Operation::Store { value, .. } => {
-                self.leases.remove(key);
-                self.values.insert(key.clone(), value.clone());
-                Reply::Stored
-            }
-            Operation::Delete { .. } => {
-                self.leases.remove(key);
-                match self.values.remove(key) {
-                    Some(value) => {
-                        self.stale.insert(key.clone(), value);
-                        Reply::Deleted
-                    }
-                    None => Reply::NotFound,
-                }
-            }
-            Operation::Arithmetic { .. } | Operation::Touch { .. } => {
-                if value.is_some() {
-                    Reply::Touched
-                } else {
-                    Reply::NotFound
-                }
-            }
-            Operation::Meta(meta) => Reply::Meta(match (meta.verb, self.values.get(key)) {
-                (MetaVerb::Get, Some(value)) => {
-                    MetaReply { status: MetaStatus::Value, flags: Bytes::new(), value: Some(value.clone()) }
-                }
-                (MetaVerb::Get, None) => meta_reply(MetaStatus::Miss),
-                _ => meta_reply(MetaStatus::Done),
-            }),
-        }
-    }
-}
-
-fn meta_reply(status: MetaStatus) -> MetaReply<Bytes> {
-    MetaReply { status, flags: Bytes::new(), value: None }
-}
-
-struct World {
-    server: Arc<Fake>,
-    store: Arc<Mutex<Store>>,
-    env: Arc<FakeEnvironment>,
-    route: LeaseRoute,
-    clients: Arc<LeaseClients>,
-}
-
-impl World {
-    fn new(settings: LeaseSettings) -> World {
-        let store = Arc::new(Mutex::new(Store::default()));
-        let of_server = store.clone();
-        let server = Fake::new("a", move |request| Ok(of_server.lock().unwrap().reply(request)));
-        let env = FakeEnvironment::new();
-        let route = LeaseRoute::new(server.leaf(), settings, env.clone());
-        World { server, store, env, route, clients: Arc::default() }
-    }
-
-    fn client(&self) -> Client<'_> {
-        self.client_of(LeaseScope::Connection)
-    }
-
-    fn client_of(&self, scope: LeaseScope) -> Client<'_> {
-        Client { world: self, misses: self.clients.add(scope, None) }
-    }
-
-    /// What the invalidator does.
-    fn delete(&self, key: &str) {
-        self.store.lock().unwrap().reply(&request(&format!("delete {key}")));
-    }
-
-    fn value(&self, key: &str) -> Option<Bytes> {
-        self.store.lock().unwrap().values.get(key.as_bytes()).cloned()
-    }
-}
-
-struct Client<'a> {
-    world: &'a World,
-    misses: Arc<ClientMisses>,
-}
-
-impl Client<'_> {
-    async fn ask(&self, batch: Vec<Request<Bytes>>) -> Vec<Outcome> {
-        let context = Context { misses: Some(self.misses.clone()), ..Context::default() };
-        self.world.route.route(batch, &context).await
-    }
-
-    async fn ask_text(&self, requests: &[&str]) -> Vec<Reply<Bytes>> {
-        let batch = requests.iter().map(|text| request(text)).collect();
-        self.ask(batch).await.into_iter().map(|outcome| outcome.expect("a reply")).collect()
-    }
-
-    async fn one(&self, text: &str) -> Reply<Bytes> {
-        self.ask_text(&[text]).await.remove(0)
-    }
-}
-
-fn refusing() -> World {
-    World::new(LeaseSettings::default())
-}
-
-fn with(unleased_set: UnleasedSet) -> World {
-    World::new(LeaseSettings { unleased_set, ..LeaseSettings::default() })
-}
 
 /// The race of §3.2.1, in every verb by which a client can find that a key is missing, and store it.
 #[tokio::test]
@@ -237,6 +99,24 @@ async fn two_gets_on_one_connection_do_not_wait_for_each_other() {
     assert_eq!(world.clients.remembered(), 0);
 }
 
+/// Such a store once used up the token, and other clients waited for a fill until the server issued another one.
+#[tokio::test]
+async fn a_token_that_a_store_cannot_use_is_returned() {
+    let world = refusing();
+    let (client, other) = (world.client(), world.client());
+    for store in [request("replace k"), meta(MetaVerb::Set, "I")] {
+        client.one("get k").await;
+        let outcomes = client.ask(vec![request("get other"), store, request("get third")]).await;
+        assert_eq!(outcomes.len(), 3);
+        assert!(world.server.asked().contains(&"lease-set k -1".to_owned()));
+        assert_eq!(other.one("get k").await, Reply::Miss);
+        assert!(world.env.slept().is_empty(), "it has a token of its own");
+        assert_eq!(other.one("set k").await, Reply::Stored);
+        world.delete("k");
+        client.one("set k").await;
+    }
+}
+
 #[tokio::test]
 async fn a_delete_of_the_client_voids_its_miss() {
     let world = refusing();
@@ -281,7 +161,7 @@ async fn a_held_miss_returns_the_value_that_arrives() {
         let env = FakeEnvironment::new();
         let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), env.clone());
         let clients = Arc::new(LeaseClients::default());
-        let context = Context { misses: Some(clients.add(LeaseScope::Connection, None)), ..Context::default() };
+        let context = Context { misses: Some(clients.add(Leasing::default(), None)), ..Context::default() };
         let outcomes = route.route(vec![request(find)], &context).await;
         assert!(matches!(&outcomes[0], Ok(Reply::Value { value, .. }) if value == "new"), "{find}: {outcomes:?}");
         assert_eq!((clients.counters.hot_hits.value(), clients.remembered()), (1, 0));
@@ -348,10 +228,8 @@ async fn a_void_miss_is_refused_even_if_stores_without_a_miss_pass() {
 async fn a_get_that_failed_is_not_filled() {
     let server = Fake::failing("a", lookaside_routing::Failure::TimedOut);
     let route = LeaseRoute::new(server.leaf(), LeaseSettings::default(), FakeEnvironment::new());
-    let context = Context {
-        misses: Some(Arc::new(LeaseClients::default()).add(LeaseScope::Connection, None)),
-        ..Context::default()
-    };
+    let context =
+        Context { misses: Some(Arc::new(LeaseClients::default()).add(Leasing::default(), None)), ..Context::default() };
     for find in ["get k", "gets j"] {
         assert!(route.route(vec![request(find)], &context).await[0].is_err());
     }

@@ -1,4 +1,5 @@
 //! Keeps what was seen of tables with a rule where positions are kept: in the shared record, or else in `--state-dir`.
+//! What is shared is copied to `--state-dir`, as positions are, for a process without a shared state to continue from.
 
 use crate::{
     election::{SharedTables, Term},
@@ -71,7 +72,7 @@ impl TableStore {
 
     async fn save(&self, tables: SeenTables) -> Result<(), String> {
         if let Some(shared) = &self.shared {
-            return shared.save(tables).await.map_err(|error| error.0);
+            shared.save(tables.clone()).await.map_err(|error| error.0)?;
         }
         let (file, bytes) = (self.file.clone(), tables.to_json().to_string());
         let saved = run_blocking(move || state_file::replace(&file, bytes.as_bytes())).await;
@@ -82,7 +83,12 @@ impl TableStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::election::{ElectionRecord, RecordError, RecordStore, RecordVersion, Standby};
+    use lookaside_routing::BoxFuture;
+    use lookaside_sync::Mutex;
     use std::fs;
+    use std::future::ready;
+    use std::time::Duration;
 
     fn seen(digest: &str) -> SeenTables {
         let stored = serde_json::json!({ "format": 1, "tables": [["app", "users", digest, "p", true]] });
@@ -117,5 +123,49 @@ mod tests {
         }
         fs::write(directory.path().join(FILE), r#"{"format":2}"#).expect("written");
         assert_eq!(store.load(), Ok(SeenTables::default()));
+    }
+
+    #[derive(Default)]
+    struct MemoryRecord(Mutex<Option<ElectionRecord>>);
+
+    impl RecordStore for MemoryRecord {
+        fn read(&self) -> BoxFuture<'_, Result<Option<ElectionRecord>, RecordError>> {
+            Box::pin(ready(Ok(self.0.lock().clone())))
+        }
+
+        fn replace<'a>(
+            &'a self,
+            _: Option<&'a RecordVersion>,
+            record: &'a ElectionRecord,
+        ) -> BoxFuture<'a, Result<bool, RecordError>> {
+            *self.0.lock() = Some(record.clone());
+            Box::pin(ready(Ok(true)))
+        }
+    }
+
+    /// A process that was started again without `--shared-state` compared tables with what they had been before it was
+    /// used, and flushed the cluster for DDL that had long been acted upon.
+    #[tokio::test]
+    async fn what_is_shared_is_copied_to_the_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join(FILE), seen("1").to_json().to_string()).expect("written");
+        let standby = Standby::new(Arc::<MemoryRecord>::default(), "one".to_owned(), Arc::default(), || 7);
+        let term = standby.wait_until_active().await;
+        // It stores changes at once.
+        term.begin_close();
+        let shared = TableStore::new(directory.path(), Some(&term));
+        assert_eq!(shared.load(), Ok(seen("1")), "nothing is shared yet");
+        let sender = watch::Sender::new(seen("2"));
+        let copied = async {
+            while TableStore::new(directory.path(), None).load() != Ok(seen("2")) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = shared.save_changes(sender.subscribe()) => unreachable!("its sender is there"),
+            () = term.hold() => unreachable!("there is no other"),
+            copied = tokio::time::timeout(Duration::from_secs(60), copied) => copied.expect("it is copied"),
+        }
+        assert_eq!(SharedTables(term).load(), Some(seen("2")));
     }
 }

@@ -71,7 +71,7 @@ impl KeepingFolder {
         let folder = KeepingFolder { folder, limits, wall_clock, statistics, kept: Mutex::new(kept) };
         if folder.numbers()?.is_empty() {
             // They belong to a spool that is gone: numbers will begin at 1 again.
-            while folder.remove_oldest()? {}
+            folder.remove_retired()?;
         }
         folder.remove_excess()?;
         Ok(folder)
@@ -187,9 +187,19 @@ impl SegmentFiles for KeepingFolder {
 
     fn retire(&self, number: u64) -> io::Result<()> {
         let path = self.folder.path(number, super::storage::SUFFIX);
-        let segment = KeptSegment::of(number, &fs::metadata(&path)?)?;
-        fs::rename(path, self.kept_path(number))?;
-        self.kept.lock().push(segment);
+        let segment = fs::metadata(&path).and_then(|file| KeptSegment::of(number, &file));
+        match segment.and_then(|segment| fs::rename(path, self.kept_path(number)).map(|()| segment)) {
+            Ok(segment) => self.kept.lock().push(segment),
+            // An operator has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
         self.remove_excess()
+    }
+
+    fn remove_retired(&self) -> io::Result<()> {
+        while self.remove_oldest()? {}
+        self.report();
+        Ok(())
     }
 }

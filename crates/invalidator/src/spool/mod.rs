@@ -11,6 +11,7 @@
 //! position.rs    positions, and the losses before them        record.rs      the format of a segment
 //! segments.rs    which segment a cluster needs                storage.rs     the files
 //! recovery.rs    what a crash has left           marks.rs       what a standby must know
+//! removal.rs     which segments go, and when
 //! kept.rs        segments that no cluster needs  archive.rs     reads them beside the daemon, for a replay
 //! ```
 //!
@@ -36,6 +37,7 @@ mod position;
 mod reader;
 mod record;
 mod recovery;
+mod removal;
 mod segments;
 mod storage;
 #[cfg(test)]
@@ -150,29 +152,6 @@ impl Spool {
         let spool = Spool { files, log, bytes_max, marks, state, syncing, changed, statistics };
         spool.report();
         Arc::new(spool)
-    }
-
-    /// Forgets what an earlier run left, if every cluster has saved a position behind its end since, as it has in a run with
-    /// a standby, which does not use the files. The log has been confirmed beyond the end then. A loss is not forgotten.
-    pub fn discard_if_passed(&self, saved: &[SavedStart]) -> io::Result<()> {
-        let is_orphan = self.is_orphan();
-        let numbers: Vec<u64> = {
-            let mut state = self.state.lock();
-            let clusters = state.held.len();
-            let is_passed = |segments: &Segments| {
-                let is_behind = |saved: &SavedStart| {
-                    let position = SpoolPosition::parse(&saved.position);
-                    saved.log_identity == segments.log_identity && segments.end.is_before(&position, &*self.log)
-                };
-                !is_orphan && saved.len() == clusters && saved.iter().all(is_behind)
-            };
-            match state.segments.take_if(|segments| is_passed(segments)) {
-                None => return Ok(()),
-                Some(passed) => passed.list.iter().map(|segment| segment.number).collect(),
-            }
-        };
-        tracing::info!("the spool of before is not used: every cluster has saved a later position");
-        numbers.into_iter().try_for_each(|number| self.files.remove(number))
     }
 
     /// Records that a first start is about to begin: until there are segments, nothing will have been delivered.
@@ -344,39 +323,6 @@ impl Spool {
             // If this fails, too, the next start removes it.
             let _ = self.files.remove(number);
         })
-    }
-
-    /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.
-    fn remove_segments(&self) -> io::Result<()> {
-        while let Some(number) = self.drop_oldest() {
-            self.files.retire(number)?;
-        }
-        self.report();
-        Ok(())
-    }
-
-    fn drop_oldest(&self) -> Option<u64> {
-        let mut state = self.state.lock();
-        let State { segments, held, .. } = &mut *state;
-        let segments = segments.as_mut().filter(|segments| segments.list.len() > 1)?;
-        let needed_by: Vec<_> = held
-            .iter()
-            .filter(|(_, held)| segments.needs_oldest(held.as_ref(), &*self.log))
-            .map(|(cluster, _)| cluster.as_str())
-            .collect();
-        if !needed_by.is_empty() {
-            if segments.bytes() <= self.bytes_max {
-                return None;
-            }
-            let (clusters, bytes_max) = (needed_by.join(" "), self.bytes_max);
-            self.statistics.discarded_segments.add(1);
-            tracing::error!(
-                clusters,
-                bytes_max,
-                "the spool is full: its oldest commits were removed, and these clusters have lost their position"
-            );
-        }
-        segments.list.pop_front().map(|oldest| oldest.number)
     }
 
     /// `cluster` begins to read at `position`. What it has read before stays until it has saved a later position.

@@ -27,9 +27,13 @@ pub trait SegmentFiles: Send + Sync {
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>>;
     /// Removes a file. A missing file is no error.
     fn remove(&self, number: u64) -> io::Result<()>;
-    /// Removes a file that is whole and not needed any more, or keeps it under another name.
+    /// Removes a file that is whole and not needed any more, or keeps it under another name. A missing file is no error.
     fn retire(&self, number: u64) -> io::Result<()> {
         self.remove(number)
+    }
+    /// Removes all that was kept under another name.
+    fn remove_retired(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -24,16 +24,18 @@
 //!
 //! Absent on purpose: knowledge of where keys go (the tree) and of sockets ([`Stream`]).
 
+mod batch;
 mod binary;
 mod deletes;
 mod io;
+mod leases;
 mod login;
 
 pub use deletes::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX};
 
 use super::buffer_pool::SessionBuffers;
 use super::context::SessionContext;
-use super::flow_control::{COUNTED_BYTES_MIN, ValueSizeEstimator, may_return_value, value_bytes};
+use super::flow_control::ValueSizeEstimator;
 use super::limits::Settings;
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
@@ -41,16 +43,16 @@ use crate::admin_key::is_admin_key;
 use crate::shared::HeldBytesPermit;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
+use batch::BatchInProgress;
 use bytes::{Bytes, BytesMut};
 use lookaside_authentication::Authentication;
 use lookaside_client::Stream;
-use lookaside_protocol::{Keys, Operation, Reply, Request, binary::REQUEST_MAGIC, meta::MetaVerb};
-use lookaside_routing::{Batch, Context, Failure, Outcome, Outcomes};
+use lookaside_protocol::{Keys, Reply, binary::REQUEST_MAGIC, meta::MetaVerb};
+use lookaside_routing::{Batch, Context, Outcome};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
 use std::task::Waker;
 use std::time::Duration;
-use std::vec;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -179,44 +181,14 @@ struct Session<'a> {
     delta: CounterDelta,
 }
 
-struct BatchInProgress {
-    /// Requests that are not routed yet.
-    rest: vec::IntoIter<Request<Bytes>>,
-    /// Outcomes of the last chunk that are not written yet.
-    outcomes: vec::IntoIter<Outcome>,
-    permit: Option<HeldBytesPermit>,
-    /// For reads of the next chunk, after one in which a server has timed out: timeouts do not add up over chunks.
-    read_time_limit: Option<Duration>,
-}
-
-impl BatchInProgress {
-    fn new(batch: Batch) -> BatchInProgress {
-        BatchInProgress {
-            rest: batch.into_iter(),
-            outcomes: Outcomes::new().into_iter(),
-            permit: None,
-            read_time_limit: None,
-        }
-    }
-
-    /// A batch that has been routed.
-    fn of_outcomes(outcomes: Outcomes) -> BatchInProgress {
-        BatchInProgress { outcomes: outcomes.into_iter(), ..BatchInProgress::new(Batch::new()) }
-    }
-}
-
 impl<'a> Session<'a> {
     fn new(context: &'a SessionContext, client: ClientSession, stop: watch::Receiver<bool>) -> Session<'a> {
         let ClientSession { stream, connection_state } = client;
         let default_protocol = context.settings.users.as_ref().and_then(|users| users.is_binary());
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
         let authentication = Authentication::from_saved(session.authentication);
-        let clients = context.shared.lease_clients();
         let address = stream.peer();
-        let misses = context.tree().lease_scope().map(|scope| match session.has_misses {
-            true => clients.add_with_unknown(scope, address),
-            false => clients.add(scope, address),
-        });
+        let misses = leases::misses_at_start(context, address, session.has_misses);
         let login_timeout = context.settings.login_timeout.filter(|_| !authentication.is_done());
         Session {
             context,
@@ -249,7 +221,7 @@ impl<'a> Session<'a> {
                 protocol,
                 authentication: self.authentication.to_saved(),
                 swallow_bytes: self.swallow_bytes,
-                has_misses: self.client.misses.is_some_and(|misses| misses.has_any()),
+                has_misses: self.may_have_misses(),
             },
             input: self.input.to_vec(),
             input_needed_bytes: self.needed_bytes,
@@ -392,55 +364,6 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The outcome of the batch's next request. Routes another chunk if none is left.
-    async fn next_outcome_or_route(&mut self, batch: &mut BatchInProgress) -> Outcome {
-        if let Some(outcome) = batch.outcomes.next() {
-            return outcome;
-        }
-        batch.permit = None;
-        self.route_chunk(batch).await;
-        batch.outcomes.next().expect("a batch has a request for each reply")
-    }
-
-    /// Routes as much of a batch as this session may hold the values of.
-    async fn route_chunk(&mut self, batch: &mut BatchInProgress) {
-        let shared = &self.context.shared;
-        let chunk = self.value_sizes.next_chunk(&mut batch.rest, shared.reply_bytes());
-        let requests = chunk.len();
-        let values = chunk.iter().filter(|request| may_return_value(&request.operation)).count();
-        self.count_batch(&chunk);
-        let tree = self.context.tree();
-        if let Some(scope) = tree.lease_scope()
-            && self.client.misses.as_ref().is_none_or(|misses| misses.scope() != scope)
-        {
-            // What the client has missed before is not known.
-            self.client.misses = Some(shared.lease_clients().add_with_unknown(scope, self.client.client));
-        }
-        let context = Context { read_time_limit: batch.read_time_limit, ..self.client.clone() };
-        let outcomes = tree.root().route(chunk, &context).await;
-        assert_eq!(outcomes.len(), requests, "a route gives exactly one outcome per request");
-        let bytes = outcomes.iter().map(value_bytes).sum();
-        self.value_sizes.update(values, bytes);
-        if !batch.rest.as_slice().is_empty() && outcomes.iter().any(is_timeout) {
-            // A half for the server, and a half for the gutter.
-            batch.read_time_limit = tree.failover_timeout().map(|timeout| timeout / 2);
-        }
-        batch.permit = (bytes >= COUNTED_BYTES_MIN).then(|| shared.reserve_reply_bytes(bytes));
-        batch.outcomes = outcomes.into_iter();
-    }
-
-    /// Executes the mutations of a batch whose client has disconnected.
-    async fn execute_mutations(&mut self, batch: BatchInProgress) {
-        let is_mutation =
-            |request: &Request<_>| !matches!(request.operation, Operation::Get { .. } | Operation::LeaseGet);
-        let mut mutations = BatchInProgress::new(batch.rest.filter(is_mutation).collect());
-        drop((batch.outcomes, batch.permit));
-        while !mutations.rest.as_slice().is_empty() {
-            mutations.permit = None;
-            self.route_chunk(&mut mutations).await;
-        }
-    }
-
     async fn execute_local(&mut self, command: LocalCommand) {
         match command {
             LocalCommand::Version => {
@@ -497,10 +420,6 @@ impl<'a> Session<'a> {
     fn add_counters(&mut self) {
         self.context.counters.add_and_reset(&mut self.delta);
     }
-}
-
-fn is_timeout(outcome: &Outcome) -> bool {
-    matches!(outcome, Err(Failure::TimedOut | Failure::ConnectTimedOut))
 }
 
 /// Whether the reply to a meta command with `q` is left out: it is the one that the client expects.

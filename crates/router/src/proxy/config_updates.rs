@@ -5,6 +5,7 @@ use crate::resize::driver::Applied;
 use crate::tree::Tree;
 use crate::tree::active_configs::ActiveConfigs;
 use lookaside_client::{Network, spawn};
+use std::future::ready;
 use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
@@ -45,9 +46,10 @@ impl ConfigUpdates {
         Tree::build_active(&active, self.network.clone(), self.seed, old)
     }
 
-    /// Reports the tree that was built last. No other has served.
-    pub fn report_first(&self) {
-        let _ = self.applied.send((self.index, self.number));
+    /// Reports the tree that was built last, which serves first. Another process may have given permits for an earlier
+    /// configuration.
+    pub fn report_first(&mut self, proxy: &Proxy) {
+        self.report_after(ready(()), proxy);
     }
 
     /// Applies each new configuration. Never returns.
@@ -69,6 +71,19 @@ impl ConfigUpdates {
         drop(old);
         let background_tasks = tree.background_tasks().clone();
         proxy.set_tree(tree);
+        self.report_after(
+            async move {
+                old_tree_ended.await;
+                // Batches may have left a part of themselves in the background.
+                background_tasks.running_ended().await;
+            },
+            proxy,
+        );
+    }
+
+    /// Reports the tree that was built last when the earlier ones were reported, `batches_ended` has resolved, and the
+    /// permits from before have ended: sessions have given them for the configuration of another tree.
+    fn report_after(&mut self, batches_ended: impl Future<Output = ()> + Send + 'static, proxy: &Proxy) {
         let (applied, index, number) = (self.applied.clone(), self.index, self.number);
         let read_permits = proxy.shared().read_permits().clone();
         let earlier = self.draining.take();
@@ -76,10 +91,7 @@ impl ConfigUpdates {
             if let Some(earlier) = earlier {
                 let _ = earlier.await;
             }
-            old_tree_ended.await;
-            // Batches may have left a part of themselves in the background.
-            background_tasks.running_ended().await;
-            // Sessions on the earlier tree have given permits for its configuration.
+            batches_ended.await;
             sleep_until(read_permits.latest_end()).await;
             let _ = applied.send((index, number));
         }));

@@ -242,7 +242,8 @@ impl Resizer {
         for config in self.configs.values_mut() {
             *config = Arc::new(change(RouterConfig::clone(config)));
         }
-        self.publish.send_replace(Arc::new(active_configs(&self.coverage, &self.configs, &self.status)));
+        let active = active_configs(&self.coverage, &self.configs, &self.status).after(&self.publish.borrow());
+        self.publish.send_replace(Arc::new(active));
     }
 
     /// Ends all work, for a handover. It begins again with the next event.
@@ -359,7 +360,7 @@ impl Resizer {
     fn publish(&mut self, host: &dyn ResizeHost, is_new: bool) {
         let covered: Vec<ConfigId> = self.coverage.covered().map(|config| config.id).collect();
         self.configs.retain(|id, _| covered.contains(id) || *id == self.newest.id);
-        let active = active_configs(&self.coverage, &self.configs, &self.status);
+        let active = active_configs(&self.coverage, &self.configs, &self.status).after(&self.publish.borrow());
         host.prepare(&active);
         self.publish.send_replace(Arc::new(active));
         if is_new {
@@ -454,5 +455,6 @@ fn active_configs(
             counters: status.former_owners.clone(),
         }),
         covering_deletes: status.covering_deletes.clone(),
+        lease_version: 0,
     }
 }

@@ -23,6 +23,8 @@ pub struct ActiveConfigs {
     pub(crate) former: Option<FormerConfig>,
     /// Deletes at places of `covered`.
     pub(crate) covering_deletes: Arc<SharedCounter>,
+    /// Increases whenever other keys are leased for clients ([`lookaside_routing::Leasing`]).
+    pub(crate) lease_version: u64,
 }
 
 /// A configuration to whose places deletes go, besides the one that requests are routed by.
@@ -49,8 +51,21 @@ pub(crate) struct FormerConfig {
 impl ActiveConfigs {
     /// One configuration alone.
     pub fn single(config: Arc<RouterConfig>) -> ActiveConfigs {
-        let covering_deletes = Arc::default();
-        ActiveConfigs { number: 1, reads: config, covered: Vec::new(), reads_at: 0, former: None, covering_deletes }
+        ActiveConfigs {
+            number: 1,
+            reads: config,
+            covered: Vec::new(),
+            reads_at: 0,
+            former: None,
+            covering_deletes: Arc::default(),
+            lease_version: 0,
+        }
+    }
+
+    /// The same for threads that `former` was sent to.
+    pub fn after(self, former: &ActiveConfigs) -> ActiveConfigs {
+        let is_other = self.reads.configuration().leased_keys != former.reads.configuration().leased_keys;
+        ActiveConfigs { lease_version: former.lease_version + u64::from(is_other), ..self }
     }
 
     /// The configuration that requests are routed by.

@@ -6,16 +6,43 @@
 //! | replies OK | is done | is done |
 //! | does not answer | with `--spool`: it is fenced until it is flushed, as for a delete; else an error | an error |
 //! | refuses, or replies something else | an error | an error |
+//! | is fenced | is not asked; it stays fenced until it is flushed | as any other |
+//!
+//! With `--spool` a flush that is due at once is answered within about 3 s, however many servers hang, and within twice
+//! that during a change of the configuration: an invalidator gives a flush up after 10 s, and repeats it from the start.
 
 use super::Tree;
 use crate::backend::flush::flush_server;
 use futures_util::future::join_all;
-use lookaside_client::CommandError;
+use lookaside_client::{CommandError, Network};
 use lookaside_routing::{Address, Destination as _};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
-/// The most servers that are flushed at the same time.
-const FLUSHES_MAX: usize = 64;
+/// The most servers that are asked at the same time.
+const ASKED_MAX: usize = 128;
+/// How long servers are asked. Those that have not answered then are fenced, also if they were not asked: a router that
+/// reaches them flushes them at once.
+const ASKED_FOR: Duration = Duration::from_secs(2);
+
+/// One flush of many servers.
+struct FlushPass {
+    delay_s: i64,
+    /// Servers that are fenced as it begins.
+    fenced: BTreeSet<Address>,
+    asked: Semaphore,
+    /// When servers are no longer asked.
+    deadline: Instant,
+}
+
+impl FlushPass {
+    async fn ask(&self, network: &dyn Network, server: &Address) -> Result<(), CommandError> {
+        let _permit = self.asked.acquire().await.expect("it is never closed");
+        flush_server(network, server, self.delay_s).await
+    }
+}
 
 impl Tree {
     /// Flushes every server after `delay_s` seconds. The error names the servers that failed.
@@ -50,14 +77,13 @@ impl Tree {
         let servers: Vec<Address> = servers.into_iter().collect();
         let mut failed = BTreeMap::new();
         for delay_s in [delay_s].into_iter().chain(again) {
-            for group in servers.chunks(FLUSHES_MAX) {
-                let flushed = join_all(group.iter().map(|server| self.flush_or_spool(server, delay_s))).await;
-                for (server, why) in
-                    group.iter().zip(flushed).filter_map(|(server, flushed)| Some((server, flushed.err()?)))
-                {
-                    failed.insert(server, format!("{server} ({why})"));
-                }
-            }
+            let (fenced, asked) = (self.fenced(), Semaphore::new(ASKED_MAX));
+            let pass = FlushPass { delay_s, fenced, asked, deadline: Instant::now() + ASKED_FOR };
+            let flushed = join_all(servers.iter().map(|server| self.flush_or_spool(server, &pass))).await;
+            let outcomes = servers.iter().zip(flushed);
+            failed.extend(
+                outcomes.filter_map(|(server, flushed)| Some((server, format!("{server} ({})", flushed.err()?)))),
+            );
         }
         match failed.is_empty() {
             true => Ok(()),
@@ -65,18 +91,26 @@ impl Tree {
         }
     }
 
-    async fn flush_or_spool(&self, server: &Address, delay_s: i64) -> Result<(), String> {
+    async fn flush_or_spool(&self, server: &Address, pass: &FlushPass) -> Result<(), String> {
         let Some(source) = &self.source else { return Ok(()) };
-        let Err(why) = flush_server(&*source.network, server, delay_s).await else { return Ok(()) };
-        let is_unanswered = matches!(
-            why,
-            CommandError::Connect(_) | CommandError::Io(_) | CommandError::Closed | CommandError::TimedOut(_)
-        );
-        match self.spool().filter(|_| is_unanswered && delay_s == 0) {
-            Some(spool) => spool.flush(server).await.map_err(|error| format!("{why}; {error}")),
-            None => Err(why.to_string()),
-        }
+        let Some(spool) = self.spool().filter(|_| pass.delay_s == 0) else {
+            return pass.ask(&*source.network, server).await.map_err(|why| why.to_string());
+        };
+        let why = match pass.fenced.contains(server) {
+            true => "it is fenced".to_owned(),
+            false => match timeout_at(pass.deadline, pass.ask(&*source.network, server)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(why)) if !is_unanswered(&why) => return Err(why.to_string()),
+                Ok(Err(why)) => why.to_string(),
+                Err(_) => "no answer in time".to_owned(),
+            },
+        };
+        spool.flush(server).await.map_err(|error| format!("{why}; {error}"))
     }
+}
+
+fn is_unanswered(why: &CommandError) -> bool {
+    matches!(why, CommandError::Connect(_) | CommandError::Io(_) | CommandError::Closed | CommandError::TimedOut(_))
 }
 
 /// A longer delay is a Unix time.

@@ -42,8 +42,7 @@ use lookaside_client::{
     DestinationOptions, Network, PoolTkoLimit, TcpDestination, Window, WindowStatistics, WindowedDestination,
 };
 use lookaside_routing::{
-    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, LeaseScope, Pool, Route,
-    Slot,
+    Address, Context, Destination, DestinationSettings, Destinations, Environment, Handle, Leasing, Pool, Route, Slot,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -73,6 +72,7 @@ struct TreeSource {
     network: Arc<dyn Network>,
     /// Whether keys are read from their former owners.
     reads_former_owners: bool,
+    lease_version: u64,
     /// `None` unless more than one configuration is covered.
     covered_places: Option<Arc<CoveredPlaces>>,
 }
@@ -144,6 +144,7 @@ impl Tree {
             id: ConfigId::of(config.text()).ok(),
             network,
             reads_former_owners: active.former.is_some(),
+            lease_version: active.lease_version,
             covered_places,
         });
         let end = watch::Sender::new(());
@@ -187,9 +188,17 @@ impl Tree {
         self.source.as_ref().map(|source| &*source.config)
     }
 
-    /// The connections whose misses its routes need together; `None` if it takes no leases for clients.
-    pub(crate) fn lease_scope(&self) -> Option<LeaseScope> {
-        self.config()?.configuration().lease_scope
+    /// What its routes need to know of clients' misses; `None` if it takes no leases for clients.
+    pub(crate) fn leasing(&self) -> Option<Leasing> {
+        let source = self.source.as_ref()?;
+        let scope = source.config.configuration().leased_keys.as_ref()?.scope;
+        Some(Leasing { scope, version: source.lease_version })
+    }
+
+    /// Whether it takes leases for clients, for every key.
+    pub(crate) fn leases_all_keys(&self) -> bool {
+        let leased_keys = self.config().and_then(|config| config.configuration().leased_keys.as_ref());
+        leased_keys.is_some_and(|leased_keys| leased_keys.are_all())
     }
 
     /// The limit on the time that the further destinations of a request may take after one has timed out.
@@ -250,11 +259,13 @@ impl Tree {
 
     /// The routes and servers that `verb` for `key` would reach; `None` if the tree was not built from a configuration.
     pub(crate) async fn explain(&self, verb: &str, key: &str, client: &Context) -> Option<Result<Explanation, String>> {
+        // It must not use up the lease of a miss.
+        let client = client.without_misses();
         match &self.source {
             Some(TreeSource { config, covered_places, .. }) => {
-                let explanation = explain(config, verb, key, client, &Outages::default()).await;
+                let explanation = explain(config, verb, key, &client, &Outages::default()).await;
                 Some(match covered_places {
-                    Some(places) => covering::explain(places, explanation, verb, key, client),
+                    Some(places) => covering::explain(places, explanation, verb, key, &client),
                     None => explanation,
                 })
             }

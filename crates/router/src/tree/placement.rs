@@ -87,7 +87,9 @@ impl Placement {
     /// The places of the key of `request`, a delete or an update as a client sent it; none if the configuration cannot
     /// store it. Fails if a route refuses a delete of it for now.
     pub(crate) fn places_of(&self, request: &Request<Bytes>, context: &Context) -> Result<Vec<Place>, Failure> {
-        let Recorded { places, outcome, .. } = self.record_delete(&self.root, as_delete(request), context);
+        // The client has not sent this delete: its misses remain.
+        let context = context.without_misses();
+        let Recorded { places, outcome, .. } = self.record_delete(&self.root, as_delete(request), &context);
         match outcome {
             Ok(_) | Err(Failure::NoRoute(_)) => Ok(places),
             Err(failure) => Err(failure),

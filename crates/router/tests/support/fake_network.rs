@@ -62,6 +62,7 @@ impl FakeServer {
 
     fn answer(&self, command: Command<'_>, out: &mut Vec<u8>) {
         let name = match &command {
+            Command::Retrieve { operation: Operation::LeaseGet, .. } => "lease-get",
             Command::Retrieve { .. } => "get",
             Command::FlushAll { .. } => "flush_all",
             Command::Version => "version",

@@ -1,10 +1,13 @@
 use super::{KeyState::*, *};
 
+const CONNECTION: Leasing = Leasing { scope: LeaseScope::Connection, version: 0 };
+const ADDRESS: Leasing = Leasing { scope: LeaseScope::Address, version: 0 };
+
 const OLD: LeaseToken = LeaseToken(7);
 const NEW: LeaseToken = LeaseToken(8);
 
 fn client() -> Arc<ClientMisses> {
-    Arc::new(LeaseClients::default()).add(LeaseScope::Connection, Option::None)
+    Arc::new(LeaseClients::default()).add(CONNECTION, Option::None)
 }
 
 fn at(now_s: u64) -> Age {
@@ -14,7 +17,7 @@ fn at(now_s: u64) -> Age {
 #[test]
 fn a_set_takes_the_token_of_its_miss_once() {
     let all = Arc::new(LeaseClients::default());
-    let misses = all.add(LeaseScope::Connection, Option::None);
+    let misses = all.add(CONNECTION, Option::None);
     assert_eq!(misses.answer(1, at(0)), None);
     assert_eq!(misses.record(1, Some(OLD), at(0)), Option::None);
     assert_eq!((misses.state(1, at(5)), misses.state(2, at(5))), (Held(OLD), None));
@@ -56,7 +59,7 @@ fn a_miss_without_a_token_and_a_deleted_key_are_void() {
 #[test]
 fn connections_of_one_address_share_their_misses() {
     let all = Arc::new(LeaseClients::default());
-    let add = |last| all.add(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, last])));
+    let add = |last| all.add(ADDRESS, Some(IpAddr::from([10, 0, 0, last])));
     let (one, other, elsewhere) = (add(1), add(1), add(2));
     assert_eq!([&other, &elsewhere].map(|client| client.state(1, at(0))), [Void, Void], "a new address is blind");
     one.record(1, Some(OLD), at(11));
@@ -64,15 +67,13 @@ fn connections_of_one_address_share_their_misses() {
     assert_eq!((other.state(1, at(12)), elsewhere.state(1, at(12))), (Held(OLD), None));
     drop((one, other));
     assert_eq!(add(1).answer(1, at(12)), Held(OLD), "threads outlive connections");
-    assert!(!all.add(LeaseScope::Connection, Option::None).is_answered_elsewhere(1, at(12)));
-    assert_eq!(all.add_with_unknown(LeaseScope::Address, Some(IpAddr::from([10, 0, 0, 2]))).state(7, at(12)), Void);
-    assert_eq!(elsewhere.state(7, at(12)), Void);
+    assert!(!all.add(CONNECTION, Option::None).is_answered_elsewhere(1, at(12)));
 }
 
 #[test]
 fn addresses_without_connections_are_removed_if_there_are_many() {
     let all = Arc::new(LeaseClients::default());
-    let add = |at: usize| all.add(LeaseScope::Address, Some(IpAddr::from((at as u32).to_be_bytes())));
+    let add = |at: usize| all.add(ADDRESS, Some(IpAddr::from((at as u32).to_be_bytes())));
     let kept = add(0);
     (1..=IDLE_ADDRESSES_MAX).for_each(|at| drop(add(at)));
     // Of the last one, too: its own connection is being added.
@@ -96,7 +97,7 @@ fn misses_are_removed_with_their_newest() {
 #[test]
 fn a_full_state_is_blind_until_what_it_dropped_is_too_old() {
     let all = Arc::new(LeaseClients::default());
-    let misses = all.add(LeaseScope::Connection, Option::None);
+    let misses = all.add(CONNECTION, Option::None);
     let last = MISSES_MAX as u64;
     for hash in 0..last {
         assert_eq!(misses.record(hash, Some(OLD), at(0)), Option::None);
@@ -116,12 +117,11 @@ fn a_full_state_is_blind_until_what_it_dropped_is_too_old() {
 #[test]
 fn misses_of_idle_clients_make_space_when_they_are_too_old() {
     let all = Arc::new(LeaseClients::default());
-    let idle: Vec<_> =
-        (0..TOTAL_MISSES_MAX / MISSES_MAX).map(|_| all.add(LeaseScope::Connection, Option::None)).collect();
+    let idle: Vec<_> = (0..TOTAL_MISSES_MAX / MISSES_MAX).map(|_| all.add(CONNECTION, Option::None)).collect();
     for client in &idle {
         (0..MISSES_MAX as u64).for_each(|hash| assert_eq!(client.record(hash, Some(OLD), at(0)), Option::None));
     }
-    let busy = all.add(LeaseScope::Connection, Option::None);
+    let busy = all.add(CONNECTION, Option::None);
     assert_eq!(busy.record(1, Some(NEW), at(5)), Some(NEW), "there is no space");
     assert_eq!(busy.record(1, Some(NEW), at(16)), Option::None);
     assert_eq!((busy.state(1, at(16)), all.remembered()), (Held(NEW), 1));
@@ -131,10 +131,66 @@ fn misses_of_idle_clients_make_space_when_they_are_too_old() {
 
 #[test]
 fn a_client_of_another_process_is_blind_at_first() {
-    let misses = Arc::new(LeaseClients::default()).add_with_unknown(LeaseScope::Connection, Option::None);
-    assert!(misses.has_any());
+    let misses = Arc::new(LeaseClients::default()).add_blind(CONNECTION, Option::None);
+    assert!(misses.has_any(0));
     assert_eq!(misses.state(1, at(100)), Void);
     assert_eq!(misses.record(1, Some(OLD), at(110)), Some(OLD));
     assert_eq!((misses.state(1, at(111)), misses.state(2, at(111))), (Void, None), "it missed this while it was blind");
-    assert_eq!((misses.answer(1, at(112)), misses.has_any()), (Void, false));
+    assert_eq!((misses.answer(1, at(112)), misses.has_any(0)), (Void, false));
+}
+
+fn later(leasing: Leasing) -> Leasing {
+    Leasing { version: leasing.version + 1, ..leasing }
+}
+
+/// A configuration leased no keys, or fewer, for a while: what a connection missed then was not recorded, and one thread's
+/// old value was stored for the miss of another one that shared the connection.
+#[test]
+fn a_client_is_blind_when_other_keys_are_leased() {
+    let misses = client();
+    misses.record(1, Some(OLD), at(0));
+    misses.advance_to(0);
+    assert_eq!((misses.state(1, at(1)), misses.state(2, at(1))), (Held(OLD), None));
+    assert!(!Arc::new(LeaseClients::default()).add(CONNECTION, Option::None).has_any(0));
+    assert!(client().has_any(1), "of keys that are leased since");
+    misses.advance_to(1);
+    assert_eq!(misses.record(2, Some(NEW), at(1)), Some(NEW));
+    assert_eq!(
+        [1, 2, 3].map(|hash| misses.answer(hash, at(2))),
+        [Held(OLD), Void, Void],
+        "a known one keeps its token"
+    );
+    misses.advance_to(1);
+    assert_eq!(misses.state(3, at(12)), None, "once");
+}
+
+/// Each idle connection of a pool made the whole address blind again when it was first used after a reload, so nothing was
+/// filled for as long as some were.
+#[test]
+fn an_address_is_blind_once_after_a_change_of_the_leased_keys() {
+    let all = Arc::new(LeaseClients::default());
+    let address = Some(IpAddr::from([10, 0, 0, 1]));
+    let first = all.add(ADDRESS, address);
+    assert_eq!((first.state(1, at(0)), first.state(1, at(11))), (Void, None));
+    let woken = all.add_blind(later(ADDRESS), address);
+    // Other threads may still use the tree before.
+    assert_eq!([20, 40, 41].map(|now_s| woken.state(1, at(now_s))), [Void, Void, None]);
+    let woken = all.add_blind(later(ADDRESS), address);
+    woken.record(1, Some(OLD), at(42));
+    assert_eq!(first.answer(1, at(43)), Held(OLD));
+    let other = all.add_blind(later(ADDRESS), Some(IpAddr::from([10, 0, 0, 2])));
+    assert_eq!(
+        [50, 70, 71].map(|now_s| other.state(1, at(now_s))),
+        [Void, Void, None],
+        "its first connection has waited"
+    );
+}
+
+/// A state that is full while it is blind once became less blind by that.
+#[test]
+fn a_miss_that_is_dropped_does_not_shorten_the_blindness() {
+    let misses = Arc::new(LeaseClients::default()).add_blind(later(ADDRESS), Option::None);
+    (0..=ADDRESS_MISSES_MAX as u64).for_each(|hash| _ = misses.record(hash, Option::None, at(0)));
+    let unknown = u64::MAX;
+    assert_eq!([1, 20, 21].map(|now_s| misses.state(unknown, at(now_s))), [Void, Void, None]);
 }

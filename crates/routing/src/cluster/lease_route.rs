@@ -53,7 +53,7 @@ use crate::{
 use bytes::Bytes;
 use fill::{Fill, as_add, refuse};
 use lookaside_protocol::{Operation, Reply, Request, meta::MetaVerb};
-use lookup::{Lookup, Read, as_lease_get};
+use lookup::{Lookup, Read, as_lease_get, as_lease_return};
 use std::{sync::Arc, time::Duration};
 
 /// Takes leases for clients that know none.
@@ -83,6 +83,8 @@ struct Prepared {
     fills: Vec<(usize, Fill)>,
     /// Outcomes of requests that are not sent.
     refused: Vec<(usize, Outcome)>,
+    /// Sent behind the batch: they return tokens that no store can use, which would keep other clients waiting.
+    returned: Batch,
 }
 
 impl LeaseRoute {
@@ -93,8 +95,8 @@ impl LeaseRoute {
 
     async fn route_for(&self, batch: Batch, misses: &ClientMisses, context: &Context) -> Outcomes {
         let age = Age { now_s: self.clock.unix_s(), miss_age_s: self.settings.miss_age_s.into() };
-        let Prepared { batch, reads, fills, refused } = self.prepare(batch, Some((misses, age)));
-        let mut outcomes = self.send(batch, refused, context).await;
+        let Prepared { batch, reads, fills, refused, returned } = self.prepare(batch, Some((misses, age)));
+        let mut outcomes = self.send(batch, refused, returned, context).await;
         for (at, fill) in fills {
             let reply = fill.client_reply(std::mem::replace(&mut outcomes[at], Ok(Reply::Miss)));
             let counters = misses.counters();
@@ -109,15 +111,24 @@ impl LeaseRoute {
     /// Routes a batch whose client is not known.
     async fn route_unleased(&self, batch: Batch, context: &Context) -> Outcomes {
         let Prepared { batch, refused, .. } = self.prepare(batch, None);
-        self.send(batch, refused, context).await
+        self.send(batch, refused, Batch::new(), context).await
     }
 
     /// The outcomes of a batch, with those of the requests that are not sent.
-    async fn send(&self, batch: Batch, refused: Vec<(usize, Outcome)>, context: &Context) -> Outcomes {
+    async fn send(
+        &self,
+        mut batch: Batch,
+        refused: Vec<(usize, Outcome)>,
+        returned: Batch,
+        context: &Context,
+    ) -> Outcomes {
+        let sent = batch.len();
+        batch.extend(returned);
         let mut outcomes = match batch.is_empty() {
             true => Outcomes::new(),
             false => self.target.route(batch, context).await,
         };
+        outcomes.truncate(sent);
         // In the order of the batch, so each index is right when it is used.
         refused.into_iter().for_each(|(at, outcome)| outcomes.insert(at, outcome));
         outcomes
@@ -134,7 +145,7 @@ impl LeaseRoute {
                     prepared.reads.push(Read { at, request: request.clone(), hash, is_leased });
                     if is_leased { as_lease_get(&request) } else { request }
                 }
-                (Role::Store, _) => match self.prepare_store(request, client) {
+                (Role::Store, _) => match self.prepare_store(request, client, &mut prepared.returned) {
                     Ok((fill, request)) => {
                         prepared.fills.extend(fill.map(|fill| (at, fill)));
                         request
@@ -157,11 +168,13 @@ impl LeaseRoute {
         prepared
     }
 
-    /// The request to send for a store, and its [`Fill`] if it is one; or the outcome of a store that is refused.
+    /// The request to send for a store, and its [`Fill`] if it is one; or the outcome of a store that is refused. A token
+    /// that such a store cannot use goes to `returned`.
     fn prepare_store(
         &self,
         request: Request<Bytes>,
         client: Option<(&ClientMisses, Age)>,
+        returned: &mut Batch,
     ) -> Result<(Option<Fill>, Request<Bytes>), Outcome> {
         let is_broadcast = request.key[..prefix_bytes(&request)].contains(&b'*');
         let state = match client {
@@ -177,6 +190,7 @@ impl LeaseRoute {
                 Some((fill, request)) => Ok((Some(fill), request)),
                 None => {
                     count(|counters| &counters.refused);
+                    returned.push(as_lease_return(&request, token));
                     Err(refuse(&request))
                 }
             },
@@ -259,6 +273,11 @@ impl LeaseRoute {
     /// The description of a `LeaseRoute` over `target`.
     pub(crate) fn handle(target: Handle, settings: LeaseSettings) -> Handle {
         Handle::route(Config { target, settings })
+    }
+
+    /// Whether `handle` is the description of a `LeaseRoute`.
+    pub(crate) fn is_described_by(handle: &Handle) -> bool {
+        handle.config::<Config>().is_some()
     }
 }
 

@@ -31,7 +31,7 @@ pub use error::{ConfigurationError, ConfigurationErrors, ConfigurationWarning};
 pub use fault_policy::TkoLimit;
 pub use handle::{DynEq, Handle, RouteConfig, TreeBuilder};
 pub(crate) use hash::{check_servers, parse_hash, parse_hash_keys, parse_pool_hash, parse_salt, parse_tags};
-pub(crate) use json::parse as parse_json;
+pub(crate) use json::{Json, JsonValue, parse as parse_json};
 pub(crate) use json_cursor::{Document, Keys, Node, Object};
 pub use leases::{HotMisses, LeaseSettings, UnleasedSet};
 pub(crate) use leases::{SCOPE, SET_WITHOUT_MISS};

@@ -12,14 +12,16 @@
 //! Absent on purpose: files. The caller reads and watches them.
 
 mod builder;
+mod leased_keys;
 
 pub use builder::Destinations;
+pub use leased_keys::LeasedKeys;
 
 use crate::{
-    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, LeaseRoute, LeaseScope,
-    RootRoute, RoutingPrefix, TlsPolicy, TreeBuilder,
+    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, LeaseRoute, RootRoute,
+    RoutingPrefix, TlsPolicy, TreeBuilder,
     cluster::REGISTRY,
-    configuration::{Document, Keys, Node, Parser, expand_macros, parse_json},
+    configuration::{Document, Json, Keys, Node, Parser, expand_macros, parse_json},
     key::stored_key_start,
 };
 use builder::Builder;
@@ -37,8 +39,8 @@ pub struct Configuration {
     tls_places: BTreeMap<Address, ConfigurationError>,
     /// The prefix of the tree for keys without one.
     pub default_prefix: RoutingPrefix,
-    /// The misses of clients that its routes need ([`crate::Context::misses`]); `None` if none does.
-    pub lease_scope: Option<LeaseScope>,
+    /// The keys whose misses its routes need ([`crate::Context::misses`]); `None` if they need none.
+    pub leased_keys: Option<LeasedKeys>,
     /// Warnings about ignored keys.
     pub warnings: Vec<ConfigurationWarning>,
 }
@@ -63,7 +65,7 @@ impl Configuration {
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationErrors> {
         let value = expand_macros(text, parse_json(text)?)?;
         let document = Document::new(text);
-        let parsed = parse_top(&document.top(&value), defaults);
+        let parsed = parse_top(&value, &document.top(&value), defaults);
         let (configuration, warnings) = document.finish_parsing(parsed)?;
         Ok(Configuration { warnings, ..configuration })
     }
@@ -123,7 +125,7 @@ impl Configuration {
 }
 
 /// Parses the whole configuration. Some errors are only reported.
-fn parse_top(top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
+fn parse_top(value: &Json, top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
     let top = top.object("an object with \"pools\" and \"route\"")?;
     let keys = top.check(&TOP);
     let mut parser = Parser::new(&top, defaults, &REGISTRY)?;
@@ -144,7 +146,9 @@ fn parse_top(top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, Confi
     if let Some(settings) = defaults.leases {
         trees = trees.into_iter().map(|(names, tree)| (names, LeaseRoute::handle(tree, settings))).collect();
     }
-    Ok(Configuration { trees, named, tls_policies, tls_places, default_prefix, lease_scope, warnings: Vec::new() })
+    let handles = trees.iter().map(|(_, tree)| tree);
+    let leased_keys = lease_scope.map(|scope| LeasedKeys::of(scope, handles, &named, value));
+    Ok(Configuration { trees, named, tls_policies, tls_places, default_prefix, leased_keys, warnings: Vec::new() })
 }
 
 const ROUTES_ENTRY: Keys = Keys::known(&["aliases", "route"]);

@@ -139,7 +139,7 @@ impl RouterProgram {
             self.host.shared.clone(),
             updates.build_tree(None),
         );
-        updates.report_first();
+        updates.report_first(&proxy);
         let mut tasks = JoinSet::new();
         let updated = proxy.clone();
         tasks.spawn_local(self.process.task(async move { updates.apply_all(&updated).await }));

@@ -51,6 +51,17 @@ fn what_is_kept_is_bounded_by_size_and_age() {
     assert_eq!(names(state.path()), ["6.commits"]);
 }
 
+/// The append that closed the next segment failed, and all clusters paused.
+#[test]
+fn a_segment_that_an_operator_has_removed_is_not_kept() {
+    let state = tempfile::tempdir().expect("a directory");
+    let (folder, statistics) = keeping(state.path(), BYTES_MAX, SystemTime::now());
+    (1..=3).for_each(|number| folder.create(number, &[0; 100]).expect("it is created"));
+    fs::remove_file(state.path().join("spool/0000000000000001.commits")).expect("it is removed");
+    (1..=2).for_each(|number| folder.retire(number).expect("a missing file is no error"));
+    assert_eq!((names(state.path()), statistics.kept_bytes()), (vec!["2.kept".into(), "3.commits".into()], 100));
+}
+
 #[test]
 fn a_full_disk_costs_what_is_kept_first() {
     let state = tempfile::tempdir().expect("a directory");
@@ -133,6 +144,22 @@ async fn a_replay_reads_what_every_cluster_has_passed() {
     fs::write(&path, bytes).expect("written");
     assert_eq!(archive.newest_position().await.expect("it is read"), Position("3001".into()));
     assert_eq!(read_archive(&archive, Start::Earliest, 3_001).await.len(), 3_001);
+}
+
+/// A run with a standby has read on without the spool. What was kept of before ended at a gap, and a replay that wanted
+/// only what is behind it began there, and failed.
+#[tokio::test]
+async fn nothing_is_kept_of_a_spool_that_is_not_continued() {
+    let state = tempfile::tempdir().expect("a directory");
+    let (log, _spool, writer) = write_spool(state.path(), 3_000, 16 << 20).await;
+    until("segments are kept", || names(state.path()).iter().filter(|name| name.ends_with(".kept")).count() > 3).await;
+    writer.abort();
+    let (files, statistics) = keeping(state.path(), 16 << 20, SystemTime::now());
+    let handle = Arc::new(LogHandle(log.clone()));
+    let spool = Spool::recover(files, handle, BYTES_MAX, CLUSTERS, statistics.clone()).expect("it is read");
+    let later = SavedStart { log_identity: "log".into(), position: Position("4000".into()) };
+    spool.discard_if_passed(&vec![later; CLUSTERS.len()]).expect("files are removed");
+    assert_eq!((names(state.path()), statistics.kept_bytes()), (vec![], 0));
 }
 
 #[tokio::test]

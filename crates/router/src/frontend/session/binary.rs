@@ -1,6 +1,7 @@
 //! The responses to a batch of the binary protocol, in the order of the requests.
 
-use super::{BatchInProgress, Session};
+use super::Session;
+use super::batch::BatchInProgress;
 use crate::frontend::parse::{BinaryPendingReply, BinaryReplyKind, ExpectedReply, LocalCommand, to_text_exptime};
 use bytes::Bytes;
 use lookaside_protocol::binary::{

@@ -22,10 +22,10 @@
 //! more is read, but the deletes in progress are carried on. They are also when the client has disconnected, and on a
 //! handover.
 
+use super::batch::BatchInProgress;
 use super::{ParsedBatch, PendingReply, Session, SessionEnd, WRITE_BYTES_MAX, is_shutting_down};
 use crate::frontend::context::SessionContext;
 use crate::frontend::parse::{Accepted, BATCH_REQUESTS_MAX, parse_batch, parse_binary_batch};
-use crate::frontend::session::BatchInProgress;
 use crate::shared::HeldBytesPermit;
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;

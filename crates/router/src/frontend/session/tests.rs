@@ -1,9 +1,12 @@
 use super::*;
+use crate::config::router_config::RouterConfig;
 use crate::frontend::flow_control::{TOTAL_INPUT_BYTES_MAX, TOTAL_OUTPUT_BYTES_MAX};
 use crate::frontend::limits::Settings;
 use crate::shared::{Identity, SharedState};
 use crate::tree::Tree;
-use lookaside_routing::{BoxFuture, Route};
+use lookaside_client::{DestinationOptions, TcpNetwork};
+use lookaside_protocol::{Operation, Request};
+use lookaside_routing::{BoxFuture, Defaults, Failure, Outcomes, Route};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -396,4 +399,30 @@ async fn idle_client_is_disconnected_after_the_idle_timeout() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(session.await.unwrap(), SessionEnd::Idle);
     assert_eq!(harness.context.counters.snapshot().idle_kicks, 1);
+}
+
+/// What the next process learns of the misses of a client that has sent nothing, under this route.
+async fn has_misses_at_handover(route: &str) -> bool {
+    let text = format!(r#"{{ "pools": {{ "A": {{ "servers": ["127.0.0.1:1"] }} }}, "route": {route} }}"#);
+    let config = RouterConfig::parse(&text, &Defaults::default(), &DestinationOptions::default());
+    let tree = Tree::build(&Arc::new(config.expect("it is valid")), Arc::new(TcpNetwork), 1, None);
+    let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+    shared.set_handing_over(true);
+    let context = SessionContext::new(Settings::default(), shared, tree);
+    let (_client, inner) = duplex(1_000);
+    let (_stop, shutdown) = watch::channel(true);
+    let (_, suspended) = serve(&context, ClientSession::new(Box::new(PlainStream(inner))), shutdown).await;
+    suspended.expect("it is handed over").connection_state.session.has_misses
+}
+
+/// An upgrade with `--leases`, from a process without it, took every connection for one that has missed nothing: a value
+/// from before it was stored for a miss behind it.
+#[tokio::test]
+async fn a_process_that_does_not_know_all_misses_hands_that_over() {
+    assert!(has_misses_at_handover(r#""PoolRoute|A""#).await);
+    let users = r#"{
+        "type": "PrefixSelectorRoute", "policies": { "user:": "LeaseRoute|PoolRoute|A" }, "wildcard": "PoolRoute|A"
+    }"#;
+    assert!(has_misses_at_handover(users).await);
+    assert!(!has_misses_at_handover(r#""LeaseRoute|PoolRoute|A""#).await);
 }

@@ -147,22 +147,6 @@ pub(crate) struct CoverageSettings {
     pub(crate) rules: Rules,
 }
 
-/// What the threads of the process are to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ActiveCoverage {
-    /// Increases with each change.
-    pub(crate) number: u64,
-    pub(crate) reads: ConfigId,
-    /// The other covered configurations in the order of their deletes, and the servers that are left out of each.
-    pub(crate) others: Vec<(ConfigId, BTreeSet<Address>)>,
-    /// How many of `others` precede the one that is read.
-    pub(crate) reads_at: usize,
-    /// Those of `others` that are being purged: no router can read by them.
-    pub(crate) released: Vec<ConfigId>,
-    /// The configuration whose owners of moved keys are read after a miss; `None` if none are.
-    pub(crate) former: Option<ConfigId>,
-}
-
 /// A configuration that was read before the present one. Its owners of moved keys are read after a miss.
 #[derive(Clone, Debug)]
 struct Former {
@@ -430,9 +414,17 @@ impl Coverage {
         };
         let is_fresh = |last: &PeerReport| last.polled_at >= since + unclaimed_for;
         let is_alone = self.settings.peers == 0;
-        is_alone
+        let is_agreed = is_alone
             || !self.settings.rules.release_in_two_steps
-            || now >= since + unclaimed_for && self.all_peers(is_fresh)
+            || now >= since + unclaimed_for && self.all_peers(is_fresh);
+        is_agreed && (self.has_outlived_predecessor() || !self.settings.rules.drain)
+    }
+
+    /// Whether the permits that the process before this one has given have ended, by whatever configuration. Until then
+    /// any of those that it covered may be read by them. It does not say so to its peers, which wait for longer
+    /// ([`RELEASE_AFTER`]): a configuration that it reports as read counts as one that it has read all the time.
+    fn has_outlived_predecessor(&self) -> bool {
+        self.applied > 0
     }
 
     fn all_peers(&self, condition: impl Fn(&PeerReport) -> bool) -> bool {
@@ -490,3 +482,5 @@ impl Coverage {
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;

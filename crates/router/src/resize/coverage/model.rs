@@ -8,6 +8,7 @@ mod clients;
 mod event;
 mod schedule;
 
+use super::views::ActiveCoverage;
 use super::*;
 use crate::resize::pool_servers::PoolServers;
 use event::Event;

@@ -1,6 +1,6 @@
 //! What others see of a coverage: the disk, the peers, the threads, the operator.
 
-use super::{ActiveCoverage, Candidate, Coverage, Departed, Stage};
+use super::{Candidate, Coverage, Departed, Stage};
 use crate::resize::report::CoverageReport;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
@@ -20,6 +20,22 @@ pub(crate) struct SavedConfig {
     pub(crate) config: Candidate,
     pub(crate) is_claimed: bool,
     pub(crate) was_read: bool,
+}
+
+/// What the threads of the process are to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ActiveCoverage {
+    /// Increases with each change.
+    pub(crate) number: u64,
+    pub(crate) reads: ConfigId,
+    /// The other covered configurations in the order of their deletes, and the servers that are left out of each.
+    pub(crate) others: Vec<(ConfigId, BTreeSet<Address>)>,
+    /// How many of `others` precede the one that is read.
+    pub(crate) reads_at: usize,
+    /// Those of `others` that are being purged: no router can read by them.
+    pub(crate) released: Vec<ConfigId>,
+    /// The configuration whose owners of moved keys are read after a miss; `None` if none are.
+    pub(crate) former: Option<ConfigId>,
 }
 
 impl SavedCoverage {

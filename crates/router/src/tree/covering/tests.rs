@@ -8,6 +8,7 @@ use std::task::{self, Waker};
 use tokio::sync::Semaphore;
 
 mod copying;
+mod plain_leases;
 
 /// A server that records what it receives, and replies `outcome` when its gate is open.
 struct Server {

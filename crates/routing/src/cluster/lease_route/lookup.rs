@@ -228,7 +228,7 @@ pub(super) fn as_lease_get(request: &Request<Bytes>) -> Request<Bytes> {
 }
 
 /// A `lease-set` that uses up a token and stores nothing that can be read.
-fn as_lease_return(request: &Request<Bytes>, token: LeaseToken) -> Request<Bytes> {
+pub(super) fn as_lease_return(request: &Request<Bytes>, token: LeaseToken) -> Request<Bytes> {
     let operation = Operation::LeaseSet { token, flags: 0, exptime: EXPIRED, value: Bytes::new() };
     Request { key: request.key.clone(), operation }
 }

@@ -1,0 +1,105 @@
+//! Which keys a configuration leases for clients that know no leases: those whose requests pass a `LeaseRoute`. Two
+//! configurations are compared by it, since misses of keys that were not leased before are not known
+//! ([`crate::ClientMisses`]).
+
+use crate::{
+    Handle, LeaseRoute, LeaseScope,
+    configuration::{Json, JsonValue},
+};
+
+/// The keys that a configuration leases. Equal ones lease the same keys; others may, too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeasedKeys {
+    /// The connections whose misses are needed together.
+    pub scope: LeaseScope,
+    /// The part of the configuration that decides which keys pass a `LeaseRoute`; `None` if all do.
+    routes: Option<String>,
+}
+
+impl LeasedKeys {
+    /// Those of a configuration with these trees.
+    pub(super) fn of<'a>(
+        scope: LeaseScope,
+        mut trees: impl Iterator<Item = &'a Handle>,
+        named: &[(String, Handle)],
+        configuration: &Json,
+    ) -> LeasedKeys {
+        let are_all = trees.all(|tree| begins_with_lease(tree, named));
+        LeasedKeys { scope, routes: (!are_all).then(|| routes_of(configuration)) }
+    }
+
+    /// Whether every key is leased.
+    pub fn are_all(&self) -> bool {
+        self.routes.is_none()
+    }
+}
+
+fn begins_with_lease(handle: &Handle, named: &[(String, Handle)]) -> bool {
+    match handle {
+        // It refers only to those before it, unless the configuration has errors.
+        Handle::Named(at) => named.get(*at).is_some_and(|(_, target)| begins_with_lease(target, &named[..*at])),
+        handle => LeaseRoute::is_described_by(handle),
+    }
+}
+
+/// The configuration without its pools, so that a change of their servers is not taken for one of the routes; its macros
+/// are expanded. Where the servers of a pool are among the children of a route, it may choose by their number: then
+/// nothing is left out.
+fn routes_of(configuration: &Json) -> String {
+    let text = configuration.to_string();
+    match &configuration.value {
+        JsonValue::Object(properties) if !text.contains(r#""Pool|"#) && !text.contains(r#""Pool""#) => {
+            let routes = properties.iter().filter(|property| !matches!(&*property.name, "pools" | "macros"));
+            routes.map(|property| format!("{}:{}\n", property.name, property.value)).collect()
+        }
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Configuration, Defaults};
+
+    fn leased(pools: &str, route: &str) -> Option<LeasedKeys> {
+        let text = format!(r#"{{ "pools": {{ {pools} }}, "route": {route} }}"#);
+        Configuration::parse(&text, &Defaults::default()).expect("it is valid").leased_keys
+    }
+
+    const ONE: &str = r#""A": { "servers": ["a:1"] }"#;
+    const TWO: &str = r#""A": { "servers": ["a:1", "a:2"] }"#;
+
+    fn by_prefix(leased: &str) -> String {
+        format!(
+            r#"{{ "type": "PrefixSelectorRoute", "policies": {{ "{leased}": "LeaseRoute|PoolRoute|A" }}, "wildcard": "PoolRoute|A" }}"#
+        )
+    }
+
+    #[test]
+    fn a_change_of_servers_leases_the_same_keys_and_one_of_routes_does_not() {
+        let users = leased(ONE, &by_prefix("user:")).expect("some are");
+        assert!(!users.are_all());
+        assert_eq!(leased(TWO, &by_prefix("user:")), Some(users.clone()));
+        assert_ne!(leased(ONE, &by_prefix("post:")), Some(users));
+        assert_eq!(leased(ONE, r#""PoolRoute|A""#), None);
+    }
+
+    #[test]
+    fn all_keys_are_leased_whatever_the_routes_below() {
+        let all = leased(ONE, r#""LeaseRoute|PoolRoute|A""#).expect("all are");
+        assert!(all.are_all());
+        let below =
+            r#"{ "type": "LeaseRoute", "target": { "type": "HashRoute", "children": ["Pool|A", "NullRoute"] } }"#;
+        assert_eq!(leased(TWO, below), Some(all.clone()));
+        let of_addresses = r#"{ "type": "LeaseRoute", "scope": "address", "target": "PoolRoute|A" }"#;
+        assert_ne!(leased(ONE, of_addresses), Some(all));
+    }
+
+    /// A key moves between the servers and the other children when there is another server.
+    #[test]
+    fn servers_count_if_they_are_children_beside_routes() {
+        let route = r#"{ "type": "HashRoute", "children": ["Pool|A", "LeaseRoute|PoolRoute|A"] }"#;
+        assert_eq!(leased(ONE, route), leased(ONE, route));
+        assert_ne!(leased(ONE, route), leased(TWO, route));
+    }
+}
