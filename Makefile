@@ -5,8 +5,8 @@ PYTHON := .venv/bin/python
 SEEDS ?= 150
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
-# Processes that run the end-to-end tests, each whole files. The tests wait more than they compute.
-TEST_PROCESSES ?= 2
+# Processes that run the end-to-end tests. The tests wait more than they compute.
+TEST_PROCESSES ?= 3
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
@@ -24,12 +24,11 @@ up: ## a whole region on this machine, with a demo application; Ctrl-C stops it 
 
 test: install lint unit schedules simulate end-to-end ## everything that must pass before a change lands
 
-install: ## what the tests need: Debian packages, Python packages in .venv, a MySQL (80 MB into ~/.cache/lookaside-databases)
+install: ## what the tests need: Debian packages, Python packages in .venv, databases (130 MB into ~/.cache/lookaside-databases)
 	tests/install
 
 build:
-	$(CARGO) build --workspace --bins
-	$(CARGO) build --package lookaside-client --example direct_client
+	$(CARGO) build --workspace --bins --example direct_client
 
 lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check
@@ -54,7 +53,7 @@ simulate: build ## SEEDS whole regions under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)
 
 end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL and PostgreSQL
-	$(PYTHON) -m pytest tests -n $(TEST_PROCESSES) --dist loadfile
+	$(PYTHON) -m pytest tests -n $(TEST_PROCESSES) --dist worksteal
 
 clients: install build ## real clients of seven languages, and the programs of docs/clients; installs the toolchains they need
 	tests/clients/install

@@ -6,11 +6,11 @@ import pytest
 from mariadb import MariaDb
 from postgres import Postgres
 from processes import Cluster, Server
-from replicated import MysqlServer
+from replicated import SERVERS, MysqlServer
 from tools import need
 
 # Their assertions are reported in full, as those of tests are.
-pytest.register_assert_rewrite("invalidator_region", "load", "router_upgrade", "tls", "upgrade")
+pytest.register_assert_rewrite("invalidator_pair", "invalidator_region", "load", "router_upgrade", "tls", "upgrade")
 
 
 @pytest.fixture
@@ -127,6 +127,30 @@ def postgres(postgres_server):
     """PostgreSQL with an empty database `app` and no replication slots."""
     postgres_server.recreate_database()
     return postgres_server
+
+
+@pytest.fixture(params=SERVERS)
+def own_database(request, tmp_path):
+    """A server for one test, which may kill it; of each kind."""
+    if request.param == "mysql":
+        need("mysql")
+    database = SERVERS[request.param](tmp_path)
+    yield database
+    database.stop()
+
+
+@pytest.fixture
+def pair_region(own_database, flushable_clusters, tmp_path, request):
+    """A region for several invalidators, without one yet. What takeovers took is in the summary of the run."""
+    from invalidator_pair import PairRegion  # after its registration above
+
+    def record(text: str) -> None:
+        name = request.node.name.removeprefix("test_")
+        request.node.user_properties.append(("recovery", f"{name}: {text}"))
+
+    region = PairRegion(own_database, flushable_clusters, tmp_path, record)
+    yield region
+    region.stop()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -24,8 +24,11 @@ def program(name: str) -> str:
 class Postgres(Process):
     """A server with `wal_level=logical` and a database `app`. It does not run as root, so root becomes `postgres`."""
 
-    def __init__(self, directory: Path, *settings: str, primary: "Postgres | None" = None) -> None:
-        """With `primary`: a standby of that server."""
+    def __init__(
+        self, directory: Path, *settings: str, primary: "Postgres | None" = None, installed: Path | None = None
+    ) -> None:
+        """With `primary`: a standby of that server. With `installed`: the version in that folder, which has `bin`,
+        `lib` and `share`."""
         self.port = free_port()
         self.settings = settings
         # Another user must be able to reach the folder, and pytest's folders are private.
@@ -36,21 +39,28 @@ class Postgres(Process):
         if os.geteuid() == 0:
             shutil.chown(self.home, "postgres", "postgres")
             shutil.chown(password, "postgres", "postgres")
+        if installed:
+            # That user cannot read the folders of root, where it is.
+            shutil.copytree(installed, self.home / "installed", symlinks=True)
         user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+
+        def program_of_server(name: str) -> str:
+            return str(self.home / "installed" / "bin" / name) if installed else program(name)
+
         data = str(self.home / "data")
         if primary is None:
             install = [
-                program("initdb"), f"--username={USER}", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8",
-                "--locale=C", f"--pwfile={password}", data,
+                program_of_server("initdb"), f"--username={USER}", "--auth=scram-sha-256", "--no-sync",
+                "--encoding=UTF8", "--locale=C", f"--pwfile={password}", data,
             ]  # fmt: skip
         else:
             source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD}"
             install = [program("pg_basebackup"), "-d", source, "-D", data, "-R", "--checkpoint=fast", "--no-sync"]
-        installed = subprocess.run(install, capture_output=True, text=True, cwd="/tmp", **user)
-        assert installed.returncode == 0, f"{install[0]}: {installed.stdout}{installed.stderr}"
+        done = subprocess.run(install, capture_output=True, text=True, cwd="/tmp", **user)
+        assert done.returncode == 0, f"{install[0]}: {done.stdout}{done.stderr}"
         command = [
-            program("postgres"), "-D", str(self.home / "data"), "-p", str(self.port), "-h", "127.0.0.1", "-k", "", "-F",
-            "-c", "wal_level=logical", "-c", "shared_buffers=16MB",
+            program_of_server("postgres"), "-D", str(self.home / "data"), "-p", str(self.port),
+            "-h", "127.0.0.1", "-k", "", "-F", "-c", "wal_level=logical", "-c", "shared_buffers=16MB",
             *[argument for setting in settings for argument in ("-c", setting)],
         ]  # fmt: skip
         super().__init__("postgres", command, directory, cwd="/tmp", **user)

@@ -180,14 +180,17 @@ def test_a_flush_that_a_peer_cannot_be_informed_of_is_refused(pools):
             assert reply.startswith(b"refused: ") and b"a peer is unreachable" in reply, reply
 
 
-def test_a_rule_flushes_the_pools_of_its_keys(pools, mariadb, tmp_path):
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_rule_flushes_the_pools_of_its_keys(pools, kind, tmp_path, request):
+    database = request.getfixturevalue(kind)
+    url = database.url() if kind == "mysql" else database.url
     rules = tmp_path / "rules.toml"
     rules.write_text(RULE)
-    with mariadb.connect(schema=None) as connection, connection.cursor() as cursor:
+    with database.connect(schema=None) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE app.users (id INT PRIMARY KEY, email VARCHAR(100))")
         with pools.routers(1) as routers:
             pools.fill()
-            daemon = Invalidator(mariadb.url, [pools], tmp_path / "state", tmp_path, "--rules", str(rules))
+            daemon = Invalidator(url, [pools], tmp_path / "state", tmp_path, "--rules", str(rules))
             try:
                 cursor.execute("INSERT INTO app.users VALUES (1, 'a')")
                 eventually(lambda: stats(daemon.port)["invalidations_total"] == "2", "the rows' keys are deleted")

@@ -1,12 +1,13 @@
 """Replays from the spool of an invalidator of PostgreSQL, whose log cannot be read again."""
 
 import json
-import os
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from processes import PROGRAMS, Invalidator, answers, eventually, stats
 
@@ -126,6 +127,48 @@ def test_a_replay_deletes_again_beside_the_daemon(region):
     assert position_file.read_bytes() == saved, "the positions of the daemon are its own"
 
 
+def test_a_replay_across_a_lost_position_fails(region):
+    region.start()
+    region.commit("before")
+    before = region.position()
+    region.commit("between")
+    region.stop()
+
+    def is_dropped() -> bool:
+        with suppress(psycopg.errors.ObjectInUse):
+            region.connection.execute("SELECT pg_drop_replication_slot('lookaside')")
+            return True
+        return False
+
+    eventually(is_dropped, "the server has noticed that the reader is gone")
+    region.start("--on-position-lost", "continue")
+    # What is committed before the new slot is there is lost.
+    in_use = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'lookaside' AND active"
+    eventually(lambda: region.connection.execute(in_use).fetchone() == (1,), "a new slot is read")
+    eventually(lambda: region.stat("cluster:one:position").startswith("1:"), "the cluster has found the loss")
+    region.commit("after")
+    after = region.stat("cluster:one:position")
+    assert after.startswith("1:"), after
+
+    region.restore(["before", "after"])
+    done = region.replay("--from", "earliest", "--json")
+    assert done.returncode == 1 and "lost its position 1 times" in done.stderr, done
+    assert json.loads(done.stdout)["losses"] == 1 and region.cached(["before", "after"]) == set()
+
+    # The database's own notation names two positions now.
+    region.restore(["before", "after"])
+    for option in "--from", "--to":
+        start = [] if option == "--from" else ["--from", "earliest"]
+        unclear = region.replay(*start, option, before)
+        assert unclear.returncode == 1 and f"0:{before}" in unclear.stderr and f"1:{before}" in unclear.stderr, unclear
+    assert region.cached(["before", "after"]) == {"before", "after"}, "nothing was sent"
+    done = region.replay("--from", "earliest", "--to", f"0:{before}", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["losses"] == 0, done
+    assert region.cached(["before", "after"]) == {"after"}
+    backwards = region.replay("--from", after, "--to", f"0:{before}")
+    assert backwards.returncode == 1 and f"which is after the position 0:{before}" in backwards.stderr, backwards
+
+
 def test_what_is_kept_is_bounded_and_a_range_before_it_is_an_error(region):
     # Segments of an eighth of the limit.
     region.start("--spool-bytes-max", "1048576", "--spool-keep-bytes", "300000")
@@ -154,8 +197,7 @@ def test_what_is_kept_is_bounded_and_a_range_before_it_is_an_error(region):
     assert region.stat("spool_kept_bytes") == "0" and not list(region.folder.glob("state/spool/*.kept"))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a file system")
-def test_a_full_disk_costs_what_is_kept_and_delays_nothing(region):
+def test_a_full_disk_costs_what_is_kept_and_delays_nothing(root, region):
     state = region.folder / "state"
     state.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", state], check=True)

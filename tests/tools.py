@@ -21,6 +21,8 @@ def find_libfaketime() -> Path | None:
 TOOLS = {
     "libfaketime": (find_libfaketime, "install the Debian package libfaketime"),
     "mysql": (lambda: fetched("mysql"), "run tests/fetch_database mysql"),
+    "postgres13": (lambda: fetched("postgres13"), "run tests/fetch_database postgres13"),
+    "postgres18": (lambda: fetched("postgres18"), "run tests/fetch_database postgres18"),
     "root": (lambda: os.geteuid() == 0, "run the tests as root"),
 }
 

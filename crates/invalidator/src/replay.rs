@@ -107,6 +107,14 @@ pub enum ReplayError {
         /// The position that was asked for.
         to: String,
     },
+    /// Reading starts behind the position to which the log was to be read, so there is nothing between.
+    #[error("the log is read from {begin}, which is after the position {to}")]
+    BeforeBeginning {
+        /// Where reading starts.
+        begin: String,
+        /// The position that was asked for.
+        to: String,
+    },
     /// The cluster does not acknowledge deletes.
     #[error("the cluster did not acknowledge a delete in {ATTEMPTS_MAX} attempts: {0}{1}")]
     Refused(String, ContinueFrom),
@@ -159,6 +167,9 @@ impl Replay {
             && !self.log.covers(&newest, from)
         {
             return Err(ReplayError::BeyondEnd { newest: newest.0, to: from.0.clone() });
+        }
+        if self.log.covers(&begin, &end) && !self.log.covers(&end, &begin) {
+            return Err(ReplayError::BeforeBeginning { begin: begin.0, to: end.0 });
         }
         let mut reached = begin.clone();
         while !self.log.covers(&reached, &end) {

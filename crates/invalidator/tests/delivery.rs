@@ -14,12 +14,9 @@ use lookaside_routing::{
 };
 use std::{
     io,
-    net::IpAddr,
-    pin::Pin,
     sync::{Arc, Mutex},
-    task::{Context, Poll},
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// A router with the same outcome for all keys without a script. It records the keys that it received.
 struct Router {
@@ -282,39 +279,11 @@ impl Network for FlushNetwork {
                 theirs.write_all(reply.as_bytes()).await.expect("the client reads");
                 std::future::pending::<()>().await;
             });
-            Ok(Box::new(Pipe(ours)) as Box<dyn Stream>)
+            Ok(Box::new(ours) as Box<dyn Stream>)
         })
     }
 
     fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
-    }
-}
-
-struct Pipe(DuplexStream);
-
-impl Stream for Pipe {
-    fn peer(&self) -> Option<IpAddr> {
-        None
-    }
-}
-
-impl AsyncRead for Pipe {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Pipe {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

@@ -377,10 +377,13 @@ async fn the_newest_position_covers_visible_commits_that_are_not_flushed() {
     client.run("SET synchronous_commit = off").await;
     client.run("SELECT lookaside_invalidate('unflushed')").await;
     let newest = log.newest_position().await.expect("a position");
-    let commits = read_until(&mut *opened.source, "unflushed").await;
-    assert!(log.covers(&newest, &last_position(&commits)));
-    let read = read_until_covered(&log, &mut *opened.source, &newest);
-    timeout(DEADLINE, read).await.expect("the newest position is reached");
+    // A synchronous commit flushes the one before it, too.
+    client.run("SET synchronous_commit = on").await;
+    client.run("SELECT lookaside_invalidate('flushed')").await;
+    let commits = read_until(&mut *opened.source, "flushed").await;
+    let unflushed = commits.iter().find(|commit| keys_of(std::slice::from_ref(commit)) == ["unflushed"]);
+    assert!(log.covers(&newest, &unflushed.expect("it was read").position));
+    assert!(log.covers(&last_position(&commits), &newest), "the newest position is reached");
 }
 
 /// The buffer grew by 64 bytes at a time, so each read had one commit, and each commit cost a call of the gate.
@@ -410,7 +413,10 @@ async fn commits_that_have_arrived_are_read_together() {
 async fn the_stream_outlives_a_long_wait_at_the_gate() {
     let server = Server::start(&[]).await;
     let mut client = server.set_up().await;
-    let mut source = server.source(Start::Now).await;
+    // The limit of the source's session is thrice its heartbeat.
+    let heartbeat = Duration::from_millis(400);
+    let options = PostgresOptions { heartbeat, ..server.options() };
+    let mut source = server.try_source(options, Start::Now).await.expect("a source");
     let mut watcher = server.client().await;
     add_absent_standby(&server).await;
     let writer = tokio::spawn(async move {
@@ -420,7 +426,7 @@ async fn the_stream_outlives_a_long_wait_at_the_gate() {
     let pid = watcher.one("SELECT pid FROM pg_stat_replication").await;
     let gate = source.wait_until_visible(&position);
     tokio::pin!(gate);
-    assert!(timeout(Duration::from_secs(6), &mut gate).await.is_err(), "twice the server's limit has passed");
+    assert!(timeout(heartbeat * 6, &mut gate).await.is_err(), "twice the server's limit has passed");
     assert_eq!(watcher.one("SELECT min(pid) FROM pg_stat_replication").await, pid);
     remove_absent_standby(&mut watcher).await;
     timeout(DEADLINE, gate).await.expect("in time").expect("the gate opens");

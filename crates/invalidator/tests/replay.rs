@@ -70,6 +70,19 @@ async fn replay_ends_at_the_end_that_the_log_had_when_it_began() {
     assert_eq!(summary.position, Some(Position("4".into())));
 }
 
+/// A replay up to a position that is no longer in the log sent nothing, and succeeded.
+#[tokio::test(start_paused = true)]
+async fn an_end_before_the_beginning_is_an_error() {
+    let (replay, _, cluster) = replay_of(9);
+    let (from, to) = (Position("5".into()), Position("3".into()));
+    let backwards = Replay { start: Start::At(from.clone()), to: Some(to), ..replay };
+    let refused = backwards.run(|_| {}).await.expect_err("there is nothing between").to_string();
+    assert_eq!(refused, "the log is read from 5, which is after the position 3");
+    let empty = Replay { to: Some(from), ..backwards };
+    assert_eq!(empty.run(|_| {}).await.expect("an empty range").commits, 0);
+    assert_eq!(deleted(&cluster), [""; 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn rate_is_kept() {
     let (replay, _, cluster) = replay_of(500);

@@ -72,6 +72,20 @@ async fn closed_gate_serves_deletes_only() {
     assert!(stats.contains("STAT start_gate_open 0\r\n") && stats.contains("STAT start_gate_refused 9\r\n"), "{stats}");
 }
 
+/// The invalidator notifies the router once it has caught up, flushes included: a gate that refused one would stay
+/// closed until its bound.
+#[tokio::test(start_paused = true)]
+async fn closed_gate_serves_flushes() {
+    let fixture = Fixture::new(Settings { flush_enabled: true, ..Settings::default() });
+    let mut client = fixture.harness.connect();
+    ask(&mut client, "get k\r\n", REFUSAL).await;
+    ask(&mut client, "flush_all\r\n", "OK\r\n").await;
+    let key = "__mcrouter__.flush_prefix(k)";
+    ask(&mut client, &format!("get {key}\r\n"), &value(key, "flushed 1")).await;
+    assert_eq!(fixture.network.server("main:1").asked("flush_all").len(), 2);
+    ask(&mut client, "get k\r\n", REFUSAL).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn refused_get_is_a_miss_with_that_option() {
     let fixture = Fixture::new(Settings { miss_on_get_errors: true, ..Settings::default() });

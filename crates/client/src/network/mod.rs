@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, DuplexStream},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
 };
 
@@ -127,6 +127,13 @@ impl Stream for UnixStream {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.as_fd())
+    }
+}
+
+/// A connection within one process.
+impl Stream for DuplexStream {
+    fn peer(&self) -> Option<IpAddr> {
+        None
     }
 }
 

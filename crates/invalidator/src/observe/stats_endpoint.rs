@@ -151,10 +151,7 @@ fn reply_to(line: &[u8], statistics: &Statistics) -> Option<String> {
 mod tests {
     use super::*;
     use lookaside_routing::BoxFuture;
-    use std::net::IpAddr;
-    use std::pin::Pin;
-    use std::task::{self, Poll};
-    use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf, duplex};
+    use tokio::io::{DuplexStream, duplex};
     use tokio::sync::mpsc;
 
     #[test]
@@ -170,42 +167,6 @@ mod tests {
         assert_eq!(reply_to(b"quit", &statistics), None);
     }
 
-    struct Pipe(DuplexStream);
-
-    impl AsyncRead for Pipe {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            cx: &mut task::Context<'_>,
-            into: &mut ReadBuf<'_>,
-        ) -> Poll<std::io::Result<()>> {
-            Pin::new(&mut self.0).poll_read(cx, into)
-        }
-    }
-
-    impl AsyncWrite for Pipe {
-        fn poll_write(
-            mut self: Pin<&mut Self>,
-            cx: &mut task::Context<'_>,
-            bytes: &[u8],
-        ) -> Poll<std::io::Result<usize>> {
-            Pin::new(&mut self.0).poll_write(cx, bytes)
-        }
-
-        fn poll_flush(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
-            Pin::new(&mut self.0).poll_flush(cx)
-        }
-
-        fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<std::io::Result<()>> {
-            Pin::new(&mut self.0).poll_shutdown(cx)
-        }
-    }
-
-    impl Stream for Pipe {
-        fn peer(&self) -> Option<IpAddr> {
-            None
-        }
-    }
-
     /// Sends `bytes` through a pipe that holds `pipe_bytes`; the replies once the connection is closed. `None`: the
     /// client reads none.
     async fn exchange(bytes: &[u8], pipe_bytes: usize, reads: bool) -> Option<String> {
@@ -213,7 +174,7 @@ mod tests {
         let (mut from, mut to) = tokio::io::split(client);
         let statistics = Statistics::new(["front-1"]);
         let activity = Activity { next: Arc::default(), last: Arc::default() };
-        let served = timeout(3 * IDLE_MAX, serve_connection(Box::new(Pipe(server)), &statistics, &activity));
+        let served = timeout(3 * IDLE_MAX, serve_connection(Box::new(server), &statistics, &activity));
         let read = async {
             let mut replies = String::new();
             if reads {
@@ -243,7 +204,7 @@ mod tests {
         fn accept(&mut self) -> BoxFuture<'_, std::io::Result<Box<dyn Stream>>> {
             Box::pin(async {
                 match self.0.recv().await {
-                    Some(end) => Ok(Box::new(Pipe(end)) as Box<dyn Stream>),
+                    Some(end) => Ok(Box::new(end) as Box<dyn Stream>),
                     None => std::future::pending().await,
                 }
             })

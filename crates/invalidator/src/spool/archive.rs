@@ -78,9 +78,38 @@ impl SpoolArchive {
         Ok(ArchiveBeginning { position, committed_at: None })
     }
 
+    /// Whether `position`, which an operator gives, is one of this log, with its epoch if the spool has had a loss: without
+    /// one it would be of the time before, although the database shows later ones in the same way.
+    pub fn check_position(&self, position: &Position) -> Result<(), SourceError> {
+        let unusable = |why| Err(SourceError::Unusable { why });
+        let wanted = SpoolPosition::parse(position);
+        if !wanted.covers(&wanted, &*self.log) {
+            return unusable(format!("{:?} is no position of this log", position.0));
+        }
+        let epoch = self.newest()?.epoch;
+        if epoch > 0 && !SpoolPosition::has_epoch(position) {
+            return unusable(format!(
+                "the position {0} may be before or after one that the invalidator has lost: give {epoch}:{0}, as its \
+                 statistics show positions since then, or 0:{0} for one from before the first loss",
+                position.0
+            ));
+        }
+        Ok(())
+    }
+
     /// How many losses were in what was read: between the commits before and after one, others are missing.
     pub fn losses(&self) -> u64 {
         self.losses.load(Relaxed)
+    }
+
+    fn newest(&self) -> Result<SpoolPosition, SourceError> {
+        for number in self.numbers()?.into_iter().rev() {
+            let Some(bytes) = self.read(number).map_err(failed)? else { continue };
+            if let Ok(Some(scan)) = scan(&bytes) {
+                return Ok(scan.end);
+            }
+        }
+        Err(failed("it has no segments"))
     }
 
     fn numbers(&self) -> Result<BTreeSet<u64>, SourceError> {
@@ -165,11 +194,8 @@ impl CommitLog for SpoolArchive {
             let position = match start {
                 Start::Earliest | Start::Now => begins_at,
                 Start::At(from) => {
+                    self.check_position(from)?;
                     let wanted = SpoolPosition::parse(from);
-                    if !wanted.covers(&wanted, &*self.log) {
-                        let why = format!("{:?} is no position of this log", from.0);
-                        return Err(SourceError::Unusable { why });
-                    }
                     if wanted.is_before(&begins_at, &*self.log) {
                         let why = format!("the log begins at {}", begins_at.text().0);
                         return Err(SourceError::PositionLost { position: from.clone(), why });
@@ -184,15 +210,7 @@ impl CommitLog for SpoolArchive {
     }
 
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
-        Box::pin(async {
-            for number in self.numbers()?.into_iter().rev() {
-                let Some(bytes) = self.read(number).map_err(failed)? else { continue };
-                if let Ok(Some(scan)) = scan(&bytes) {
-                    return Ok(scan.end.text());
-                }
-            }
-            Err(failed("it has no segments"))
-        })
+        Box::pin(async { self.newest().map(|end| end.text()) })
     }
 
     fn covers(&self, position: &Position, other: &Position) -> bool {
@@ -246,11 +264,15 @@ impl ArchiveSource {
         is_new
     }
 
-    /// Decodes one record; false at the end of the file.
-    fn decode_record(&mut self, commits: &mut Vec<Commit>) -> bool {
+    /// Decodes one record. False at the end of the file, and before a loss if the read, which began at `before`, has found
+    /// something: a replay that ends before a loss does not read it.
+    fn decode_record(&mut self, before: &SpoolPosition, commits: &mut Vec<Commit>) -> bool {
         let Decoded::Record(record, length) = decode(&self.bytes[self.at.min(self.bytes.len())..]) else {
             return false;
         };
+        if matches!(record, Record::Gap { .. }) && (!commits.is_empty() || self.position != *before) {
+            return false;
+        }
         self.at += length;
         match record {
             Record::Base(base) => self.epoch = base.position.epoch,
@@ -278,7 +300,7 @@ impl Source for ArchiveSource {
             let (before, mut commits) = (self.position.clone(), Vec::new());
             let mut keys = 0;
             while keys < keys_max.max(1) {
-                if !self.decode_record(&mut commits) {
+                if !self.decode_record(&before, &mut commits) {
                     if !commits.is_empty() || self.position != before {
                         break;
                     }

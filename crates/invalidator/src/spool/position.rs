@@ -22,12 +22,15 @@ impl SpoolPosition {
 
     /// Parses the text of a saved position, or a position of the log, which is of epoch 0.
     pub fn parse(text: &Position) -> SpoolPosition {
-        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let parts = text.0.split_once(':').filter(|(epoch, _)| is_number(epoch));
-        match parts.and_then(|(epoch, position)| Some((epoch.parse().ok()?, position))) {
+        match split_epoch(text) {
             Some((epoch, position)) => SpoolPosition { epoch, position: Position(position.into()) },
             None => SpoolPosition { epoch: 0, position: text.clone() },
         }
+    }
+
+    /// Whether the text begins with an epoch.
+    pub fn has_epoch(text: &Position) -> bool {
+        split_epoch(text).is_some()
     }
 
     /// As pipelines save it.
@@ -47,6 +50,13 @@ impl SpoolPosition {
     pub fn is_before(&self, other: &SpoolPosition, log: &dyn CommitLog) -> bool {
         !self.covers(other, log)
     }
+}
+
+/// The epoch at the begin of a text and the rest of it; `None` if there is none.
+fn split_epoch(text: &Position) -> Option<(u64, &str)> {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (epoch, position) = text.0.split_once(':').filter(|(epoch, _)| is_number(epoch))?;
+    Some((epoch.parse().ok()?, position))
 }
 
 #[cfg(test)]

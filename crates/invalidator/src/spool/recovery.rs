@@ -70,9 +70,10 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
             unconnected.push(number);
             continue;
         }
+        // It may have been written just before a crash that the system survived; an older one, too, if the disk was full
+        // then and the next one was begun.
+        files.sync(number).map_err(failed)?;
         if end.is_none() {
-            // It may have been written just before a crash that the system survived.
-            files.sync(number).map_err(failed)?;
             recovered.is_intact = scan.is_intact;
             end = Some(scan.end);
         }

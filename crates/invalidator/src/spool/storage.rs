@@ -131,11 +131,21 @@ impl SegmentFiles for SegmentFolder {
 pub(super) mod tests {
     use super::*;
     use lookaside_sync::Mutex;
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        sync::Arc,
+    };
 
     /// Files in memory that outlive a spool, with faults.
     #[derive(Debug, Default)]
-    pub struct MemoryFiles(pub Mutex<MemoryFilesState>);
+    pub struct MemoryFiles(pub Mutex<MemoryFilesState>, Mutex<u64>);
+
+    /// The files as one process has them. A task that is aborted leaves its blocking call to a thread; as after the end
+    /// of a process, it changes nothing once the next process has begun.
+    pub struct FilesOfProcess {
+        files: Arc<MemoryFiles>,
+        process: u64,
+    }
 
     #[derive(Debug, Default)]
     pub struct MemoryFilesState {
@@ -149,8 +159,16 @@ pub(super) mod tests {
     }
 
     impl MemoryFiles {
+        /// The files as the next process has them.
+        pub fn next_process(self: &Arc<Self>) -> FilesOfProcess {
+            let mut process = self.1.lock();
+            *process += 1;
+            FilesOfProcess { files: self.clone(), process: *process }
+        }
+
         /// A crash of the machine: of its unsynced bytes each file keeps as many as `kept` returns for their number.
         pub fn crash(&self, mut kept: impl FnMut(usize) -> usize) {
+            *self.1.lock() += 1;
             for (bytes, synced) in self.0.lock().files.values_mut() {
                 let unsynced = bytes.len() - *synced;
                 bytes.truncate(*synced + kept(unsynced).min(unsynced));
@@ -227,6 +245,39 @@ pub(super) mod tests {
         fn remove(&self, number: u64) -> io::Result<()> {
             self.0.lock().files.remove(&number);
             Ok(())
+        }
+    }
+
+    impl FilesOfProcess {
+        fn run<T>(&self, work: impl FnOnce(&MemoryFiles) -> io::Result<T>) -> io::Result<T> {
+            let newest = self.files.1.lock();
+            if *newest == self.process { work(&self.files) } else { Err(io::Error::other("the process has ended")) }
+        }
+    }
+
+    impl SegmentFiles for FilesOfProcess {
+        fn numbers(&self) -> io::Result<Vec<u64>> {
+            self.run(|files| files.numbers())
+        }
+
+        fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
+            self.run(|files| files.create(number, bytes))
+        }
+
+        fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
+            self.run(|files| files.append(number, at, bytes))
+        }
+
+        fn sync(&self, number: u64) -> io::Result<()> {
+            self.run(|files| files.sync(number))
+        }
+
+        fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
+            self.run(|files| files.read(number, at, bytes_max))
+        }
+
+        fn remove(&self, number: u64) -> io::Result<()> {
+            self.run(|files| files.remove(number))
         }
     }
 

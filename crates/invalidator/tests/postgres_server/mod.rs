@@ -36,20 +36,8 @@ impl Server {
     /// Starts a server with `wal_level=logical`, login by SCRAM, and `arguments` besides.
     pub async fn start(arguments: &[&str]) -> Server {
         let dir = TempDir::new().expect("a temporary directory");
-        let data = dir.path().join("data");
-        fs::create_dir(&data).expect("a directory");
-        let password = dir.path().join("password");
-        fs::write(&password, PASSWORD).expect("written");
-        for path in [dir.path(), &data, &password] {
-            own_by_server(path);
-        }
-        let output = as_user(Command::new(program("initdb")))
-            .args(["--username=postgres", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--locale=C"])
-            .arg(format!("--pwfile={}", password.display()))
-            .arg(&data)
-            .output()
-            .unwrap_or_else(|error| panic!("initdb {MISSING}: {error}"));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        own_by_server(dir.path());
+        copy(&template(), &dir.path().join("data"));
         let port = free_port();
         let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
         let child = spawn(dir.path(), port, &arguments);
@@ -263,6 +251,42 @@ fn program(name: &str) -> PathBuf {
     found.retain(|path| path.exists());
     found.sort();
     found.pop().unwrap_or_else(|| name.into())
+}
+
+/// An initialised data directory, made once for all tests and kept beside the build. Its copies are one system to
+/// PostgreSQL.
+fn template() -> PathBuf {
+    let version = Command::new(program("initdb")).arg("--version").output();
+    let version = version.unwrap_or_else(|error| panic!("initdb {MISSING}: {error}")).stdout;
+    let name: String = String::from_utf8_lossy(&version).chars().filter(char::is_ascii_alphanumeric).collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    if !path.exists() {
+        // Not beside the build, which that user may not reach.
+        let dir = TempDir::new().expect("a temporary directory");
+        let password = dir.path().join("password");
+        fs::write(&password, PASSWORD).expect("written");
+        for path in [dir.path(), &password] {
+            own_by_server(path);
+        }
+        let output = as_user(Command::new(program("initdb")))
+            .args(["--username=postgres", "--auth=scram-sha-256", "--no-sync", "--encoding=UTF8", "--locale=C"])
+            .arg(format!("--pwfile={}", password.display()))
+            .arg(dir.path().join("data"))
+            .output()
+            .unwrap_or_else(|error| panic!("initdb {MISSING}: {error}"));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let made = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        copy(&dir.path().join("data"), &made.path().join("data"));
+        // Another test may have created it meanwhile; then that one is used.
+        let _ = fs::rename(made.path().join("data"), &path);
+    }
+    path
+}
+
+/// Copies a directory with its owner and modes.
+fn copy(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").args([from, to]).status().expect("cp runs");
+    assert!(copied.success(), "{} is not copied to {}", from.display(), to.display());
 }
 
 /// The user `postgres` if this is root: the server refuses to run as root.

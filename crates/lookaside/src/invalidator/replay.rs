@@ -49,9 +49,9 @@ which keeps what it has read for a while (--spool-keep-hours). The database is n
 those that the invalidator has found, so --rules and the like have no effect.
 
 Exit status: 0 success; 1 the log cannot be read or the cluster does not acknowledge, with the position
-from which to continue on standard error; 1 also if the log begins later than --since or ends before --from,
-with the place on standard error (in the first case what the log has was sent), or if the invalidator itself has
-lost a part of the period; 2 usage error.";
+from which to continue on standard error; 1 also if the log begins later than --since or ends before --from, or if
+reading begins after --to, with the place on standard error (in the first case what the log has was sent), or if the
+invalidator itself has lost a part of the period; 2 usage error.";
 
 /// The options of `replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -74,7 +74,8 @@ pub struct ReplayOptions {
     /// Commits up to this time
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<SystemTime>,
-    /// Commits after this position, in the database's own notation (0-1-270, UUID:1-5, 4711), or earliest
+    /// Commits after this position, in the database's own notation (0-1-270, UUID:1-5, 16/B374D848, 4711), or earliest.
+    /// PostgreSQL: with the number of losses before it if there were any (1:16/B374D848), as `stats` shows it
     #[arg(long, value_name = "earliest|POSITION", group = "start")]
     from: Option<String>,
     /// Commits up to this position; by default to the end that the log has now
@@ -216,6 +217,9 @@ fn open_spool(options: &ReplayOptions, log: PostgresLog) -> Result<OpenedLog> {
         );
     };
     let archive = SpoolArchive::open(state_dir, Arc::new(log)).map_err(|why| anyhow!("--state-dir: {why}"))?;
+    if let Some(to) = &options.to {
+        archive.check_position(&Position(to.clone())).map_err(|why| anyhow!("--to: {why}"))?;
+    }
     Ok(OpenedLog { log: Arc::new(archive.clone()), archive: Some(archive) })
 }
 

@@ -108,7 +108,7 @@ impl AdminView<'_> {
         permits.record();
         permits.given.add(1);
         let spares = self.tree.spares().map(|spares| spares.serving()).unwrap_or_default();
-        let (fenced, takes_leases) = (self.tree.fenced(), self.tree.lease_scope().is_some());
+        let (fenced, takes_leases) = (self.tree.fenced(), self.tree.leasing().is_some());
         PermitReply::Permitted(Permit { duration: PERMIT_DURATION, configuration, fenced, spares, takes_leases })
     }
 

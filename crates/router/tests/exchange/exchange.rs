@@ -8,13 +8,13 @@ use lookaside_client::{Listener, Stream};
 use lookaside_protocol::meta::{MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, Request};
-use lookaside_router::{Identity, Proxy, Settings, SharedState, Tree};
+use lookaside_router::{Identity, Proxy, Settings, SharedState, Tree, Users};
 use lookaside_routing::{Batch, BoxFuture, Context, Failure, Outcome, Outcomes, Route};
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{self, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{oneshot, watch};
@@ -34,14 +34,57 @@ pub struct ExchangeResult {
     pub routed: Vec<Request<Bytes>>,
 }
 
-/// Runs an exchange. The pieces have these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
+/// How the client must log in: by the text protocol (`-Y`), by SASL (`-S`), by either, or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequiredLogin {
+    pub text: bool,
+    pub sasl: bool,
+}
+
+impl RequiredLogin {
+    pub const NONE: RequiredLogin = RequiredLogin { text: false, sasl: false };
+
+    /// The bits of a byte.
+    pub fn from_bits(bits: u8) -> RequiredLogin {
+        RequiredLogin { text: bits & 1 != 0, sasl: bits & 2 != 0 }
+    }
+
+    fn users(self) -> Option<Arc<Users>> {
+        static USERS: LazyLock<Vec<Option<Arc<Users>>>> = LazyLock::new(|| {
+            let path = std::env::temp_dir().join(format!("lookaside-router-exchange-users-{}", std::process::id()));
+            std::fs::write(&path, [b"ada:", PASSWORD, b"\n"].concat()).expect("a file");
+            let path_if = |is_used: bool| is_used.then_some(path.as_path());
+            let open = |login: RequiredLogin| Users::open(path_if(login.text), path_if(login.sasl)).expect("one user");
+            let users = (0..4).map(|bits| open(RequiredLogin::from_bits(bits)).map(Arc::new)).collect();
+            std::fs::remove_file(&path).expect("it was written");
+            users
+        });
+        USERS[usize::from(self.text) + 2 * usize::from(self.sasl)].clone()
+    }
+
+    /// Whether a client that begins with these bytes speaks the binary protocol: only one that has users is served.
+    fn is_binary(self, bytes: &[u8]) -> bool {
+        if self.text == self.sasl { bytes.first() == Some(&0x80) } else { self.sasl }
+    }
+}
+
+/// The password of the only user, `ada`.
+pub const PASSWORD: &[u8] = b"secret";
+
+/// As [`run_with_login`], without a login.
 pub fn run(bytes: &[u8], piece_bytes: &[u8]) -> ExchangeResult {
+    run_with_login(RequiredLogin::NONE, bytes, piece_bytes)
+}
+
+/// Runs an exchange, and checks that nothing is routed for a client that does not know the password. The pieces have
+/// these lengths, cyclically, 0 counting as 1; without lengths there is one piece.
+pub fn run_with_login(login: RequiredLogin, bytes: &[u8], piece_bytes: &[u8]) -> ExchangeResult {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let route = Arc::new(FakeRoute::default());
     let exchange = Arc::new(Mutex::new(Exchange { pieces: cut(bytes, piece_bytes), ..Exchange::default() }));
     runtime.block_on(async {
         let limits = Limits { value_bytes_max: VALUE_BYTES_MAX, line_bytes_max: LINE_BYTES_MAX };
-        let settings = Settings { limits, flush_enabled: true, ..Settings::default() };
+        let settings = Settings { limits, flush_enabled: true, users: login.users(), ..Settings::default() };
         let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1_000_000 }, "a test");
         let proxy = Proxy::new(settings, shared, Tree::from_route(route.clone()));
         let (sender, ended) = oneshot::channel();
@@ -53,9 +96,13 @@ pub fn run(bytes: &[u8], piece_bytes: &[u8]) -> ExchangeResult {
         }
     });
     let exchange = std::mem::take(&mut *exchange.lock().unwrap());
-    let is_binary = bytes.first() == Some(&0x80);
-    let replies = if is_binary { without_binary_stats(&exchange.replies) } else { without_stats(&exchange.replies) };
+    let without_stats = if login.is_binary(bytes) { without_binary_stats } else { without_text_stats };
+    let replies = without_stats(&exchange.replies);
     let routed = std::mem::take(&mut *route.routed.lock().unwrap());
+    let knows_password = bytes.windows(PASSWORD.len()).any(|part| part == PASSWORD);
+    if login != RequiredLogin::NONE && !knows_password {
+        assert_eq!(routed, [], "a client that has not logged in was served");
+    }
     ExchangeResult { replies, is_closed: !exchange.has_reached_end, routed }
 }
 
@@ -70,7 +117,7 @@ fn cut(mut rest: &[u8], piece_bytes: &[u8]) -> VecDeque<Vec<u8>> {
     pieces
 }
 
-fn without_stats(replies: &[u8]) -> Vec<u8> {
+fn without_text_stats(replies: &[u8]) -> Vec<u8> {
     let lines = replies.split_inclusive(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"STAT "));
     lines.flatten().copied().collect()
 }

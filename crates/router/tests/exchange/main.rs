@@ -4,7 +4,8 @@
 
 mod exchange;
 
-use exchange::{LINE_BYTES_MAX, VALUE_BYTES_MAX, run};
+use exchange::{LINE_BYTES_MAX, PASSWORD, RequiredLogin, VALUE_BYTES_MAX, run, run_with_login};
+use lookaside_protocol::binary::{BinaryCommand, BinaryRequest, ResponseTag, compose_request, opcode};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -106,7 +107,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/seeds/session")).expect("a folder");
     let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
     paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a seed")[2..].to_vec()).collect()
+    paths.iter().map(|path| std::fs::read(path).expect("a seed")[3..].to_vec()).collect()
 }
 
 /// A part of a seed, with some bytes changed.
@@ -125,6 +126,24 @@ fn mutated_seed() -> impl Strategy<Value = Vec<u8>> {
             }
         },
     )
+}
+
+/// Attempts to log in with the right password or another one, in either protocol.
+fn logins() -> impl Strategy<Value = Vec<u8>> {
+    let password = prop_oneof![2 => Just(PASSWORD.to_vec()), 1 => vec(any::<u8>(), 0..40)];
+    let by_text = password.clone().prop_map(|password| {
+        let line = format!("set login 0 0 {}\r\nada ", 4 + password.len());
+        [line.as_bytes(), &password, b"\r\n"].concat()
+    });
+    let by_sasl = password.prop_map(|password| {
+        let tag = ResponseTag { opcode: opcode::SASL_AUTHENTICATE, opaque: 7 };
+        let message = [b"\0ada\0", &password[..]].concat();
+        let command = BinaryCommand::Authenticate { mechanism: b"PLAIN", message: &message };
+        let mut out = Vec::new();
+        compose_request(&BinaryRequest { tag, command }, &mut out);
+        out
+    });
+    vec(prop_oneof![by_text, by_sasl], 0..3).prop_map(|attempts| attempts.concat())
 }
 
 /// 300, or as many as `EXCHANGE_CASES` says (`make soak`).
@@ -152,6 +171,18 @@ proptest! {
     #[test]
     fn replies_and_requests_do_not_depend_on_cuts(bytes in bytes(), pieces in pieces()) {
         prop_assert_eq!(run(&bytes, &pieces), run(&bytes, &[]));
+    }
+
+    #[test]
+    fn the_same_holds_before_and_after_a_login(
+        login in (1..4u8).prop_map(RequiredLogin::from_bits),
+        before in prop_oneof![Just(Vec::new()), bytes()],
+        logins in logins(),
+        behind in bytes(),
+        pieces in pieces(),
+    ) {
+        let bytes = [before, logins, behind].concat();
+        prop_assert_eq!(run_with_login(login, &bytes, &pieces), run_with_login(login, &bytes, &[]));
     }
 
     #[test]

@@ -7,13 +7,8 @@ use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{Address, BoxFuture};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
-use tokio::io::{
-    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, WriteHalf, split,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, split};
 use tokio::sync::{mpsc, watch};
 
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 1 << 20 };
@@ -216,7 +211,7 @@ impl Network for View {
             let ((read, write), (other_read, other_write)) = (split(middle), split(other_middle));
             tokio::spawn(pump(read, other_write, cuts.clone(), pair.clone()));
             tokio::spawn(pump(other_read, write, cuts, pair));
-            Ok(Box::new(Pipe(near)) as Box<dyn Stream>)
+            Ok(Box::new(near) as Box<dyn Stream>)
         })
     }
 
@@ -251,7 +246,7 @@ impl Listener for Accept {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
             match self.0.recv().await {
-                Some(stream) => Ok(Box::new(Pipe(stream)) as Box<dyn Stream>),
+                Some(stream) => Ok(Box::new(stream) as Box<dyn Stream>),
                 None => std::future::pending().await,
             }
         })
@@ -269,37 +264,11 @@ impl Network for FakeNetwork {
             }
             let (near, far) = tokio::io::duplex(PIPE_BYTES);
             tokio::spawn(server.serve(far));
-            Ok(Box::new(Pipe(near)) as Box<dyn Stream>)
+            Ok(Box::new(near) as Box<dyn Stream>)
         })
     }
 
     fn listen<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
-    }
-}
-
-struct Pipe(DuplexStream);
-
-impl Stream for Pipe {
-    fn peer(&self) -> Option<IpAddr> {
-        None
-    }
-}
-
-impl AsyncRead for Pipe {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, into)
-    }
-}
-
-impl AsyncWrite for Pipe {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
     }
 }

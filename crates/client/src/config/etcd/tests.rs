@@ -7,12 +7,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use lookaside_routing::{Address, BoxFuture};
 use std::collections::VecDeque;
 use std::io;
-use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::time::{Instant, timeout};
 
 #[derive(Default)]
@@ -32,32 +29,6 @@ struct Script {
 #[derive(Clone, Default)]
 struct Scripted(Arc<Mutex<Script>>);
 
-struct Pipe(DuplexStream);
-
-impl Stream for Pipe {
-    fn peer(&self) -> Option<IpAddr> {
-        None
-    }
-}
-
-impl AsyncRead for Pipe {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Pipe {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
 impl Network for Scripted {
     fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
         Box::pin(async move {
@@ -75,7 +46,7 @@ impl Network for Scripted {
             }
             let (ours, theirs) = duplex(1 << 20);
             tokio::spawn(self.clone().serve(ours));
-            Ok(Box::new(Pipe(theirs)) as Box<dyn Stream>)
+            Ok(Box::new(theirs) as Box<dyn Stream>)
         })
     }
 

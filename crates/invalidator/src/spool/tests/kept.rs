@@ -43,12 +43,18 @@ fn what_is_kept_is_bounded_by_size_and_age() {
     // Another run finds them.
     let (_, statistics) = keeping(state.path(), 250, now);
     assert_eq!(statistics.kept_bytes(), 200);
-    let (folder, statistics) = keeping(state.path(), 250, now + DAY * 2);
+    let (_, statistics) = keeping(state.path(), 250, now + DAY * 2);
     assert_eq!((names(state.path()), statistics.kept_bytes()), (vec!["5.commits".into()], 0), "they are too old");
-    let (none, _) = keeping(state.path(), 0, now);
+    let (folder, _) = keeping(state.path(), 250, now);
     folder.create(6, &[0; 100]).expect("it is created");
-    none.retire(5).expect("it is removed");
-    assert_eq!(names(state.path()), ["6.commits"]);
+    folder.retire(5).expect("it is kept");
+    // A clock that goes back makes it a file of the future.
+    let (_, statistics) = keeping(state.path(), 250, now - DAY * 2);
+    assert_eq!((names(state.path()), statistics.kept_bytes()), (vec!["5.kept".into(), "6.commits".into()], 100));
+    let (none, _) = keeping(state.path(), 0, now);
+    none.create(7, &[0; 100]).expect("it is created");
+    none.retire(6).expect("it is removed");
+    assert_eq!(names(state.path()), ["7.commits"]);
 }
 
 /// The append that closed the next segment failed, and all clusters paused.
@@ -210,4 +216,31 @@ async fn a_replay_beside_the_writer_finds_every_commit() {
         let read = read_archive(&archive, Start::Earliest, newest).await;
         assert_eq!(read, Vec::from_iter(1..=newest));
     }
+}
+
+/// A position as the database shows it may be before a loss or after it.
+#[tokio::test]
+async fn a_replay_counts_the_losses_that_it_reads_and_asks_on_which_side_of_them_a_position_is() {
+    let state = tempfile::tempdir().expect("a directory");
+    let (log, spool, writer) = write_spool(state.path(), 10, 16 << 20).await;
+    let before = archive(state.path(), &log);
+    before.check_position(&Position("9".into())).expect("there was no loss");
+    let wrong = before.check_position(&Position("nothing".into())).expect_err("no position").to_string();
+    assert!(wrong.contains("is no position of this log"), "{wrong}");
+    writer.abort();
+    spool.append_gap(&Position("5".into()), "the slot was dropped").expect("written");
+
+    let archive = archive(state.path(), &log);
+    for start in [Start::Earliest, Start::At(Position("0:3".into()))] {
+        let mut source = archive.open(&start).await.expect("it reaches back").source;
+        read_to(&mut *source, 11).await;
+        assert_eq!(archive.losses(), 0, "the read ends before the loss");
+    }
+    let mut source = archive.open(&Start::Earliest).await.expect("it reaches back").source;
+    read_to(&mut *source, 11).await;
+    assert_eq!(source.next(1).await.expect("the loss").position, Position("1:5".into()));
+    assert_eq!(archive.losses(), 1);
+    let unclear = archive.open(&Start::At(Position("7".into()))).await.err().expect("it is refused").to_string();
+    assert!(unclear.contains("give 1:7") && unclear.contains("or 0:7"), "{unclear}");
+    archive.open(&Start::At(Position("1:5".into()))).await.expect("after the loss");
 }
