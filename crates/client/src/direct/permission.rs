@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::direct::permit::PERMIT_DURATION;
     use crate::tree::{BackgroundTasks, HostInfo};
-    use crate::{DestinationOptions, Listener, Network, Stream, TcpDestination, TkoTrackers};
+    use crate::{DestinationOptions, Listener, Network, Stream, TkoTrackers};
     use lookaside_routing::{BoxFuture, Defaults, HealthChange};
     use std::collections::BTreeSet;
     use std::io;
@@ -151,9 +151,9 @@ mod tests {
             window: None,
             failover_timeout: None,
         };
-        let router = TcpDestination::new(Address("router:1".into()), network, DestinationOptions::default());
+        let routers = Routers::new([Address("router:1".into())], network, &DestinationOptions::default());
         let tree = DirectTree::build(text, &settings, None).expect("the configuration is valid");
-        DirectState::new(settings, Routers::new(vec![router]), tree)
+        DirectState::new(settings, routers, tree)
     }
 
     fn permit(text: &str) -> Permit {
