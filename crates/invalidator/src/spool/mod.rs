@@ -264,6 +264,8 @@ impl Spool {
         }
         let segments = state.segments.as_mut().expect("the spool was created");
         segments.list.back_mut().expect("there is a segment").bytes += bytes;
+        // Before a cluster has it; it is not on disk yet.
+        self.log.note_delivered(&end.position);
         segments.end = end;
         Ok(())
     }
@@ -279,7 +281,11 @@ impl Spool {
         if let Some((end, bytes)) = open {
             self.files.sync(self.newest().number).inspect_err(|_| self.abandon_segment())?;
             let mut state = self.state.lock();
-            (state.synced, state.synced_bytes) = (end, bytes);
+            // Given up meanwhile, because an append failed, it is read up to what was synced before: the next segment must
+            // begin there.
+            if state.is_open {
+                (state.synced, state.synced_bytes) = (end, bytes);
+            }
         }
         Ok(self.state.lock().synced.clone())
     }

@@ -138,10 +138,7 @@ impl SpoolWriter {
                 }
             };
             self.count_ignored(&*opened.source, &mut ignored);
-            let position = commits.position.clone();
             self.write(move |spool| spool.append(&commits)).await?;
-            // Clusters have it from now on, and it is not on disk yet.
-            self.spool.log.note_delivered(&position);
             self.start_sync(&mut syncs);
         }
     }
