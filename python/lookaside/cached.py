@@ -4,39 +4,29 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from .errors import InexpressibleValueError
+from .key_templates import Template, write_value
+
 
 class KeyTemplate:
-    """A key with the names of a function's parameters in braces, as `str.format` has them."""
+    """A key with the names of a function's parameters in braces. Their values are written as row rules write them."""
 
     def __init__(self, template: str, function: Callable[..., Any]) -> None:
-        self.template = template
-        self.signature = inspect.signature(function)
-        try:
-            self.format_names({name: _AnyValue() for name in self.signature.parameters})
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            names = ", ".join(self.signature.parameters)
-            message = f"the key {template!r} does not fit {function.__qualname__}({names}): {error}"
-            raise ValueError(message) from error
-
-    def format_names(self, values: dict[str, Any]) -> str:
-        """The key with these values."""
-        return self.template.format_map(values)
+        self._template = Template.parse(template)
+        self._signature = inspect.signature(function)
+        unknown = [name for name in self._template.columns if name not in self._signature.parameters]
+        if unknown:
+            names = ", ".join(self._signature.parameters)
+            name = function.__qualname__
+            raise ValueError(f"the key {template!r} does not fit {name}({names}): there is no parameter {unknown[0]!r}")
 
     def key(self, *args: Any, **kwargs: Any) -> str:
-        """The key of a call with these arguments."""
-        bound = self.signature.bind(*args, **kwargs)
+        """The key of a call with these arguments. Raises `InexpressibleValueError` for `None` and for floats."""
+        bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return self.format_names(bound.arguments)
-
-
-class _AnyValue:
-    """Stands for an argument while a template is checked."""
-
-    def __getattr__(self, name: str) -> "_AnyValue":
-        return self
-
-    def __getitem__(self, name: object) -> "_AnyValue":
-        return self
-
-    def __format__(self, spec: str) -> str:
-        return ""
+        written = {name: write_value(bound.arguments[name]) for name in self._template.columns}
+        key = self._template.key(written)
+        if key is None:
+            missing = next(name for name, value in written.items() if value is None)
+            raise InexpressibleValueError(f"{missing} is None, which has no form in the key {self._template.text!r}")
+        return key

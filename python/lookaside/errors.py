@@ -12,6 +12,10 @@ class InvalidKeyError(LookasideError, ValueError):
     """The key is empty, over 250 bytes, or has white space or control characters. Nothing was sent."""
 
 
+class InexpressibleValueError(LookasideError, ValueError):
+    """A value that has no form in a key, such as a floating-point number or NaN."""
+
+
 class ConfigurationError(LookasideError, ValueError):
     """An argument is invalid, or the configuration cannot be read."""
 

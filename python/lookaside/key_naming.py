@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .key_templates import InexpressibleValueError, InvalidKeyError, Template, check_key
+from .errors import InexpressibleValueError, InvalidKeyError
+from .key_templates import Template, check_key
 
 OUTBOX_TABLE = "lookaside_outbox"
 JOURNAL_TABLE = "lookaside_journal"

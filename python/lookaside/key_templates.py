@@ -12,15 +12,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .errors import InexpressibleValueError, InvalidKeyError
+
 KEY_BYTES_MAX = 250
-
-
-class InvalidKeyError(ValueError):
-    """A key that no server accepts: empty, too long, or with a space or a control character."""
-
-
-class InexpressibleValueError(ValueError):
-    """A value that has no form in a key, such as a floating-point number or NaN."""
 
 
 def check_key(key: str) -> None:

@@ -1,6 +1,8 @@
 """`get_or_load`: leases, stampedes, stale sets, plans, cached functions."""
 
+import datetime
 import threading
+import uuid
 
 import pytest
 from leases import LeaseClient
@@ -170,6 +172,19 @@ def test_cached_functions(cache):
     assert user.delete(1) is True and user.delete(1) is False
     user(1)
     assert calls == [(1, "plain"), (1, "full"), (1, "plain")]
+
+
+def test_arguments_are_written_into_keys_as_row_rules_write_columns(cache):
+    @cache.cached("order:{id}:{day}:{is_new}")
+    def order(id, day, is_new):
+        return 1
+
+    number = uuid.UUID("8F14E45F-CEEA-467F-A9F1-1B9F6B0D5A11")
+    key = order.key(number, datetime.datetime(2026, 7, 1, 12, 30), True)
+    assert key == "order:8f14e45f-ceea-467f-a9f1-1b9f6b0d5a11:2026-07-01T12:30:00:1"
+    for inexpressible in (None, 1.5, float("nan")):
+        with pytest.raises(ValueError, match="has no form in"):
+            order.key(number, inexpressible, True)
 
 
 def test_a_key_that_does_not_fit_its_function_is_refused(cache):

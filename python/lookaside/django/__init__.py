@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..errors import InexpressibleValueError, InvalidKeyError
 from ..key_naming import KeysUnknownError, KeysUnknownWarning, Statistics
-from ..key_templates import InexpressibleValueError, InvalidKeyError
 
 if TYPE_CHECKING:
     from .apps import LookasideConfig

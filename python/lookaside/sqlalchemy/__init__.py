@@ -11,8 +11,8 @@ The invalidator deletes the keys after the commit; what is rolled back, also to 
 docs/clients/python_orm.md.
 """
 
+from ..errors import InexpressibleValueError, InvalidKeyError
 from ..key_naming import KeysUnknownError, KeysUnknownWarning, Statistics
-from ..key_templates import InexpressibleValueError, InvalidKeyError
 from .watcher import Watcher, watch
 
 __all__ = [

@@ -15,7 +15,8 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.sql.expression import ColumnElement, type_coerce
 
-from ..key_templates import InexpressibleValueError, write_decimal, write_value
+from ..errors import InexpressibleValueError
+from ..key_templates import write_decimal, write_value
 
 MYSQL_DIALECTS = ("mysql", "mariadb")
 # Types of PostgreSQL that SQLAlchemy does not derive from a generic one, and whose values are written as they are.
