@@ -99,6 +99,13 @@ struct State {
     held: BTreeMap<String, Option<SpoolPosition>>,
 }
 
+impl State {
+    /// The number of the newest segment.
+    fn newest_number(&self) -> Option<u64> {
+        self.segments.as_ref()?.list.back().map(|segment| segment.number)
+    }
+}
+
 impl Spool {
     /// Reads what an earlier run has left in `files`; blocks. `clusters` are all that will read the spool. At most about
     /// `bytes_max` bytes are kept.
@@ -276,14 +283,16 @@ impl Spool {
         let open = {
             let state = self.state.lock();
             let open = state.segments.as_ref().filter(|_| state.is_open);
-            open.map(|segments| (segments.end.clone(), segments.newest_bytes()))
+            open.and_then(|segments| {
+                Some((segments.list.back()?.number, segments.end.clone(), segments.newest_bytes()))
+            })
         };
-        if let Some((end, bytes)) = open {
-            self.files.sync(self.newest().number).inspect_err(|_| self.abandon_segment())?;
+        if let Some((number, end, bytes)) = open {
+            self.files.sync(number).inspect_err(|_| self.abandon_segment())?;
             let mut state = self.state.lock();
             // Given up meanwhile, because an append failed, it is read up to what was synced before: the next segment must
-            // begin there.
-            if state.is_open {
+            // begin there. If the next one is there already, `synced_bytes` is that one's.
+            if state.is_open && state.newest_number() == Some(number) {
                 (state.synced, state.synced_bytes) = (end, bytes);
             }
         }
@@ -405,12 +414,6 @@ impl Spool {
             true => Ok(segments.list.back().expect("there is a segment").clone()),
             false => Err(given_up()),
         }
-    }
-
-    fn newest(&self) -> SpoolSegment {
-        let state = self.state.lock();
-        let segments = state.segments.as_ref().expect("the spool was created");
-        segments.list.back().expect("there is a segment").clone()
     }
 
     fn end(&self) -> SpoolPosition {

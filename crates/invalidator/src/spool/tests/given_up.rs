@@ -2,7 +2,7 @@
 //! part is read from the log again.
 
 use super::{Commit, Commits, LogHandle, MemoryFiles, Position, ScriptedLog, SegmentFiles, Spool, SpoolStatistics};
-use crate::spool::SpoolPosition;
+use crate::spool::{SpoolPosition, SpoolSegment};
 use lookaside_sync::Mutex;
 use std::{
     io,
@@ -10,15 +10,17 @@ use std::{
     time::SystemTime,
 };
 
-/// Files whose disk is full for an append during a sync, which itself succeeds.
+/// Files that do something else during a sync, which itself succeeds.
 #[derive(Default)]
-struct FullDuringSync {
+struct BusyDuringSync {
     files: MemoryFiles,
-    /// The spool, and what is appended to it; once.
-    appended: Mutex<Option<(Weak<Spool>, Commits)>>,
+    /// The spool, and what is done; once.
+    work: Mutex<Option<Work>>,
 }
 
-impl SegmentFiles for FullDuringSync {
+type Work = (Weak<Spool>, fn(&Spool, &MemoryFiles));
+
+impl SegmentFiles for BusyDuringSync {
     fn numbers(&self) -> io::Result<Vec<u64>> {
         self.files.numbers()
     }
@@ -33,11 +35,9 @@ impl SegmentFiles for FullDuringSync {
 
     fn sync(&self, number: u64) -> io::Result<()> {
         self.files.sync(number)?;
-        if let Some((spool, commits)) = self.appended.lock().take() {
-            self.files.0.lock().free_bytes = Some(0);
-            let spool = spool.upgrade().expect("it is in use");
-            spool.append(&commits).expect_err("the disk is full");
-            self.files.0.lock().free_bytes = None;
+        let work = self.work.lock().take();
+        if let Some((spool, work)) = work {
+            work(&spool.upgrade().expect("it is in use"), &self.files);
         }
         Ok(())
     }
@@ -59,6 +59,11 @@ fn spool(files: Arc<dyn SegmentFiles>) -> Arc<Spool> {
     spool
 }
 
+fn newest(spool: &Spool) -> SpoolSegment {
+    let state = spool.state.lock();
+    state.segments.as_ref().and_then(|segments| segments.list.back()).expect("there is a segment").clone()
+}
+
 fn commit(number: u64) -> Commits {
     let position = Position(number.to_string());
     let keys = vec![number.to_string().into_bytes()];
@@ -66,6 +71,12 @@ fn commit(number: u64) -> Commits {
         commits: vec![Commit { position: position.clone(), keys, committed_at: SystemTime::UNIX_EPOCH }],
         position,
     }
+}
+
+fn fail_to_append(spool: &Spool, files: &MemoryFiles) {
+    files.0.lock().free_bytes = Some(0);
+    spool.append(&commit(2)).expect_err("the disk is full");
+    files.0.lock().free_bytes = None;
 }
 
 #[test]
@@ -82,13 +93,28 @@ fn nothing_is_appended_to_a_segment_that_was_given_up() {
 /// reached those clusters only that had read it already.
 #[test]
 fn a_sync_that_ends_after_its_segment_was_given_up_leaves_no_gap_to_the_next_segment() {
-    let files = Arc::new(FullDuringSync::default());
+    let files = Arc::new(BusyDuringSync::default());
     let spool = spool(files.clone());
     spool.append(&commit(1)).expect("it is written");
-    *files.appended.lock() = Some((Arc::downgrade(&spool), commit(2)));
+    *files.work.lock() = Some((Arc::downgrade(&spool), fail_to_append));
     spool.sync().expect("the disk writes");
     let end = spool.end();
     spool.prepare().expect("there is a new segment");
-    assert_eq!(spool.newest().base.position, end, "the next segment begins where readers end");
+    assert_eq!(newest(&spool).base.position, end, "the next segment begins where readers end");
     assert_eq!(spool.state.lock().synced, end);
+}
+
+/// The size of the former segment was taken for that of the new one, whose end was then sought behind its last byte once
+/// it was given up: a loss, for every cluster.
+#[test]
+fn a_sync_that_ends_after_its_segment_was_replaced_is_none_of_the_next_one() {
+    let files = Arc::new(BusyDuringSync::default());
+    let spool = spool(files.clone());
+    spool.append(&commit(1)).expect("it is written");
+    spool.sync().expect("the disk writes");
+    let replace = |spool: &Spool, _: &MemoryFiles| spool.add_segment(spool.next_base(None)).expect("it is written");
+    *files.work.lock() = Some((Arc::downgrade(&spool), replace));
+    spool.sync().expect("the disk writes");
+    let newest = newest(&spool);
+    assert_eq!((newest.number, spool.state.lock().synced_bytes), (2, newest.bytes));
 }
