@@ -12,7 +12,7 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-clients warmup packets bench-invalidator connections plain-leases reference
+.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,8 @@ install: ## what the tests need: Debian packages, Python packages in .venv, data
 	tests/install
 
 build:
-	$(CARGO) build --workspace --bins --example direct_client
+	$(CARGO) build --workspace --bins --lib --example direct_client
+	install -C target/debug/lib_lookaside.so python/lookaside/_lookaside.abi3.so
 
 lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check
@@ -119,10 +120,14 @@ udp-gets: install ## latency and processor time of gets by UDP, by TCP, and thro
 	$(CARGO) build --release --locked --package lookaside-workload --example udp_gets
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.udp_gets target/release/examples/udp_gets
 
+python-wheel: install ## a wheel of the Python client for Python 3.10 and later, in target/wheels
+	$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir target/wheels ./python
+
 python-clients: install ## the Python client beside five others, and two for asyncio, in one run; writes docs/measurements/python_clients.md (two minutes)
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check -r experiments/clients/requirements.txt
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
-	VIRTUAL_ENV=$(CURDIR)/.venv .venv/bin/maturin develop --release --quiet --manifest-path python/Cargo.toml
+	$(CARGO) build --release --locked --package lookaside-python
+	install -C target/release/lib_lookaside.so python/lookaside/_lookaside.abi3.so
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.clients.python_clients --report
 
 warmup: install ## a cold cluster with MariaDB behind, with and without warm-up, drawn; counts stale reads (five minutes)

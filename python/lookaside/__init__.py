@@ -9,9 +9,7 @@
 `AsyncClient` has the same calls for asyncio. docs/clients/python.md shows what there is.
 """
 
-import os
-
-from lookaside._lookaside import __version__, after_fork_in_child
+from lookaside._lookaside import __version__
 from lookaside.async_client import AsyncClient
 from lookaside.client import Client
 from lookaside.errors import (
@@ -28,9 +26,6 @@ from lookaside.errors import (
 )
 from lookaside.explanation import Explanation
 from lookaside.plan import CycleError, Node, Plan, PlanResults
-
-# A forked child has none of its parent's threads and must not use its sockets.
-os.register_at_fork(after_in_child=after_fork_in_child)
 
 __all__ = [
     "AsyncClient",

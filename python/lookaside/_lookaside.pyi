@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
-__all__ = ["Channel", "ClientCore", "LoadRequest", "__version__", "after_fork_in_child"]
+__all__ = ["Channel", "ClientCore", "LoadRequest", "__version__"]
 
 __version__: str
-
-def after_fork_in_child() -> None: ...
 
 @final
 class ClientCore:

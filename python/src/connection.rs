@@ -6,6 +6,7 @@ use crate::error::exception;
 use crate::options::Settings;
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
+use std::io;
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,10 +14,16 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// How often this process, or its ancestors, were forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Python calls this in a child after `os.fork()`.
-#[pyfunction]
-pub(crate) fn after_fork_in_child() {
+extern "C" fn after_fork_in_child() {
     FORKS.fetch_add(1, Relaxed);
+}
+
+/// Counts forks from now on, also those that Python does not know of: uWSGI forks its workers in C.
+pub(crate) fn count_forks() -> io::Result<()> {
+    // SAFETY: the handler adds to an atomic, which a child of a process with threads may do. Python never unloads modules.
+    #[allow(unsafe_code)]
+    let status = unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
+    if status == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(status)) }
 }
 
 pub(crate) struct Connection {

@@ -30,9 +30,9 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    connection::count_forks()?;
     module.add_class::<sync_client::ClientCore>()?;
     module.add_class::<async_client::Channel>()?;
     module.add_class::<completions::LoadRequest>()?;
-    module.add_function(wrap_pyfunction!(connection::after_fork_in_child, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

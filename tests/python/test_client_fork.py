@@ -1,5 +1,6 @@
 """A client that is used before and after a fork, in parent and child, and by threads that end."""
 
+import ctypes
 import os
 import signal
 import threading
@@ -12,9 +13,13 @@ from processes import eventually
 CHILD_S = 30
 
 
-def run_in_child(work) -> None:
+# The fork of the C library, of which Python is not told: as uWSGI forks its workers.
+fork_in_c = ctypes.PyDLL(None).fork
+
+
+def run_in_child(work, fork=os.fork) -> None:
     """Runs `work` in a forked child; fails if it fails or hangs."""
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         status = 1
         try:
@@ -42,7 +47,8 @@ def test_a_child_has_connections_of_its_own(cache):
     }
 
 
-def test_parent_and_children_use_one_client_at_the_same_time(cache):
+@pytest.mark.parametrize("fork", [os.fork, fork_in_c], ids=["python", "c"])
+def test_parent_and_children_use_one_client_at_the_same_time(cache, fork):
     def child(name: str) -> None:
         for number in range(200):
             cache.set(name, number)
@@ -50,7 +56,8 @@ def test_parent_and_children_use_one_client_at_the_same_time(cache):
 
     cache.set("k", 1)
     with ThreadPoolExecutor(4) as threads:
-        children = [threads.submit(run_in_child, lambda name=f"child:{number}": child(name)) for number in range(4)]
+        names = [f"child:{number}" for number in range(4)]
+        children = [threads.submit(run_in_child, lambda name=name: child(name), fork) for name in names]
         child("parent")
         for ended in children:
             ended.result()
