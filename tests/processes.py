@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,11 +20,21 @@ READY_S = 20.0
 STOP_S = 10.0
 
 
+OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FREE_PORT_MIN = 10_000
+
+
 def free_port() -> int:
-    """A free TCP port of 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A free TCP port of 127.0.0.1.
+
+    The kernel gives none of these to outgoing connections, one of which could take it before a server does.
+    """
+    outgoing_min = int(OUTGOING_PORTS.read_text().split()[0])
+    while True:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            port = random.randrange(FREE_PORT_MIN, outgoing_min) if outgoing_min > FREE_PORT_MIN else 0
+            probe.bind(("127.0.0.1", port))
+            return probe.getsockname()[1]
 
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = READY_S) -> None:
