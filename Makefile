@@ -35,6 +35,7 @@ lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of th
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(PYTHON) tests/check_architecture.py
+	$(PYTHON) tests/check_test_programs.py
 	$(PYTHON) tests/check_words.py
 	$(PYTHON) tests/check_links.py
 	$(PYTHON) -m ruff check tests experiments python

@@ -1,8 +1,6 @@
 //! The bytes that a client of the binary protocol sends and gets, and the batches that the tree of routes receives.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::SessionHarness;
 use bytes::Bytes;
 use lookaside_protocol::binary::{
     BinaryCommand, BinaryOperation, BinaryRequest, ParsedResponse, ResponseTag, Vivify,
@@ -12,7 +10,6 @@ use lookaside_protocol::text::{Limits, compose_request};
 use lookaside_protocol::{Cas, Direction, Operation, Request, StoreMode};
 use lookaside_router::Settings;
 use std::time::Duration;
-use support::SessionHarness;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 0 };

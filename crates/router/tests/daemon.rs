@@ -1,10 +1,6 @@
 //! The built `lookaside-router`, driven over real sockets, with servers that the test plays.
-#![allow(missing_docs)]
 
-#[path = "support/fake_server.rs"]
-mod fake_server;
-
-use fake_server::FakeServer;
+use crate::fake_server::FakeServer;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,15 +1,9 @@
 //! What a page of keys costs while a server and its gutter hang: one server timeout and the time that failovers may
 //! take, however many keys it has. The clock is paused.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-#[path = "support/session_over_network.rs"]
-mod session_over_network;
-
-use fake_network::Health;
+use crate::fake_network::Health;
+use crate::session_over_network::{Fixture, SERVER_TIMEOUT, SERVERS};
 use lookaside_router::FAILOVER_TIMEOUT;
-use session_over_network::{Fixture, SERVER_TIMEOUT, SERVERS};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

@@ -1,14 +1,11 @@
 //! Clients that must authenticate get nothing before they have, wherever their bytes are cut.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::{SessionHarness, expect, rest};
 use lookaside_protocol::binary::{BinaryCommand, BinaryRequest, ResponseTag, Status, compose_request, opcode as op};
 use lookaside_router::{Settings, Users};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{SessionHarness, expect, rest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 

@@ -1,17 +1,12 @@
 //! Leases for clients that know none, over changes of the configuration, under a paused clock.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-mod support;
-
-use fake_network::{FakeNetwork, FakeServer};
+use crate::fake_network::{FakeNetwork, FakeServer};
+use crate::support::{FakeRoute, SessionHarness, expect};
 use lookaside_client::DestinationOptions;
 use lookaside_router::{ActiveConfigs, RouterConfig, Settings, Tree};
 use lookaside_routing::Defaults;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{FakeRoute, SessionHarness, expect};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio::time::{advance, timeout};
 

@@ -1,11 +1,7 @@
 //! Permits of clients that read servers directly, under a paused clock: what they say, and what waits for their end.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-mod support;
-
-use fake_network::FakeNetwork;
+use crate::fake_network::FakeNetwork;
+use crate::support::{FakeRoute, SessionHarness, expect};
 use lookaside_client::config::ConfigId;
 use lookaside_client::{DestinationOptions, PERMIT_ENDS_AFTER, TkoTrackers};
 use lookaside_router::{
@@ -14,7 +10,6 @@ use lookaside_router::{
 use lookaside_routing::{Address, Defaults};
 use std::sync::Arc;
 use std::time::Duration;
-use support::{FakeRoute, SessionHarness, expect};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;

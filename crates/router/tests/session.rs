@@ -1,12 +1,9 @@
 //! The bytes that a client sends and gets, and the batches that the tree of routes receives.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::{SessionHarness, expect, rest};
 use lookaside_protocol::Operation;
 use lookaside_router::{BATCH_REQUESTS_MAX, REPLY_BYTES_MAX, Settings, TOTAL_REPLY_BYTES_MAX, WRITE_STALL_MAX};
 use std::time::Duration;
-use support::{SessionHarness, expect, rest};
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 

@@ -1,15 +1,12 @@
 //! Deletes of one connection that do not wait for each other: what is routed while a server hangs, the order of the
 //! replies, and the bounds.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::{SessionHarness, expect, rest};
 use lookaside_router::{
     BATCH_REQUESTS_MAX, DELETES_BYTES_MAX, Settings, TOTAL_DELETES_BYTES_MAX, TOTAL_REPLY_BYTES_MAX, WRITE_STALL_MAX,
 };
 use std::pin::pin;
 use std::time::Duration;
-use support::{SessionHarness, expect, rest};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::time::{sleep, timeout};
 

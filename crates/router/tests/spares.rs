@@ -1,12 +1,8 @@
 //! Spares under a paused clock: a spare replaces a server that is unreachable for long, and no router ever reads a
 //! deleted value, whenever each of them detects an outage.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-
+use crate::fake_network::{FakeNetwork, FakeServer, Health};
 use bytes::Bytes;
-use fake_network::{FakeNetwork, FakeServer, Health};
 use lookaside_client::{DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{

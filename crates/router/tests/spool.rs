@@ -1,20 +1,14 @@
 //! The spool under a paused clock: trees of routes over servers that fail, storage in memory, and the replay. All
 //! tests assert the same: no acknowledged delete is lost, and no server is read before it has applied its backlog.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-#[path = "support/spool_router.rs"]
-mod spool_router;
-
+use crate::fake_network::Health;
+use crate::spool_router::*;
 use bytes::Bytes;
-use fake_network::Health;
 use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{Operation, Reply};
 use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings, Tree};
 use lookaside_routing::{Address, Failure};
-use spool_router::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

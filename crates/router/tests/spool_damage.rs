@@ -1,16 +1,10 @@
 //! Spool files that are lost, damaged, unreadable or of another format, under a paused clock: no delete is lost in
 //! silence. A server whose deletes are not known is flushed before it is read.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-#[path = "support/spool_router.rs"]
-mod spool_router;
-
-use fake_network::Health;
+use crate::fake_network::Health;
+use crate::spool_router::*;
 use lookaside_protocol::Reply;
 use lookaside_router::{Backlog, Disk as _, Spool};
-use spool_router::*;
 use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::time::sleep;

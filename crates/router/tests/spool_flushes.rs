@@ -1,17 +1,10 @@
 //! Flushes of several routers of one cluster, each with a spool, when servers do not answer: no router reads what a flush
 //! removes once it is acknowledged.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-
-#[path = "support/peer_cluster.rs"]
-mod peer_cluster;
-
-use fake_network::Health;
+use crate::fake_network::Health;
+use crate::peer_cluster::{Fixture, PEER_TIMEOUT, ROUTERS};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Failure, Outcome};
-use peer_cluster::{Fixture, PEER_TIMEOUT, ROUTERS};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 

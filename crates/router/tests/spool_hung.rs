@@ -1,16 +1,10 @@
 //! How long a delete waits while its server, or a peer, hangs: one server timeout, whatever else hangs.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-#[path = "support/peer_cluster.rs"]
-mod peer_cluster;
-
-use fake_network::{FakeServer, Health};
+use crate::fake_network::{FakeServer, Health};
+use crate::peer_cluster::{Fixture, ROUTERS, SERVER_TIMEOUT, host};
 use lookaside_protocol::Reply;
 use lookaside_router::PeerMissing;
 use lookaside_routing::{Failure, Outcome};
-use peer_cluster::{Fixture, ROUTERS, SERVER_TIMEOUT, host};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 

@@ -1,21 +1,14 @@
 //! Several routers of one cluster, each with a spool, over one server: a value whose delete one router has
 //! acknowledged is read by none of them. The clock is paused, connections between routers and server are cut and
 //! restored, routers are killed.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-
-#[path = "support/peer_cluster.rs"]
-mod peer_cluster;
-
+use crate::fake_network::Health;
+use crate::peer_cluster::{CONFIGURATION, Fixture, MAIN, PEER_TIMEOUT, ROUTERS, RunningRouter, SERVER_TIMEOUT, host};
 use bytes::Bytes;
-use fake_network::Health;
 use lookaside_client::{Network as _, PERMIT_ENDS_AFTER, Stream};
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_router::{Disk as _, PeerMissing, RouterConfig, SpoolStats, Tree};
 use lookaside_routing::{Address, Context, Defaults, Failure, Outcome};
-use peer_cluster::{CONFIGURATION, Fixture, MAIN, PEER_TIMEOUT, ROUTERS, RunningRouter, SERVER_TIMEOUT, host};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,17 +1,12 @@
 //! The start gate under a paused clock: what a router that waits for the invalidator serves, and what opens it.
-#![allow(missing_docs)]
 
-#[path = "support/fake_network.rs"]
-mod fake_network;
-mod support;
-
-use fake_network::FakeNetwork;
+use crate::fake_network::FakeNetwork;
+use crate::support::{self, FakeRoute, SessionHarness, expect};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_router::{RouterConfig, Settings, StartGate, Tree};
 use lookaside_routing::Defaults;
 use std::sync::Arc;
 use std::time::Duration;
-use support::{FakeRoute, SessionHarness, expect};
 use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio::time::Instant;
 

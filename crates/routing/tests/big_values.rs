@@ -1,9 +1,7 @@
 //! Split values: joined for every verb that reads, a miss if a chunk is missing, never a mix of two values.
 
-mod fakes;
-
+use crate::fakes::{Fake, ask, request};
 use bytes::Bytes;
-use fakes::{Fake, ask, request};
 use lookaside_protocol::meta::{MetaReply, MetaStatus};
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, Request, StoreMode};
 use lookaside_routing::{BIG_VALUE_FLAG, BigValueRoute, CHUNKS_MAX, Context, Failure, Outcome, Route};

@@ -1,9 +1,7 @@
 //! Each route of one cluster: which children are asked, and what is returned.
 
-mod fakes;
-
+use crate::fakes::{Fake, VERBS, ask, request, server_error};
 use bytes::Bytes;
-use fakes::{Fake, VERBS, ask, request, server_error};
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request,
     meta::{MetaOperation, MetaVerb, encode_key},

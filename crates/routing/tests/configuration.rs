@@ -1,14 +1,11 @@
 //! The configuration language: the meaning of a file, by the servers that are asked.
 
-mod fakes;
-mod parsing;
-
-use fakes::{Fake, ask};
+use crate::fakes::{Fake, ask};
+use crate::parsing::*;
 use lookaside_routing::{
     Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, PoolRouteConfig,
     Protocol, RootRoute, RoutingPrefix, Security,
 };
-use parsing::*;
 use std::{collections::BTreeMap, sync::Arc};
 
 /// Makes fakes, and records the calls.

@@ -1,9 +1,7 @@
 //! The full error messages for bad configurations: text, top, pools, servers, and several errors at once.
 
-mod parsing;
-
+use crate::parsing::*;
 use lookaside_routing::{Configuration, Defaults};
-use parsing::*;
 
 #[test]
 fn invalid_json_is_refused_at_the_first_error() {

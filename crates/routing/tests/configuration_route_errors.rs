@@ -1,9 +1,7 @@
 //! The full error messages for bad routes and named handles.
 
-mod parsing;
-
+use crate::parsing::*;
 use lookaside_routing::{Configuration, Defaults};
-use parsing::*;
 
 #[test]
 fn a_bad_route_is_refused() {

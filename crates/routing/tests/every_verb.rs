@@ -10,13 +10,9 @@
 //!
 //! At servers b and c every request succeeds. Requests in the background count as asked.
 
-#[path = "fakes/environment.rs"]
-mod environment;
-mod fakes;
-
+use crate::environment::FakeEnvironment;
+use crate::fakes::{Fake, VERBS, request, server_error};
 use bytes::Bytes;
-use environment::FakeEnvironment;
-use fakes::{Fake, VERBS, request, server_error};
 use lookaside_protocol::{Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations,

@@ -1,11 +1,7 @@
 //! Failover: policies, limits, tags, and fills that go back to the issuer of their token.
 
-#[path = "fakes/environment.rs"]
-mod environment;
-mod fakes;
-
-use environment::FakeEnvironment;
-use fakes::{Fake, VERBS, ask, request};
+use crate::environment::FakeEnvironment;
+use crate::fakes::{Fake, VERBS, ask, request};
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{
     Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Environment, Failure,

@@ -1,12 +1,8 @@
 //! Routes that ask several children, or one of several: which children are asked, what is returned, and what continues
 //! after the caller is dropped.
 
-#[path = "fakes/environment.rs"]
-mod environment;
-mod fakes;
-
-use environment::{FakeEnvironment, HeldRoute};
-use fakes::{Fake, VERBS, ask, server_error};
+use crate::environment::{FakeEnvironment, HeldRoute};
+use crate::fakes::{self, Fake, VERBS, ask, server_error};
 use futures_util::FutureExt;
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{

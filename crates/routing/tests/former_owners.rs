@@ -1,12 +1,8 @@
 //! Keys that a change of a pool's servers has moved are read from their former owners, and copied under leases.
 
-#[path = "fakes/environment.rs"]
-mod environment;
-mod fakes;
-
+use crate::environment::FakeEnvironment;
+use crate::fakes::request;
 use bytes::Bytes;
-use environment::FakeEnvironment;
-use fakes::request;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::{ErrorReply, LeaseToken, Operation, Reply, Request};
 use lookaside_routing::{

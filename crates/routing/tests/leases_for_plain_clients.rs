@@ -1,15 +1,9 @@
 //! `LeaseRoute`: the replies to plain clients, and the requests to their servers, miss by miss and set by set.
 
-#[path = "fakes/environment.rs"]
-mod environment;
-mod fakes;
-#[path = "fakes/lease_world.rs"]
-mod lease_world;
-
+use crate::environment::FakeEnvironment;
+use crate::fakes::{Fake, request};
+use crate::lease_world::{World, refusing, with};
 use bytes::Bytes;
-use environment::FakeEnvironment;
-use fakes::{Fake, request};
-use lease_world::{World, refusing, with};
 use lookaside_protocol::{
     LeaseToken, Operation, Reply, Request, StoreMode,
     meta::{MetaOperation, MetaStatus, MetaVerb},

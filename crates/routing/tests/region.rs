@@ -1,8 +1,6 @@
 //! The root: which tree a key reaches by its routing prefix, and the reply to a broadcast.
 
-mod fakes;
-
-use fakes::{Fake, VERBS, ask};
+use crate::fakes::{Fake, VERBS, ask};
 use lookaside_routing::{Failure, RootRoute, Route, RoutingPrefix};
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! Which servers may hold the keys that begin with a prefix.
 
-mod fakes;
-
-use fakes::Fake;
+use crate::fakes::{self, Fake};
 use futures_util::FutureExt as _;
 use lookaside_routing::{
     Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, Route,

@@ -1,8 +1,6 @@
 //! Pools with spares, and pools with a TKO limit: which servers are asked, and which configuration errors are reported.
 
-mod fakes;
-
-use fakes::{Fake, request};
+use crate::fakes::{self, Fake, request};
 use lookaside_protocol::{ErrorReply, Reply};
 use lookaside_routing::{
     Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Failure, Outcome, Pool,

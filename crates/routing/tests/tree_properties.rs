@@ -1,10 +1,8 @@
 //! Properties of random trees: every request has one outcome, in order, from the server that was asked for it, and a
 //! server gets the requests for one key in the client's order.
 
-mod fakes;
-
+use crate::fakes::{Fake, request};
 use bytes::Bytes;
-use fakes::{Fake, request};
 use lookaside_protocol::Reply;
 use lookaside_routing::{
     AllSyncRoute, Context, FailoverErrors, FailoverRoute, Failure, HashFunction, HashRoute, KeyHash,

@@ -1,13 +1,9 @@
 //! Routes around other routes: warm-up, migration, shadows, near caches, key changes, limits. Tests which servers are
 //! asked and what is returned, for hits, misses, errors and timeouts.
 
-#[path = "fakes/environment.rs"]
-mod environment;
-mod fakes;
-
+use crate::environment::{FakeEnvironment, HeldRoute};
+use crate::fakes::{Fake, VERBS, ask, request, server_error};
 use bytes::Bytes;
-use environment::{FakeEnvironment, HeldRoute};
-use fakes::{Fake, VERBS, ask, request, server_error};
 use futures_util::{FutureExt, future::join};
 use lookaside_protocol::{
     LeaseToken, Operation, Reply, Request, StoreMode,

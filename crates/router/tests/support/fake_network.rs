@@ -1,5 +1,4 @@
 //! A network of memcached servers in one thread, for tests with a paused clock: each can be well, gone, or frozen.
-#![allow(dead_code, missing_docs)]
 
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_protocol::text::{END, Limits, Parsed, compose_reply, parse_command};

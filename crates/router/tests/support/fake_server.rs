@@ -1,5 +1,4 @@
 //! A minimal memcached server over real sockets: a map, and a list of its commands.
-#![allow(dead_code, missing_docs)]
 
 use lookaside_protocol::text::{END, Limits, Parsed, compose_reply, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};

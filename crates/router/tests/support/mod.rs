@@ -1,5 +1,4 @@
 //! A router without sockets: clients connect by pipes, and a route records their requests and replies from a small map.
-#![allow(dead_code, missing_docs)]
 
 use bytes::Bytes;
 use lookaside_client::{Listener, Stream};

@@ -1,5 +1,4 @@
 //! Several routers of one cluster, each with a spool, over one server, on a fake network with a paused clock.
-#![allow(dead_code, missing_docs)]
 
 use super::fake_network::{FakeNetwork, FakeServer};
 use bytes::Bytes;

@@ -1,5 +1,4 @@
 //! A router whose servers are those of a fake network, and a client with a connection to it.
-#![allow(dead_code, missing_docs)]
 
 use super::fake_network::{FakeNetwork, FakeServer};
 use lookaside_client::{DestinationOptions, Network, Stream, TkoTrackers};
@@ -25,7 +24,6 @@ const CONFIGURATION: &str = r#"{
 
 pub struct Fixture {
     pub network: Arc<FakeNetwork>,
-    pub proxy: Arc<Proxy>,
     client: Box<dyn Stream>,
     _running: watch::Sender<bool>,
 }
@@ -43,9 +41,9 @@ impl Fixture {
         let proxy = Proxy::new(Settings::default(), SharedState::new(Identity::default(), "a test"), tree);
         let listener = view.listen(&address).await.expect("it listens");
         let (running, shutdown) = watch::channel(false);
-        tokio::spawn(proxy.clone().serve(listener, shutdown));
+        tokio::spawn(proxy.serve(listener, shutdown));
         let client = network.view("client").connect(&address).await.expect("it listens");
-        Fixture { network, proxy, client, _running: running }
+        Fixture { network, client, _running: running }
     }
 
     pub fn server(&self, at: usize) -> Arc<FakeServer> {

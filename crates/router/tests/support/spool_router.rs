@@ -1,5 +1,4 @@
 //! A router with a spool under a paused clock: trees of routes over servers that fail, and storage in memory.
-#![allow(dead_code, missing_docs)]
 
 use crate::fake_network::{FakeNetwork, FakeServer};
 use bytes::Bytes;

@@ -1,7 +1,5 @@
 //! An environment in which time advances only by a call, and background work waits until a test runs it.
 
-#![allow(dead_code)] // Each test binary uses its own part.
-
 use lookaside_routing::{Background, Batch, BoxFuture, Clock, Context, Environment, Log, Outcomes, Route, Spawner};
 use std::{
     sync::{Arc, Mutex},

@@ -1,5 +1,4 @@
 //! Destinations that record their requests and reply as a test defines.
-#![allow(dead_code)] // Each test binary uses its own part.
 
 use bytes::Bytes;
 use lookaside_protocol::{Direction, ErrorReply, LeaseToken, Operation, Reply, Request, StoreMode};

@@ -1,5 +1,4 @@
 //! Parses good and bad configurations.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use lookaside_routing::{Configuration, Defaults};
 

@@ -1,0 +1,27 @@
+//! The tests of this crate in one program, but for those that have one of their own in Cargo.toml.
+
+#[path = "fakes/environment.rs"]
+mod environment;
+mod fakes;
+#[path = "fakes/lease_world.rs"]
+mod lease_world;
+mod parsing;
+
+mod big_values;
+mod cluster;
+mod configuration;
+mod configuration_errors;
+mod configuration_properties;
+mod configuration_route_errors;
+mod every_verb;
+mod failover;
+mod fan_out;
+mod former_owners;
+mod leases_for_plain_clients;
+mod macros;
+mod other_clients;
+mod region;
+mod servers_of_keys;
+mod spares;
+mod tree_properties;
+mod warm_up_shadow_migrate;
