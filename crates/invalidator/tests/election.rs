@@ -8,11 +8,8 @@
 //!
 //! Within 5 s after the last fault one is active, and in the end every commit is deleted and the position is at the end.
 
-mod fakes;
-mod invalidators;
-
-use fakes::ms;
-use invalidators::{Ignored, Node, Table};
+use crate::fakes::{self, ms};
+use crate::invalidators::{Ignored, Node, Table};
 use lookaside_invalidator::{
     election::{MemberOptions, SharedMarks, Standby},
     observe::stats::Statistics,

@@ -1,15 +1,12 @@
 //! Routers that hang or are down: deletes reach the others at once, and all of them as soon as one answers again.
 
-mod fakes;
-mod routers;
-
+use crate::fakes::{self, Fixture, ms, until};
+use crate::routers::{Behavior::*, FakeRouter, ROUTER_TIMEOUT, build_delivery, delivery_through};
 use bytes::Bytes;
-use fakes::{Fixture, ms, until};
 use lookaside_invalidator::pipeline::{
     Options,
     delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery},
 };
-use routers::{Behavior::*, FakeRouter, ROUTER_TIMEOUT, build_delivery, delivery_through};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     task::JoinHandle,

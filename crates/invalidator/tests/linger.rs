@@ -1,8 +1,6 @@
 //! How many batches keys share that arrive one after the other, in paused time.
 
-mod fakes;
-
-use fakes::{Fixture, ms, until};
+use crate::fakes::{Fixture, ms, until};
 use tokio::time::{Instant, sleep};
 
 /// Commits a key of its own name every millisecond, and returns the batches in which they were sent, and how long the

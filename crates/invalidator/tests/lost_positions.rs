@@ -1,8 +1,6 @@
 //! A log that no longer reaches back to the position, with fakes, in paused time: what the operator has chosen.
 
-mod fakes;
-
-use fakes::{Fixture, ms, until};
+use crate::fakes::{self, Fixture, ms, until};
 use lookaside_invalidator::pipeline::OnPositionLost;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -1,12 +1,10 @@
 //! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and what continues a
 //! log: a restarted server with prepared transactions, a promoted replica. Each test runs on MariaDB and on MySQL.
 
-mod mysql_server;
-
+use crate::mysql_server::{Client, DEADLINE, Server, fetched, keys_of, last_position, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{MysqlLog, MysqlOptions};
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
-use mysql_server::{Client, DEADLINE, Server, fetched, keys_of, last_position, read_until};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -1,9 +1,7 @@
 //! The gate of the binlog source: readers of a real MariaDB see what has passed it.
 
-mod mysql_server;
-
+use crate::mysql_server::{DEADLINE, Server, TABLES, keys_of};
 use lookaside_invalidator::{Source, Start};
-use mysql_server::{DEADLINE, Server, TABLES, keys_of};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 

@@ -1,12 +1,10 @@
 //! Logins at real servers: TLS that is verified, authentication plugins, and errors that say what to do.
 
-mod mysql_server;
-
+use crate::mysql_server::{Client, Server, fetched, keys_of, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions};
 use lookaside_invalidator::source::tls::{ClientFiles, DatabaseTls};
 use lookaside_invalidator::{Source as _, SourceError, Start};
-use mysql_server::{Client, Server, fetched, keys_of, read_until};
 use std::{
     path::{Path, PathBuf},
     process::Command,

@@ -1,10 +1,8 @@
 //! The binlog source against a real MySQL: keys, compressed and prepared transactions, tags, settings, purged logs.
 
-mod mysql_server;
-
+use crate::mysql_server::{DEADLINE, Server, fetched::mysqld, keys_of, last_position, read_until};
 use lookaside_invalidator::source::mysql::MysqlOptions;
 use lookaside_invalidator::{Position, Source, SourceError, Start};
-use mysql_server::{DEADLINE, Server, fetched::mysqld, keys_of, last_position, read_until};
 use std::time::SystemTime;
 
 const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY KEY, name VARCHAR(200)); \

@@ -1,9 +1,7 @@
 //! Positions in the binlog of a real MariaDB: where reading resumes, after whatever has happened, and which are lost.
 
-mod mysql_server;
-
+use crate::mysql_server::{DEADLINE, END, Server, TABLES, keys_of, read_until};
 use lookaside_invalidator::{Position, Source, SourceError, Start, source::mysql::MysqlOptions};
-use mysql_server::{DEADLINE, END, Server, TABLES, keys_of, read_until};
 use std::time::Duration;
 
 #[tokio::test]

@@ -1,16 +1,13 @@
 //! Row rules against a real MariaDB, and a MySQL if `MYSQLD` names one: each type, the settings of the log, and
 //! what cannot be expressed as keys.
 
-mod mysql_server;
-mod row_rules;
-
+use crate::mysql_server::{Client, Server, read_until};
+use crate::row_rules::{flush, sorted_keys, while_rules_are_loaded};
 use lookaside_invalidator::{
     Start,
     rules::{RowRules, Rules},
     source::mysql::{MysqlOptions, MysqlSource},
 };
-use mysql_server::{Client, Server, read_until};
-use row_rules::{flush, sorted_keys, while_rules_are_loaded};
 use std::sync::Arc;
 
 const END: [&str; 2] =

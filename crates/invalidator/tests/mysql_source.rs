@@ -1,11 +1,9 @@
 //! The binlog source against a real MariaDB: the keys and their order, and which servers are refused.
 
-mod mysql_server;
-
+use crate::mysql_server::{END, Server, TABLES, keys_of, last_position, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{KEYS_OF_COMMIT_MAX, MysqlLog, MysqlOptions};
 use lookaside_invalidator::{CommitLog, Source, SourceError, Start};
-use mysql_server::{END, Server, TABLES, keys_of, last_position, read_until};
 use std::{
     process::Command,
     sync::Arc,

@@ -1,8 +1,6 @@
 //! The guarantees of a pipeline, with fakes, in paused time.
 
-mod fakes;
-
-use fakes::{Fixture, ms, until};
+use crate::fakes::{self, Fixture, ms, until};
 use lookaside_invalidator::{
     keys::FLUSH_CLUSTER,
     pipeline::{Options, pending::Limits},

@@ -1,8 +1,7 @@
 //! Changes of tables that PostgreSQL's log does not have, around the end of a process: a real server, and processes that
 //! leave to the next one what is kept of them.
 
-mod postgres_server;
-
+use crate::postgres_server::{Client, END, Server, eventually, keys_of, last_position};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     Commit, CommitLog as _, Position, Source, Start,
@@ -10,7 +9,6 @@ use lookaside_invalidator::{
     rules::{RowRules, Rules},
     source::postgres::{PostgresLog, PostgresOptions, SeenTables, rules_setup_sql},
 };
-use postgres_server::{Client, END, Server, eventually, keys_of, last_position};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -1,9 +1,7 @@
 //! A physical standby of a real PostgreSQL takes the place of its primary, with a replication slot of the same name.
 
-mod postgres_server;
-
+use crate::postgres_server::{Client, END, Server, eventually, keys_of, last_position, own_by_server, read_until};
 use lookaside_invalidator::{CommitLog as _, Position, SourceError, Start};
-use postgres_server::{Client, END, Server, eventually, keys_of, last_position, own_by_server, read_until};
 use std::fs;
 
 /// Writes two megabytes of log.

@@ -1,19 +1,16 @@
 //! Row rules against a real PostgreSQL: each type, replica identities, partitions, what is not in the log, the gate.
 
-mod postgres_server;
-mod row_rules;
-
+use crate::postgres_server::{
+    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
+    remove_absent_standby,
+};
+use crate::row_rules::{flush, sorted_keys, while_rules_are_loaded};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     Source as _, Start,
     rules::{RowRules, Rules},
     source::postgres::{PostgresOptions, PostgresSource, check_rules, rules_setup_sql},
 };
-use postgres_server::{
-    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
-    remove_absent_standby,
-};
-use row_rules::{flush, sorted_keys, while_rules_are_loaded};
 use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 

@@ -1,13 +1,11 @@
 //! Rules that a real PostgreSQL does not fit, and what mends it.
 
-mod postgres_server;
-
+use crate::postgres_server::Server;
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     rules::{ProblemKind, RuleProblem, Rules},
     source::postgres::{check_rules, rules_setup_sql},
 };
-use postgres_server::Server;
 
 const USERS: &str = "CREATE TABLE users (id int PRIMARY KEY, email text, seen int NOT NULL DEFAULT 0, bio text)";
 

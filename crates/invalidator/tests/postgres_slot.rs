@@ -1,11 +1,9 @@
 //! The replication slot of a real PostgreSQL: confirmed, lost, copied, in use; and where a start begins.
 
-mod postgres_server;
-
+use crate::postgres_server::{DEADLINE, END, Server, eventually, keys_of, last_position, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{PostgresLog, PostgresOptions};
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
-use postgres_server::{DEADLINE, END, Server, eventually, keys_of, last_position, read_until};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -1,17 +1,15 @@
 //! The source against a real PostgreSQL: the keys, positions, and the gate.
 
-mod postgres_server;
-
+use crate::postgres_server::{
+    self, Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
+    remove_absent_standby,
+};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{
     PostgresConnection, PostgresLog, PostgresOptions, PostgresSource, Purpose,
 };
 use lookaside_invalidator::source::tls::DatabaseTls;
 use lookaside_invalidator::{CommitLog as _, Position, Source, SourceError, Start};
-use postgres_server::{
-    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
-    remove_absent_standby,
-};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},

@@ -1,16 +1,13 @@
 //! Routers that refuse deletes, because they reach neither the server nor their peers, while another router of the
 //! cluster reaches them.
 
-mod fakes;
-mod routers;
-
+use crate::fakes::{Fixture, UncheckedDisk, ms, until};
+use crate::routers::{Behavior::*, FakeRouter, build_delivery, delivery_through};
 use bytes::Bytes;
-use fakes::{Fixture, UncheckedDisk, ms, until};
 use lookaside_invalidator::pipeline::{
     Pipeline,
     delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery},
 };
-use routers::{Behavior::*, FakeRouter, build_delivery, delivery_through};
 use std::{sync::Arc, time::Duration};
 use tokio::{
     task::JoinHandle,

@@ -1,8 +1,6 @@
 //! Replays of a part of a log, with fakes, in paused time.
 
-mod fakes;
-
-use fakes::{Cluster, Database, FakeLog, ms};
+use crate::fakes::{Cluster, Database, FakeLog, ms};
 use lookaside_invalidator::{
     Position, Start,
     keys::FLUSH_CLUSTER,

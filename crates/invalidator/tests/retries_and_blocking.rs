@@ -1,8 +1,6 @@
 //! Failures of one server or key: other keys proceed, and the state and statistics show the failure.
 
-mod fakes;
-
-use fakes::{Fixture, ms, until};
+use crate::fakes::{self, Fixture, ms, until};
 use lookaside_invalidator::SourceError;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -1,17 +1,14 @@
 //! The routers of a cluster are used side by side: batches are spread over those that answer.
 
-mod fakes;
-mod routers;
-
+use crate::fakes::{Fixture, UncheckedDisk, ms, until};
+use crate::routers::{Behavior::*, FakeRouter, build_delivery, delivery_through};
 use bytes::Bytes;
-use fakes::{Fixture, UncheckedDisk, ms, until};
 use futures_util::future::join_all;
 use lookaside_invalidator::pipeline::{
     Pipeline,
     delivery::{DeleteResult, Delivery, HEDGE_DELAY, RouterDelivery},
     positions::PositionStore,
 };
-use routers::{Behavior::*, FakeRouter, build_delivery, delivery_through};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 

@@ -1,4 +1,3 @@
-#![allow(dead_code, reason = "each test program uses a part of it")]
 //! A database whose log runs ahead of what readers see, a scripted cluster, and a disk in memory.
 
 use bytes::Bytes;

@@ -1,4 +1,3 @@
-#![allow(dead_code, reason = "each test program uses a part of it")]
 //! Invalidators with production code, over a table with faults.
 
 use super::fakes::{Cluster, Database, FakeLog, ms, wall_clock};

@@ -1,4 +1,3 @@
-#![allow(dead_code, reason = "each test program uses a part of it")]
 //! A real MariaDB or MySQL on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
 
 pub mod fetched;

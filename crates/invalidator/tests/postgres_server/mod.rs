@@ -1,4 +1,3 @@
-#![allow(dead_code, reason = "each test program uses a part of it")]
 //! A real PostgreSQL on a fresh data directory and a free port of 127.0.0.1, stopped when dropped.
 
 use lookaside_client::TcpNetwork;

@@ -1,4 +1,3 @@
-#![allow(dead_code, reason = "each test program uses a part of it")]
 //! Routers that answer, hang, are down, or refuse deletes, as a test wants it, and that record what they received.
 
 use bytes::Bytes;
@@ -14,10 +13,7 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout},
-};
+use tokio::{sync::watch, time::timeout};
 
 /// As long as the daemon waits for a router by default.
 pub const ROUTER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,8 +38,8 @@ pub struct FakeRouter {
     behavior: watch::Sender<Behavior>,
     /// Deletes of keys that begin with this are refused; `None` if none are.
     refused_prefix: Mutex<Option<String>>,
-    /// The keys of deletes, and when they arrived.
-    received: Mutex<Vec<(String, Instant)>>,
+    /// The keys of deletes, as they arrived.
+    received: Mutex<Vec<String>>,
     /// The keys of gets: probes.
     probes: Mutex<Vec<String>>,
     /// The values of keys that the router answers itself.
@@ -72,13 +68,7 @@ impl FakeRouter {
     }
 
     pub fn received(&self) -> Vec<String> {
-        self.received.lock().expect("no panic").iter().map(|(key, _)| key.clone()).collect()
-    }
-
-    /// When the delete of `key` arrived last.
-    pub fn received_at(&self, key: &str) -> Option<Instant> {
-        let received = self.received.lock().expect("no panic");
-        received.iter().rev().find(|(received, _)| received == key).map(|(_, at)| *at)
+        self.received.lock().expect("no panic").clone()
     }
 
     pub fn gets(&self) -> Vec<String> {
@@ -91,7 +81,7 @@ impl FakeRouter {
             Operation::Delete { .. } => {
                 let prefix = self.refused_prefix.lock().expect("no panic").clone();
                 let is_refused = prefix.is_some_and(|prefix| key.starts_with(&prefix));
-                self.received.lock().expect("no panic").push((key, Instant::now()));
+                self.received.lock().expect("no panic").push(key);
                 match is_refused {
                     true => Ok(Reply::Error(ErrorReply::Server("no reply from the server".into()))),
                     false => Ok(Reply::Deleted),
