@@ -1,9 +1,7 @@
 //! Lookups of many tasks in one batch, and plans, against a cache with leases, with a paused clock.
 
-mod fake;
-
+use crate::fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use bytes::Bytes;
-use fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use lookaside_client::{
     Client, ClientError, DestinationOptions, Encoded, Lease, Lookup, NodeError, Origin, Plan, PlanError, ReadError,
     ReadOptions,

@@ -1,8 +1,6 @@
 //! One connection for a few commands: replies in order, a deadline over all, bounded memory.
 
-mod fake;
-
-use fake::FakeNetwork;
+use crate::fake::FakeNetwork;
 use lookaside_client::{CommandConnection, CommandError};
 use lookaside_protocol::{
     ErrorReply, Reply,

@@ -1,5 +1,4 @@
 //! The watcher of the configuration file, on real files: a new content is noticed however it gets there.
-#![allow(missing_docs)]
 
 use lookaside_client::config::FileWatcher;
 use std::fs;

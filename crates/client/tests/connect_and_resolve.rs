@@ -1,8 +1,6 @@
 //! Eager connecting, host names that lead to other addresses, and slow start after a TKO.
 
-mod fake;
-
-use fake::{FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
+use crate::fake::{self, FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Destination, Failure};

@@ -1,11 +1,9 @@
 //! A destination against a server that the test plays, with a paused clock.
 
-mod fake;
-
-use bytes::Bytes;
-use fake::{
+use crate::fake::{
     FakeNetwork, Mode, await_outcomes, delete, destination, get, lease_get, request, set, start_send, start_together,
 };
+use bytes::Bytes;
 use lookaside_client::DestinationOptions;
 use lookaside_protocol::{
     Cas, ErrorReply, LeaseToken, Operation, Reply,

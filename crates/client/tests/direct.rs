@@ -1,10 +1,8 @@
 //! A client that reads servers directly, against a router and servers in memory, with a paused clock.
 
-mod fake;
-
+use crate::fake::Mode;
+use crate::fake::cluster::{Cluster, config, permit, permit_except, permit_with_leases};
 use bytes::Bytes;
-use fake::Mode;
-use fake::cluster::{Cluster, config, permit, permit_except, permit_with_leases};
 use lookaside_client::config::{ConfigWatcher, Source};
 use lookaside_client::{
     Client, Codec, DirectError, DirectRoute, Lease, Lookup, PERMIT_DURATION, PermitReply, TypedClient,

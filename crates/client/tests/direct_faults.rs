@@ -1,10 +1,8 @@
 //! A direct client while servers and routers are silent, with a paused clock: no call lasts longer than its deadline, no
 //! value is wrong, and no task is left behind. And the window over all that servers have outstanding.
 
-mod fake;
-
-use fake::Mode;
-use fake::cluster::{Cluster, permit};
+use crate::fake::Mode;
+use crate::fake::cluster::{Cluster, permit};
 use lookaside_client::config::Source;
 use lookaside_client::{Client, ClientError, DirectRoute, DirectRouteBuilder, Lookup, WindowSettings};
 use lookaside_routing::Address;

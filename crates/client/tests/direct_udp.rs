@@ -1,9 +1,7 @@
 //! Gets by UDP against a server on a real socket that loses, delays and reorders datagrams. Its TCP side is in memory.
 
-mod fake;
-
+use crate::fake::cluster::{Cluster, config};
 use bytes::Bytes;
-use fake::cluster::{Cluster, config};
 use lookaside_client::config::{ConfigId, Source};
 use lookaside_client::{Client, ClientError, DirectRoute, Lookup, Permit, PermitReply, UdpOptions, UdpStatistics};
 use lookaside_protocol::udp::{FrameHeader, compose_datagrams, datagrams};

@@ -1,9 +1,7 @@
 //! Deadlines, callers that go away, and hedged lookups, with a paused clock.
 
-mod fake;
-
+use crate::fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use bytes::Bytes;
-use fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use lookaside_client::{
     Client, ClientError, DestinationOptions, HedgeDelay, HedgeSettings, Lease, Lookup, Origin, ReadError, ReadOptions,
 };

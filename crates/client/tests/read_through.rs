@@ -1,9 +1,7 @@
 //! Reads, fills and deletes of an application against a cache with leases, with a paused clock.
 
-mod fake;
-
+use crate::fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use bytes::Bytes;
-use fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use lookaside_client::{
     Client, ClientError, DestinationOptions, FillOutcome, HOT_MISS_DELAY_MS_MAX, Lease, Lookup, Origin, ReadError,
     ReadOptions, Value,

@@ -1,9 +1,7 @@
 //! Stores whose CAS unique is requested, at servers that are sent the text protocol, with a paused clock.
 
-mod fake;
-
+use crate::fake::{FakeNetwork, await_outcomes, destination, get, request, set, start_send, start_together};
 use bytes::Bytes;
-use fake::{FakeNetwork, await_outcomes, destination, get, request, set, start_send, start_together};
 use lookaside_client::DestinationOptions;
 use lookaside_protocol::{Cas, ErrorReply, Operation, Reply, Request, StoreMode};
 use lookaside_routing::{Failure, Protocol};

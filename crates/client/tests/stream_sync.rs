@@ -1,10 +1,8 @@
 //! No reply reaches the wrong request, whatever a server and a network do: random callers, and replies that are cut
 //! anywhere, late, or incomplete. The expected reply follows from the key, so that any mix-up is found.
 
-mod fake;
-
+use crate::fake::{AcceptedStream, FakeNetwork, destination, request};
 use bytes::Bytes;
-use fake::{AcceptedStream, FakeNetwork, destination, request};
 use lookaside_client::DestinationOptions;
 use lookaside_protocol::{
     Command, Direction, Operation, Reply, Request,

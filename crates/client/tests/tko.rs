@@ -1,8 +1,6 @@
 //! Several destinations with one server, as in the threads of a router: the TKO state of one holds for all.
 
-mod fake;
-
-use fake::{FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
+use crate::fake::{FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
 use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Destination, Failure};

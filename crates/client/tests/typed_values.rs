@@ -1,10 +1,8 @@
 //! Typed values and cached absence, against a cache with leases, with a paused clock.
 #![cfg(all(feature = "json", feature = "lz4", feature = "messagepack", feature = "zstd"))]
 
-mod fake;
-
+use crate::fake::{Direct, FakeNetwork, cache::SharedCache, destination};
 use bytes::Bytes;
-use fake::{Direct, FakeNetwork, cache::SharedCache, destination};
 use lookaside_client::{
     Client, Codec, Compression, Content, DecodeError, DestinationOptions, EncodeError, Format, Json, MessagePack,
     ReadError, ReadOptions, ToContent, TypedClient, TypedError, TypedReadError,

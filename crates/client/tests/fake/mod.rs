@@ -1,5 +1,4 @@
 //! A network in memory. The test plays the server, line by line.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod cache;
 pub mod cluster;

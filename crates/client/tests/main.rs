@@ -1,0 +1,20 @@
+//! The tests of this crate in one program, but for those that have one of their own in Cargo.toml.
+
+mod fake;
+
+mod batching;
+mod command_connection;
+mod config_file;
+mod connect_and_resolve;
+mod destination;
+mod direct;
+mod direct_faults;
+mod direct_udp;
+mod late_lookups;
+mod network;
+mod read_through;
+mod store_cas;
+mod stream_sync;
+mod tko;
+mod typed_values;
+mod window_model;
