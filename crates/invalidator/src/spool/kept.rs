@@ -151,14 +151,7 @@ impl SegmentFiles for KeepingFolder {
     }
 
     fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
-        self.with_space(|| {
-            self.folder.create(number, bytes).inspect_err(|error| {
-                if is_full(error) {
-                    // It is created again, or removed by the next start.
-                    let _ = self.folder.remove(number);
-                }
-            })
-        })
+        self.with_space(|| self.folder.create(number, bytes))
     }
 
     fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {

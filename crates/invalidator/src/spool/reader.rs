@@ -53,6 +53,10 @@ impl SpooledLog {
     /// Where reading begins, once the spool has something to read from there or the writer reads.
     fn begin(&self, spool: &Spool, start: &Start) -> Option<Result<(SpoolPosition, u64), SourceError>> {
         let state = spool.state.lock();
+        if state.uncopied.is_some() && !matches!(start, Start::At(_)) {
+            // A crash may remove what the position would be behind.
+            return None;
+        }
         let segments = state.segments.as_ref()?;
         let oldest = segments.list.front()?;
         let has_begun = state.held.get(&self.cluster).is_some_and(Option::is_some);

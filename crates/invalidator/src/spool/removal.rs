@@ -19,10 +19,9 @@ impl Spool {
                 };
                 !is_orphan && saved.len() == clusters && saved.iter().all(is_behind)
             };
-            match state.segments.take_if(|segments| is_passed(segments)) {
-                None => return Ok(()),
-                Some(passed) => passed.list.iter().map(|segment| segment.number).collect(),
-            }
+            let Some(passed) = state.segments.take_if(|segments| is_passed(segments)) else { return Ok(()) };
+            let uncopied = state.uncopied.take().map(|uncopied| uncopied.number);
+            passed.list.iter().map(|segment| segment.number).chain(uncopied).collect()
         };
         tracing::info!("the spool of before is not used: every cluster has saved a later position");
         numbers.into_iter().try_for_each(|number| self.files.remove(number))?;
