@@ -170,6 +170,10 @@ impl SegmentFiles for KeepingFolder {
         Ok(())
     }
 
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.folder.truncate(number, bytes)
+    }
+
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         self.folder.read(number, at, bytes_max)
     }

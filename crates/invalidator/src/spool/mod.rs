@@ -105,9 +105,13 @@ struct State {
 }
 
 impl State {
+    fn newest(&self) -> Option<&SpoolSegment> {
+        self.segments.as_ref()?.list.back()
+    }
+
     /// The number of the newest segment.
     fn newest_number(&self) -> Option<u64> {
-        self.segments.as_ref()?.list.back().map(|segment| segment.number)
+        self.newest().map(|segment| segment.number)
     }
 }
 
@@ -207,9 +211,15 @@ impl Spool {
             }
             state.uncopied.clone()
         };
+        // Before anything is written: it may be what fills the disk.
+        self.remove_segments();
         match uncopied {
             Some(uncopied) => self.copy_newest(&uncopied),
-            None => self.add_segment(self.next_base(self.loss())),
+            None => {
+                let given_up = self.state.lock().newest().expect("the spool was created").clone();
+                recovery::remove_rest(&*self.files, given_up.number, given_up.bytes);
+                self.add_segment(self.next_base(self.loss()))
+            }
         }
     }
 

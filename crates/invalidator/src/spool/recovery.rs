@@ -89,6 +89,9 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
             recovered.uncopied = Some(Arc::new(UncopiedSegment { number, bytes: valid }));
             continue;
         }
+        if scan.valid_bytes < bytes.len() as u64 {
+            remove_rest(files, number, scan.valid_bytes);
+        }
         list.push_front(SpoolSegment { number, base: scan.base, bytes: scan.valid_bytes });
     }
     recovered.segments = end.map(|end| {
@@ -111,6 +114,14 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
         unconnected.iter().rev().try_for_each(|&number| files.remove(number)).map_err(failed)?;
     }
     Ok(recovered)
+}
+
+/// Frees what a segment that was given up has behind its first `bytes` bytes, which are all that is read of it: no limit
+/// counts that.
+pub(super) fn remove_rest(files: &dyn SegmentFiles, number: u64, bytes: u64) {
+    if let Err(error) = files.truncate(number, bytes) {
+        tracing::warn!(%error, "a segment of the spool was given up and cannot be cut off; it takes space until it is removed");
+    }
 }
 
 /// The valid part at the start of a segment, up to `next_base`, where the next one begins; `None` if it does not begin with

@@ -30,12 +30,13 @@ impl Spool {
     }
 
     /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.
-    pub(super) fn remove_segments(&self) -> io::Result<()> {
+    pub(super) fn remove_segments(&self) {
         while let Some(number) = self.drop_oldest() {
-            self.files.retire(number)?;
+            if let Err(error) = self.files.retire(number) {
+                tracing::warn!(%error, "an old segment of the spool was not removed; the next start removes it");
+            }
         }
         self.report();
-        Ok(())
     }
 
     fn drop_oldest(&self) -> Option<u64> {

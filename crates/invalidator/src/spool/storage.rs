@@ -33,6 +33,8 @@ pub trait SegmentFiles: Send + Sync {
     /// When this returns all bytes of the file survive a crash of the machine, unless a sync of it has failed before: what
     /// that one did not write no later one does, although it can still be read.
     fn sync(&self, number: u64) -> io::Result<()>;
+    /// Cuts off what is behind `bytes` bytes. After a crash of the machine it may be there again.
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()>;
     /// Reads from the offset `at`: `bytes_max` bytes, or less at the end of the file.
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>>;
     /// Removes a file. A missing file is no error.
@@ -52,7 +54,7 @@ pub trait SegmentFiles: Send + Sync {
 pub struct SegmentFolder {
     path: PathBuf,
     /// The file that was created last. It is open until the next one is created: the kernel reports a write that has failed
-    /// to those who have the file open, and once nobody has it may forget both the bytes and the failure.
+    /// to processes that have the file open, and once none has it may forget both the bytes and the failure.
     newest: Arc<Mutex<Option<OpenFile>>>,
 }
 
@@ -146,6 +148,10 @@ impl SegmentFiles for SegmentFolder {
         self.writable(number)?.sync_data()
     }
 
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.writable(number)?.set_len(bytes)
+    }
+
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         let file = File::open(self.segment(number))?;
         let mut bytes = vec![0; bytes_max];
@@ -183,6 +189,8 @@ mod tests {
             assert_eq!(files.numbers().expect("it lists"), [2, 11]);
             assert_eq!(files.read(2, 2, 3).expect("it exists"), b"cde");
             assert_eq!(files.read(2, 4, 100).expect("it exists"), b"ef");
+            files.truncate(2, 4).expect("it is cut off");
+            assert_eq!(files.read(2, 2, 100).expect("it exists"), b"cd");
             for _ in 0..2 {
                 files.remove(2).expect("a missing file is no error");
             }

@@ -164,10 +164,7 @@ impl SpoolWriter {
         let spool = self.spool.clone();
         syncs.spawn_blocking(move || {
             let synced = spool.sync()?;
-            if let Err(error) = spool.remove_segments() {
-                tracing::warn!(%error, "an old segment of the spool was not removed; the next start removes it");
-            }
-            spool.report();
+            spool.remove_segments();
             Ok(synced)
         });
     }

@@ -56,3 +56,46 @@ async fn beyond_its_limit_the_spool_gives_up_the_clusters_that_are_behind() {
     fixture.log.commit(1);
     assert_eq!(read_to(&mut *two.source, 10_001).await.last(), Some(&10_001));
 }
+
+/// A fixture with some segments, of which nothing was read.
+async fn with_segments() -> Fixture {
+    let mut fixture = Fixture::new(SPOOL_BYTES_MIN);
+    fixture.log.state.lock().key_bytes = 200;
+    for index in 0..2 {
+        fixture.saved[index] = Some(fixture.open(index).await.position);
+    }
+    fixture.log.commit(2_000);
+    until("all is on disk", || fixture.log.state.lock().released == 2_000).await;
+    assert!(fixture.files.0.lock().files.len() > 2);
+    fixture
+}
+
+/// Segments were removed only after a sync, and nothing could be written that would be synced.
+#[tokio::test(start_paused = true)]
+async fn a_full_disk_loses_the_segments_that_every_cluster_has() {
+    let fixture = with_segments().await;
+    fixture.files.0.lock().free_bytes = Some(0);
+    fixture.log.commit(10);
+    until("nothing can be written", || fixture.spool.statistics.failures.value() > 0).await;
+    for index in 0..2 {
+        read_to(&mut *fixture.open(index).await.source, 2_000).await;
+        fixture.cluster(index).release(&Position("2000".into()));
+    }
+    until("there is space", || fixture.log.state.lock().released == 2_010).await;
+    assert_eq!(fixture.spool.statistics.discarded_segments.value(), 0);
+}
+
+/// A cluster that had read all of the spool did not begin before the log was read, and so held all of it.
+#[tokio::test(start_paused = true)]
+async fn a_start_on_a_full_disk_removes_the_segments_that_every_cluster_has() {
+    let mut fixture = with_segments().await;
+    fixture.writer.abort();
+    fixture.saved = vec![Some(Position("2000".into())); 2];
+    fixture.files.0.lock().free_bytes = Some(0);
+    fixture.restart();
+    until("nothing can be written", || fixture.spool.statistics.failures.value() > 0).await;
+    fixture.log.commit(1);
+    let (mut one, mut two) = tokio::join!(fixture.open(0), fixture.open(1));
+    assert_eq!(read_to(&mut *one.source, 2_001).await.last(), Some(&2_001));
+    assert_eq!(read_to(&mut *two.source, 2_001).await.last(), Some(&2_001));
+}

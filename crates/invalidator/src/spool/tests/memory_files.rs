@@ -92,6 +92,18 @@ impl MemoryFilesState {
         Ok(())
     }
 
+    fn truncate(&mut self, number: u64, bytes: u64) -> io::Result<()> {
+        let (content, synced) = self.files.get_mut(&number).ok_or(io::ErrorKind::NotFound)?;
+        let bytes = (bytes as usize).min(content.len());
+        self.free_bytes = self.free_bytes.map(|free| free + content.len() - bytes);
+        content.truncate(bytes);
+        *synced = (*synced).min(bytes);
+        if self.on_disk.get(&number).is_some_and(|on_disk| *on_disk >= bytes) {
+            self.on_disk.remove(&number);
+        }
+        Ok(())
+    }
+
     fn remove(&mut self, number: u64) {
         let bytes = self.files.remove(&number).map_or(0, |(bytes, _)| bytes.len());
         self.free_bytes = self.free_bytes.map(|free| free + bytes);
@@ -118,6 +130,10 @@ impl SegmentFiles for MemoryFiles {
 
     fn sync(&self, number: u64) -> io::Result<()> {
         self.0.lock().sync(number)
+    }
+
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.0.lock().truncate(number, bytes)
     }
 
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
@@ -154,6 +170,10 @@ impl SegmentFiles for FilesOfProcess {
 
     fn sync(&self, number: u64) -> io::Result<()> {
         self.run(|files| files.sync(number))
+    }
+
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.run(|files| files.truncate(number, bytes))
     }
 
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {

@@ -41,6 +41,10 @@ impl SegmentFiles for Interrupted {
         self.run(|files| files.sync(number))
     }
 
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.run(|files| files.truncate(number, bytes))
+    }
+
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         self.files.read(number, at, bytes_max)
     }
@@ -180,6 +184,7 @@ async fn a_segment_that_was_given_up_ends_where_the_next_one_begins() {
     }
     let spool = recover(files.clone());
     spool.prepare().expect("it is written");
+    assert_eq!(files.0.lock().files[&1].0, segment("0", false, &[1, 2]), "the rest takes no space");
     let mut opened = SpooledLog::new(spool, "one").open(&Start::At(Position("0".into()))).await.expect("it begins");
     assert_eq!(read_to(&mut *opened.source, 106).await, [1, 2, 103, 104, 106]);
 }
