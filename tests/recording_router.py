@@ -5,6 +5,8 @@ import threading
 
 from processes import free_port
 
+FLUSH_KEY = "__mcrouter__.flush_prefix("
+
 
 class RecordingRouter:
     """Answers memcached's text protocol on a free port. `name` and `ports` are those of a cluster."""
@@ -14,7 +16,8 @@ class RecordingRouter:
         self.ports = [free_port()]
         self.lock = threading.Lock()
         self.deleted: list[str] = []
-        self.flushes = 0
+        # The prefixes of the keys whose pools were flushed: an empty one for the whole cluster.
+        self.flushed: list[str] = []
         router = self
 
         class Connection(socketserver.StreamRequestHandler):
@@ -37,8 +40,11 @@ class RecordingRouter:
                     self.deleted.append(key)
                     return b"DELETED\r\n"
                 case ["flush_all", *_]:
-                    self.flushes += 1
+                    self.flushed.append("")
                     return b"OK\r\n"
+                case ["get", key] if key.startswith(FLUSH_KEY):
+                    self.flushed.append(key.removeprefix(FLUSH_KEY).removesuffix(")"))
+                    return f"VALUE {key} 0 9\r\nflushed 1\r\nEND\r\n".encode()
                 case ["get" | "gets", *_]:
                     return b"END\r\n"
                 case ["version"]:
@@ -46,11 +52,21 @@ class RecordingRouter:
                 case _:
                     return b"ERROR\r\n"
 
+    @property
+    def flushes(self) -> int:
+        """How often the whole cluster was flushed since the last call."""
+        return self.flushed.count("")
+
     def take(self) -> tuple[set[str], int]:
-        """The keys and the number of flushes since the last call."""
+        """The keys and the number of flushes of the whole cluster since the last call."""
+        keys, flushed = self.take_flushed()
+        return keys, flushed.count("")
+
+    def take_flushed(self) -> tuple[set[str], list[str]]:
+        """The keys and the prefixes of flushes since the last call."""
         with self.lock:
-            taken = set(self.deleted), self.flushes
-            self.deleted, self.flushes = [], 0
+            taken = set(self.deleted), sorted(self.flushed)
+            self.deleted, self.flushed = [], []
             return taken
 
     def has(self, key: str) -> bool:

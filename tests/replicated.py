@@ -48,6 +48,8 @@ class ReplicatedServer(Process):
     has_positions_of_replicas = True
     # Whether the invalidator keeps what it has read on its own disk.
     needs_spool = False
+    # The statement that shows the server's time of day, in seconds since 1970.
+    now = "SELECT UNIX_TIMESTAMP()"
     errors: tuple[type[Exception], ...] = (pymysql.MySQLError, OSError)
     arguments: tuple[str, ...] = ()
 

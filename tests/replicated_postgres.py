@@ -26,6 +26,7 @@ class PostgresServer(Postgres):
     has_rules = False
     has_positions_of_replicas = False
     needs_spool = True
+    now = "SELECT extract(epoch FROM clock_timestamp())::bigint"
 
     def __init__(self, directory: Path, server_id: int = 1, primary: Postgres | None = None) -> None:
         home = directory / f"{self.kind}-{server_id}"

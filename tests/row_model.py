@@ -169,6 +169,8 @@ class Table:
     columns: dict[str, str]
     # Literal text and names of columns in turn: `("u:", "id", ":", "c1")`.
     templates: list[tuple[str, ...]]
+    # What is flushed in place of keys that cannot be expressed.
+    otherwise: str
     rows: dict[int, dict[str, Value]] = field(default_factory=dict)
 
     def keys(self, row: dict[str, Value]) -> set[str]:
@@ -188,11 +190,19 @@ class Table:
         """The keys without columns."""
         return {template[0] for template in self.templates if len(template) == 1}
 
+    def flushes(self) -> list[str]:
+        """The prefixes of the keys whose pools are flushed in place of keys that cannot be expressed; an empty one for
+        the whole cluster. One that begins with another one is not needed."""
+        if self.otherwise == "flush-cluster":
+            return [""]
+        starts = {template[0] for template in self.templates if len(template) > 1}
+        return sorted(s for s in starts if not any(s != other and s.startswith(other) for other in starts))
+
     def rule(self) -> str:
         """The rule in TOML."""
         texts = ["".join(part if at % 2 == 0 else f"{{{part}}}" for at, part in enumerate(t)) for t in self.templates]
         keys = ", ".join(f'"{text}"' for text in texts)
-        return f'[[rule]]\ntable = "{self.name}"\nkeys = [{keys}]\notherwise = "flush-cluster"\n'
+        return f'[[rule]]\ntable = "{self.name}"\nkeys = [{keys}]\notherwise = "{self.otherwise}"\n'
 
 
 def random_table(random: random.Random, name: str, kinds: list[str]) -> Table:
@@ -200,7 +210,10 @@ def random_table(random: random.Random, name: str, kinds: list[str]) -> Table:
     kinds = random.choices(kinds, k=random.randint(1, 6))
     columns = {"id": "integer"} | {f"c{number}": kind for number, kind in enumerate(kinds)}
     short = name.rsplit(".", 1)[-1]
-    templates: list[tuple[str, ...]] = [(f"{short}:", "id", "")]
+    # Of "t0:", which other templates begin with, of another text, or of none.
+    templates: list[tuple[str, ...]] = [random.choices(
+        [(f"{short}:", "id", ""), (f"{short}/", "id", ""), ("", "id", f":{short}")], weights=[3, 3, 1]
+    )[0]]  # fmt: skip
     if random.random() < 0.5:
         templates.append((f"{short}:all",))
     for number in range(random.randint(1, 3)):
@@ -208,7 +221,8 @@ def random_table(random: random.Random, name: str, kinds: list[str]) -> Table:
         for column in random.choices(list(columns), k=random.randint(1, 3)):
             parts += [column, random.choice(["", ":", "/"])]
         templates.append(tuple(parts))
-    return Table(name, columns, templates)
+    otherwise = random.choices(["flush-pools", "flush-cluster"], weights=[2, 1])[0]
+    return Table(name, columns, templates, otherwise)
 
 
 def create_sql(table: Table, sql: Sql) -> str:
@@ -365,12 +379,12 @@ class Session:
 
 @dataclass(frozen=True)
 class Step:
-    """Statements of one connection, and what they make stale: keys, and the whole cluster. `unchanged` has the keys of
-    rows that they leave as they were."""
+    """Statements of one connection, and what they make stale: keys, and all that begin with a prefix. `unchanged` has
+    the keys of rows that they leave as they were."""
 
     statements: list[str]
     keys: set[str]
-    flushes: int
+    flushed: list[str]
     unchanged: set[str] = field(default_factory=set)
 
 
@@ -384,9 +398,9 @@ def random_step(session: Session) -> Step:
     )[0]
     if kind == "truncate":
         table.rows.clear()
-        return Step([f"TRUNCATE TABLE {table.name}"], table.constant_keys(), 1)
+        return Step([f"TRUNCATE TABLE {table.name}"], table.constant_keys(), table.flushes())
     if kind == "alter":
-        return Step([session.alter(table)], table.constant_keys(), 1)
+        return Step([session.alter(table)], table.constant_keys(), table.flushes())
 
     def some(count: int) -> tuple[list[str], set[str]]:
         made = [session.statement(random.choice(session.tables)) for _ in range(count)]
@@ -397,7 +411,7 @@ def random_step(session: Session) -> Step:
     match kind:
         case "rollback":
             session.tables = before
-            return Step(["BEGIN", *statements, "ROLLBACK"], set(), 0)
+            return Step(["BEGIN", *statements, "ROLLBACK"], set(), [])
         case "savepoint":
             before = copy.deepcopy(session.tables)
             undone, _ = some(random.randint(1, 3))
@@ -405,4 +419,4 @@ def random_step(session: Session) -> Step:
             more, more_keys = some(1)
             statements += ["SAVEPOINT here", *undone, "ROLLBACK TO SAVEPOINT here", *more]
             keys |= more_keys
-    return Step(["BEGIN", *statements, "COMMIT"], keys, 0, session.unchanged)
+    return Step(["BEGIN", *statements, "COMMIT"], keys, [], session.unchanged)

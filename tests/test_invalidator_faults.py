@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from invalidator_region import ROWS, Region
@@ -331,13 +332,10 @@ def test_many_commits_while_a_cluster_is_down(region):
     region.recover(lambda: region.restart_router(1))
 
 
-def test_clock_stepped_back(region):
-    """The time of day is used for statistics, and for how long acknowledged commits are kept."""
-    need("libfaketime")
-    clock = region.folder / "clock"
+def with_clock(clock: Path) -> dict[str, str]:
+    """The environment of a program whose time of day is as far from the machine's as the file `clock` says."""
     clock.write_text("+0")
-    region.invalidator.stop()
-    region.invalidator.options["env"] = {
+    return {
         **os.environ,
         "LD_PRELOAD": str(find_libfaketime()),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
@@ -345,11 +343,57 @@ def test_clock_stepped_back(region):
         "DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
+
+
+def step(clock: Path, region: Region) -> None:
+    """Steps the clock back and forth while rows change."""
+    for offset in ("-3600", "+7200", "-86400"):
+        clock.write_text(offset)
+        region.writer.wait_for(ROWS // 2)
+
+
+def test_clock_stepped_back(region):
+    """The time of day is used for statistics, and for how long acknowledged commits are kept."""
+    need("libfaketime")
+    clock = region.folder / "clock"
+    region.invalidator.stop()
+    region.invalidator.options["env"] = with_clock(clock)
     region.invalidator.start()
     region.invalidator.wait_running(len(region.clusters))
     with region.fault():
-        for offset in ("-3600", "+7200", "-86400"):
-            clock.write_text(offset)
-            region.writer.wait_for(ROWS // 2)
+        step(clock, region)
     region.recover()
     assert int(stats(region.invalidator.port)["invalidations_total"]) > 0
+
+
+def test_clock_of_the_database_stepped_back(region):
+    """Commits have the database's time, by which nothing is decided. Where it and the invalidator's are compared, a
+    commit of the future is no panic and no negative age, and the lag behind the log needs no clock of the database."""
+    need("libfaketime")
+    database = region.database
+    if database.kind == "mysql":
+        pytest.skip("its programs are run by a loader of their own")
+    clock = getattr(database, "home", region.folder) / "clock"
+    environment = database.options.get("env")
+    database.kill()
+    database.options["env"] = with_clock(clock)
+    try:
+        database.restart()
+        with region.fault():
+            step(clock, region)
+            ((now,),) = database.run(database.now)
+            assert abs(now - (time.time() - 86_400)) < 600, "the database has that clock"
+        region.recover()
+
+        def is_at_end(shown: dict[str, str]) -> bool:
+            lags = [shown[f"cluster:{cluster.name}:source_lag_ms"] for cluster in region.clusters]
+            return lags == ["0"] * len(lags)
+
+        eventually(lambda: is_at_end(stats(region.invalidator.port)), "the clusters have all of the log", 60)
+        shown = stats(region.invalidator.port)
+        assert all(not value[1:].isdigit() for value in shown.values() if value.startswith("-")), shown
+        assert all(shown[f"cluster:{cluster.name}:oldest_pending_ms"] == "0" for cluster in region.clusters)
+    finally:
+        database.kill()
+        database.options["env"] = environment
+        database.restart()

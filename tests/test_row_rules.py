@@ -151,16 +151,19 @@ def router():
 
 
 def keys_until(
-    router: RecordingRouter, client, mark: str, flushes: int = 0, expected: frozenset[str] | set[str] = frozenset()
-) -> tuple[set[str], int]:
-    """Everything that was deleted before a key that is committed now, and at least `flushes` flushes with `expected`,
-    which may come after it."""
+    router: RecordingRouter, client, mark: str, flushed: list[str] | None = None, expected: set[str] | None = None
+) -> tuple[set[str], list[str]]:
+    """Everything that was deleted or flushed before a key that is committed now, and at least these flushes with
+    `expected`, which may come after it."""
+    flushed = flushed or []
     client.mark(mark)
-    eventually(lambda: router.has(mark) and router.flushes >= flushes, f"{mark} is deleted after {flushes} flushes", 60)
-    if flushes > 0:
-        eventually(lambda: all(router.has(key) for key in expected), f"{expected} are deleted", 60)
-    keys, flushes = router.take()
-    return keys - {mark}, flushes
+    eventually(
+        lambda: router.has(mark) and set(flushed) <= set(router.flushed), f"{mark} is deleted after {flushed}", 60
+    )
+    if flushed:
+        eventually(lambda: all(router.has(key) for key in expected or ()), f"{expected} are deleted", 60)
+    keys, flushed = router.take_flushed()
+    return keys - {mark}, flushed
 
 
 def begin_session(seed: int, sql) -> Session:
@@ -189,15 +192,15 @@ def test_random_statements_delete_the_keys_of_the_model(client, router, tmp_path
     daemon = Invalidator(client.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
     try:
         # The catalogue has been read, so that an ALTER TABLE is noticed.
-        assert keys_until(router, client, "begun") == (set(), 0)
+        assert keys_until(router, client, "begun") == (set(), [])
         for number in range(STATEMENTS):
             step = random_step(session)
             for statement in step.statements:
                 client.run(statement)
-            found, flushes = keys_until(router, client, f"mark:{number}", step.flushes, step.keys)
+            found, flushed = keys_until(router, client, f"mark:{number}", step.flushed, step.keys)
             if client.has_unchanged_rows:
                 found -= step.unchanged - step.keys
-            assert (found, flushes) == (step.keys, step.flushes), step.statements
+            assert (found, flushed) == (step.keys, step.flushed), step.statements
         eventually(lambda: stats(daemon.port)["cluster:one:pending_keys"] == "0", "all is acknowledged")
     finally:
         daemon.stop()
@@ -210,9 +213,16 @@ def test_the_model_expects_the_same_keys_of_every_database(seed):
     for sql in (MARIADB, MYSQL, POSTGRES):
         session = begin_session(seed, sql)
         steps = [random_step(session) for _ in range(STATEMENTS)]
-        expected.append([(step.keys, step.flushes) for step in steps])
+        expected.append([(step.keys, step.flushed) for step in steps])
     assert expected[0] == expected[1] == expected[2]
     assert sum(len(keys) for keys, _ in expected[0]) > STATEMENTS
+
+
+def test_the_random_rules_flush_the_cluster_one_pool_and_several_pools():
+    sessions = [begin_session(seed, POSTGRES) for seed in range(SEEDS["postgres"])]
+    flushes = [table.flushes() for session in sessions for table in session.tables]
+    assert [""] in flushes
+    assert {len(prefixes) for prefixes in flushes if "" not in prefixes} >= {1, 2}
 
 
 USERS = """CREATE TABLE app.users (id INT PRIMARY KEY, email VARCHAR(100), score DOUBLE PRECISION, bio TEXT,
@@ -238,7 +248,7 @@ def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path)
 
     try:
         users.run("INSERT INTO app.users (id, email) VALUES (1, 'a')")
-        assert keys_until(router, users, "first") == ({"user:1", "user_by_email:a"}, 0)
+        assert keys_until(router, users, "first") == ({"user:1", "user_by_email:a"}, [])
         for number, (bad, reason) in enumerate(
             [
                 (RULE + '[[rule]]\ntable = "users"\nkeys = ["x"]\n', "line 5, column 9: the table"),
@@ -252,11 +262,11 @@ def test_a_changed_file_is_loaded_and_a_bad_one_refused(users, router, tmp_path)
             eventually(lambda number=number: stat("rules_refused") == number, f"{bad} is refused", 30)
             assert reason in daemon.log(), daemon.log()
         users.run("UPDATE app.users SET email = 'b'")
-        assert keys_until(router, users, "second") == ({"user:1", "user_by_email:a", "user_by_email:b"}, 0)
+        assert keys_until(router, users, "second") == ({"user:1", "user_by_email:a", "user_by_email:b"}, [])
         rules.write_text(RULE.replace("user:", "account:"))
         eventually(lambda: stat("rules_loaded") == 2, "the changed file is loaded", 30)
         users.run("UPDATE app.users SET email = 'c'")
-        assert keys_until(router, users, "third") == ({"account:1", "user_by_email:b", "user_by_email:c"}, 0)
+        assert keys_until(router, users, "third") == ({"account:1", "user_by_email:b", "user_by_email:c"}, [])
         daemon.running.send_signal(signal.SIGHUP)
         eventually(lambda: stat("rules_loaded") == 3, "SIGHUP loads the same file", 30)
         users.run("ALTER TABLE app.users DROP COLUMN bio")

@@ -73,6 +73,23 @@ async fn a_standby_that_had_received_less_loses_the_position_however_much_it_has
     standby.source(Start::At(later)).await;
 }
 
+/// It was said that the slot cannot be created; from version 16 on it was, and the log could not be read all the same.
+#[tokio::test]
+async fn a_standby_is_not_read_before_it_is_promoted() {
+    let (_primary, mut on_primary, standby) = pair().await;
+    let mut on_standby = standby.client().await;
+    wait_replayed(&mut on_primary, &mut on_standby).await;
+    for start in [Start::Now, Start::Earliest, Start::At(Position("0/1".into()))] {
+        let error = standby.try_source(standby.options(), start).await.err();
+        let is_named = matches!(&error, Some(SourceError::Unreachable { why }) if why.contains("a physical standby"));
+        assert!(is_named, "{error:?}");
+    }
+    promote(&standby, &mut on_standby).await;
+    let mut source = standby.source(Start::Now).await;
+    on_standby.run(END).await;
+    assert_eq!(keys_of(&read_until(&mut source, "end").await), ["end"]);
+}
+
 #[tokio::test]
 async fn a_standby_that_had_received_all_that_was_read_is_read_on() {
     let (primary, mut on_primary, mut standby) = pair().await;

@@ -11,6 +11,7 @@
 //! * Each file must begin where the one before it ended. A file that was removed before it could be read shows as a gap
 //!   between two others, and ends the replay with an error that says where the log begins now.
 //! * A part of a record, or a damaged one, ends its file. If commits are missing behind it, that is such a gap, too.
+//! * A file that was given up is read up to where the next one begins.
 
 use super::{
     kept::KEPT_SUFFIX,
@@ -105,7 +106,7 @@ impl SpoolArchive {
     fn newest(&self) -> Result<SpoolPosition, SourceError> {
         for number in self.numbers()?.into_iter().rev() {
             let Some(bytes) = self.read(number).map_err(failed)? else { continue };
-            if let Ok(Some(scan)) = scan(&bytes) {
+            if let Ok(Some(scan)) = scan(&bytes, None, &*self.log) {
                 return Ok(scan.end);
             }
         }
@@ -121,16 +122,29 @@ impl SpoolArchive {
         listed.map(BTreeSet::from_iter).map_err(failed)
     }
 
-    /// The first file with a valid beginning whose number is `from` or later.
+    /// The first file with a valid beginning whose number is `from` or later, up to where the next one begins.
     fn next_segment(&self, from: u64) -> Result<Option<(u64, Vec<u8>, ScannedSegment)>, SourceError> {
+        let Some((number, bytes, whole)) = self.next_file(from)? else { return Ok(None) };
+        // Looked for after it was read: the invalidator may have given it up meanwhile.
+        let Some((_, _, next)) = self.next_file(number + 1)? else { return Ok(Some((number, bytes, whole))) };
+        let scan = self.scan(&bytes, Some(&next.base.position))?;
+        Ok(scan.map(|scan| (number, bytes, scan)))
+    }
+
+    /// The same, up to its end.
+    fn next_file(&self, from: u64) -> Result<Option<(u64, Vec<u8>, ScannedSegment)>, SourceError> {
         for number in self.numbers()?.range(from..) {
             let Some(bytes) = self.read(*number).map_err(failed)? else { continue };
-            let newer = |version| failed(format!("it has format {version}, written by a newer version"));
-            if let Some(scan) = scan(&bytes).map_err(newer)? {
+            if let Some(scan) = self.scan(&bytes, None)? {
                 return Ok(Some((*number, bytes, scan)));
             }
         }
         Ok(None)
+    }
+
+    fn scan(&self, bytes: &[u8], next_base: Option<&SpoolPosition>) -> Result<Option<ScannedSegment>, SourceError> {
+        let newer = |version| failed(format!("it has format {version}, written by a newer version"));
+        scan(bytes, next_base, &*self.log).map_err(newer)
     }
 
     /// The bytes of a file; `None` if it was removed.

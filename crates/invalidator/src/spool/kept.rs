@@ -151,14 +151,7 @@ impl SegmentFiles for KeepingFolder {
     }
 
     fn create(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
-        self.with_space(|| {
-            self.folder.create(number, bytes).inspect_err(|error| {
-                if is_full(error) {
-                    // It is created again, or removed by the next start.
-                    let _ = self.folder.remove(number);
-                }
-            })
-        })
+        self.with_space(|| self.folder.create(number, bytes))
     }
 
     fn append(&self, number: u64, at: u64, bytes: &[u8]) -> io::Result<()> {
@@ -175,6 +168,10 @@ impl SegmentFiles for KeepingFolder {
         // What has become too old is removed although no segment is retired. If this fails, it is repeated.
         let _ = self.remove_excess();
         Ok(())
+    }
+
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.folder.truncate(number, bytes)
     }
 
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {

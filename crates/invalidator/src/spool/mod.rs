@@ -21,6 +21,9 @@
 //! * Clusters read what is written, before it is synced: a delete needs no sync. So a saved position may be beyond the
 //!   end of a spool that a crash has cut off. What is before the position is skipped then.
 //! * Whatever is in the spool has passed the gate.
+//! * What an earlier run has left in the newest segment is read, and taken for synced, once it was written again. After a
+//!   failed sync the page cache has what the disk has not, and later syncs succeed. Of an older segment all is on disk up to
+//!   where the next one begins, since that is where the last sync that succeeded ended.
 //! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position, in
 //!   a new segment, and while none can be created nothing is read. What a cluster cannot read of the former one behind the
 //!   synced position is no loss.
@@ -55,7 +58,7 @@ use crate::{CommitLog, Commits, Position, SourceError, observe::spool_stats::Spo
 use lookaside_sync::Mutex;
 use position::SpoolPosition;
 use record::{Base, HEADER, Record, encode, encode_commit};
-use recovery::Recovered;
+use recovery::{Recovered, UncopiedSegment};
 use segments::{Place, Segments, SpoolSegment};
 use std::{collections::BTreeMap, io, sync::Arc};
 use tokio::sync::watch;
@@ -86,6 +89,8 @@ struct State {
     segments: Option<Segments>,
     /// Whether the newest segment may be extended.
     is_open: bool,
+    /// What an earlier run has left in the newest segment, which has nothing before it was written again; `None` since then.
+    uncopied: Option<Arc<UncopiedSegment>>,
     /// The file that says that a first start has begun, and nothing was delivered; `None` if there is none.
     start_mark: Option<u64>,
     next_number: u64,
@@ -100,9 +105,13 @@ struct State {
 }
 
 impl State {
+    fn newest(&self) -> Option<&SpoolSegment> {
+        self.segments.as_ref()?.list.back()
+    }
+
     /// The number of the newest segment.
     fn newest_number(&self) -> Option<u64> {
-        self.segments.as_ref()?.list.back().map(|segment| segment.number)
+        self.newest().map(|segment| segment.number)
     }
 }
 
@@ -130,7 +139,7 @@ impl Spool {
         statistics: Arc<SpoolStatistics>,
         marks: Arc<dyn SpoolMarks>,
     ) -> Arc<Spool> {
-        let recovered = Recovered { segments: None, is_intact: false, start_mark: None, next_number: 1 };
+        let recovered = Recovered { segments: None, uncopied: None, start_mark: None, next_number: 1 };
         Spool::from_recovered(recovered, files, log, bytes_max, clusters, statistics, Some(marks))
     }
 
@@ -143,15 +152,16 @@ impl Spool {
         statistics: Arc<SpoolStatistics>,
         marks: Option<Arc<dyn SpoolMarks>>,
     ) -> Arc<Spool> {
-        let synced = recovered.segments.as_ref().map(|segments| segments.end.clone());
-        let synced_bytes = recovered.segments.as_ref().map_or(0, Segments::newest_bytes);
+        let newest = recovered.segments.as_ref().and_then(|segments| segments.list.back());
+        let synced = newest.map(|newest| newest.base.position.clone());
         let state = State {
             segments: recovered.segments,
-            is_open: recovered.is_intact,
+            is_open: false,
+            uncopied: recovered.uncopied,
             start_mark: recovered.start_mark,
             next_number: recovered.next_number,
             synced: synced.unwrap_or_else(|| SpoolPosition::new(0, &Position(String::new()))),
-            synced_bytes,
+            synced_bytes: 0,
             failure: None,
             held: clusters.into_iter().map(|cluster| (cluster.to_owned(), None)).collect(),
         };
@@ -191,14 +201,44 @@ impl Spool {
         Ok(())
     }
 
-    /// Makes everything durable that can be read, and a segment that can be extended.
+    /// Makes everything durable that can be read, and a segment that can be extended, unless the spool is empty.
     fn prepare(&self) -> io::Result<()> {
         self.sync()?;
-        let is_open = self.state.lock().is_open;
-        match is_open {
-            true => Ok(()),
-            false => self.add_segment(self.next_base(self.loss())),
+        let uncopied = {
+            let state = self.state.lock();
+            if state.segments.is_none() || state.is_open {
+                return Ok(());
+            }
+            state.uncopied.clone()
+        };
+        // Before anything is written: it may be what fills the disk.
+        self.remove_segments();
+        match uncopied {
+            Some(uncopied) => self.copy_newest(&uncopied),
+            None => {
+                let given_up = self.state.lock().newest().expect("the spool was created").clone();
+                recovery::remove_rest(&*self.files, given_up.number, given_up.bytes);
+                self.add_segment(self.next_base(self.loss()))
+            }
         }
+    }
+
+    /// Writes what an earlier run has left in the newest segment again.
+    fn copy_newest(&self, uncopied: &UncopiedSegment) -> io::Result<()> {
+        let number = self.state.lock().newest_number().expect("there is a segment");
+        self.create_file(number, &uncopied.bytes)?;
+        // If this fails, the next start finds both, of which the former ends where the copy begins.
+        let _ = self.files.remove(uncopied.number);
+        let mut state = self.state.lock();
+        let State { segments, is_open, uncopied: pending, synced, synced_bytes, .. } = &mut *state;
+        let segments = segments.as_mut().expect("there is a segment");
+        *synced_bytes = uncopied.bytes.len() as u64;
+        segments.list.back_mut().expect("there is a segment").bytes = *synced_bytes;
+        *synced = segments.end.clone();
+        (*is_open, *pending) = (true, None);
+        drop(state);
+        self.announce();
+        Ok(())
     }
 
     /// Marks the end of the spool as the place of a loss, durably: the log may grow beyond it before the loss can be

@@ -52,7 +52,11 @@ impl SpooledLog {
 
     /// Where reading begins, once the spool has something to read from there or the writer reads.
     fn begin(&self, spool: &Spool, start: &Start) -> Option<Result<(SpoolPosition, u64), SourceError>> {
-        let state = spool.state.lock();
+        let mut state = spool.state.lock();
+        if state.uncopied.is_some() && !matches!(start, Start::At(_)) {
+            // A crash may remove what the position would be behind.
+            return None;
+        }
         let segments = state.segments.as_ref()?;
         let oldest = segments.list.front()?;
         let has_begun = state.held.get(&self.cluster).is_some_and(Option::is_some);
@@ -79,6 +83,11 @@ impl SpooledLog {
         };
         let has_more = from.is_before(&segments.end, &*spool.log);
         let begin = (from, segment.number);
+        if let Start::At(_) = start {
+            // Also while it waits: what it has passed may have to be removed before anything can be written.
+            let held = state.held.entry(self.cluster.clone()).or_default();
+            held.get_or_insert_with(|| begin.0.clone());
+        }
         (has_more || state.failure.is_none() || *start == Start::Now).then_some(Ok(begin))
     }
 }

@@ -2,7 +2,9 @@
 //!
 //! | found | treated as |
 //! |---|---|
+//! | the newest segment | its valid part is written again, to a new one: if a sync of it has failed, reads show what is not on disk |
 //! | a newest segment that is cut off or damaged | the part before; the database is asked for the rest |
+//! | a segment that reaches beyond the beginning of the next one | it was given up, and ends there: the next one has the rest |
 //! | an older segment that does not reach up to the next one, or is missing | removed, with all older ones: their deletes are lost for the clusters that need them |
 //! | a segment without a valid base | a start of a segment that failed: removed |
 //! | nothing but a segment with a header alone | a first start that did not finish. It stays until there is a segment |
@@ -14,8 +16,8 @@ use super::{
     segments::{Segments, SpoolSegment},
     storage::SegmentFiles,
 };
-use crate::CommitLog;
-use std::{collections::VecDeque, io};
+use crate::{Commit, CommitLog};
+use std::{collections::VecDeque, io, sync::Arc};
 
 /// Segments are closed at a smaller size; one batch of commits may follow.
 const SEGMENT_BYTES_READ_MAX: usize = 256 << 20;
@@ -25,19 +27,27 @@ const SEGMENT_BYTES_READ_MAX: usize = 256 << 20;
 pub(super) struct Recovered {
     /// `None` if the spool is empty.
     pub segments: Option<Segments>,
-    /// Whether the newest segment is intact, so that it can be extended.
-    pub is_intact: bool,
+    /// What is to be written to the newest segment; `None` if the spool is empty.
+    pub uncopied: Option<Arc<UncopiedSegment>>,
     /// The file that an earlier run wrote before it began to read the log, if it has delivered nothing; `None` if there is
     /// none.
     pub start_mark: Option<u64>,
     pub next_number: u64,
 }
 
+/// The newest segment of an earlier run. The next one in the list is the file that it is to be copied to.
+#[derive(Debug)]
+pub(super) struct UncopiedSegment {
+    /// Its number until then.
+    pub number: u64,
+    /// Its valid part.
+    pub bytes: Vec<u8>,
+}
+
 pub(super) struct ScannedSegment {
     pub base: Base,
     pub end: SpoolPosition,
     pub valid_bytes: u64,
-    is_intact: bool,
 }
 
 pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<Recovered, String> {
@@ -45,7 +55,7 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
     let numbers = files.numbers().map_err(failed)?;
     let mut recovered = Recovered {
         segments: None,
-        is_intact: false,
+        uncopied: None,
         start_mark: None,
         next_number: numbers.last().map_or(1, |newest| newest + 1),
     };
@@ -55,10 +65,10 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
     let (mut unconnected, mut start_marks) = (Vec::new(), Vec::new());
     for &number in numbers.iter().rev() {
         let bytes = files.read(number, 0, SEGMENT_BYTES_READ_MAX).map_err(failed)?;
-        let Some(scan) = scan(&bytes).map_err(|version| {
+        let scan = scan(&bytes, list.front().map(|next| &next.base.position), log).map_err(|version| {
             format!("the spool has format {version}, written by a newer version; run that one until all is delivered")
-        })?
-        else {
+        })?;
+        let Some(scan) = scan else {
             match bytes == HEADER {
                 true => start_marks.push(number),
                 false => files.remove(number).map_err(failed)?,
@@ -70,12 +80,17 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
             unconnected.push(number);
             continue;
         }
-        // It may have been written just before a crash that the system survived; an older one, too, if the disk was full
-        // then and the next one was begun.
-        files.sync(number).map_err(failed)?;
         if end.is_none() {
-            recovered.is_intact = scan.is_intact;
+            // No reader sees it before it is on disk.
+            list.push_front(SpoolSegment { number: recovered.next_number, base: scan.base, bytes: 0 });
+            recovered.next_number += 1;
             end = Some(scan.end);
+            let valid = bytes[..scan.valid_bytes as usize].to_vec();
+            recovered.uncopied = Some(Arc::new(UncopiedSegment { number, bytes: valid }));
+            continue;
+        }
+        if scan.valid_bytes < bytes.len() as u64 {
+            remove_rest(files, number, scan.valid_bytes);
         }
         list.push_front(SpoolSegment { number, base: scan.base, bytes: scan.valid_bytes });
     }
@@ -101,9 +116,21 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
     Ok(recovered)
 }
 
-/// The valid part at the start of a segment; `None` if it does not begin with a base. Fails with the version of a newer
-/// format.
-pub(super) fn scan(bytes: &[u8]) -> Result<Option<ScannedSegment>, u8> {
+/// Frees what a segment that was given up has behind its first `bytes` bytes, which are all that is read of it: no limit
+/// counts that.
+pub(super) fn remove_rest(files: &dyn SegmentFiles, number: u64, bytes: u64) {
+    if let Err(error) = files.truncate(number, bytes) {
+        tracing::warn!(%error, "a segment of the spool was given up and cannot be cut off; it takes space until it is removed");
+    }
+}
+
+/// The valid part at the start of a segment, up to `next_base`, where the next one begins; `None` if it does not begin with
+/// a base. Fails with the version of a newer format.
+pub(super) fn scan(
+    bytes: &[u8],
+    next_base: Option<&SpoolPosition>,
+    log: &dyn CommitLog,
+) -> Result<Option<ScannedSegment>, u8> {
     let Some((header, mut rest)) = bytes.split_first_chunk::<8>() else { return Ok(None) };
     if header[..7] == HEADER[..7] && header[7] > HEADER[7] {
         return Err(header[7]);
@@ -115,14 +142,18 @@ pub(super) fn scan(bytes: &[u8]) -> Result<Option<ScannedSegment>, u8> {
     rest = &rest[length..];
     let mut end = base.position.clone();
     while let Decoded::Record(record, length) = decode(rest) {
-        match record {
+        let record_end = match record {
             Record::Base(_) => break,
-            Record::Commit(commit) => end.position = commit.position,
-            Record::Advance(position) => end.position = position,
-            Record::Gap { position, .. } => end = position,
+            Record::Commit(Commit { position, .. }) | Record::Advance(position) => SpoolPosition { position, ..end },
+            Record::Gap { position, .. } => position,
+        };
+        // It was given up, and the log was read again from there on: perhaps that of another server.
+        if next_base.is_some_and(|next| !next.covers(&record_end, log)) {
+            break;
         }
+        end = record_end;
         rest = &rest[length..];
     }
     let valid_bytes = (bytes.len() - rest.len()) as u64;
-    Ok(Some(ScannedSegment { base, end, valid_bytes, is_intact: rest.is_empty() }))
+    Ok(Some(ScannedSegment { base, end, valid_bytes }))
 }

@@ -19,10 +19,9 @@ impl Spool {
                 };
                 !is_orphan && saved.len() == clusters && saved.iter().all(is_behind)
             };
-            match state.segments.take_if(|segments| is_passed(segments)) {
-                None => return Ok(()),
-                Some(passed) => passed.list.iter().map(|segment| segment.number).collect(),
-            }
+            let Some(passed) = state.segments.take_if(|segments| is_passed(segments)) else { return Ok(()) };
+            let uncopied = state.uncopied.take().map(|uncopied| uncopied.number);
+            passed.list.iter().map(|segment| segment.number).chain(uncopied).collect()
         };
         tracing::info!("the spool of before is not used: every cluster has saved a later position");
         numbers.into_iter().try_for_each(|number| self.files.remove(number))?;
@@ -31,12 +30,13 @@ impl Spool {
     }
 
     /// Removes the segments that no cluster needs, and the oldest ones beyond the limit.
-    pub(super) fn remove_segments(&self) -> io::Result<()> {
+    pub(super) fn remove_segments(&self) {
         while let Some(number) = self.drop_oldest() {
-            self.files.retire(number)?;
+            if let Err(error) = self.files.retire(number) {
+                tracing::warn!(%error, "an old segment of the spool was not removed; the next start removes it");
+            }
         }
         self.report();
-        Ok(())
     }
 
     fn drop_oldest(&self) -> Option<u64> {

@@ -10,6 +10,7 @@
 //! | crash between | afterwards |
 //! |---|---|
 //! | the mark of a first start and its first segment | the start is repeated at a later present; nothing had been delivered |
+//! | the copy of the newest segment and the removal of that | the former ends where the copy begins |
 //! | append and sync | the rest is read again; clusters that had it skip it |
 //! | sync and release | it is read again, and skipped as above |
 //! | a loss and its record | the log reports the loss again |
@@ -77,6 +78,9 @@ impl SpoolWriter {
 
     /// Reads from one source until it fails, or the spool does.
     async fn read_log(&self, start_throttle: &mut LogThrottle<Instant>) -> Result<Infallible, SourceError> {
+        // First: while nothing can be written nothing is read. What an earlier run has left can be read then, also while the
+        // database is down.
+        self.write(Spool::prepare).await?;
         let log = self.spool.log.clone();
         let actual = log.identity().await?;
         match self.spool.log_identity() {
@@ -90,8 +94,6 @@ impl SpoolWriter {
             }
             None => self.create(&actual).await?,
         }
-        // First: while nothing can be written nothing is read.
-        self.write(Spool::prepare).await?;
         self.note_delivered(&actual);
         let opened = match self.spool.loss() {
             Some(why) => self.record_loss(why).await?,
@@ -162,10 +164,7 @@ impl SpoolWriter {
         let spool = self.spool.clone();
         syncs.spawn_blocking(move || {
             let synced = spool.sync()?;
-            if let Err(error) = spool.remove_segments() {
-                tracing::warn!(%error, "an old segment of the spool was not removed; the next start removes it");
-            }
-            spool.report();
+            spool.remove_segments();
             Ok(synced)
         });
     }

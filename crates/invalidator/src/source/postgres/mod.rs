@@ -13,7 +13,7 @@
 //! catalogue.rs, catalogue_reader.rs, coverage.rs   types; changes of tables that the log does not have
 //! seen_tables.rs       what is kept of that beyond the end of a process
 //! rule_check.rs        rules that the database does not fit
-//! standby.rs           refuses to be a synchronous standby
+//! standby.rs           refuses to be a synchronous standby, and to read a physical one
 //! timeline.rs          whether a promoted standby continues the log of its primary
 //! legacy_slots.rs      slots of versions that had one for each cluster
 //! ```
@@ -25,7 +25,7 @@
 //! while the invalidator is stopped, as far as `max_slot_wal_keep_size` allows, but not for a cluster that is down. If the
 //! slot is lost, so is the position, and the operator decides.
 //!
-//! Not supported: keys in comments of statements, which this log does not contain. Transactions arrive when they are
+//! Not supported: keys in comments of statements, which this log does not contain; the log of a standby. Transactions arrive when they are
 //! committed, a prepared one when it is committed: no streaming in progress.
 
 mod assembler;
@@ -226,7 +226,7 @@ impl PostgresSource {
         for warning in &server.warnings {
             tracing::warn!(log = server.identity, warning, "the log may be incomplete");
         }
-        let mut queries = PostgresConnection::open(&**network, options, Purpose::Queries).await?;
+        let mut queries = open_queries(&**network, options).await?;
         let (newest, shared) = (*delivered.lock(), shared_slot.as_ref());
         let (from, timelines) =
             server.start_position(&mut connection, &mut queries, options, shared, start, newest).await?;
@@ -287,6 +287,7 @@ impl PostgresSource {
     async fn open_stream(&mut self) -> Result<(), SourceError> {
         if self.stream.is_none() {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
+            standby::check_is_primary(&mut connection).await?;
             let read = self.assembler.read();
             // This connection may lead to another server than the last one did.
             let (from, delivered) = (self.assembler.timelines().position(read), *self.delivered.lock());
@@ -326,7 +327,7 @@ impl PostgresSource {
     async fn take_queries(&mut self) -> Result<PostgresConnection, SourceError> {
         match self.queries.take() {
             Some(queries) => Ok(queries),
-            None => PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await,
+            None => open_queries(&*self.network, &self.options).await,
         }
     }
 
@@ -426,6 +427,13 @@ impl PostgresSource {
         let timelines = self.assembler.timelines().clone();
         self.assembler = Assembler::new(outbox_table, row_rules, self.returned.0, timelines);
     }
+}
+
+/// A connection for the gate and for the catalogue: to a primary, whose readers see what it sees.
+async fn open_queries(network: &dyn Network, options: &PostgresOptions) -> Result<PostgresConnection, SourceError> {
+    let mut queries = PostgresConnection::open(network, options, Purpose::Queries).await?;
+    standby::check_is_primary(&mut queries).await?;
+    Ok(queries)
 }
 
 impl Source for PostgresSource {

@@ -56,6 +56,7 @@ impl Server {
         if version < VERSION_MIN {
             return unusable(format!("PostgreSQL {} is too old: 13 is needed", version / 10_000));
         }
+        standby::check_is_primary(connection).await?;
         if connection.query_one("SHOW wal_level").await?.as_deref() != Some("logical") {
             return unusable(
                 "the log has no rows: ALTER SYSTEM SET wal_level = logical, and restart the server".into(),

@@ -82,15 +82,11 @@ proptest! {
                     Event::Deliver(index) => deliver(&mut fixture, index, &mut delivered).await,
                     Event::Wait(ms) => sleep(Duration::from_millis(ms)).await,
                     Event::Outage(is_down) => fixture.log.state.lock().is_down = is_down,
-                    Event::Kill => {
-                        fixture.files.mend_syncs();
-                        fixture.restart();
-                    }
+                    Event::Kill => fixture.restart(),
                     Event::Crash(kept) => {
                         fixture.writer.abort();
                         let _ = (&mut fixture.writer).await;
                         fixture.files.crash(|unsynced| unsynced * usize::from(kept) / 255);
-                        fixture.files.mend_syncs();
                         fixture.restart();
                     }
                     Event::Fail { fails_to_sync, free_bytes } => {

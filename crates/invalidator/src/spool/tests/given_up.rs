@@ -42,6 +42,10 @@ impl SegmentFiles for BusyDuringSync {
         Ok(())
     }
 
+    fn truncate(&self, number: u64, bytes: u64) -> io::Result<()> {
+        self.files.truncate(number, bytes)
+    }
+
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         self.files.read(number, at, bytes_max)
     }
@@ -117,4 +121,22 @@ fn a_sync_that_ends_after_its_segment_was_replaced_is_none_of_the_next_one() {
     spool.sync().expect("the disk writes");
     let newest = newest(&spool);
     assert_eq!((newest.number, spool.state.lock().synced_bytes), (2, newest.bytes));
+}
+
+/// It was neither removed nor counted: a disk that failed to sync was filled with more than the limit of the spool.
+#[test]
+fn what_is_not_read_of_a_segment_that_was_given_up_takes_no_space() {
+    let files = Arc::new(MemoryFiles::default());
+    let spool = spool(files.clone());
+    spool.append(&commit(1)).expect("it is written");
+    spool.sync().expect("the disk writes");
+    spool.append(&commit(2)).expect("it is written");
+    files.0.lock().fails_to_sync = true;
+    spool.sync().expect_err("the disk fails");
+    files.0.lock().fails_to_sync = false;
+    spool.prepare().expect("there is a new segment");
+    let bytes = || files.0.lock().files.values().map(|(bytes, _)| bytes.len() as u64).sum::<u64>();
+    let counted = |spool: &Spool| spool.state.lock().segments.as_ref().expect("it has begun").bytes();
+    assert_eq!(bytes(), counted(&spool));
+    assert_eq!(spool.end().position.0, "1");
 }

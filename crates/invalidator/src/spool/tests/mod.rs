@@ -1,12 +1,13 @@
 //! The guarantees of the spool, over files in memory and a log that cannot be read again.
 
-use super::{SavedStart, SegmentFiles, Spool, SpoolWriter, SpooledLog, storage::tests::MemoryFiles};
+use super::{SavedStart, SegmentFiles, Spool, SpoolWriter, SpooledLog};
 use crate::{
     Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start,
     observe::spool_stats::SpoolStatistics,
 };
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
+use memory_files::MemoryFiles;
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
@@ -19,9 +20,12 @@ use tokio::{
 
 mod damage;
 mod faults;
+mod full_disk;
 mod given_up;
 mod kept;
 mod losses;
+pub(super) mod memory_files;
+mod restart;
 mod takeover;
 
 const CLUSTERS: [&str; 2] = ["one", "two"];
@@ -358,60 +362,6 @@ async fn clusters_read_what_is_not_synced_and_the_log_keeps_it() {
     let mut one = fixture.open(0).await;
     let read = read_to(&mut *one.source, 7).await;
     assert_eq!(read, [6, 7], "the cluster was ahead of the spool; what is at its position comes again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_disk_stops_reading_until_there_is_space() {
-    let fixture = Fixture::new(1 << 30);
-    let mut one = fixture.open(0).await;
-    fixture.log.commit(5);
-    read_to(&mut *one.source, 5).await;
-    until("the log is released", || fixture.log.state.lock().released == 5).await;
-    fixture.files.0.lock().free_bytes = Some(10);
-    fixture.log.commit(5);
-    let error = timeout(DEADLINE, one.source.next(10)).await.expect("in time").expect_err("the disk is full");
-    assert!(matches!(&error, SourceError::SpoolFailed { why } if why.contains("make room")), "{error}");
-    sleep(Duration::from_secs(5)).await;
-    let reads = fixture.log.state.lock().reads;
-    sleep(Duration::from_secs(60)).await;
-    assert_eq!(fixture.log.state.lock().reads, reads);
-    assert_eq!(fixture.log.state.lock().released, 5);
-    assert!(fixture.spool.statistics.failures.value() > 10);
-    assert!(fixture.files.0.lock().files.len() < 4, "attempts leave no files");
-    fixture.files.0.lock().free_bytes = None;
-    let read = timeout(DEADLINE, async {
-        loop {
-            match one.source.next(10).await {
-                Ok(commits) if !commits.commits.is_empty() => break commits.commits.len(),
-                _ => sleep(Duration::from_millis(10)).await,
-            }
-        }
-    });
-    assert_eq!(read.await.expect("it goes on"), 5);
-    until("the log is released", || fixture.log.state.lock().released == 10).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn beyond_its_limit_the_spool_gives_up_the_clusters_that_are_behind() {
-    let mut fixture = Fixture::new(super::SPOOL_BYTES_MIN);
-    fixture.log.state.lock().key_bytes = 200;
-    let mut one = fixture.open(0).await;
-    fixture.saved[1] = Some(fixture.open(1).await.position);
-    for round in 1..=10 {
-        fixture.log.commit(1_000);
-        read_to(&mut *one.source, round * 1_000).await;
-        fixture.cluster(0).release(&Position((round * 1_000).to_string()));
-    }
-    until("all is on disk", || fixture.log.state.lock().released == 10_000).await;
-    let bytes: usize = fixture.files.0.lock().files.values().map(|(bytes, _)| bytes.len()).sum();
-    assert!(bytes as u64 <= super::SPOOL_BYTES_MIN + super::SPOOL_BYTES_MIN / 4, "{bytes}");
-    assert!(fixture.spool.statistics.discarded_segments.value() > 0);
-    let lost = fixture.open_error(1, Start::At(fixture.saved[1].clone().expect("saved"))).await;
-    assert!(matches!(&lost, SourceError::PositionLost { position, .. } if position.0 == "0"), "{lost}");
-    // As a pipeline does after it has flushed its cluster.
-    let mut two = fixture.cluster(1).open(&Start::Now).await.expect("it begins at the end");
-    fixture.log.commit(1);
-    assert_eq!(read_to(&mut *two.source, 10_001).await.last(), Some(&10_001));
 }
 
 #[tokio::test(start_paused = true)]
