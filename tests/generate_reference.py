@@ -392,6 +392,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
         "rules": "Row rules in use (`--rules`).",
         "rules_uncovered": "PostgreSQL: rules whose table is missing, or not all of whose changes are in the log.",
+        "outboxes_unpublished": "PostgreSQL: outbox tables whose rows are not in the log: their keys are not deleted.",
         "rules_loaded": "How often the rule file was loaded.",
         "rules_refused": "How often a changed rule file was refused; the rules before it stay.",
         "row_changes": "Changes of rows and tables with a rule. This and the following count once for each cluster.",

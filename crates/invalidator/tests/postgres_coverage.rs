@@ -7,7 +7,7 @@ use lookaside_invalidator::{
     Commit, CommitLog as _, Position, Source, Start,
     keys::FLUSH_CLUSTER,
     rules::{RowRules, Rules},
-    source::postgres::{PostgresLog, PostgresOptions, SeenTables, rules_setup_sql},
+    source::postgres::{PostgresLog, PostgresOptions, SeenTables, rules_setup_sql, setup_sql},
 };
 use std::{
     sync::Arc,
@@ -95,6 +95,8 @@ async fn ddl_that_no_process_saw_is_found_by_the_next_one() {
         "DROP TABLE users",
         "CREATE TABLE users (id int PRIMARY KEY); ALTER PUBLICATION lookaside ADD TABLE users",
         "DROP TABLE users; CREATE TABLE users (id int PRIMARY KEY); ALTER PUBLICATION lookaside ADD TABLE users",
+        // The rows are written again, and the type stays what it was.
+        "ALTER TABLE users ALTER id TYPE int USING id + 1",
     ] {
         client.run(ddl).await;
         let mut next = Process::start(&server, kept, Start::At(at.clone()), None).await;
@@ -136,4 +138,45 @@ async fn what_a_takeover_finds_comes_after_what_any_cluster_has_saved() {
     let flush = commits.iter().find(|commit| commit.keys.iter().any(|key| key == FLUSH_CLUSTER)).expect("a flush");
     assert!(next.log.covers(&flush.position, &of_the_other), "{:?} is before {of_the_other:?}", flush.position);
     assert!(keys_of(&commits).contains(&"u:1".to_owned()), "the log was read from the older position");
+}
+
+/// Rows of an outbox that is not in the publication are not in the log.
+#[tokio::test]
+async fn an_outbox_that_is_not_published_is_found_and_setup_adds_it() {
+    let server = Server::start(&[]).await;
+    let mut client = set_up(&server).await;
+    let mut process = Process::start(&server, SeenTables::default(), Start::Now, None).await;
+    let publish = "SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables";
+    for ddl in [
+        "ALTER TABLE lookaside_outbox RENAME TO old; CREATE TABLE lookaside_outbox (key text)",
+        "DROP TABLE lookaside_outbox; CREATE TABLE lookaside_outbox (key text) PARTITION BY LIST (key); \
+         CREATE TABLE rest PARTITION OF lookaside_outbox DEFAULT",
+        "ALTER PUBLICATION lookaside DROP TABLE lookaside_outbox",
+        "ALTER PUBLICATION lookaside SET (publish = 'update')",
+        "ALTER PUBLICATION lookaside SET TABLE users, lookaside_outbox WHERE (key <> '')",
+    ] {
+        assert_eq!(process.rules.statistics.unpublished_outboxes(), 0, "before {ddl}");
+        client.run(ddl).await;
+        read_until_outboxes_are(&mut process, &mut client, 1).await;
+        if ddl.contains("WHERE") {
+            // A condition is an intention: the log has a message, and `setup` leaves it.
+            client.run("ALTER PUBLICATION lookaside DROP TABLE lookaside_outbox").await;
+        }
+        client.run(&setup_sql("lookaside", "lookaside_outbox")).await;
+        assert!(client.one(publish).await.contains("lookaside_outbox"), "{ddl}");
+        read_until_outboxes_are(&mut process, &mut client, 0).await;
+        client.run("INSERT INTO lookaside_outbox (key) VALUES ('user:1'); DELETE FROM lookaside_outbox").await;
+        let commits = process.read_to_end(&mut client).await;
+        assert!(keys_of(&commits).contains(&"user:1".to_owned()), "{ddl}");
+    }
+    // `setup` has added inserts, and nothing else.
+    assert_eq!(client.one("SELECT concat(pubinsert, pubupdate, pubdelete) FROM pg_publication").await, "ttf");
+}
+
+async fn read_until_outboxes_are(process: &mut Process, client: &mut Client, unpublished: u64) {
+    eventually("the catalogue was read", async || {
+        process.read_to_end(client).await;
+        (process.rules.statistics.unpublished_outboxes() == unpublished).then_some(())
+    })
+    .await;
 }

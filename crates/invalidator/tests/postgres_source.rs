@@ -6,7 +6,7 @@ use crate::postgres_server::{
 };
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{
-    PostgresConnection, PostgresLog, PostgresOptions, PostgresSource, Purpose,
+    PostgresConnection, PostgresLog, PostgresOptions, PostgresSource, Purpose, setup_sql,
 };
 use lookaside_invalidator::source::tls::DatabaseTls;
 use lookaside_invalidator::{CommitLog as _, Position, Source, SourceError, Start};
@@ -34,6 +34,25 @@ async fn messages_and_outbox_rows_of_committed_transactions_name_keys() {
     let keys: Vec<_> = commits.iter().map(|commit| keys_of(std::slice::from_ref(commit)).join(" ")).collect();
     assert_eq!(keys, ["list user:1", "user:2", "kept", "end"]);
     assert_eq!((source.keys_rejected(), source.anomalies().untransactional), (1, 1));
+}
+
+/// A message has the bytes that it was given; rows are converted for the client.
+#[tokio::test]
+async fn keys_are_in_utf_8_whatever_the_encoding_of_the_database_is() {
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    for (database, encoding) in [("latin", "LATIN1"), ("bytes", "SQL_ASCII")] {
+        client.run(&format!("CREATE DATABASE {database} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")).await;
+        let options = PostgresOptions { database: database.into(), slot: database.into(), ..server.options() };
+        let mut application = Client::open(&options).await;
+        application.run(&setup_sql("lookaside", "lookaside_outbox")).await;
+        let mut source = server.try_source(options, Start::Now).await.expect("a source");
+        application.run("SELECT lookaside_invalidate('message:Zoë')").await;
+        application.run("INSERT INTO lookaside_outbox (key) VALUES ('row:Zoë')").await;
+        application.run(END).await;
+        let keys = keys_of(&read_until(&mut source, "end").await);
+        assert_eq!(keys, ["message:Zoë", "row:Zoë", "end"], "{encoding}");
+    }
 }
 
 #[tokio::test]

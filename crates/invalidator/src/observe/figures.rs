@@ -56,6 +56,7 @@ pub(super) const RULE_COUNTERS: &[RuleFigure] = &[
 pub(super) const RULE_GAUGES: &[RuleFigure] = &[
     rule_figure("rules", |row_rules| row_rules.current().iter().count() as u64, "Rules in use."),
     rule_figure("rules_uncovered", |r| r.statistics.uncovered(), "PostgreSQL: rules whose table is missing, or not all of whose changes are in the log."),
+    rule_figure("outboxes_unpublished", |r| r.statistics.unpublished_outboxes(), "PostgreSQL: outbox tables whose rows are not in the log: their keys are not deleted."),
 ];
 
 #[rustfmt::skip]

@@ -269,6 +269,7 @@ mod tests {
         for line in [
             "rules 1",
             "rules_uncovered 0",
+            "outboxes_unpublished 0",
             "rules_loaded_total 0",
             "rules_refused_total 0",
             "row_changes_total 1",

@@ -33,6 +33,7 @@ pub struct RuleStatistics {
     /// How often a changed file was refused.
     pub load_failures: SharedCounter,
     uncovered: AtomicU64,
+    unpublished_outboxes: AtomicU64,
     tables: Mutex<BTreeMap<String, Arc<TableCounters>>>,
 }
 
@@ -53,6 +54,15 @@ impl RuleStatistics {
 
     pub(crate) fn set_uncovered(&self, rules: usize) {
         self.uncovered.store(rules as u64, Ordering::Relaxed);
+    }
+
+    /// PostgreSQL: how many outbox tables there are of which the publication does not have all inserted rows.
+    pub fn unpublished_outboxes(&self) -> u64 {
+        self.unpublished_outboxes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_unpublished_outboxes(&self, tables: usize) {
+        self.unpublished_outboxes.store(tables as u64, Ordering::Relaxed);
     }
 
     /// The counters of a table.

@@ -132,7 +132,7 @@ impl Server {
     }
 
     pub async fn client(&self) -> Client {
-        Client(PostgresConnection::open(&TcpNetwork, &self.options(), Purpose::Queries).await.expect("a connection"))
+        Client::open(&self.options()).await
     }
 
     /// A client, in a database that is set up.
@@ -168,6 +168,10 @@ impl Drop for Server {
 pub struct Client(PostgresConnection);
 
 impl Client {
+    pub async fn open(options: &PostgresOptions) -> Client {
+        Client(PostgresConnection::open(&TcpNetwork, options, Purpose::Queries).await.expect("a connection"))
+    }
+
     pub async fn run(&mut self, sql: &str) -> Vec<Row> {
         self.0.query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
     }

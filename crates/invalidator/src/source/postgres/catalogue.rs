@@ -47,7 +47,8 @@ pub(super) struct DeclaredTable {
     pub is_inherited: bool,
     /// Whether old rows, of all its partitions too, have all values.
     pub has_old_rows: bool,
-    /// A digest of the names and types of its columns.
+    /// A digest of the names and types of its columns, and of the transactions that declared them last: ALTER COLUMN TYPE
+    /// rewrites all values also if the type stays the same, and the log has nothing of that.
     pub columns_digest: String,
     /// Its columns, if they were read.
     pub columns: Vec<DeclaredColumn>,
@@ -100,13 +101,37 @@ pub(super) async fn load(
     if rules.is_empty() {
         return Ok(catalogue);
     }
-    let version = connection.query_one("SHOW server_version_num").await?;
-    let version: u32 = version.and_then(|text| text.parse().ok()).unwrap_or_default();
+    let version = server_version(connection).await?;
     for row in connection.query(&tables_sql(publication, rules, version)).await? {
         let text = |at: usize| row.get(at).cloned().flatten().unwrap_or_default();
         catalogue.insert(TableName { schema: text(0), name: text(1) }, DeclaredTable::read(&row)?);
     }
     Ok(catalogue)
+}
+
+async fn server_version(connection: &mut PostgresConnection) -> Result<u32, QueryError> {
+    let version = connection.query_one("SHOW server_version_num").await?;
+    Ok(version.and_then(|text| text.parse().ok()).unwrap_or_default())
+}
+
+/// The tables with the outbox's name of which the publication does not have all inserted rows: their keys are lost.
+pub(super) async fn load_unpublished_outboxes(
+    connection: &mut PostgresConnection,
+    publication: &str,
+    outbox_table: &str,
+) -> Result<BTreeSet<String>, QueryError> {
+    let has_filters = server_version(connection).await? >= VERSION_WITH_FILTERS;
+    let is_whole = if has_filters { "p.rowfilter IS NULL" } else { "true" };
+    let sql = format!(
+        "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         LEFT JOIN (pg_publication_tables p JOIN pg_publication b ON b.pubname = p.pubname) \
+           ON p.pubname = {publication} AND p.schemaname = n.nspname AND p.tablename = c.relname \
+         WHERE c.relname = {outbox_table} AND c.relkind IN ('r', 'p') AND NOT c.relispartition \
+           AND c.relpersistence <> 't' AND (p.tablename IS NOT NULL AND b.pubinsert AND {is_whole}) IS NOT TRUE",
+        publication = quote_literal(publication),
+        outbox_table = quote_literal(outbox_table),
+    );
+    Ok(connection.query(&sql).await?.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect())
 }
 
 impl DeclaredTable {
@@ -159,7 +184,7 @@ fn tables_sql(publication: &str, rules: &Rules, version: u32) -> String {
              WHERE root = found.oid AND oid <> root), \
            EXISTS (SELECT FROM pg_inherits h JOIN pg_class c ON c.oid = h.inhrelid \
              WHERE h.inhparent = found.oid AND NOT c.relispartition), \
-           (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod), ',' ORDER BY attnum)) \
+           (SELECT md5(string_agg(concat_ws(' ', quote_ident(attname), atttypid, atttypmod, xmin), ',' ORDER BY attnum)) \
              FROM pg_attribute WHERE attrelid = found.oid AND attnum > 0 AND NOT attisdropped), \
            (SELECT bool_and(relreplident = 'f') FROM member JOIN pg_class USING (oid) WHERE root = found.oid), \
            (SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = {publication}) \

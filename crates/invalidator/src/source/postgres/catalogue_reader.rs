@@ -23,7 +23,7 @@ pub(super) struct CatalogueReader {
     coverage: Arc<Mutex<Coverage>>,
     /// Clusters may skip what is emitted before this, so the tables are compared once the log was read up to here.
     not_before: Lsn,
-    /// When the tables with a rule are to be compared with what they were.
+    /// When the outbox is to be looked at, and the tables with a rule to be compared with what they were.
     due: Instant,
 }
 
@@ -33,19 +33,19 @@ impl CatalogueReader {
         CatalogueReader { coverage, not_before, due: Instant::now() }
     }
 
-    /// When the catalogue must be read although no message has arrived, if the log was read up to `read`; `None` without
-    /// rules.
-    pub fn due(&self, options: &PostgresOptions, read: Lsn) -> Option<Instant> {
-        (read >= self.not_before && !options.row_rules.current().is_empty()).then_some(self.due)
+    /// When the catalogue must be read although no message has arrived, if the log was read up to `read`.
+    pub fn due(&self, read: Lsn) -> Option<Instant> {
+        (read >= self.not_before).then_some(self.due)
     }
 
     /// Whether [`CatalogueReader::read`] has something to do before the next message.
-    pub fn is_due(&self, options: &PostgresOptions, assembler: &mut Assembler) -> bool {
-        let due = self.due(options, assembler.read());
+    pub fn is_due(&self, assembler: &mut Assembler) -> bool {
+        let due = self.due(assembler.read());
         !assembler.row_tables().needed_types().is_empty() || due.is_some_and(|due| Instant::now() >= due)
     }
 
-    /// Reads the types that rows of tables with a rule have, and, if that is due, compares the tables with what they were.
+    /// Reads the types that rows of tables with a rule have, and, if that is due, looks at the outbox and compares the
+    /// tables with what they were.
     /// Dropped meanwhile, it is repeated by the next call.
     pub async fn read(
         &mut self,
@@ -56,18 +56,24 @@ impl CatalogueReader {
     ) -> Result<(), SourceError> {
         let types = catalogue::load_types(queries, &assembler.row_tables().needed_types()).await?;
         assembler.row_tables().add_types(types);
-        if self.due(options, assembler.read()).is_none_or(|due| Instant::now() < due) {
+        if self.due(assembler.read()).is_none_or(|due| Instant::now() < due) {
             return Ok(());
         }
         let (rules, publication) = (options.row_rules.current(), &options.publication);
         queries.query(&format!("SET lock_timeout = {LOCK_WAIT_MS_MAX}")).await?;
-        let found = catalogue::load(queries, publication, &rules).await;
+        let found = async {
+            let outboxes = catalogue::load_unpublished_outboxes(queries, publication, &options.outbox_table).await?;
+            Ok((outboxes, catalogue::load(queries, publication, &rules).await?))
+        };
+        let found = found.await;
         self.due = Instant::now() + options.catalogue_interval;
         match found {
-            Ok(found) => {
+            Ok((outboxes, found)) => {
                 let mut coverage = self.coverage.lock();
+                coverage.observe_outboxes(outboxes, publication);
                 let changes = coverage.observe(&rules, &found, publication, assembler.read());
                 options.row_rules.statistics.set_uncovered(coverage.uncovered());
+                options.row_rules.statistics.set_unpublished_outboxes(coverage.unpublished_outboxes());
                 for (rule, change) in changes {
                     assembler.add_unlogged_change(rule, change, wall_clock());
                 }

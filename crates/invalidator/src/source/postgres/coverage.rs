@@ -24,6 +24,8 @@
 //!   the next process, or another invalidator, finds the change again, for all clusters. On a database without commits the
 //!   position does not move, so a restart may repeat it although all have acknowledged it.
 //!
+//! An outbox table is looked at, too: if the publication does not have its rows, the log says so, and what to do.
+//!
 //! Sans-I/O.
 
 use super::{
@@ -31,6 +33,7 @@ use super::{
     lsn::Lsn,
     rule_check::{check_coverage, publish_problem},
     seen_tables::{SeenTable, SeenTables, digest},
+    setup::quote_name,
 };
 use crate::rules::{ProblemKind, Rule, Rules, TableChange, TableName};
 use std::{
@@ -44,6 +47,8 @@ use tokio::sync::watch;
 pub(super) struct Coverage {
     seen: BTreeMap<TableName, TableCoverage>,
     unacknowledged: Vec<FoundChange>,
+    /// The outbox tables whose keys are not in the log.
+    unpublished_outboxes: BTreeSet<String>,
     /// What is to be kept beyond the end of the process; at first, what an earlier one has left.
     kept: watch::Sender<SeenTables>,
 }
@@ -95,6 +100,28 @@ impl Coverage {
     /// How many rules have a table that is missing, or not all of whose changes the log has.
     pub fn uncovered(&self) -> usize {
         self.seen.values().filter(|table| !table.problems.is_empty()).count()
+    }
+
+    /// Takes note of the outbox tables of which the publication does not have all inserted rows, and logs what has changed.
+    pub fn observe_outboxes(&mut self, unpublished: BTreeSet<String>, publication: &str) {
+        for table in unpublished.difference(&self.unpublished_outboxes) {
+            tracing::error!(
+                %table,
+                "not all rows of the outbox are in the publication {publication}: keys are LOST, and cached values stale; \
+                 ALTER PUBLICATION {publication} ADD TABLE {table}, or run `lookaside invalidator setup`, and then empty \
+                 the clusters",
+                publication = quote_name(publication)
+            );
+        }
+        for table in self.unpublished_outboxes.difference(&unpublished) {
+            tracing::info!(%table, "all rows of the outbox are in the publication again, or the table is gone");
+        }
+        self.unpublished_outboxes = unpublished;
+    }
+
+    /// How many outbox tables there are whose keys are not in the log.
+    pub fn unpublished_outboxes(&self) -> usize {
+        self.unpublished_outboxes.len()
     }
 
     /// Compares `catalogue` with what was seen before, and logs problems that are new. Returns the changes to be emitted

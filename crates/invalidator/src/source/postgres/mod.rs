@@ -333,7 +333,7 @@ impl PostgresSource {
 
     /// Reads the catalogue if that is due. Called between two messages: dropped meanwhile, it loses none.
     async fn read_catalogue(&mut self) -> Result<(), SourceError> {
-        if self.catalogue.is_due(&self.options, &mut self.assembler) {
+        if self.catalogue.is_due(&mut self.assembler) {
             let mut queries = self.take_queries().await?;
             self.catalogue.read(&mut queries, &self.options, &mut self.assembler, &self.wall_clock).await?;
             self.queries = Some(queries);
@@ -345,7 +345,7 @@ impl PostgresSource {
     fn pause_at(&self) -> Option<Instant> {
         let (returned, at) = self.returned;
         let withheld = (self.assembler.read() > returned).then_some(at + STATUS_INTERVAL);
-        withheld.into_iter().chain(self.catalogue.due(&self.options, self.assembler.read())).min()
+        withheld.into_iter().chain(self.catalogue.due(self.assembler.read())).min()
     }
 
     /// Waits for a message, or until a position is due that was withheld or the catalogue must be read, and reads on while

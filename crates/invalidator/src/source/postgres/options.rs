@@ -46,7 +46,7 @@ pub struct PostgresOptions {
     pub outbox_table: String,
     /// The row rules. Default none.
     pub row_rules: Arc<RowRules>,
-    /// With rules, the catalogue is compared with what it was this often, to find changes of tables that the log does not
+    /// The catalogue is looked at this often, to find an outbox or tables with a rule whose changes the log does not
     /// have. Default 2 s. If too short, it costs queries; if too long, cached values are stale for as long.
     pub catalogue_interval: Duration,
     /// How long connecting and login may take. Default 5 s; connecting alone takes 1 s at most.

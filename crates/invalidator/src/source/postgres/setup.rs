@@ -3,8 +3,10 @@
 use super::catalogue::{has_identity, rules_as_values};
 use crate::rules::Rules;
 
-/// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the publication.
-/// To be run once by the database's owner; running it again changes nothing.
+/// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the publication,
+/// and adds the outbox to a publication that lacks it. To be run by the database's owner; running it again changes nothing.
+///
+/// The function writes keys in UTF-8, as clients send them: a message is not converted from the database's encoding.
 ///
 /// ```
 /// use lookaside_invalidator::source::postgres::setup_sql;
@@ -19,39 +21,56 @@ pub fn setup_sql(publication: &str, outbox_table: &str) -> String {
   key text NOT NULL
 );
 CREATE OR REPLACE FUNCTION lookaside_invalidate(VARIADIC keys text[]) RETURNS void
-  LANGUAGE sql AS $$ SELECT pg_logical_emit_message(true, 'lookaside', key) FROM unnest(keys) AS key $$;
-DO $$ BEGIN
+  LANGUAGE sql AS $$ SELECT pg_logical_emit_message(true, 'lookaside', convert_to(key,
+    CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)) FROM unnest(keys) AS key $$;
+DO $lookaside$ DECLARE member record; root regclass := {table_literal}; BEGIN
   IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {literal}) THEN
     CREATE PUBLICATION {publication_name} FOR TABLE {table}
       WITH (publish = 'insert', publish_via_partition_root = true);
-  ELSIF NOT (SELECT pubviaroot FROM pg_publication WHERE pubname = {literal}) THEN
+    RETURN;
+  END IF;
+  IF NOT (SELECT pubviaroot FROM pg_publication WHERE pubname = {literal}) THEN
     ALTER PUBLICATION {publication_name} SET (publish_via_partition_root = true);
   END IF;
-END $$;
-"
+  IF NOT (SELECT pubinsert FROM pg_publication WHERE pubname = {literal}) THEN
+    EXECUTE (SELECT format('ALTER PUBLICATION %I SET (publish = %L)', pubname, concat_ws(', ', 'insert',
+      CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
+      CASE WHEN pubtruncate THEN 'truncate' END)) FROM pg_publication WHERE pubname = {literal});
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_publication_tables
+    WHERE pubname = {literal} AND format('%I.%I', schemaname, tablename)::regclass = root)
+  THEN
+    {identities}
+    ALTER PUBLICATION {publication_name} ADD TABLE {table};
+  END IF;
+END $lookaside$;
+",
+        table_literal = quote_literal(&table),
+        identities = set_identities("root", "'{}'::text[]"),
     )
 }
 
-/// The SQL that prepares the tables of `rules`: adds them to the publication, which has all changes of its tables then, and
-/// gives a table and its partitions a replica identity with the columns of the rule's keys. To be run after [`setup_sql`];
-/// running it again changes nothing.
-///
-/// UPDATE and DELETE of a published table without a replica identity fail, so the other tables of the publication get one
-/// too, if they have none.
-pub fn rules_setup_sql(publication: &str, rules: &Rules) -> String {
-    let (name, literal) = (quote_name(publication), quote_literal(publication));
-    let set_identities = |root: &str, columns: &str| {
-        format!(
-            "FOR member IN SELECT format('%I.%I', n.nspname, c.relname) AS shown
+/// The statements that give the table `root` and its partitions a replica identity with `columns`, where they have none.
+/// They need a variable `member`, a record. UPDATE and DELETE of a published table without a replica identity fail.
+fn set_identities(root: &str, columns: &str) -> String {
+    format!(
+        "FOR member IN SELECT format('%I.%I', n.nspname, c.relname) AS shown
       FROM (SELECT {root} AS id UNION SELECT relid FROM pg_partition_tree({root})) tree
       JOIN pg_class c ON c.oid = tree.id JOIN pg_namespace n ON n.oid = c.relnamespace
       WHERE NOT ({identity})
     LOOP
       EXECUTE 'ALTER TABLE ' || member.shown || ' REPLICA IDENTITY FULL';
     END LOOP;",
-            identity = has_identity("c.oid", columns)
-        )
-    };
+        identity = has_identity("c.oid", columns)
+    )
+}
+
+/// The SQL that prepares the tables of `rules`: adds them to the publication, which has all changes of its tables then, and
+/// gives a table and its partitions a replica identity with the columns of the rule's keys. To be run after [`setup_sql`];
+/// running it again changes nothing.
+/// The other tables of the publication get a replica identity too, if they have none.
+pub fn rules_setup_sql(publication: &str, rules: &Rules) -> String {
+    let (name, literal) = (quote_name(publication), quote_literal(publication));
     format!(
         "DO $lookaside$ DECLARE rule record; member record; root oid; BEGIN
   FOR rule IN SELECT * FROM (VALUES {values}) AS rule(schema, name, columns)
