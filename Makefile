@@ -12,7 +12,7 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
+.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,13 @@ up: ## a whole region on this machine, with a demo application; Ctrl-C stops it 
 	$(CARGO) build --release --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside up $(or $(UP),--demo)
+
+shop: ## a web shop on a cluster with PostgreSQL, whose pages show what the cache did; Ctrl-C stops it (SHOP="--help")
+	$(CARGO) build --release --package lookaside-server --package lookaside-router --package lookaside-invalidator
+	$(CARGO) build --release --package lookaside
+	$(CARGO) build --release --package lookaside-python
+	install -C target/release/lib_lookaside.so python/lookaside/_lookaside.abi3.so
+	examples/shop/run $(SHOP)
 
 test: install lint unit schedules simulate end-to-end ## everything that must pass before a change lands
 
@@ -38,8 +45,8 @@ lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of th
 	$(PYTHON) tests/check_test_programs.py
 	$(PYTHON) tests/check_words.py
 	$(PYTHON) tests/check_links.py
-	$(PYTHON) -m ruff check tests experiments python
-	$(PYTHON) -m ruff format --check tests experiments python
+	$(PYTHON) -m ruff check tests experiments python examples
+	$(PYTHON) -m ruff format --check tests experiments python examples
 
 unit: ## unit, property and integration tests of every crate
 	$(CARGO) test --workspace --locked

@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # The folders of the repository whose names begin a path in backticks.
-FOLDERS = ("crates/", "tests/", "docs/", "experiments/")
+FOLDERS = ("crates/", "tests/", "docs/", "experiments/", "examples/")
 
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`+[^`\n]+`+")

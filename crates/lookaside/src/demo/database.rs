@@ -1,7 +1,9 @@
-//! The demo application's table, in the embedded database or in MariaDB or MySQL.
+//! The demo application's table, in the embedded database, in MariaDB or MySQL, or in PostgreSQL.
 //!
-//! In SQLite a trigger writes the stale key to the journal; in MariaDB and MySQL a comment in the statement names it.
+//! In SQLite a trigger writes the stale key to the journal; in MariaDB and MySQL a comment in the statement names it, in
+//! PostgreSQL a message.
 
+use super::postgres::PostgresTable;
 use anyhow::{Context, Result};
 use mysql_async::prelude::Queryable;
 use rusqlite::{Connection, params};
@@ -33,6 +35,7 @@ pub enum DemoDatabase {
         readers: Arc<Vec<Mutex<Connection>>>,
     },
     Mysql(mysql_async::Pool),
+    Postgres(PostgresTable),
 }
 
 /// The key under which a row is cached.
@@ -45,6 +48,9 @@ impl DemoDatabase {
     pub async fn open(url: &str) -> Result<DemoDatabase> {
         if let Some(path) = url.strip_prefix("sqlite://") {
             return open_sqlite(path).with_context(|| format!("opening {path}"));
+        }
+        if url.starts_with("postgres") {
+            return Ok(DemoDatabase::Postgres(PostgresTable::open(url).await?));
         }
         let url = url.replacen("mariadb://", "mysql://", 1);
         let pool = mysql_async::Pool::from_url(&url)?;
@@ -79,6 +85,7 @@ impl DemoDatabase {
                 let row = connection.exec_first("SELECT visits FROM demo_users WHERE id = ?", (id,)).await?;
                 row.context("the row of the demo is missing")?
             }
+            DemoDatabase::Postgres(table) => table.read(id).await?,
         };
         Ok(format!("user {id} has visited {visits} times"))
     }
@@ -100,6 +107,7 @@ impl DemoDatabase {
                     format!("UPDATE demo_users SET visits = visits + 1 WHERE id = ? /* lookaside: {} */", key(id));
                 connection.exec_drop(statement, (id,)).await?;
             }
+            DemoDatabase::Postgres(table) => table.write(id).await?,
         }
         Ok(())
     }

@@ -2,8 +2,9 @@
 //! in the database.
 
 mod database;
+mod postgres;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use bytes::Bytes;
 use database::{DemoDatabase, ROWS, key};
 use lookaside_client::{Client, DestinationOptions, ReadOptions, TcpDestination, TcpNetwork};
@@ -55,10 +56,6 @@ pub async fn prepare(url: &str) -> Result<()> {
         let connection = rusqlite::Connection::open(path)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         lookaside_invalidator::source::sqlite::create_journal(&connection)?;
-    } else if !url.starts_with("mysql://") && !url.starts_with("mariadb://") {
-        bail!(
-            "the database must be sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or mariadb://..., not {url}"
-        );
     }
     Ok(())
 }
@@ -70,6 +67,9 @@ pub fn invalidation_help(url: &str) -> String {
             "In a transaction: INSERT INTO lookaside_journal (key) VALUES ('user:42'), as in\n  \
              sqlite3 {path} \"INSERT INTO lookaside_journal (key) VALUES ('user:42')\""
         ),
+        None if url.starts_with("postgres") => {
+            "In a transaction: SELECT lookaside_invalidate('user:42'), or INSERT INTO lookaside_outbox".to_owned()
+        }
         None => "In a statement: UPDATE ... /* lookaside: user:42 */, or INSERT INTO lookaside_outbox".to_owned(),
     }
 }

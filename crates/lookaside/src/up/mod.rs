@@ -1,6 +1,7 @@
 //! `lookaside up`: runs a whole region on this machine, as real processes, and prints a line per second.
 
 mod plan;
+mod postgres;
 mod process;
 mod view;
 
@@ -9,6 +10,7 @@ use crate::statistics::DaemonStats;
 use anyhow::{Context, Result, bail};
 use lookaside_invalidator::source::SourceUrl;
 use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
+use postgres::RegionSlot;
 use process::Process;
 use std::{
     fs::File,
@@ -29,8 +31,9 @@ const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// Options of `lookaside up`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// The database whose commits invalidate the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA or
-    /// mariadb://... [default: an embedded SQLite database]
+    /// The database whose commits invalidate the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA,
+    /// mariadb://... or postgres://USER:PASSWORD@HOST:PORT/DATABASE, where what `lookaside invalidator setup` creates is
+    /// created if it is missing [default: an embedded SQLite database]
     #[arg(long, value_name = "URL", value_parser = parse_database_url)]
     database: Option<SourceUrl>,
     /// Run a small application that reads through the caches and writes to the database
@@ -61,10 +64,14 @@ pub struct Options {
 
 /// Validates `--database`; the database itself is opened later.
 fn parse_database_url(url: &str) -> Result<SourceUrl, String> {
-    match ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| url.starts_with(scheme)) {
+    match is_postgres(url) || ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| url.starts_with(scheme)) {
         true => Ok(url.into()),
-        false => Err("it must begin with sqlite://, mysql:// or mariadb://".to_owned()),
+        false => Err("it must begin with sqlite://, mysql://, mariadb:// or postgres://".to_owned()),
     }
+}
+
+fn is_postgres(url: &str) -> bool {
+    ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
 /// Runs the region until a signal or `--seconds`. Its processes always end with it.
@@ -83,8 +90,9 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut shutdown = runtime.block_on(async { ShutdownSignals::listen() })?;
-    runtime.block_on(async {
-        let start = start(&plan, options, &database, state_dir);
+    let slot = runtime.block_on(prepare_database(&database, options))?;
+    let result = runtime.block_on(async {
+        let start = start(&plan, options, &database, slot.as_ref(), state_dir);
         let (mut region, demo) = tokio::select! {
             biased;
             () = shutdown.wait() => return Ok(()),
@@ -93,25 +101,40 @@ pub fn run(options: &Options) -> Result<()> {
         announce(&plan, options, &database, state_dir)?;
         let view = View::new(options.json, demo.as_ref().map(Demo::counters));
         run_view(&mut region, view, shutdown, options.seconds).await
-    })
+    });
+    // The processes have ended.
+    match slot {
+        Some(slot) => result.and(runtime.block_on(slot.close())),
+        None => result,
+    }
+}
+
+/// Creates what the invalidator needs in the database; returns the region's slot if it is PostgreSQL.
+async fn prepare_database(database: &str, options: &Options) -> Result<Option<RegionSlot>> {
+    let prepare = async {
+        if !is_postgres(database) {
+            return demo::prepare(database).await.map(|()| None);
+        }
+        postgres::prepare(database).await?;
+        RegionSlot::open(database, options.port, options.state_dir.is_none()).await.map(Some)
+    };
+    prepare.await.with_context(|| format!("preparing the database {}", view::without_password(database)))
 }
 
 async fn start(
     plan: &Plan,
     options: &Options,
     database: &str,
+    slot: Option<&RegionSlot>,
     state_dir: &Path,
 ) -> Result<(LocalRegion, Option<Demo>)> {
-    demo::prepare(database)
-        .await
-        .with_context(|| format!("preparing the database {}", view::without_password(database)))?;
     let mut region = LocalRegion { plan: plan.clone(), processes: Vec::new() };
     let logs = state_dir.join("logs");
     std::fs::create_dir_all(&logs)?;
     region.start_servers(options.memory, &logs)?;
     with_slow_notice(region.wait_until_ready(&plan.servers()), "waiting for the servers to start").await?;
     region.start_routers(state_dir, &logs)?;
-    region.start_invalidator(database, state_dir, &logs)?;
+    region.start_invalidator(database, slot, state_dir, &logs)?;
     with_slow_notice(region.wait_until_ready(&plan.ports()), "waiting for the processes to start").await?;
     with_slow_notice(region.wait_until_pipelines_run(), "waiting for the invalidator to read the commit log").await?;
     let demo = match options.demo {
@@ -203,12 +226,21 @@ impl LocalRegion {
         Ok(())
     }
 
-    fn start_invalidator(&mut self, database: &str, state_dir: &Path, logs: &Path) -> Result<()> {
+    fn start_invalidator(
+        &mut self,
+        database: &str,
+        slot: Option<&RegionSlot>,
+        state_dir: &Path,
+        logs: &Path,
+    ) -> Result<()> {
         let state = state_dir.display().to_string();
         let mut arguments = to_strings(&["--state-dir", &state]);
         arguments.extend(to_strings(&["--listen", &local(self.plan.invalidator_port)]));
         for cluster in &self.plan.clusters {
             arguments.extend(to_strings(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
+        }
+        if let Some(slot) = slot {
+            arguments.extend(to_strings(&["--slot", &slot.name]));
         }
         let source = vec![("LOOKASIDE_SOURCE", database.to_owned())];
         self.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, logs)?);
