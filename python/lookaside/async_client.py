@@ -3,13 +3,13 @@
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from lookaside._lookaside import Channel, ClientCore, LoadRequest
 from lookaside.cached import KeyTemplate
-from lookaside.client import ABSENT_TTL_S, COMPRESSION_BYTES_MIN, WAIT_S, router_list
+from lookaside.client import ABSENT_TTL_S, COMPRESSION_BYTES_MIN, FLUSH_TIMEOUT_S, WAIT_S, router_list
 from lookaside.errors import DecodeError
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
 from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
@@ -146,9 +146,39 @@ class AsyncClient:
         """As `Client.set`."""
         await self._open_channel().set(key, value, ttl, timeout)
 
+    async def set_many(
+        self, values: Mapping[Any, Any], *, ttl: float | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """As `Client.set_many`."""
+        return await self._open_channel().set_many(values, ttl, timeout)
+
+    async def add(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> bool:
+        """As `Client.add`."""
+        return await self._open_channel().add(key, value, ttl, timeout)
+
+    async def incr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
+        """As `Client.incr`."""
+        return await self._open_channel().incr(key, delta, timeout)
+
+    async def decr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
+        """As `Client.decr`."""
+        return await self._open_channel().decr(key, delta, timeout)
+
+    async def touch(self, key: Key, ttl: float | None, *, timeout: float | None = None) -> bool:
+        """As `Client.touch`."""
+        return await self._open_channel().touch(key, ttl, timeout)
+
     async def delete(self, key: Key, *, timeout: float | None = None) -> bool:
         """As `Client.delete`."""
         return await self._open_channel().delete(key, timeout)
+
+    async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, bool]:
+        """As `Client.delete_many`."""
+        return await self._open_channel().delete_many(keys, timeout)
+
+    async def flush_all(self, *, timeout: float = FLUSH_TIMEOUT_S) -> None:
+        """As `Client.flush_all`."""
+        await asyncio.to_thread(self._core.flush_all, timeout)
 
     def cached(
         self,

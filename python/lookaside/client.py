@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
@@ -21,6 +21,8 @@ WAIT_S = 1.0
 ABSENT_TTL_S = 30.0
 #: Values of this size or more are compressed, if compression is on.
 COMPRESSION_BYTES_MIN = 1_024
+#: How long a router may take to empty the servers of its cluster, in seconds.
+FLUSH_TIMEOUT_S = 10.0
 
 
 class CachedFunction(Protocol[P, R_co]):
@@ -141,12 +143,57 @@ class Client:
         """
         self._core.set(key, value, ttl, timeout)
 
+    def set_many(
+        self, values: Mapping[Any, Any], *, ttl: float | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """Stores the values of a mapping in one round trip, each as `set` does. Returns the keys that were not stored.
+
+        Of a key whose server does not answer in time it is unknown whether it was stored; it is in the list.
+        """
+        return self._core.set_many(values, ttl, timeout)
+
+    def add(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> bool:
+        """Stores a value if there is none; whether it was stored. A client that is loading the key does not store then.
+
+        A value from before a delete that is kept for `stale` is none.
+        """
+        return self._core.add(key, value, ttl, timeout)
+
+    def incr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
+        """Adds to an int from 0 to 2**64 - 1, and returns the sum; it wraps. `None` if there is no value.
+
+        A value that is no such int is a `RefusedError`. After another error it is unknown whether it was added.
+        """
+        return self._core.incr(key, delta, timeout)
+
+    def decr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
+        """Subtracts, as `incr` adds; it stops at 0."""
+        return self._core.decr(key, delta, timeout)
+
+    def touch(self, key: Key, ttl: float | None, *, timeout: float | None = None) -> bool:
+        """Lets a value expire in `ttl` seconds, or never; whether there is one."""
+        return self._core.touch(key, ttl, timeout)
+
     def delete(self, key: Key, *, timeout: float | None = None) -> bool:
         """Deletes a key, after the database was changed; whether there was a value.
 
         No value that was read before is cached afterwards.
         """
         return self._core.delete(key, timeout)
+
+    def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, bool]:
+        """Deletes keys in one round trip, each as `delete` does; for each, whether there was a value.
+
+        All are tried. If one may not be deleted, that is an error: delete them again.
+        """
+        return self._core.delete_many(keys, timeout)
+
+    def flush_all(self, *, timeout: float = FLUSH_TIMEOUT_S) -> None:
+        """Empties all servers of the cluster, whatever the prefix of this client's pool is.
+
+        Routers refuse it (`RefusedError`) unless they run with `--enable-flush-cmd`.
+        """
+        self._core.flush_all(timeout)
 
     def cached(
         self,

@@ -7,9 +7,10 @@ use crate::completions::{Completions, Reply};
 use crate::connection::Connection;
 use crate::engine::Engine;
 use crate::key::{Key, checked_key};
-use crate::options::{Settings, exptime, parse_timeout, unix_s};
+use crate::options::{Settings, parse_timeout};
 use crate::read::{Read, Step};
 use crate::sync_client::ClientCore;
+use crate::updates::Update;
 use bytes::Bytes;
 use lookaside_client::{Content, TypedError};
 use lookaside_sync::Mutex;
@@ -37,8 +38,7 @@ struct Call {
 enum Request {
     Get { key: Bytes, default: Py<PyAny> },
     GetMany { keys: Vec<Bytes>, names: Vec<Py<PyAny>> },
-    Set { key: Bytes, content: Content, exptime: i64 },
-    Delete { key: Bytes },
+    Update(Update),
     Read { read: Read, keys: Vec<Bytes>, names: Arc<Vec<Py<PyAny>>> },
 }
 
@@ -98,10 +98,44 @@ impl Channel {
         ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let key = slf.get().key(key)?;
-        let content = slf.get().core().values().encode(value)?;
-        let exptime = exptime(slf.py(), ttl, unix_s)?;
-        Channel::submit(slf, timeout, Request::Set { key, content, exptime })
+        Channel::submit(slf, timeout, Request::Update(Update::set(slf.get().core(), key, value, ttl)?))
+    }
+
+    fn add<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Channel::submit(slf, timeout, Request::Update(Update::add(slf.get().core(), key, value, ttl)?))
+    }
+
+    fn incr<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+        delta: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Channel::submit(slf, timeout, Request::Update(Update::incr(slf.get().core(), key, delta)?))
+    }
+
+    fn decr<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+        delta: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Channel::submit(slf, timeout, Request::Update(Update::decr(slf.get().core(), key, delta)?))
+    }
+
+    fn touch<'py>(
+        slf: &Bound<'py, Self>,
+        key: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Channel::submit(slf, timeout, Request::Update(Update::touch(slf.get().core(), key, ttl)?))
     }
 
     fn delete<'py>(
@@ -109,8 +143,24 @@ impl Channel {
         key: &Bound<'py, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let key = slf.get().key(key)?;
-        Channel::submit(slf, timeout, Request::Delete { key })
+        Channel::submit(slf, timeout, Request::Update(Update::delete(slf.get().core(), key)?))
+    }
+
+    fn set_many<'py>(
+        slf: &Bound<'py, Self>,
+        mapping: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Channel::submit(slf, timeout, Request::Update(Update::set_many(slf.get().core(), mapping, ttl)?))
+    }
+
+    fn delete_many<'py>(
+        slf: &Bound<'py, Self>,
+        keys: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Channel::submit(slf, timeout, Request::Update(Update::delete_many(slf.get().core(), keys)?))
     }
 
     /// The future is a list of values, or a `LoadRequest`.
@@ -210,8 +260,7 @@ async fn send_alone(engine: &Engine, settings: &Settings, completions: &Completi
     let reply = match request {
         Request::Get { key, default } => Reply::Value { found: client.get(&key).await, default },
         Request::GetMany { keys, names } => Reply::Values { found: client.get_many(&keys).await, names },
-        Request::Set { key, content, exptime } => Reply::Stored(client.set(&key, &content, exptime).await),
-        Request::Delete { key } => Reply::Deleted(client.delete(&key).await),
+        Request::Update(update) => Reply::Updated(update.send(&client).await),
         Request::Read { read, keys, names } => return read_through(completions, future, read, keys, names).await,
     };
     completions.push([(future, reply)]);

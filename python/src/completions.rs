@@ -2,12 +2,13 @@
 //! watches; the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the
 //! GIL.
 
-use crate::error::{client_error, typed_error};
+use crate::error::typed_error;
 use crate::read::LoadFailed;
 use crate::results::{found_values, name_of, read_error};
 use crate::sync_client::ClientCore;
+use crate::updates::{Updated, update_result};
 use bytes::Bytes;
-use lookaside_client::{ClientError, Content, TypedError, TypedReadError};
+use lookaside_client::{Content, TypedError, TypedReadError};
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -34,8 +35,7 @@ pub(crate) enum Reply {
         found: Result<Vec<Result<Option<Content>, TypedError>>, TypedError>,
         names: Vec<Py<PyAny>>,
     },
-    Stored(Result<(), TypedError>),
-    Deleted(Result<bool, ClientError>),
+    Updated(Result<Updated, TypedError>),
     /// The values of a read.
     Read {
         values: Vec<Content>,
@@ -153,14 +153,7 @@ impl Reply {
                 let names = names.into_iter().map(|name| name.into_bound(py)).collect();
                 Ok(found_values(py, values, names, found)?.into_any())
             }
-            Reply::Stored(stored) => {
-                stored.map_err(|error| typed_error(py, &error))?;
-                Ok(py.None().into_bound(py))
-            }
-            Reply::Deleted(deleted) => {
-                let was_there = deleted.map_err(|error| client_error(py, &error))?;
-                Ok(was_there.into_pyobject(py)?.to_owned().into_any())
-            }
+            Reply::Updated(updated) => update_result(py, updated),
             Reply::Read { values: found } => {
                 let found = found.iter().map(|content| values.decode(py, content)).collect::<PyResult<Vec<_>>>()?;
                 Ok(PyList::new(py, found)?.into_any())

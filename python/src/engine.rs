@@ -20,9 +20,13 @@
 
 use crate::options::Settings;
 use bytes::Bytes;
-use lookaside_client::{Client, DestinationOptions, DirectError, DirectRoute, Routers, TcpNetwork, TypedClient};
+use lookaside_client::{
+    Client, CommandConnection, CommandError, DestinationOptions, DirectError, DirectRoute, Routers, TcpNetwork,
+    TypedClient,
+};
+use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Operation, Request};
-use lookaside_routing::{Outcome, Route};
+use lookaside_routing::{Address, Outcome, Route};
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -121,6 +125,19 @@ impl Engine {
         let request = Request { key, operation: Operation::Get { cas: false } };
         let mut outcomes = self.routers.route(vec![request], &Default::default()).await;
         outcomes.pop().expect("one outcome per request")
+    }
+
+    /// Empties all servers of the cluster, by the first router that can be connected to.
+    pub(crate) async fn flush_all(&self, routers: &[Address], timeout: Duration) -> Result<(), CommandError> {
+        let limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
+        let mut failure = None;
+        for router in routers {
+            match CommandConnection::connect(&TcpNetwork, router, limits, timeout).await {
+                Ok(mut connection) => return connection.flush_all(None).await,
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.expect("a client has a router"))
     }
 
     /// Each counter with its name, and whether reads go to servers now.

@@ -12,6 +12,7 @@
 //!
 //! * `engine` holds a runtime and the Rust client on it, and decides which thread drives it.
 //! * `connection` builds the engine, and builds another one in a forked child.
+//! * `updates` has the requests that change what is cached, for both clients.
 //! * `codec` turns Python objects into values and back; `read` is a read-through whose loader runs outside the runtime.
 
 mod async_client;
@@ -25,6 +26,7 @@ mod options;
 mod read;
 mod results;
 mod sync_client;
+mod updates;
 
 use pyo3::prelude::*;
 

@@ -3,13 +3,14 @@
 use crate::codec::ValueCodec;
 use crate::connection::Connection;
 use crate::engine::{Driving, Engine};
-use crate::error::{client_error, exception, typed_error};
+use crate::error::{command_error, exception, typed_error};
 use crate::key::{Key, checked_key};
 use crate::options::{
     Settings, exptime, is_address, parse_codec, parse_routing_prefix, parse_source, parse_timeout, unix_s,
 };
 use crate::read::{Read, Step};
 use crate::results::{found_values, name_of, read_error};
+use crate::updates::{Update, update_result};
 use bytes::Bytes;
 use lookaside_client::{Content, ReadOptions, TypedClient};
 use lookaside_protocol::Reply;
@@ -110,27 +111,68 @@ impl ClientCore {
         found_values(py, self.values(), names, found)
     }
 
-    fn set(
+    fn set<'py>(
         &self,
-        py: Python<'_>,
-        key: &Bound<'_, PyAny>,
-        value: &Bound<'_, PyAny>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
         ttl: Option<f64>,
         timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let (engine, client) = self.open(py, timeout)?;
-        let key = Key::new(&self.prefix, key)?;
-        let content = self.values().encode(value)?;
-        let exptime = exptime(py, ttl, unix_s)?;
-        let stored = py.detach(|| engine.block_on(client.set(&key, &content, exptime)));
-        stored.map_err(|error| typed_error(py, &error))
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.update(key.py(), timeout, Update::set(self, key, value, ttl)?)
     }
 
-    fn delete(&self, py: Python<'_>, key: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<bool> {
-        let (engine, client) = self.open(py, timeout)?;
-        let key = Key::new(&self.prefix, key)?;
-        let deleted = py.detach(|| engine.block_on(client.delete(&key)));
-        deleted.map_err(|error| client_error(py, &error))
+    fn add<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.update(key.py(), timeout, Update::add(self, key, value, ttl)?)
+    }
+
+    fn incr<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        delta: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.update(key.py(), timeout, Update::incr(self, key, delta)?)
+    }
+
+    fn decr<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        delta: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.update(key.py(), timeout, Update::decr(self, key, delta)?)
+    }
+
+    fn touch<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.update(key.py(), timeout, Update::touch(self, key, ttl)?)
+    }
+
+    fn delete<'py>(&self, key: &Bound<'py, PyAny>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        self.update(key.py(), timeout, Update::delete(self, key)?)
+    }
+
+    fn set_many<'py>(
+        &self,
+        mapping: &Bound<'py, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.update(mapping.py(), timeout, Update::set_many(self, mapping, ttl)?)
+    }
+
+    fn delete_many<'py>(&self, keys: &Bound<'py, PyAny>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        self.update(keys.py(), timeout, Update::delete_many(self, keys)?)
     }
 
     /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and returns a list
@@ -196,6 +238,14 @@ impl ClientCore {
         }
     }
 
+    /// Empties all servers of the cluster, if its routers allow it.
+    fn flush_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let engine = self.connection.engine(py)?;
+        let timeout = parse_timeout(py, timeout)?;
+        let flushed = py.detach(|| engine.block_on(engine.flush_all(&self.connection.settings.routers, timeout)));
+        flushed.map_err(|error| command_error(py, &error))
+    }
+
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
         for (name, value) in self.connection.engine(py)?.statistics() {
@@ -220,6 +270,11 @@ impl ClientCore {
         let deadline = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
         let client = engine.client(deadline, &self.connection.settings);
         Ok((engine, client))
+    }
+
+    fn update<'py>(&self, py: Python<'py>, timeout: Option<f64>, update: Update) -> PyResult<Bound<'py, PyAny>> {
+        let (engine, client) = self.open(py, timeout)?;
+        update_result(py, py.detach(|| engine.block_on(update.send(&client))))
     }
 
     /// A read, and its keys as they are sent.
