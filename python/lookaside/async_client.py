@@ -190,10 +190,7 @@ class AsyncClient(ClientBase):
                     absent_ttl=absent_ttl,
                 )
 
-            attributes = cast(Any, read)
-            attributes.key = template.key
-            attributes.delete = lambda *args, **kwargs: self.delete(template.key(*args, **kwargs))
-            return cast(CachedCoroutine[P, T], read)
+            return cast(CachedCoroutine[P, T], template.add_attributes(read, self.delete))
 
         return decorate
 

@@ -184,10 +184,7 @@ class Client(ClientBase):
                     absent_ttl=absent_ttl,
                 )
 
-            attributes = cast(Any, read)
-            attributes.key = template.key
-            attributes.delete = lambda *args, **kwargs: self.delete(template.key(*args, **kwargs))
-            return cast(CachedFunction[P, T], read)
+            return cast(CachedFunction[P, T], template.add_attributes(read, self.delete))
 
         return decorate
 

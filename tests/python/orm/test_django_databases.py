@@ -2,7 +2,6 @@
 
 import datetime
 import random
-import threading
 import uuid
 from decimal import Decimal
 
@@ -14,7 +13,7 @@ from django.db.models.functions import Concat
 from django.test.utils import CaptureQueriesContext
 from django_project import ALIAS, Project, namer
 from django_shop.models import AllTypes, Team, User
-from expected_keys import TRIGGERS, missing_keys
+from expected_keys import TRIGGERS, change_in_threads, missing_keys
 from lookaside.django import KeysUnknownError
 from processes import Invalidator, eventually, stats
 from row_rule_keys import delete_by_rule, set_up_rules
@@ -78,26 +77,21 @@ def test_transactions_at_the_same_time_name_what_triggers_see(project):
     sees the rows as they truly were and are, computes for it."""
     with project.connection.cursor() as cursor:
         cursor.execute(TRIGGERS.replace("TABLE_NAME", "django_shop_user"))
-    commits = [0] * 4
 
-    def change(number: int) -> None:
-        chance = random.Random(number)
+    def change(number: int) -> int:
+        chance, commits = random.Random(number), 0
         for step in range(40):
             try:
                 with transaction.atomic():
                     change_users(chance, step, f"{number}-{step}")
-                commits[number] += 1
+                commits += 1
             # Deadlocks, and keys of rows that were added while keys were read.
             except (Error, KeysUnknownError):
                 pass
         connections[ALIAS].close()
+        return commits
 
-    threads = [threading.Thread(target=change, args=(number,)) for number in range(len(commits))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert min(commits) > 10, commits
+    change_in_threads(change)
     with project.connection.cursor() as cursor:
         assert missing_keys(cursor) == []
 

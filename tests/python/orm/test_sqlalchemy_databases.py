@@ -3,13 +3,12 @@
 import datetime
 import enum
 import random
-import threading
 import uuid
 from decimal import Decimal
 
 import pytest
 from cached_keys import cached, fill, gone
-from expected_keys import TRIGGERS, missing_keys
+from expected_keys import TRIGGERS, change_in_threads, missing_keys
 from lookaside.sqlalchemy import KeysUnknownError, watch
 from processes import Invalidator, eventually, stats
 from row_rule_keys import delete_by_rule, set_up_rules
@@ -154,10 +153,9 @@ def test_transactions_at_the_same_time_name_what_triggers_see(shop):
     sees the rows as they truly were and are, computes for it."""
     with shop.engine.begin() as connection:
         connection.exec_driver_sql(TRIGGERS.replace("TABLE_NAME", "users"))
-    commits = [0] * 4
 
-    def change(number: int) -> None:
-        chance = random.Random(number)
+    def change(number: int) -> int:
+        chance, commits = random.Random(number), 0
         for step in range(40):
             name = f"{number}-{step}"
             with Session(shop.engine) as session:
@@ -183,17 +181,13 @@ def test_transactions_at_the_same_time_name_what_triggers_see(shop):
                             session.flush()
                             savepoint.rollback()
                     session.commit()
-                    commits[number] += 1
+                    commits += 1
                 # Deadlocks, rows that are gone, and rows that were added while keys were read.
                 except (DBAPIError, StaleDataError, KeysUnknownError):
                     session.rollback()
+        return commits
 
-    threads = [threading.Thread(target=change, args=(number,)) for number in range(len(commits))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert min(commits) > 10, commits
+    change_in_threads(change)
     with shop.engine.connect() as connection:
         assert missing_keys(connection.connection.cursor()) == []
 
