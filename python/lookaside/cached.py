@@ -20,6 +20,13 @@ class KeyTemplate:
             name = function.__qualname__
             raise ValueError(f"the key {template!r} does not fit {name}({names}): there is no parameter {unknown[0]!r}")
 
+    def add_attributes(self, read: Callable[..., Any], delete: Callable[[str], Any]) -> Any:
+        """The function that reads, with `key` and `delete` of its calls."""
+        cached: Any = read
+        cached.key = self.key
+        cached.delete = lambda *args, **kwargs: delete(self.key(*args, **kwargs))
+        return cached
+
     def key(self, *args: Any, **kwargs: Any) -> str:
         """The key of a call with these arguments. Raises `InexpressibleValueError` for `None` and for floats."""
         bound = self._signature.bind(*args, **kwargs)

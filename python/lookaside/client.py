@@ -2,25 +2,18 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from lookaside._lookaside import ClientCore
 from lookaside.cached import KeyTemplate
+from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
 from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
-
-#: How long a miss waits for another client that loads the same key, in seconds.
-WAIT_S = 1.0
-#: For how long it is cached that there is no such row, in seconds.
-ABSENT_TTL_S = 30.0
-#: Values of this size or more are compressed, if compression is on.
-COMPRESSION_BYTES_MIN = 1_024
 
 
 class CachedFunction(Protocol[P, R_co]):
@@ -35,42 +28,10 @@ class CachedFunction(Protocol[P, R_co]):
         """Deletes the result of a call; whether there was one."""
 
 
-class Client:
-    """A look-aside client that blocks. Threads may share one; it may be used after a fork.
+class Client(ClientBase):
+    """A look-aside client that blocks. Threads may share one; it may be used after a fork."""
 
-    `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer.
-
-    With `config`, `file:PATH` or `etcd://HOST:PORT/KEY`, gets go to the servers of the routers' configuration
-    directly, while a router permits it; all else goes through the routers. `routing_prefix` is that of the routers
-    (`-R`), if they have one.
-
-    `timeout` bounds each call, in seconds; a call can shorten it. A router that has not answered after half of it is
-    given up. `pickle` stores objects that are no bytes, str or int as pickles instead of
-    JSON, and reads pickles: only for caches to which trusted programs alone can write. `compression` is `"zlib"`, which
-    pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for values of `compression_bytes_min` bytes or more.
-    """
-
-    def __init__(
-        self,
-        routers: Sequence[str] = (),
-        *,
-        config: str | None = None,
-        routing_prefix: str | None = None,
-        timeout: float = 1.0,
-        pickle: bool = False,
-        compression: str | None = None,
-        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
-    ) -> None:
-        self._core = ClientCore(
-            router_list(routers),
-            config=config,
-            routing_prefix=routing_prefix,
-            timeout=timeout,
-            pickle=pickle,
-            compression=compression,
-            compression_bytes_min=compression_bytes_min,
-            is_async=False,
-        )
+    _is_async = False
 
     def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Any:
         """The value of a key, or `default` on a miss. It takes no lease: to fill a miss, use `get_or_load`."""
@@ -141,12 +102,57 @@ class Client:
         """
         self._core.set(key, value, ttl, timeout)
 
+    def set_many(
+        self, values: Mapping[Any, Any], *, ttl: float | None = None, timeout: float | None = None
+    ) -> list[Any]:
+        """Stores the values of a mapping in one round trip, each as `set` does. Returns the keys that were not stored.
+
+        Of a key whose server does not answer in time it is unknown whether it was stored; it is in the list.
+        """
+        return self._core.set_many(values, ttl, timeout)
+
+    def add(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> bool:
+        """Stores a value if there is none; whether it was stored. A client that is loading the key does not store then.
+
+        A value from before a delete that is kept for `stale` is none.
+        """
+        return self._core.add(key, value, ttl, timeout)
+
+    def incr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
+        """Adds to an int from 0 to 2**64 - 1, and returns the sum; it wraps. `None` if there is no value.
+
+        A value that is no such int is a `RefusedError`. After another error it is unknown whether it was added.
+        """
+        return self._core.incr(key, delta, timeout)
+
+    def decr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
+        """Subtracts, as `incr` adds; it stops at 0."""
+        return self._core.decr(key, delta, timeout)
+
+    def touch(self, key: Key, ttl: float | None, *, timeout: float | None = None) -> bool:
+        """Lets a value expire in `ttl` seconds, or never; whether there is one."""
+        return self._core.touch(key, ttl, timeout)
+
     def delete(self, key: Key, *, timeout: float | None = None) -> bool:
         """Deletes a key, after the database was changed; whether there was a value.
 
         No value that was read before is cached afterwards.
         """
         return self._core.delete(key, timeout)
+
+    def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, bool]:
+        """Deletes keys in one round trip, each as `delete` does; for each, whether there was a value.
+
+        All are tried. If one may not be deleted, that is an error: delete them again.
+        """
+        return self._core.delete_many(keys, timeout)
+
+    def flush_all(self, *, timeout: float = FLUSH_TIMEOUT_S) -> None:
+        """Empties all servers of the cluster, whatever the prefix of this client's pool is.
+
+        Routers refuse it (`RefusedError`) unless they run with `--enable-flush-cmd`.
+        """
+        self._core.flush_all(timeout)
 
     def cached(
         self,
@@ -178,16 +184,9 @@ class Client:
                     absent_ttl=absent_ttl,
                 )
 
-            attributes = cast(Any, read)
-            attributes.key = template.key
-            attributes.delete = lambda *args, **kwargs: self.delete(template.key(*args, **kwargs))
-            return cast(CachedFunction[P, T], read)
+            return cast(CachedFunction[P, T], template.add_attributes(read, self.delete))
 
         return decorate
-
-    def plan(self) -> Plan:
-        """A plan, to be filled with nodes and passed to `run_plan`."""
-        return Plan()
 
     def run_plan(
         self,
@@ -216,23 +215,9 @@ class Client:
             level.store(values, results)
         return results
 
-    def pool(self, prefix: str) -> "Client":
-        """The same client for the keys that begin with `prefix`, which it puts in front of each key.
-
-        The routers' configuration chooses the pool by it (`PrefixSelectorRoute`); a routing prefix, `/region/cluster/`,
-        chooses the cluster. Connections and statistics are shared. `close` closes both.
-        """
-        pool = object.__new__(type(self))
-        pool._core = self._core.with_prefix(prefix)
-        return pool
-
     def explain(self, key: str, verb: str = "get") -> Explanation:
         """Which pools and servers a request for a key reaches, as a router describes it."""
         return parse_explanation(key, verb, (self._core.ask_router(explanation_key(key, verb)) or b"").decode())
-
-    def stats(self) -> dict[str, int]:
-        """The counters since the client was made, or forked: `gets`, `hits`, `misses`, `errors`, `fills_refused`..."""
-        return self._core.stats()
 
     def close(self) -> None:
         """Ends the client's thread and its connections."""
@@ -245,8 +230,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def router_list(routers: Sequence[str]) -> list[str]:
-    """The addresses; one alone may be a str."""
-    return [routers] if isinstance(routers, str) else list(routers)

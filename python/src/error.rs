@@ -1,6 +1,6 @@
 //! Errors as Python sees them: the exceptions of `lookaside.errors`.
 
-use lookaside_client::{ClientError, DecodeError, EncodeError, TypedError};
+use lookaside_client::{ClientError, CommandError, DecodeError, EncodeError, TypedError};
 use pyo3::prelude::*;
 
 /// An exception of `lookaside.errors`.
@@ -16,12 +16,25 @@ pub(crate) fn exception_from(py: Python<'_>, name: &str, message: String, cause:
     error
 }
 
-pub(crate) fn client_error(py: Python<'_>, error: &ClientError) -> PyErr {
-    let name = match error {
+/// The exception that stands for an error.
+pub(crate) fn error_name(error: &ClientError) -> &'static str {
+    match error {
         ClientError::BadKey(_) => "InvalidKeyError",
         ClientError::Failed(_) => "CacheUnavailableError",
         ClientError::Refused { .. } | ClientError::Unexpected { .. } => "RefusedError",
         ClientError::DeadlineExceeded => "DeadlineExceededError",
+    }
+}
+
+pub(crate) fn client_error(py: Python<'_>, error: &ClientError) -> PyErr {
+    exception(py, error_name(error), error.to_string())
+}
+
+pub(crate) fn command_error(py: Python<'_>, error: &CommandError) -> PyErr {
+    let name = match error {
+        CommandError::Refused(_) | CommandError::Unexpected(_) => "RefusedError",
+        CommandError::TimedOut(_) => "DeadlineExceededError",
+        _ => "CacheUnavailableError",
     };
     exception(py, name, error.to_string())
 }

@@ -1,5 +1,8 @@
 """A trigger that computes the keys of each changed row, for a comparison with those that a transaction has named."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
 TRIGGERS = """
 ALTER DATABASE app SET deadlock_timeout = '20ms';
 CREATE TABLE expected (xid bigint DEFAULT txid_current(), key text);
@@ -15,6 +18,13 @@ CREATE FUNCTION expect() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE TRIGGER expect AFTER INSERT OR UPDATE OR DELETE ON TABLE_NAME FOR EACH ROW EXECUTE FUNCTION expect();
 """
+
+
+def change_in_threads(change: Callable[[int], int]) -> None:
+    """Runs `change(number)`, which returns how many transactions it has committed, in four threads."""
+    with ThreadPoolExecutor(4) as threads:
+        commits = list(threads.map(change, range(4), timeout=60))
+    assert min(commits) > 10, commits
 
 
 def missing_keys(cursor) -> list:

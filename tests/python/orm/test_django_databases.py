@@ -2,7 +2,6 @@
 
 import datetime
 import random
-import threading
 import uuid
 from decimal import Decimal
 
@@ -11,9 +10,10 @@ from cached_keys import cached, fill, gone
 from django.db import Error, connections, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Concat
+from django.test.utils import CaptureQueriesContext
 from django_project import ALIAS, Project, namer
 from django_shop.models import AllTypes, Team, User
-from expected_keys import TRIGGERS, missing_keys
+from expected_keys import TRIGGERS, change_in_threads, missing_keys
 from lookaside.django import KeysUnknownError
 from processes import Invalidator, eventually, stats
 from row_rule_keys import delete_by_rule, set_up_rules
@@ -77,28 +77,44 @@ def test_transactions_at_the_same_time_name_what_triggers_see(project):
     sees the rows as they truly were and are, computes for it."""
     with project.connection.cursor() as cursor:
         cursor.execute(TRIGGERS.replace("TABLE_NAME", "django_shop_user"))
-    commits = [0] * 4
 
-    def change(number: int) -> None:
-        chance = random.Random(number)
+    def change(number: int) -> int:
+        chance, commits = random.Random(number), 0
         for step in range(40):
             try:
                 with transaction.atomic():
                     change_users(chance, step, f"{number}-{step}")
-                commits[number] += 1
+                commits += 1
             # Deadlocks, and keys of rows that were added while keys were read.
             except (Error, KeysUnknownError):
                 pass
         connections[ALIAS].close()
+        return commits
 
-    threads = [threading.Thread(target=change, args=(number,)) for number in range(len(commits))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert min(commits) > 10, commits
+    change_in_threads(change)
     with project.connection.cursor() as cursor:
         assert missing_keys(cursor) == []
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_rows_that_refer_to_a_changed_one_are_inserted_meanwhile(project):
+    """As without the extension: locks are no stronger than those of the statement."""
+    User.objects.create(id=1, email="ada")
+    other = connections.create_connection(ALIAS)
+    try:
+        with transaction.atomic():
+            User.objects.filter(email__startswith="a").update(name="x")
+            with other.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '1s'")
+                cursor.execute("INSERT INTO django_shop_post (author_id, text) VALUES (1, '')")
+    finally:
+        other.close()
+    # A row whose keys change, or that goes, is locked as the statement will lock it.
+    with CaptureQueriesContext(project.connection) as queries:
+        User.objects.update(email=Concat(F("email"), Value("x")))
+        User.objects.filter(email="none").delete()
+    locks = [query["sql"] for query in queries if "FOR " in query["sql"]]
+    assert len(locks) >= 2 and not any("FOR NO KEY" in lock for lock in locks), locks
 
 
 def change_users(chance: random.Random, step: int, name: str) -> None:

@@ -3,13 +3,12 @@
 import datetime
 import enum
 import random
-import threading
 import uuid
 from decimal import Decimal
 
 import pytest
 from cached_keys import cached, fill, gone
-from expected_keys import TRIGGERS, missing_keys
+from expected_keys import TRIGGERS, change_in_threads, missing_keys
 from lookaside.sqlalchemy import KeysUnknownError, watch
 from processes import Invalidator, eventually, stats
 from row_rule_keys import delete_by_rule, set_up_rules
@@ -29,6 +28,7 @@ from sqlalchemy import (
     Uuid,
     create_engine,
     delete,
+    insert,
     select,
     text,
     update,
@@ -36,7 +36,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy_shop import Shop, Team, User
+from sqlalchemy_shop import Shop, Team, User, members
 
 
 @pytest.fixture
@@ -153,10 +153,9 @@ def test_transactions_at_the_same_time_name_what_triggers_see(shop):
     sees the rows as they truly were and are, computes for it."""
     with shop.engine.begin() as connection:
         connection.exec_driver_sql(TRIGGERS.replace("TABLE_NAME", "users"))
-    commits = [0] * 4
 
-    def change(number: int) -> None:
-        chance = random.Random(number)
+    def change(number: int) -> int:
+        chance, commits = random.Random(number), 0
         for step in range(40):
             name = f"{number}-{step}"
             with Session(shop.engine) as session:
@@ -182,19 +181,44 @@ def test_transactions_at_the_same_time_name_what_triggers_see(shop):
                             session.flush()
                             savepoint.rollback()
                     session.commit()
-                    commits[number] += 1
+                    commits += 1
                 # Deadlocks, rows that are gone, and rows that were added while keys were read.
                 except (DBAPIError, StaleDataError, KeysUnknownError):
                     session.rollback()
+        return commits
 
-    threads = [threading.Thread(target=change, args=(number,)) for number in range(len(commits))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert min(commits) > 10, commits
+    change_in_threads(change)
     with shop.engine.connect() as connection:
         assert missing_keys(connection.connection.cursor()) == []
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_rows_that_refer_to_a_changed_one_are_inserted_meanwhile(shop):
+    """As without the extension: locks are no stronger than those of the statement."""
+    with shop.transaction() as session:
+        session.add_all([Team(id=7, name="blue"), Team(id=8, name="red")])
+    for team, change in (
+        (7, lambda session: session.execute(update(User).where(User.email.like("a%")).values(name="x"))),
+        (8, lambda session: setattr(session.get(User, 1), "name", "y")),
+    ):
+        with Session(shop.engine) as session, shop.engine.begin() as other:
+            change(session)
+            session.flush()
+            other.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            other.execute(insert(members).values(user_id=1, team_id=team))
+            session.commit()
+    # A row whose keys change, or that goes, is locked as the statement will lock it.
+    locks = statements_of(shop, update(User).values(email=User.email + "x"), delete(User).where(User.email == "none"))
+    assert [lock for lock in locks if "FOR NO KEY" in lock] == [] and len(locks) == 2
+
+
+def statements_of(shop, *changes) -> list[str]:
+    """The SELECTs that lock before statements."""
+    shop.statements.clear()
+    with shop.transaction() as session:
+        for change in changes:
+            session.execute(change)
+    return [statement for statement in shop.statements if "FOR " in statement]
 
 
 def shuffled(chance):

@@ -1,4 +1,5 @@
-//! The application's client: its operations, and how it is set up. Whole reads are in `read_through` and `plan`.
+//! The application's client: how it is set up, its lookups and fills. Whole reads are in `read_through` and `plan`, sets,
+//! deletes and the other updates in `updates`.
 
 use super::{
     batcher::Batcher,
@@ -10,7 +11,7 @@ use super::{
 };
 use crate::values::Encoded;
 use bytes::{Bytes, BytesMut};
-use lookaside_protocol::{KeyError, LeaseToken, Operation, Reply, Request, StoreMode, check_key};
+use lookaside_protocol::{KeyError, LeaseToken, Operation, Reply, Request, check_key};
 use lookaside_routing::{Batch, Context, Outcomes, Route};
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::timeout;
@@ -142,33 +143,6 @@ impl Client {
         fills.pop().expect("one result per request")
     }
 
-    /// Stores a value unconditionally. A set without a lease can overwrite a newer value with an older one: for data
-    /// of a database prefer [`Client::read`] and [`Client::delete`].
-    pub async fn set(
-        &self,
-        key: impl AsRef<[u8]>,
-        value: impl Into<Bytes>,
-        flags: u32,
-        exptime: i64,
-    ) -> Result<(), ClientError> {
-        let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value: value.into(), cas: false };
-        match self.send_one(key.as_ref(), operation).await? {
-            Reply::Stored => Ok(()),
-            other => Err(self.count_error(unexpected("set", Ok(other)))),
-        }
-    }
-
-    /// Deletes a key and voids its lease, after a database write: this client's next read is not older than the
-    /// write. Returns whether there was a value. The invalidator deletes the key as well, once it has read the commit
-    /// log: after an error here, a stale value lives for moments, not permanently.
-    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, ClientError> {
-        match self.send_one(key.as_ref(), Operation::Delete { hold_off_ms: 0 }).await? {
-            Reply::Deleted => Ok(true),
-            Reply::NotFound => Ok(false),
-            other => Err(self.count_error(unexpected("delete", Ok(other)))),
-        }
-    }
-
     /// Live values with their flags, without leases; `None` for misses.
     pub(super) async fn get_live<K: AsRef<[u8]>>(
         &self,
@@ -228,14 +202,7 @@ impl Client {
         fills.collect()
     }
 
-    async fn send_one(&self, key: &[u8], operation: Operation<Bytes>) -> Result<Reply<Bytes>, ClientError> {
-        let key = check_and_copy_key(key).map_err(ClientError::BadKey)?;
-        let outcomes = self.limit(self.send(vec![Request { key, operation }])).await;
-        let outcome = outcomes.ok_or(ClientError::DeadlineExceeded)?.pop();
-        outcome.expect("one outcome per request").map_err(|failure| self.count_error(ClientError::Failed(failure)))
-    }
-
-    async fn send(&self, batch: Batch) -> Outcomes {
+    pub(super) async fn send(&self, batch: Batch) -> Outcomes {
         let Sender { route, context } = self.lookups.sender();
         let (requests, written) = (batch.len(), batch.iter().map(value_bytes).sum::<usize>());
         self.counters.add(|counters| &counters.round_trips, 1);
@@ -271,7 +238,7 @@ impl Client {
         }
     }
 
-    fn count_error(&self, error: ClientError) -> ClientError {
+    pub(super) fn count_error(&self, error: ClientError) -> ClientError {
         self.counters.add(|counters| &counters.errors, 1);
         error
     }
@@ -298,7 +265,7 @@ fn value_bytes(request: &Request<Bytes>) -> usize {
     }
 }
 
-fn check_and_copy_key(key: &[u8]) -> Result<Bytes, KeyError> {
+pub(super) fn check_and_copy_key(key: &[u8]) -> Result<Bytes, KeyError> {
     check_key(key)?;
     Ok(Bytes::copy_from_slice(key))
 }

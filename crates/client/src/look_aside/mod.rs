@@ -15,6 +15,8 @@
 //! The servers must know leases (`lease-get`): a plain memcached replies with an error line, and nothing is ever
 //! filled.
 //!
+//! Sets, counters and deletes have a table of their own, in `updates`.
+//!
 //! [`Client`] knows bytes and flags; [`TypedClient`] adds formats and compression. Batching, hedging, a deadline and
 //! counters of one's own are each a `with_` method that returns another client. A [`Plan`] reads values whose keys
 //! depend on other values.
@@ -32,6 +34,7 @@ mod plan;
 mod read_through;
 mod stats;
 mod typed;
+mod updates;
 
 pub use client::{Client, FillOutcome};
 pub use error::ClientError;

@@ -276,6 +276,29 @@ impl TypedClient {
         Ok(self.client.set(key, value, flags, exptime).await?)
     }
 
+    /// Stores a value if there is none; see [`Client::add`].
+    pub async fn add<T: ToContent + ?Sized>(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: &T,
+        exptime: i64,
+    ) -> Result<bool, TypedError> {
+        let Encoded { value, flags } = self.codec.encode(value).map_err(TypedError::Encode)?;
+        Ok(self.client.add(key, value, flags, exptime).await?)
+    }
+
+    /// Stores values in one round trip; see [`Client::set_many`]. If one cannot be written in its format, nothing is
+    /// sent.
+    pub async fn set_many<K: AsRef<[u8]>, T: ToContent>(
+        &self,
+        values: impl IntoIterator<Item = (K, T)>,
+        exptime: i64,
+    ) -> Result<Vec<Result<(), ClientError>>, TypedError> {
+        let encode = |(key, value)| Ok((key, self.codec.encode(&value)?));
+        let encoded: Result<Vec<_>, EncodeError> = values.into_iter().map(encode).collect();
+        Ok(self.client.set_many(encoded.map_err(TypedError::Encode)?, exptime).await?)
+    }
+
     /// Deletes a key; see [`Client::delete`].
     pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool, ClientError> {
         self.client.delete(key).await

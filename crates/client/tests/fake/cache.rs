@@ -3,7 +3,7 @@
 use super::{AcceptedStream, AcceptedStreams};
 use bytes::Bytes;
 use lookaside_protocol::{
-    Command, LeaseToken, Operation, Reply,
+    Command, Direction, ErrorReply, LeaseToken, Operation, Reply, StoreMode,
     text::{END, Limits, Parsed, compose_reply, parse_command},
 };
 use std::{
@@ -115,6 +115,27 @@ impl Cache {
         Reply::Stored
     }
 
+    fn count(&mut self, key: &[u8], direction: Direction, delta: u64) -> Reply<Bytes> {
+        let Some(value) = self.items.get_mut(key).and_then(|item| item.live.as_mut()) else { return Reply::NotFound };
+        let number = std::str::from_utf8(value).ok().and_then(|digits| digits.parse::<u64>().ok());
+        let Some(number) = number else { return Reply::Error(ErrorReply::Client("not a number".into())) };
+        let number = match direction {
+            Direction::Up => number.wrapping_add(delta),
+            Direction::Down => number.saturating_sub(delta),
+        };
+        *value = number.to_string().into();
+        Reply::Number(number)
+    }
+
+    fn touch(&mut self, key: &[u8], exptime: i64) -> Reply<Bytes> {
+        if self.get(key).is_none() {
+            return Reply::NotFound;
+        }
+        let item = self.items.get_mut(key).expect("it is live");
+        item.expires = (exptime > 0).then(|| Instant::now() + Duration::from_secs(exptime as u64));
+        Reply::Touched
+    }
+
     fn append_reply(&mut self, command: &Command<'_>, out: &mut Vec<u8>) {
         self.lines += 1;
         match command {
@@ -138,7 +159,12 @@ impl Cache {
                         let key = std::str::from_utf8(request.key).expect("tests use text");
                         if self.delete(key) { Reply::Deleted } else { Reply::NotFound }
                     }
+                    Operation::Store { mode: StoreMode::Add, .. } if self.get(request.key).is_some() => {
+                        Reply::NotStored
+                    }
                     Operation::Store { flags, exptime, value, .. } => self.store(request.key, *flags, *exptime, value),
+                    Operation::Arithmetic { direction, delta } => self.count(request.key, *direction, *delta),
+                    Operation::Touch { exptime } => self.touch(request.key, *exptime),
                     other => panic!("not for this fake: {other:?}"),
                 };
                 compose_reply(request.key, &reply, out);

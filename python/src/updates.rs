@@ -1,0 +1,161 @@
+//! The updates of both clients: from the arguments of a call to a request, and from its outcome to the call's result.
+
+use crate::error::{error_name, exception, typed_error};
+use crate::key::{Key, checked_key};
+use crate::options::{exptime, unix_s};
+use crate::sync_client::ClientCore;
+use bytes::Bytes;
+use lookaside_client::{ClientError, Content, TypedClient, TypedError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+/// A request that changes what is cached.
+pub(crate) enum Update {
+    Set { key: Bytes, content: Content, exptime: i64 },
+    Add { key: Bytes, content: Content, exptime: i64 },
+    Incr { key: Bytes, delta: u64 },
+    Decr { key: Bytes, delta: u64 },
+    Touch { key: Bytes, exptime: i64 },
+    Delete { key: Bytes },
+    SetMany { names: Vec<Py<PyAny>>, values: Vec<(Bytes, Content)>, exptime: i64 },
+    DeleteMany { names: Vec<Py<PyAny>>, keys: Vec<Bytes> },
+}
+
+/// What became of it.
+pub(crate) enum Updated {
+    Stored,
+    /// Whether it was stored, or was there.
+    Flag(bool),
+    /// `None` if there was no value.
+    Number(Option<u64>),
+    SetMany {
+        names: Vec<Py<PyAny>>,
+        stored: Vec<Result<(), ClientError>>,
+    },
+    DeletedMany {
+        names: Vec<Py<PyAny>>,
+        deleted: Vec<Result<bool, ClientError>>,
+    },
+}
+
+impl Update {
+    pub(crate) fn set(
+        core: &ClientCore,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+    ) -> PyResult<Update> {
+        let (key, content) = (full_key(core, key)?, core.values().encode(value)?);
+        Ok(Update::Set { key, content, exptime: exptime(value.py(), ttl, unix_s)? })
+    }
+
+    pub(crate) fn add(
+        core: &ClientCore,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+    ) -> PyResult<Update> {
+        let (key, content) = (full_key(core, key)?, core.values().encode(value)?);
+        Ok(Update::Add { key, content, exptime: exptime(value.py(), ttl, unix_s)? })
+    }
+
+    pub(crate) fn incr(core: &ClientCore, key: &Bound<'_, PyAny>, delta: &Bound<'_, PyAny>) -> PyResult<Update> {
+        Ok(Update::Incr { key: full_key(core, key)?, delta: parse_delta(delta)? })
+    }
+
+    pub(crate) fn decr(core: &ClientCore, key: &Bound<'_, PyAny>, delta: &Bound<'_, PyAny>) -> PyResult<Update> {
+        Ok(Update::Decr { key: full_key(core, key)?, delta: parse_delta(delta)? })
+    }
+
+    pub(crate) fn touch(core: &ClientCore, key: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<Update> {
+        Ok(Update::Touch { key: full_key(core, key)?, exptime: exptime(key.py(), ttl, unix_s)? })
+    }
+
+    pub(crate) fn delete(core: &ClientCore, key: &Bound<'_, PyAny>) -> PyResult<Update> {
+        Ok(Update::Delete { key: full_key(core, key)? })
+    }
+
+    pub(crate) fn set_many(core: &ClientCore, mapping: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<Update> {
+        let (mut names, mut values) = (Vec::new(), Vec::new());
+        for item in mapping.call_method0("items")?.try_iter()? {
+            let (name, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item?.extract()?;
+            values.push((full_key(core, &name)?, core.values().encode(&value)?));
+            names.push(name.unbind());
+        }
+        Ok(Update::SetMany { names, values, exptime: exptime(mapping.py(), ttl, unix_s)? })
+    }
+
+    pub(crate) fn delete_many(core: &ClientCore, keys: &Bound<'_, PyAny>) -> PyResult<Update> {
+        let names: Vec<Bound<'_, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
+        let keys = names.iter().map(|name| full_key(core, name)).collect::<PyResult<_>>()?;
+        Ok(Update::DeleteMany { names: names.into_iter().map(Bound::unbind).collect(), keys })
+    }
+
+    pub(crate) async fn send(self, client: &TypedClient) -> Result<Updated, TypedError> {
+        let plain = client.client();
+        Ok(match self {
+            Update::Set { key, content, exptime } => {
+                client.set(&key, &content, exptime).await?;
+                Updated::Stored
+            }
+            Update::Add { key, content, exptime } => Updated::Flag(client.add(&key, &content, exptime).await?),
+            Update::Incr { key, delta } => Updated::Number(plain.incr(&key, delta).await?),
+            Update::Decr { key, delta } => Updated::Number(plain.decr(&key, delta).await?),
+            Update::Touch { key, exptime } => Updated::Flag(plain.touch(&key, exptime).await?),
+            Update::Delete { key } => Updated::Flag(plain.delete(&key).await?),
+            Update::SetMany { names, values, exptime } => {
+                let stored = match client.set_many(values, exptime).await {
+                    // Nothing is known to be stored.
+                    Err(TypedError::Client(error)) => names.iter().map(|_| Err(error.clone())).collect(),
+                    stored => stored?,
+                };
+                Updated::SetMany { names, stored }
+            }
+            Update::DeleteMany { names, keys } => {
+                Updated::DeletedMany { names, deleted: plain.delete_many(&keys).await? }
+            }
+        })
+    }
+}
+
+impl Updated {
+    /// The result of the call.
+    pub(crate) fn into_result<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Updated::Stored => Ok(py.None().into_bound(py)),
+            Updated::Flag(flag) => Ok(flag.into_pyobject(py)?.to_owned().into_any()),
+            Updated::Number(number) => Ok(number.into_pyobject(py)?),
+            Updated::SetMany { names, stored } => {
+                let failed = names.into_iter().zip(stored).filter_map(|(name, stored)| stored.err().map(|_| name));
+                Ok(PyList::new(py, failed.collect::<Vec<_>>())?.into_any())
+            }
+            Updated::DeletedMany { names, deleted } => {
+                let errors: Vec<&ClientError> = deleted.iter().filter_map(|deleted| deleted.as_ref().err()).collect();
+                if let Some(first) = errors.first() {
+                    let failed = format!("{} of {} keys may not be deleted", errors.len(), deleted.len());
+                    return Err(exception(py, error_name(first), format!("{failed}: {first}")));
+                }
+                let dictionary = PyDict::new(py);
+                for (name, was_there) in names.into_iter().zip(deleted) {
+                    dictionary.set_item(name, was_there.is_ok_and(|was_there| was_there))?;
+                }
+                Ok(dictionary.into_any())
+            }
+        }
+    }
+}
+
+/// The result of a call, or its error.
+pub(crate) fn update_result<'py>(py: Python<'py>, updated: Result<Updated, TypedError>) -> PyResult<Bound<'py, PyAny>> {
+    updated.map_err(|error| typed_error(py, &error))?.into_result(py)
+}
+
+fn full_key(core: &ClientCore, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    checked_key(key.py(), Key::new(&core.prefix, key)?)
+}
+
+fn parse_delta(delta: &Bound<'_, PyAny>) -> PyResult<u64> {
+    delta.extract().map_err(|_| {
+        exception(delta.py(), "ConfigurationError", format!("a delta of {delta}; expected an int from 0 to 2**64 - 1"))
+    })
+}

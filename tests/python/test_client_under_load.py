@@ -1,0 +1,163 @@
+"""Clients that read servers directly, under load, while servers die, hang and change: no call returns an old value or
+that of another key, none takes longer than it may, and nothing is left of the client."""
+
+import asyncio
+import itertools
+import threading
+import time
+
+import pytest
+from etcd import Etcd
+from lookaside import AsyncClient, Client, LookasideError
+from processes import eventually, frozen
+from test_client_direct import Router, text_of, wait_permitted
+from test_client_faults import resources
+
+TIMEOUT_S = 1.5
+# For the interpreter and a loaded machine.
+MARGIN_S = 3.0
+KEYS = [f"load:{number}" for number in range(40)]
+
+
+class Reads:
+    """What clients read, and how long it took."""
+
+    def __init__(self) -> None:
+        self.versions = itertools.count(1)
+        # Each key's row: it is changed first, then its key is deleted, then `floor` rises.
+        self.rows = dict.fromkeys(KEYS, 0)
+        self.floor = dict.fromkeys(KEYS, 0)
+        self.wrong: list = []
+        self.longest_s = 0.0
+        self.calls = 0
+
+    def load(self, keys: list[str]) -> dict:
+        """The rows."""
+        return {key: [key, self.rows[key]] for key in keys}
+
+    async def load_later(self, keys: list[str]) -> dict:
+        """The rows, for coroutines."""
+        return self.load(keys)
+
+    def check(self, floor: dict, found: dict, began: float) -> None:
+        """Each value is of its key, and not older than what was deleted before the call."""
+        self.longest_s = max(self.longest_s, time.monotonic() - began)
+        self.calls += 1
+        for key, (name, version) in found.items():
+            if name != key or version < floor[key]:
+                self.wrong.append((key, name, version, floor[key]))
+
+
+def change_rows(reads: Reads, cache: Client, ended: threading.Event) -> None:
+    """Changes rows and deletes their keys."""
+    while not ended.is_set():
+        for key in KEYS[::7]:
+            version = next(reads.versions)
+            reads.rows[key] = version
+            try:
+                cache.delete(key)
+            except LookasideError:
+                # It may have been deleted, or not: readers may see either value.
+                continue
+            reads.floor[key] = version
+        ended.wait(0.01)
+
+
+def read_in_threads(reads: Reads, cache: Client, ended: threading.Event) -> None:
+    """Reads in four threads until the end."""
+
+    def read() -> None:
+        while not ended.is_set():
+            floor, began = dict(reads.floor), time.monotonic()
+            try:
+                reads.check(floor, cache.get_many(KEYS), began)
+            except LookasideError:
+                reads.check(floor, {}, began)
+            floor, began = dict(reads.floor), time.monotonic()
+            reads.check(floor, cache.get_or_load_many(KEYS, reads.load, wait=0.1), began)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def read_in_an_event_loop(reads: Reads, cache: AsyncClient, ended: threading.Event) -> None:
+    """Reads in twenty tasks until the end."""
+
+    async def read() -> None:
+        while not ended.is_set():
+            floor, began = dict(reads.floor), time.monotonic()
+            try:
+                reads.check(floor, await cache.get_many(KEYS), began)
+            except LookasideError:
+                reads.check(floor, {}, began)
+            floor, began = dict(reads.floor), time.monotonic()
+            reads.check(floor, await cache.get_or_load_many(KEYS, reads.load_later, wait=0.1), began)
+            await asyncio.sleep(0.005)
+
+    async def main() -> None:
+        async with cache:
+            await asyncio.gather(*(read() for _ in range(20)))
+            assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_no_wrong_value_no_hang_and_nothing_left(tmp_path, servers, kind):
+    etcd = Etcd(tmp_path)
+    etcd.put("lookaside", text_of(servers))
+    router = Router(tmp_path, f"etcd://127.0.0.1:{etcd.port}/lookaside")
+    reads, ended = Reads(), threading.Event()
+    try:
+        with Client([router.address], timeout=5) as writer:
+            writer.set("k", 1)
+            before = resources()
+            cache = kind([router.address], config=router.config, timeout=TIMEOUT_S)
+            wait_permitted(cache)
+            work = read_in_threads if kind is Client else read_in_an_event_loop
+            readers = threading.Thread(target=work, args=(reads, cache, ended))
+            changes = threading.Thread(target=change_rows, args=(reads, writer, ended))
+            readers.start()
+            changes.start()
+            try:
+                cause_faults(reads, router, servers, etcd)
+            finally:
+                ended.set()
+                changes.join()
+                readers.join()
+            assert reads.wrong == [] and reads.calls > 20
+            assert reads.longest_s < 2 * TIMEOUT_S + MARGIN_S
+            assert cache.stats()["direct.direct_reads"] > 0 if kind is Client else True
+            cache.close() if kind is Client else None
+            eventually(lambda: resources() <= before, "its threads and descriptors are gone")
+    finally:
+        router.thaw()
+        router.stop()
+        etcd.stop()
+
+
+def cause_faults(reads: Reads, router: Router, servers: list, etcd: Etcd) -> None:
+    """Each fault lasts until some more calls have ended."""
+
+    def some_calls() -> None:
+        calls = reads.calls + 6
+        eventually(lambda: reads.calls >= calls, "calls end", seconds=30)
+
+    some_calls()
+    with frozen(servers[0]):
+        some_calls()
+    etcd.put("lookaside", text_of(servers[:2]))
+    some_calls()
+    servers[2].kill()
+    some_calls()
+    etcd.freeze()
+    some_calls()
+    with frozen(servers[1]):
+        some_calls()
+    etcd.thaw()
+    with frozen(router):
+        some_calls()
+    some_calls()
