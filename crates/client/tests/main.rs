@@ -17,4 +17,5 @@ mod store_cas;
 mod stream_sync;
 mod tko;
 mod typed_values;
+mod updates;
 mod window_model;

@@ -1,8 +1,6 @@
 //! The client's sets, adds, counters, touches and deletes, against a cache with leases, with a paused clock.
 
-mod fake;
-
-use fake::{Direct, FakeNetwork, cache::SharedCache, destination};
+use crate::fake::{Direct, FakeNetwork, cache::SharedCache, destination};
 use lookaside_client::{Client, ClientError, Codec, DestinationOptions, FillOutcome, Lease, Lookup, TypedClient};
 use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
