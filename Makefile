@@ -6,7 +6,7 @@ SEEDS ?= 150
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # Processes that run the end-to-end tests. The tests wait more than they compute.
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 # A folder with the program `peers` and the load generator's source `loadgen/`.
 TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
