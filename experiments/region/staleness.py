@@ -1,11 +1,11 @@
 """For how long readers see old values while a process hangs or is dead (paper, section 5).
 
-What: two clusters of three servers, a gutter and two routers with spools, an invalidator and MariaDB. A writer commits
-and does not delete: all deletes are the invalidator's. Readers of both clusters look aside under leases. One fault
-after the other lasts FAULT_S, with REST_S between them. For each commit in that time, and each cluster, the age of the
-oldest read that should have seen the commit and did not is the time for which the old value was visible; it is 0 if no
-such read was seen. Reported are its median, 99th percentile and maximum, the reads that failed, and the longest time
-that a page of keys took.
+What: two clusters of three servers, a gutter and two routers with spools, two invalidators and MariaDB. A writer
+commits and does not delete: all deletes are the invalidator's. Readers of both clusters look aside under leases. One
+fault after the other lasts FAULT_S, with REST_S between them. For each commit in that time, and each cluster, the age
+of the oldest read that should have seen the commit and did not is the time for which the old value was visible; it is 0
+if no such read was seen. Reported are its median, 99th percentile and maximum, the reads that failed, and the longest
+time that a page of keys took.
 
 How: the fault injector of tests/chaos with the faults below instead of a seed's. Every key of a page is read some
 sixty times a second in each cluster, which is the resolution. The routers have their default timeouts; those of cluster
@@ -40,7 +40,7 @@ AIM_MS = 1000
 OLD_MS = 500
 MARKS_MS = (1, 10, 100, 1000, 10_000)
 GATE_S = 10
-LAYOUT = Layout(cluster_router_options={"two": ("--wait-for-invalidator", str(GATE_S))})
+LAYOUT = Layout(invalidators=2, cluster_router_options={"two": ("--wait-for-invalidator", str(GATE_S))})
 
 REPORT = ROOT / "docs" / "measurements" / "staleness.md"
 PICTURES = ROOT / "docs" / "measurements" / "pictures"
@@ -68,6 +68,8 @@ class Scenario:
 ROUTERS_KILLED = "both routers are killed"
 WAITING_ROUTERS_KILLED = "both routers are killed that wait for the invalidator"
 DATABASE_KILLED, DATABASE_HANGS = "the database is killed", "the database hangs"
+INVALIDATOR_KILLED, INVALIDATOR_HANGS = "the active invalidator is killed", "the active invalidator hangs"
+FIRST_INVALIDATOR, SECOND_INVALIDATOR = "invalidator", "invalidator-2"
 SERVER_AND_GUTTER_HANG = "a server and the gutter hang"
 SERVER_HANGS, GUTTER_HANGS, ROUTER_HANGS = "a server hangs", "the gutter hangs", "a router hangs"
 
@@ -83,10 +85,13 @@ SCENARIOS = (
     Scenario("a server and a router hang", "hang", ("one-server-1", "one-router-1"), SEVERAL),
     Scenario(ROUTERS_KILLED, "kill", ("one-router-1", "one-router-2"), SEVERAL),
     Scenario(WAITING_ROUTERS_KILLED, "kill", ("two-router-1", "two-router-2"), SEVERAL),
+    # The standby takes over from the first one, which then stands by and takes over from the second one.
+    Scenario(INVALIDATOR_KILLED, "kill", (FIRST_INVALIDATOR,), SOURCE),
+    Scenario(INVALIDATOR_HANGS, "hang", (SECOND_INVALIDATOR,), SOURCE),
+    Scenario("both invalidators are killed", "kill", (FIRST_INVALIDATOR, SECOND_INVALIDATOR), SOURCE),
+    Scenario("both invalidators hang", "hang", (FIRST_INVALIDATOR, SECOND_INVALIDATOR), SOURCE),
     Scenario(DATABASE_KILLED, "kill", ("database",), SOURCE),
     Scenario(DATABASE_HANGS, "hang", ("database",), SOURCE),
-    Scenario("the invalidator is killed", "kill", ("invalidator",), SOURCE),
-    Scenario("the invalidator hangs", "hang", ("invalidator",), SOURCE),
 )
 
 
@@ -183,9 +188,10 @@ TEXT = """# For how long old values are read while a process fails
 
 `make staleness` measures this and writes this page (§5 of "Scaling Memcache at Facebook": deletes are buffered and
 replayed, but a reader may see what they have not reached yet). Two clusters of three servers, a gutter and two routers
-with `--spool` and `--spool-peers`, an invalidator and MariaDB; the other options are the defaults, but for
-`--wait-for-invalidator {gate}` at the routers of cluster `two`. Faults are in cluster `one`, and those of the routers
-that wait for the invalidator in `two`: {fault:g} s each, with {rest:g} s between them.
+with `--spool` and `--spool-peers`, two invalidators (`--shared-state source`: one is active, one stands by) and
+MariaDB; the other options are the defaults, but for `--wait-for-invalidator {gate}` at the routers of cluster `two`.
+Faults are in cluster `one`, and those of the routers that wait for the invalidator in `two`: {fault:g} s each, with
+{rest:g} s between them.
 
 "Old for" is the time from a commit to the last read that began after it and did not see it: of all commits from half a
 second before the fault to half a second before the next, in both clusters; 0 if no such read was seen. Every key is
@@ -220,9 +226,9 @@ lengths; today's programs cannot repeat them. Times are in milliseconds.
 AIM = (
     "{verdict} The aim is at most {aim:,} ms in the first {aimed} rows, in which one process fails that readers and"
     " deletes can do without. While no router of a cluster runs, its readers read nothing; when the routers are back,"
-    " they may read what was replaced meanwhile, unless the routers wait for the invalidator. While the invalidator is"
-    " dead or hangs, old values are read for as long as that lasts ([what readers see"
-    " then](../operating/runbook.md#the-invalidator-dies))."
+    " they may read what was replaced meanwhile, unless the routers wait for the invalidator. Old values are read until"
+    " a standby has taken over from an invalidator that is dead or hangs; without one, for as long as that lasts ([what"
+    " readers see then](../operating/runbook.md#the-invalidator-dies))."
 )
 
 

@@ -15,7 +15,7 @@ from leases import HOT_MISS
 
 from chaos.checker import Checker, compose_value
 from chaos.connections import NO_LEASE, REPLY_S, CacheConnection, DatabaseConnection, Failure
-from chaos.region import Cluster, Region
+from chaos.region import Cluster, Place, Region
 
 TABLE = "rows_of_app"
 DELETED = (b"DELETED\r\n", b"NOT_FOUND\r\n")
@@ -250,9 +250,8 @@ def sequence_of(position: str) -> int:
     return int(position.rsplit("-", 1)[-1] or 0)
 
 
-async def poll_positions(region: Region, checker: Checker) -> None:
-    """Tells the checker what the invalidator has durably passed, until it is cancelled."""
-    place = region.invalidator.place
+async def poll_positions(place: Place, checker: Checker) -> None:
+    """Tells the checker what an invalidator has durably passed, until it is cancelled."""
     while True:
         try:
             async with asyncio.timeout(REPLY_S):

@@ -37,21 +37,15 @@ async def wait_until_converged(region: Region, checker: Checker) -> float:
 
 def unconverged(region: Region, sequence: int) -> list[str]:
     """What is still pending."""
-    left = []
-    try:
-        figures = region.invalidator.stats()
-        text = "".join(f"STAT {name} {value}\n" for name, value in figures.items())
-        behind = {cluster: position for cluster, position in positions(text).items() if position < sequence}
-        if behind or not is_running(figures):
-            left.append(f"the invalidator is at {behind}, the commit log at {sequence}")
-    except Exception as error:  # noqa: BLE001 - pymemcache has errors of its own for half answers
-        left.append(f"the invalidator does not answer: {error}")
+    undelivered = [undelivered_by(invalidator, sequence) for invalidator in region.invalidators]
+    # One is active, and has delivered everything; any others stand by.
+    left = [] if None in undelivered else undelivered
     for cluster in region.clusters:
         for number, router in enumerate(cluster.routers):
             try:
                 figures = router.stats()
                 is_file_read = not region.layout.is_resized or cluster.reads_its_file(number)
-            except Exception as error:  # noqa: BLE001 - as above
+            except Exception as error:  # noqa: BLE001 - pymemcache has errors of its own for half answers
                 left.append(f"{router.name} does not answer: {error}")
                 continue
             fenced = {name: figures[name] for name in FENCES if figures.get(name, "0") != "0"}
@@ -60,6 +54,18 @@ def unconverged(region: Region, sequence: int) -> list[str]:
             if figures["resize_state"] != "steady" or not is_file_read:
                 left.append(f"{router.name}: a change is {figures['resize_state']}, file is read: {is_file_read}")
     return left
+
+
+def undelivered_by(invalidator: Node, sequence: int) -> str | None:
+    """What an invalidator has not delivered of the commit log, which ends at `sequence`; None if nothing is left."""
+    try:
+        figures = invalidator.stats()
+    except Exception as error:  # noqa: BLE001 - pymemcache has errors of its own for half answers
+        return f"{invalidator.name} does not answer: {error}"
+    text = "".join(f"STAT {name} {value}\n" for name, value in figures.items())
+    behind = {cluster: position for cluster, position in positions(text).items() if position < sequence}
+    is_done = is_running(figures) and not behind
+    return None if is_done else f"{invalidator.name} is at {behind}, the commit log at {sequence}"
 
 
 async def check_served(region: Region, checker: Checker) -> None:

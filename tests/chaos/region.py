@@ -40,6 +40,8 @@ class Layout:
     clusters: int = 2
     servers: int = 3
     routers: int = 2
+    # More than one share their state: one is active, the others stand by.
+    invalidators: int = 1
     is_spooling: bool = True
     is_resized: bool = False
     router_options: tuple[str, ...] = ()
@@ -321,39 +323,50 @@ class Cluster:
 
 
 class Region:
-    """A database, its invalidator, and the clusters."""
+    """A database, its invalidators, and the clusters."""
 
     def __init__(self, layout: Layout, folder: Path, network: Loopback | Namespaces) -> None:
         self.layout, self.folder, self.network = layout, folder, network
         self.clusters: list[Cluster] = []
-        self.invalidator: Node | None = None
+        self.invalidators: list[Node] = []
         directory = folder / "mariadb"
         directory.mkdir()
         self.database = MariaDb(directory, network.address, free_fixed_port(network.address))
         try:
             for name in ("one", "two", "three", "four")[: layout.clusters]:
                 self.clusters.append(Cluster(name, layout, folder, network))
-            self.invalidator = self.start_invalidator()
+            if layout.invalidators > 1:
+                self.create_shared_state()
+            for number in range(layout.invalidators):
+                self.invalidators.append(self.start_invalidator(number))
         except BaseException:
             self.stop()
             raise
 
-    def start_invalidator(self) -> Node:
-        """The invalidator of all clusters."""
-        host, prefix = self.network.add("invalidator")
+    def create_shared_state(self) -> None:
+        """Creates the table by which invalidators know which one is active."""
+        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--database", self.database.url]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, f"setup --shared-state: {done.stderr}"
+
+    def start_invalidator(self, number: int) -> Node:
+        """An invalidator of all clusters; the first one is active, each other stands by."""
+        name = f"invalidator-{number + 1}" if number else "invalidator"
+        host, prefix = self.network.add(name)
         place = Place(host, free_fixed_port("127.0.0.1"), tuple(prefix))
-        words = ["--source", self.database.url, "--state-dir", self.folder / "state", "--listen", place.address]
+        words = ["--source", self.database.url, "--state-dir", self.folder / f"{name}.state", "--listen", place.address]
+        if self.layout.invalidators > 1:
+            words += ["--shared-state", "source"]
         for cluster in self.clusters:
             routers = ",".join(router.place.address for router in cluster.routers)
             words += ["--cluster", f"{cluster.name}={routers}"]
-        node = Node("invalidator", "invalidator", "invalidator", place, words, self.folder)
-        node.wait_ready(lambda: node.answers() and is_running(node.stats()), READY_S)
+        node = Node(name, "invalidator", "invalidator", place, words, self.folder)
+        node.wait_ready(lambda: node.answers() and (number > 0 or is_running(node.stats())), READY_S)
         return node
 
     def nodes(self) -> list[Node]:
         """All processes but the database."""
-        own = [self.invalidator] if self.invalidator else []
-        return [*own, *(node for cluster in self.clusters for node in cluster.nodes())]
+        return [*self.invalidators, *(node for cluster in self.clusters for node in cluster.nodes())]
 
     def node(self, name: str) -> Node:
         """The process of that name."""
@@ -370,8 +383,8 @@ class Region:
             stops.callback(self.database.running.send_signal, signal.SIGCONT)
             for cluster in self.clusters:
                 stops.callback(cluster.stop)
-            if self.invalidator:
-                stops.callback(self.invalidator.stop)
+            for invalidator in self.invalidators:
+                stops.callback(invalidator.stop)
 
 
 def is_running(invalidator_stats: dict[str, str]) -> bool:

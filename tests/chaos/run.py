@@ -93,8 +93,9 @@ async def run_in(region: Region, settings: Settings) -> Outcome:
         Writer(region, clusters[number % len(clusters)], number, load, seed, checker) for number in range(load.writers)
     ]
     background = [
-        asyncio.create_task(task) for task in (poll_positions(region, checker), watch_processes(region, checker))
+        asyncio.create_task(poll_positions(invalidator.place, checker)) for invalidator in region.invalidators
     ]
+    background.append(asyncio.create_task(watch_processes(region, checker)))
     if settings.layout.is_resized:
         background.append(asyncio.create_task(count_changes(region, checker)))
     reading = [asyncio.create_task(reader.run()) for reader in readers]
