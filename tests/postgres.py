@@ -28,7 +28,7 @@ class Postgres(Process):
         self, directory: Path, *settings: str, primary: "Postgres | None" = None, installed: Path | None = None
     ) -> None:
         """With `primary`: a standby of that server. With `installed`: the version in that folder, which has `bin`,
-        `lib` and `share`."""
+        `lib` and `share`; a standby of one begins with a copy of its files, for which it is restarted."""
         self.port = free_port()
         self.settings = settings
         # Another user must be able to reach the folder, and pytest's folders are private.
@@ -53,11 +53,19 @@ class Postgres(Process):
                 program_of_server("initdb"), f"--username={USER}", "--auth=scram-sha-256", "--no-sync",
                 "--encoding=UTF8", "--locale=C", f"--pwfile={password}", data,
             ]  # fmt: skip
+        elif installed:
+            primary.stop()
+            install = ["cp", "--archive", str(primary.home / "data"), data]
         else:
             source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD}"
             install = [program("pg_basebackup"), "-d", source, "-D", data, "-R", "--checkpoint=fast", "--no-sync"]
         done = subprocess.run(install, capture_output=True, text=True, cwd="/tmp", **user)
         assert done.returncode == 0, f"{install[0]}: {done.stdout}{done.stderr}"
+        if primary and installed:
+            primary.restart()
+            (self.home / "data" / "standby.signal").touch()
+            source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD}"
+            settings = (*settings, f"primary_conninfo={source}")
         command = [
             program_of_server("postgres"), "-D", str(self.home / "data"), "-p", str(self.port),
             "-h", "127.0.0.1", "-k", "", "-F", "-c", "wal_level=logical", "-c", "shared_buffers=16MB",

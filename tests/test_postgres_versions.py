@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from cached_keys import cached, fill, gone
 from postgres import Postgres
-from processes import PROGRAMS, Invalidator, answers, eventually, stats
+from processes import PROGRAMS, Invalidator, Process, answers, eventually, free_port, stats
 from replicated import fetched
 from tools import need
 
@@ -152,3 +152,31 @@ def test_a_slot_that_is_dropped_stops_the_invalidator_loudly(database, clusters,
         gone(clusters, ["user:1"])
     finally:
         daemon.stop()
+
+
+def test_a_standby_is_not_read_before_it_is_promoted(version, database, clusters, users, tmp_path):
+    """From version 16 on the server would decode its log: a slot was created there, and the log could not be read."""
+    if version != "postgres18":
+        pytest.skip("older standbys have no slots; the refusal is tested with the installed version")
+    standby = Postgres(tmp_path, primary=database, installed=fetched(version).parent / "root")
+    daemon = None
+    try:
+        command = [PROGRAMS / "lookaside-invalidator", "--source", standby.url, "--state-dir", tmp_path / "state",
+                   "--listen", f"127.0.0.1:{free_port()}", "--rules", users.rules]  # fmt: skip
+        for cluster in clusters:
+            command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
+        daemon = Process("invalidator", command, tmp_path)
+        eventually(lambda: "the server is a physical standby" in daemon.log(), "the log says why it is not read")
+        with standby.connect() as connection:
+            assert connection.execute("SELECT slot_name FROM pg_replication_slots").fetchall() == []
+            standby.promote()
+            slots = "SELECT active FROM pg_replication_slots"
+            eventually(lambda: connection.execute(slots).fetchall() == [(True,)], "the promoted server is read", 30)
+            fill(clusters, ["message"])
+            connection.execute("SELECT lookaside_invalidate('message')")
+        gone(clusters, ["message"])
+    finally:
+        if daemon:
+            daemon.stop()
+        standby.stop()
+        standby.remove()
