@@ -9,8 +9,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from lookaside._lookaside import Channel, ClientCore, LoadRequest
 from lookaside.cached import KeyTemplate
-from lookaside.client import ABSENT_TTL_S, COMPRESSION_BYTES_MIN, FLUSH_TIMEOUT_S, WAIT_S, router_list
+from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
 from lookaside.errors import DecodeError
+from lookaside.event_loops import EventLoops
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
 from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
 
@@ -31,51 +32,33 @@ class CachedCoroutine(Protocol[P, R_co]):
         """Deletes the result of a call; whether there was one."""
 
 
-class AsyncClient:
+class AsyncClient(ClientBase):
     """A look-aside client for asyncio. Its arguments and calls are those of `Client`; loaders are coroutine functions.
 
     The gets that tasks make in one turn of the event loop travel as one batch. With `config`, the constructor blocks
     while it reads the configuration. Several event loops may use one client, each from its own thread.
     """
 
-    def __init__(
-        self,
-        routers: Sequence[str] = (),
-        *,
-        config: str | None = None,
-        routing_prefix: str | None = None,
-        timeout: float = 1.0,
-        pickle: bool = False,
-        compression: str | None = None,
-        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
-    ) -> None:
-        self._core = ClientCore(
-            router_list(routers),
-            config=config,
-            routing_prefix=routing_prefix,
-            timeout=timeout,
-            pickle=pickle,
-            compression=compression,
-            compression_bytes_min=compression_bytes_min,
-            is_async=True,
-        )
-        self._channel: Channel | None = None
-        self._channels: dict[asyncio.AbstractEventLoop, Channel] = {}
+    _is_async = True
+    # Those of a client, its pools, and those with statistics of their own.
+    _event_loops: EventLoops
+    # The one that was used last.
+    _channel: Channel | None = None
+
+    def _prepare(self) -> None:
+        self._event_loops = EventLoops(self._core)
+
+    def _with_core(self, core: ClientCore) -> "AsyncClient":
+        client = super()._with_core(core)
+        client._event_loops = self._event_loops
+        return client
 
     def _open_channel(self) -> Channel:
         """The channel of the running event loop."""
         loop = asyncio.get_running_loop()
         channel = self._channel
-        if channel is not None and channel.event_loop is loop:
-            return channel
-        channel = self._channels.get(loop)
-        if channel is None:
-            channel = Channel(self._core, loop)
-            loop.add_reader(channel.fileno(), channel.complete)
-            for ended in [other for other in self._channels if other.is_closed()]:
-                del self._channels[ended]
-            self._channels[loop] = channel
-        self._channel = channel
+        if channel is None or channel.event_loop is not loop:
+            channel = self._channel = self._event_loops.open_channel(loop).with_core(self._core)
         return channel
 
     async def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Any:
@@ -214,10 +197,6 @@ class AsyncClient:
 
         return decorate
 
-    def plan(self) -> Plan:
-        """A plan, to be filled with nodes and passed to `run_plan`. Loaders are coroutine functions."""
-        return Plan()
-
     async def run_plan(
         self,
         plan: Plan,
@@ -246,31 +225,19 @@ class AsyncClient:
             level.store(values, results)
         return results
 
-    def pool(self, prefix: str) -> "AsyncClient":
-        """As `Client.pool`."""
-        pool = object.__new__(type(self))
-        pool._core = self._core.with_prefix(prefix)
-        pool._channel, pool._channels = None, {}
-        return pool
-
     async def explain(self, key: str, verb: str = "get") -> Explanation:
         """As `Client.explain`."""
         asked = await asyncio.to_thread(self._core.ask_router, explanation_key(key, verb))
         return parse_explanation(key, verb, (asked or b"").decode())
 
-    def stats(self) -> dict[str, int]:
-        """As `Client.stats`."""
-        return self._core.stats()
-
     async def close(self) -> None:
-        """Waits for the calls of this event loop, then ends the client's thread and its connections."""
+        """Waits for the calls of this event loop, and their loaders, then ends the client's thread and connections.
+
+        No loader may wait for it.
+        """
         self._core.close()
-        channel = self._channels.pop(asyncio.get_running_loop(), None)
         self._channel = None
-        if channel is not None:
-            while channel.outstanding:
-                await asyncio.sleep(0.001)
-            asyncio.get_running_loop().remove_reader(channel.fileno())
+        await self._event_loops.close()
 
     async def __aenter__(self) -> "AsyncClient":
         return self

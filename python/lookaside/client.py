@@ -2,27 +2,18 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
-from lookaside._lookaside import ClientCore
 from lookaside.cached import KeyTemplate
+from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
 from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
-
-#: How long a miss waits for another client that loads the same key, in seconds.
-WAIT_S = 1.0
-#: For how long it is cached that there is no such row, in seconds.
-ABSENT_TTL_S = 30.0
-#: Values of this size or more are compressed, if compression is on.
-COMPRESSION_BYTES_MIN = 1_024
-#: How long a router may take to empty the servers of its cluster, in seconds.
-FLUSH_TIMEOUT_S = 10.0
 
 
 class CachedFunction(Protocol[P, R_co]):
@@ -37,42 +28,10 @@ class CachedFunction(Protocol[P, R_co]):
         """Deletes the result of a call; whether there was one."""
 
 
-class Client:
-    """A look-aside client that blocks. Threads may share one; it may be used after a fork.
+class Client(ClientBase):
+    """A look-aside client that blocks. Threads may share one; it may be used after a fork."""
 
-    `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer.
-
-    With `config`, `file:PATH` or `etcd://HOST:PORT/KEY`, gets go to the servers of the routers' configuration
-    directly, while a router permits it; all else goes through the routers. `routing_prefix` is that of the routers
-    (`-R`), if they have one.
-
-    `timeout` bounds each call, in seconds; a call can shorten it. A router that has not answered after half of it is
-    given up. `pickle` stores objects that are no bytes, str or int as pickles instead of
-    JSON, and reads pickles: only for caches to which trusted programs alone can write. `compression` is `"zlib"`, which
-    pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for values of `compression_bytes_min` bytes or more.
-    """
-
-    def __init__(
-        self,
-        routers: Sequence[str] = (),
-        *,
-        config: str | None = None,
-        routing_prefix: str | None = None,
-        timeout: float = 1.0,
-        pickle: bool = False,
-        compression: str | None = None,
-        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
-    ) -> None:
-        self._core = ClientCore(
-            router_list(routers),
-            config=config,
-            routing_prefix=routing_prefix,
-            timeout=timeout,
-            pickle=pickle,
-            compression=compression,
-            compression_bytes_min=compression_bytes_min,
-            is_async=False,
-        )
+    _is_async = False
 
     def get(self, key: Key, default: Any = None, *, timeout: float | None = None) -> Any:
         """The value of a key, or `default` on a miss. It takes no lease: to fill a miss, use `get_or_load`."""
@@ -232,10 +191,6 @@ class Client:
 
         return decorate
 
-    def plan(self) -> Plan:
-        """A plan, to be filled with nodes and passed to `run_plan`."""
-        return Plan()
-
     def run_plan(
         self,
         plan: Plan,
@@ -263,23 +218,9 @@ class Client:
             level.store(values, results)
         return results
 
-    def pool(self, prefix: str) -> "Client":
-        """The same client for the keys that begin with `prefix`, which it puts in front of each key.
-
-        The routers' configuration chooses the pool by it (`PrefixSelectorRoute`); a routing prefix, `/region/cluster/`,
-        chooses the cluster. Connections and statistics are shared. `close` closes both.
-        """
-        pool = object.__new__(type(self))
-        pool._core = self._core.with_prefix(prefix)
-        return pool
-
     def explain(self, key: str, verb: str = "get") -> Explanation:
         """Which pools and servers a request for a key reaches, as a router describes it."""
         return parse_explanation(key, verb, (self._core.ask_router(explanation_key(key, verb)) or b"").decode())
-
-    def stats(self) -> dict[str, int]:
-        """The counters since the client was made, or forked: `gets`, `hits`, `misses`, `errors`, `fills_refused`..."""
-        return self._core.stats()
 
     def close(self) -> None:
         """Ends the client's thread and its connections."""
@@ -292,8 +233,3 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def router_list(routers: Sequence[str]) -> list[str]:
-    """The addresses; one alone may be a str."""
-    return [routers] if isinstance(routers, str) else list(routers)

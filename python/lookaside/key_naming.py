@@ -38,7 +38,7 @@ class Statistics:
 
     # Keys that were put into transactions, committed or not.
     keys_named: int = 0
-    # Keys of existing rows that no server accepts, so that nothing can be cached under them.
+    # Keys that no router accepts, so that nothing can be cached under them.
     keys_refused: int = 0
     # Statements whose keys could not be known.
     statements_unknown: int = 0
@@ -68,33 +68,22 @@ class Naming:
 
     def keys_of_changes(
         self, owner: str, templates: Sequence[Template], before: Iterable[WrittenRow], after: Iterable[WrittenRow]
-    ) -> tuple[set[str], InvalidKeyError | None]:
-        """The keys of rows as they were and as they are, and the error for a new key that no server accepts.
+    ) -> set[str]:
+        """The keys of rows as they were and as they are.
 
-        A key that the rows had before already cannot have been cached if it is invalid, and is no error of this
-        statement: otherwise such a row could not be changed any more.
+        A key that no router accepts is counted, and left out: nothing can be cached under it, so it is never stale, and
+        the row is as valid as any.
         """
-        old, refused = self._valid_keys(templates, before)
-        self.statistics.keys_refused += len(refused)
-        new, refused_new = self._valid_keys(templates, after)
-        for key, why in refused_new.items():
-            if key not in refused:
-                return old | new, InvalidKeyError(f"{owner}: {why}")
-        return old | new, None
-
-    @staticmethod
-    def _valid_keys(
-        templates: Sequence[Template], rows: Iterable[WrittenRow]
-    ) -> tuple[set[str], dict[str, InvalidKeyError]]:
-        keys, refused = set(), {}
-        for row in rows:
-            for key in filter(None, (template.key(row) for template in templates)):
-                try:
-                    check_key(key)
-                    keys.add(key)
-                except InvalidKeyError as why:
-                    refused[key] = why
-        return keys, refused
+        rows = [*before, *after]
+        keys = {key for row in rows for template in templates if (key := template.key(row)) is not None}
+        for key in list(keys):
+            try:
+                check_key(key)
+            except InvalidKeyError as why:
+                keys.discard(key)
+                self.statistics.keys_refused += 1
+                log.warning("%s: a row has a key under which nothing can be cached: %s", owner, why)
+        return keys
 
 
 def write_row(

@@ -4,15 +4,14 @@
 //! and sends all of them as one task. Their gets become one batch.
 
 use crate::completions::{Completions, Reply};
-use crate::connection::Connection;
 use crate::engine::Engine;
 use crate::key::{Key, checked_key};
-use crate::options::{Settings, parse_timeout};
+use crate::options::parse_timeout;
 use crate::read::{Read, Step};
 use crate::sync_client::ClientCore;
 use crate::updates::Update;
 use bytes::Bytes;
-use lookaside_client::{Content, TypedError};
+use lookaside_client::{Content, TypedClient, TypedError};
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
 use std::mem;
@@ -20,15 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Connects an event loop to the client.
+/// Connects an event loop to a client. Those of its pools share what an event loop watches.
 #[pyclass(frozen, module = "lookaside._lookaside")]
 pub(crate) struct Channel {
+    core: Py<ClientCore>,
     completions: Arc<Completions>,
     /// The calls of this turn of the loop.
-    submitted: Mutex<Vec<Call>>,
+    submitted: Arc<Mutex<Vec<Call>>>,
 }
 
 struct Call {
+    core: Py<ClientCore>,
     future: Py<PyAny>,
     /// `None` for the default one.
     timeout: Option<Duration>,
@@ -46,8 +47,13 @@ enum Request {
 impl Channel {
     #[new]
     fn new(core: Py<ClientCore>, event_loop: Py<PyAny>) -> PyResult<Channel> {
-        let completions = Arc::new(Completions::new(core, event_loop)?);
-        Ok(Channel { completions, submitted: Mutex::default() })
+        let completions = Arc::new(Completions::new(core.get().values(), event_loop)?);
+        Ok(Channel { core, completions, submitted: Arc::default() })
+    }
+
+    /// The same for another client with these connections.
+    fn with_core(&self, core: Py<ClientCore>) -> Channel {
+        Channel { core, completions: self.completions.clone(), submitted: self.submitted.clone() }
     }
 
     /// What the event loop must watch, to call `complete` when it is readable.
@@ -60,7 +66,7 @@ impl Channel {
         self.completions.event_loop.bind(py)
     }
 
-    /// The number of futures that are not completed yet.
+    /// The number of futures that are not completed yet, and of loaders that run.
     #[getter]
     fn outstanding(&self) -> usize {
         self.completions.outstanding()
@@ -68,6 +74,11 @@ impl Channel {
 
     fn complete(&self, py: Python<'_>) {
         self.completions.complete_arrived(py);
+    }
+
+    /// The event loop is closed.
+    fn abandon(&self) {
+        self.completions.abandon();
     }
 
     fn get<'py>(
@@ -187,9 +198,9 @@ impl Channel {
         let connection = &self.core().connection;
         match connection.engine(py) {
             Ok(engine) => {
-                let (connection, completions) = (connection.clone(), self.completions.clone());
+                let turn = Turn::new(&engine, calls);
                 let runtime = engine.handle().clone();
-                runtime.spawn(send(engine, connection, completions, calls));
+                runtime.spawn(send(engine, self.completions.clone(), turn));
             }
             Err(error) => {
                 for call in calls {
@@ -203,7 +214,7 @@ impl Channel {
 
 impl Channel {
     fn core(&self) -> &ClientCore {
-        self.completions.core.get()
+        self.core.get()
     }
 
     fn key(&self, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
@@ -214,7 +225,7 @@ impl Channel {
         let (py, channel) = (slf.py(), slf.get());
         let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
         let future = channel.completions.create_future(py)?;
-        let call = Call { future: future.clone().unbind(), timeout, request };
+        let call = Call { core: channel.core.clone_ref(py), future: future.clone().unbind(), timeout, request };
         let is_first = {
             let mut submitted = channel.submitted.lock();
             submitted.push(call);
@@ -227,40 +238,91 @@ impl Channel {
     }
 }
 
-/// Sends the calls of one turn. The engine lives until the last of them has its reply.
-async fn send(engine: Arc<Engine>, connection: Arc<Connection>, completions: Arc<Completions>, calls: Vec<Call>) {
-    let (mut keys, mut waiting) = (Vec::new(), Vec::new());
-    for call in calls {
-        match call {
-            Call { future, timeout: None, request: Request::Get { key, default } } => {
-                keys.push(key);
-                waiting.push((future, default));
-            }
-            call => {
-                let (engine, connection, completions) = (engine.clone(), connection.clone(), completions.clone());
-                tokio::spawn(async move { send_alone(&engine, &connection.settings, &completions, call).await });
-            }
-        }
-    }
-    if keys.is_empty() {
-        return;
-    }
-    let client = engine.client(None, &connection.settings);
-    let found: Vec<Result<Option<Content>, TypedError>> = match client.get_many(&keys).await {
-        Ok(found) => found,
-        Err(error) => keys.iter().map(|_| Err(error.clone())).collect(),
-    };
-    let reply = |((future, default), found)| (future, Reply::Value { found, default });
-    completions.push(waiting.into_iter().zip(found).map(reply));
+/// The calls of one turn, each with the client that makes and counts it.
+#[derive(Default)]
+struct Turn {
+    /// Each a batch.
+    gets: Vec<GetBatch>,
+    others: Vec<(TypedClient, Py<PyAny>, Request)>,
 }
 
-async fn send_alone(engine: &Engine, settings: &Settings, completions: &Completions, call: Call) {
-    let Call { future, timeout, request } = call;
-    let client = engine.client(timeout, settings);
+/// Gets with the default deadline that are counted together.
+struct GetBatch {
+    statistics_id: usize,
+    client: TypedClient,
+    keys: Vec<Bytes>,
+    waiting: Vec<(Py<PyAny>, Py<PyAny>)>,
+}
+
+impl Turn {
+    fn new(engine: &Arc<Engine>, calls: Vec<Call>) -> Turn {
+        let mut turn = Turn::default();
+        for Call { core, future, timeout, request } in calls {
+            let core = core.get();
+            match (timeout, request) {
+                (None, Request::Get { key, default }) => {
+                    let batch = turn.batch(core, engine);
+                    batch.keys.push(key);
+                    batch.waiting.push((future, default));
+                }
+                (timeout, request) => turn.others.push((core.client(engine, timeout), future, request)),
+            }
+        }
+        turn
+    }
+
+    fn batch(&mut self, core: &ClientCore, engine: &Arc<Engine>) -> &mut GetBatch {
+        let statistics_id = core.statistics_id();
+        let known = self.gets.iter().rposition(|batch| batch.statistics_id == statistics_id);
+        let at = known.unwrap_or_else(|| {
+            let client = core.client(engine, None);
+            self.gets.push(GetBatch { statistics_id, client, keys: Vec::new(), waiting: Vec::new() });
+            self.gets.len() - 1
+        });
+        &mut self.gets[at]
+    }
+}
+
+/// Sends the calls of one turn. The engine lives until the last of them has its reply.
+async fn send(engine: Arc<Engine>, completions: Arc<Completions>, turn: Turn) {
+    for (client, future, request) in turn.others {
+        let (engine, completions) = (engine.clone(), completions.clone());
+        tokio::spawn(async move {
+            send_alone(&client, &completions, future, request).await;
+            drop(engine);
+        });
+    }
+    let mut gets = turn.gets.into_iter();
+    let last = gets.next_back();
+    for batch in gets {
+        let (engine, completions) = (engine.clone(), completions.clone());
+        tokio::spawn(async move {
+            batch.send(&completions).await;
+            drop(engine);
+        });
+    }
+    if let Some(batch) = last {
+        batch.send(&completions).await;
+    }
+    drop(engine);
+}
+
+impl GetBatch {
+    async fn send(self, completions: &Completions) {
+        let found: Vec<Result<Option<Content>, TypedError>> = match self.client.get_many(&self.keys).await {
+            Ok(found) => found,
+            Err(error) => self.keys.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let reply = |((future, default), found)| (future, Reply::Value { found, default });
+        completions.push(self.waiting.into_iter().zip(found).map(reply));
+    }
+}
+
+async fn send_alone(client: &TypedClient, completions: &Completions, future: Py<PyAny>, request: Request) {
     let reply = match request {
         Request::Get { key, default } => Reply::Value { found: client.get(&key).await, default },
         Request::GetMany { keys, names } => Reply::Values { found: client.get_many(&keys).await, names },
-        Request::Update(update) => Reply::Updated(update.send(&client).await),
+        Request::Update(update) => Reply::Updated(update.send(client).await),
         Request::Read { read, keys, names } => return read_through(completions, future, read, keys, names).await,
     };
     completions.push([(future, reply)]);

@@ -12,6 +12,7 @@
 use crate::error::{exception, exception_from};
 use bytes::Bytes;
 use lookaside_client::{Content, Format};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{IntoPyDict, PyBool, PyByteArray, PyBytes, PyInt, PyMemoryView, PyString};
@@ -75,6 +76,15 @@ impl ValueCodec {
         }
         let json = json_encode(py)?.call1((value,))?;
         content(Format::Json, json.cast::<PyString>()?.to_str()?.as_bytes())
+    }
+
+    /// The values that a loader returned, of which there must be one for each key.
+    pub(crate) fn encode_loaded(self, loaded: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Content>> {
+        let values: Vec<Content> = loaded.try_iter()?.map(|value| self.encode(&value?)).collect::<PyResult<_>>()?;
+        match values.len() == keys {
+            true => Ok(values),
+            false => Err(PyValueError::new_err(format!("the loader returned {} values for {keys} keys", values.len()))),
+        }
     }
 
     /// The object that was stored.

@@ -2,10 +2,10 @@
 //! watches; the loop's thread then completes the futures of all that have arrived. The engine's thread never takes the
 //! GIL.
 
+use crate::codec::ValueCodec;
 use crate::error::typed_error;
 use crate::read::LoadFailed;
 use crate::results::{found_values, name_of, read_error};
-use crate::sync_client::ClientCore;
 use crate::updates::{Updated, update_result};
 use bytes::Bytes;
 use lookaside_client::{Content, TypedError, TypedReadError};
@@ -57,18 +57,25 @@ struct Completion {
 
 /// One event loop's end of the client.
 pub(crate) struct Completions {
-    pub(crate) core: Py<ClientCore>,
+    values: ValueCodec,
     pub(crate) event_loop: Py<PyAny>,
-    arrived: Mutex<Vec<Completion>>,
+    arrived: Mutex<Arrived>,
     eventfd: OwnedFd,
-    /// Futures that are not completed yet.
+    /// Futures that are not completed yet, and loaders that run.
     outstanding: AtomicUsize,
 }
 
+#[derive(Default)]
+struct Arrived {
+    completions: Vec<Completion>,
+    /// The event loop is closed: nothing will be completed.
+    is_abandoned: bool,
+}
+
 impl Completions {
-    pub(crate) fn new(core: Py<ClientCore>, event_loop: Py<PyAny>) -> io::Result<Completions> {
+    pub(crate) fn new(values: ValueCodec, event_loop: Py<PyAny>) -> io::Result<Completions> {
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Completions { core, event_loop, arrived: Mutex::default(), eventfd, outstanding: AtomicUsize::new(0) })
+        Ok(Completions { values, event_loop, arrived: Mutex::default(), eventfd, outstanding: AtomicUsize::new(0) })
     }
 
     /// A future that will be completed here.
@@ -78,7 +85,7 @@ impl Completions {
         Ok(future)
     }
 
-    /// The number of futures that are not completed yet.
+    /// The number of futures that are not completed yet, and of loaders that run.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding.load(Relaxed)
     }
@@ -88,12 +95,15 @@ impl Completions {
         self.eventfd.as_raw_fd()
     }
 
-    /// Completes futures together, soon.
+    /// Completes futures together, soon. Once the event loop is closed, they are dropped, which releases their leases.
     pub(crate) fn push(&self, completions: impl IntoIterator<Item = (Py<PyAny>, Reply)>) {
         let was_empty = {
             let mut arrived = self.arrived.lock();
-            let was_empty = arrived.is_empty();
-            arrived.extend(completions.into_iter().map(|(future, reply)| Completion { future, reply }));
+            if arrived.is_abandoned {
+                return;
+            }
+            let was_empty = arrived.completions.is_empty();
+            arrived.completions.extend(completions.into_iter().map(|(future, reply)| Completion { future, reply }));
             was_empty
         };
         if was_empty {
@@ -105,10 +115,21 @@ impl Completions {
     /// Completes the futures of all that has arrived. Runs on the loop's thread.
     pub(crate) fn complete_arrived(self: &Arc<Self>, py: Python<'_>) {
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
-        let arrived = mem::take(&mut *self.arrived.lock());
+        let arrived = mem::take(&mut self.arrived.lock().completions);
         for Completion { future, reply } in arrived {
             self.complete(future.bind(py), reply);
         }
+    }
+
+    /// Drops what has arrived and all that will: the event loop is closed. A read that waits for its loader holds the
+    /// engine, so it would never end.
+    pub(crate) fn abandon(&self) {
+        let arrived = {
+            let mut arrived = self.arrived.lock();
+            arrived.is_abandoned = true;
+            mem::take(&mut arrived.completions)
+        };
+        drop(arrived);
     }
 
     fn complete(self: &Arc<Self>, future: &Bound<'_, PyAny>, reply: Reply) {
@@ -143,7 +164,7 @@ impl Completions {
 
 impl Reply {
     fn into_result<'py>(self, py: Python<'py>, completions: &Arc<Completions>) -> PyResult<Bound<'py, PyAny>> {
-        let values = completions.core.get().values();
+        let values = completions.values;
         match self {
             Reply::Value { found, default } => match found.map_err(|error| typed_error(py, &error))? {
                 Some(content) => values.decode(py, &content),
@@ -161,8 +182,8 @@ impl Reply {
             Reply::ToLoad { missing, keys, names, loaded } => {
                 let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
                 let wanted = missing.iter().map(|key| name_of(key, &keys, &names).clone().unbind()).collect();
-                let (completions, loaded) = (completions.clone(), Mutex::new(Some(loaded)));
-                let request = LoadRequest { completions, keys: wanted, loaded };
+                let loaded = Mutex::new(Some((loaded, RunningLoad::new(completions.clone()))));
+                let request = LoadRequest { completions: completions.clone(), keys: wanted, loaded };
                 Ok(Bound::new(py, request)?.into_any())
             }
             Reply::ReadFailed(error) => Err(read_error(py, error)),
@@ -177,7 +198,23 @@ pub(crate) struct LoadRequest {
     completions: Arc<Completions>,
     keys: Vec<Py<PyAny>>,
     /// `None` once it was used.
-    loaded: Mutex<Option<Loaded>>,
+    loaded: Mutex<Option<(Loaded, RunningLoad)>>,
+}
+
+/// A loader that runs: while there is one, the client is not closed.
+struct RunningLoad(Arc<Completions>);
+
+impl RunningLoad {
+    fn new(completions: Arc<Completions>) -> RunningLoad {
+        completions.outstanding.fetch_add(1, Relaxed);
+        RunningLoad(completions)
+    }
+}
+
+impl Drop for RunningLoad {
+    fn drop(&mut self) {
+        self.0.outstanding.fetch_sub(1, Relaxed);
+    }
 }
 
 #[pymethods]
@@ -191,9 +228,9 @@ impl LoadRequest {
     /// Passes on the loaded values, in the order of the keys; returns the future of what follows.
     fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = values.py();
-        let values = self.completions.core.get().encode_loaded(values, self.keys.len())?;
+        let values = self.completions.values.encode_loaded(values, self.keys.len())?;
         let future = self.completions.create_future(py)?;
-        if let Some(loaded) = self.loaded.lock().take() {
+        if let Some((loaded, _running)) = self.loaded.lock().take() {
             let _ = loaded.send((values, future.clone().unbind()));
         }
         Ok(future)

@@ -1,7 +1,7 @@
 //! The engine of a client, of this process. A forked child has none of its parent's threads, and shares its sockets: it
 //! must not touch the parent's engine, and starts one of its own with its first call.
 
-use crate::engine::{Driving, Engine, StartError};
+use crate::engine::{Driving, Engine};
 use crate::error::exception;
 use crate::options::Settings;
 use lookaside_sync::Mutex;
@@ -53,15 +53,17 @@ impl Connection {
             return Ok(engine);
         }
         // Without the lock, as other threads may take the GIL meanwhile. One of two engines is dropped then.
-        let started = py.detach(|| Engine::start(&self.settings, self.driving)).map_err(|error| match error {
-            StartError::Runtime(error) => error.into(),
-            StartError::Direct(error) => exception(py, "ConfigurationError", error.to_string()),
-        })?;
+        let started = Engine::start(py, &self.settings, self.driving)?;
         let mut slot = self.slot.lock();
         match slot.engine(py)? {
             Some(engine) => Ok(engine),
             None => Ok(slot.engine.insert(Arc::new(started)).clone()),
         }
+    }
+
+    /// Fails if the client is closed.
+    pub(crate) fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        self.slot.lock().engine(py).map(|_| ())
     }
 
     /// Ends the engine, after the calls that use it.

@@ -18,15 +18,18 @@
 //! Between calls a reply or a timer may thus be handled up to KEEPER_INTERVAL late. That is short against the time for
 //! which a read permit is renewed ahead of its end.
 
+use crate::error::exception;
 use crate::options::Settings;
+use crate::waiting::wait;
 use bytes::Bytes;
 use lookaside_client::{
     Client, CommandConnection, CommandError, DestinationOptions, DirectError, DirectRoute, Routers, TcpNetwork,
-    TypedClient,
+    TypedClient, UdpOptions, WindowSettings,
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{Address, Outcome, Route};
+use pyo3::prelude::*;
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -44,13 +47,6 @@ const KEEPER_TURNS: usize = 3;
 pub(crate) enum Driving {
     Callers,
     Thread,
-}
-
-/// Why an engine could not be started.
-#[derive(Debug)]
-pub(crate) enum StartError {
-    Runtime(io::Error),
-    Direct(DirectError),
 }
 
 /// Dropped, it ends its thread and its connections.
@@ -74,10 +70,18 @@ enum StopSender {
 }
 
 impl Engine {
-    /// Connects, and starts the engine's thread. Blocks while a configuration is read.
-    pub(crate) fn start(settings: &Settings, driving: Driving) -> Result<Engine, StartError> {
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(StartError::Runtime)?;
-        let (routers, direct) = runtime.block_on(connect(settings)).map_err(StartError::Direct)?;
+    /// Connects, and starts the engine's thread. Waits while a configuration is read.
+    pub(crate) fn start(py: Python<'_>, settings: &Settings, driving: Driving) -> PyResult<Engine> {
+        let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
+        let connected = wait(py, &runtime, connect(settings))
+            .and_then(|connected| connected.map_err(|error| exception(py, "ConfigurationError", error.to_string())));
+        let (routers, direct) = match connected {
+            Ok(connected) => connected,
+            Err(error) => {
+                end(runtime);
+                return Err(error);
+            }
+        };
         let route: Arc<dyn Route> = match &direct {
             Some(direct) => direct.clone(),
             None => routers.clone(),
@@ -88,8 +92,7 @@ impl Engine {
         };
         let limited = TypedClient::new(client.clone().with_deadline(settings.timeout), settings.codec);
         let client = TypedClient::new(client, settings.codec);
-        let runtime = Arc::new(runtime);
-        let stop = start_thread(runtime.clone(), driving).map_err(StartError::Runtime)?;
+        let stop = start_thread(runtime.clone(), driving)?;
         Ok(Engine { runtime: Some(runtime), client, limited, routers, direct, _stop: stop })
     }
 
@@ -97,9 +100,9 @@ impl Engine {
         self.runtime.as_ref().expect("it is not being dropped")
     }
 
-    /// Drives the runtime until `call` is ready. Must not be called with the GIL held, nor inside of itself.
-    pub(crate) fn block_on<T>(&self, call: impl Future<Output = T>) -> T {
-        self.runtime().block_on(call)
+    /// Waits for a call, without the GIL. Must not be called inside of the runtime.
+    pub(crate) fn wait<T: Send>(&self, py: Python<'_>, call: impl Future<Output = T> + Send) -> PyResult<T> {
+        wait(py, self.runtime(), call)
     }
 
     /// The runtime, for tasks.
@@ -107,12 +110,9 @@ impl Engine {
         self.runtime().handle()
     }
 
-    /// The client; `deadline` is `None` for the default one.
-    pub(crate) fn client(&self, deadline: Option<Duration>, settings: &Settings) -> TypedClient {
-        match deadline {
-            None => self.limited.clone(),
-            Some(deadline) => TypedClient::new(self.client.client().clone().with_deadline(deadline), settings.codec),
-        }
+    /// The client with the default deadline.
+    pub(crate) fn limited_client(&self) -> &TypedClient {
+        &self.limited
     }
 
     /// The client without a deadline.
@@ -140,13 +140,15 @@ impl Engine {
         Err(failure.expect("a client has a router"))
     }
 
-    /// Each counter with its name, and whether reads go to servers now.
-    pub(crate) fn statistics(&self) -> Vec<(String, u64)> {
-        let counters = self.client.client().statistics().named();
-        let mut counters: Vec<_> = counters.map(|(name, value)| (name.to_owned(), value)).collect();
+    /// Each counter of how reads reach servers, with its name, and whether they go there now.
+    pub(crate) fn direct_statistics(&self) -> Vec<(String, u64)> {
+        let mut counters = Vec::new();
         if let Some(direct) = &self.direct {
             counters.extend(direct.statistics().named().map(|(name, value)| (format!("direct.{name}"), value)));
             counters.push(("direct.is_permitted".to_owned(), u64::from(direct.is_permitted())));
+            if let Some(udp) = direct.udp_statistics() {
+                counters.extend(udp.named().map(|(name, value)| (format!("udp.{name}"), value)));
+            }
         }
         counters
     }
@@ -161,12 +163,20 @@ impl Drop for Engine {
 async fn connect(settings: &Settings) -> Result<(Arc<Routers>, Option<Arc<DirectRoute>>), DirectError> {
     // A router that hangs leaves time for the next one.
     let server_timeout_ms = (settings.timeout.as_millis() as u64 / 2).max(1);
-    let options = DestinationOptions { server_timeout_ms, seed: seed(), ..DestinationOptions::default() };
+    // Nor may a server of a direct client use up the time for those that answer, and for the gutter: waiting for the
+    // window, connecting and replying get a third each.
+    let timeout_ms_max = (settings.timeout.as_millis() as u64 / 3).max(1);
+    let options =
+        DestinationOptions { server_timeout_ms, timeout_ms_max, seed: seed(), ..DestinationOptions::default() };
     let routers = Arc::new(Routers::new(settings.routers.iter().cloned(), Arc::new(TcpNetwork), &options));
     let direct = match &settings.source {
         None => None,
         Some(source) => {
             let builder = DirectRoute::builder(source.clone(), settings.routers.iter().cloned());
+            let window = WindowSettings::by_delay();
+            let wait_ms_max = window.wait_ms_max.min(timeout_ms_max);
+            let builder = builder.window(Some(WindowSettings { wait_ms_max, ..window }));
+            let builder = if settings.is_udp { builder.udp(UdpOptions::default()) } else { builder };
             Some(builder.defaults(settings.defaults.clone()).destination_options(options).build().await?)
         }
     };

@@ -11,6 +11,7 @@
 //! ```
 //!
 //! * `engine` holds a runtime and the Rust client on it, and decides which thread drives it.
+//! * `waiting` lets a thread of Python wait for it, until a signal comes.
 //! * `connection` builds the engine, and builds another one in a forked child.
 //! * `updates` has the requests that change what is cached, for both clients.
 //! * `codec` turns Python objects into values and back; `read` is a read-through whose loader runs outside the runtime.
@@ -25,8 +26,10 @@ mod key;
 mod options;
 mod read;
 mod results;
+mod statistics;
 mod sync_client;
 mod updates;
+mod waiting;
 
 use pyo3::prelude::*;
 
@@ -36,5 +39,7 @@ fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sync_client::ClientCore>()?;
     module.add_class::<async_client::Channel>()?;
     module.add_class::<completions::LoadRequest>()?;
+    let end_waits = wrap_pyfunction!(waiting::end_waits, module)?;
+    module.py().import("atexit")?.call_method1("register", (end_waits,))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -21,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) source: Option<Source>,
     /// What the configuration leaves to the command line of the routers.
     pub(crate) defaults: Defaults,
+    /// Whether gets are sent to servers by UDP.
+    pub(crate) is_udp: bool,
     /// How long a call may take.
     pub(crate) timeout: Duration,
     pub(crate) codec: Codec,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The cache gets a bounded time for each step. After that the read gives it up: what it does not have yet is loaded,
-//! and not filled. Dropped inside the runtime, a read releases its leases.
+//! and not filled. Dropped, a read releases its leases.
 
 use bytes::Bytes;
 use lookaside_client::{Content, ReadOptions, TypedClient, TypedReadError};
@@ -15,6 +15,7 @@ use lookaside_routing::BoxFuture;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -55,11 +56,18 @@ pub(crate) struct Read {
     reply: Option<oneshot::Sender<Result<Vec<Content>, LoadFailed>>>,
     loaded: HashMap<Bytes, Content>,
     step_max: Duration,
+    runtime: Handle,
 }
 
 impl Read {
     /// A read of valid keys. Each step may take `step_max` in the cache; `client` has no deadline of its own.
-    pub(crate) fn new(client: TypedClient, keys: Vec<Bytes>, options: ReadOptions, step_max: Duration) -> Read {
+    pub(crate) fn new(
+        client: TypedClient,
+        runtime: Handle,
+        keys: Vec<Bytes>,
+        options: ReadOptions,
+        step_max: Duration,
+    ) -> Read {
         let (calls, load_calls) = mpsc::unbounded_channel();
         let wanted = keys.clone();
         let running = Box::pin(async move {
@@ -81,6 +89,7 @@ impl Read {
             reply: None,
             loaded: HashMap::new(),
             step_max,
+            runtime,
         }
     }
 
@@ -128,5 +137,14 @@ impl Read {
             // If the read has ended, its values are in `loaded`.
             let _ = reply.send(Ok(values));
         }
+    }
+}
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        // Its leases are released by a task, whichever thread drops it.
+        let _inside = self.runtime.enter();
+        self.reply = None;
+        self.running = None;
     }
 }

@@ -10,12 +10,12 @@ use crate::options::{
 };
 use crate::read::{Read, Step};
 use crate::results::{found_values, name_of, read_error};
+use crate::statistics::OwnStatistics;
 use crate::updates::{Update, update_result};
 use bytes::Bytes;
 use lookaside_client::{Content, ReadOptions, TypedClient};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Address, Defaults};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use std::sync::Arc;
@@ -27,19 +27,22 @@ use std::time::Duration;
 pub(crate) struct ClientCore {
     pub(crate) connection: Arc<Connection>,
     pub(crate) prefix: Vec<u8>,
+    /// `None` if its calls are counted with those of the client that it was made from.
+    own_statistics: Option<Arc<OwnStatistics>>,
 }
 
 #[pymethods]
 impl ClientCore {
     /// Connects at once if there is a configuration to read, and otherwise with the first call.
     #[new]
-    #[pyo3(signature = (routers, *, config, routing_prefix, timeout, pickle, compression, compression_bytes_min, is_async))]
+    #[pyo3(signature = (routers, *, config, routing_prefix, udp, timeout, pickle, compression, compression_bytes_min, is_async))]
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn new(
         py: Python<'_>,
         routers: Vec<String>,
         config: Option<&str>,
         routing_prefix: Option<&str>,
+        udp: bool,
         timeout: f64,
         pickle: bool,
         compression: Option<&str>,
@@ -54,6 +57,9 @@ impl ClientCore {
         if let Some(wrong) = routers.iter().find(|router| !is_address(router)) {
             return Err(refuse(format!("router {wrong:?} is not HOST:PORT or the path of a Unix socket")));
         }
+        if udp && config.is_none() {
+            return Err(refuse("udp=True without config=: routers are reached by TCP".to_owned()));
+        }
         let source = config.map(parse_source).transpose();
         let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
         let mut defaults = Defaults::default();
@@ -64,12 +70,14 @@ impl ClientCore {
             routers: routers.into_iter().map(|router| Address(router.into())).collect(),
             source,
             defaults,
+            is_udp: udp,
             timeout: parse_timeout(py, timeout)?,
             codec: parse_codec(py, compression, compression_bytes_min)?,
             values: ValueCodec { is_pickling: pickle },
         };
         let driving = if is_async { Driving::Thread } else { Driving::Callers };
-        let core = ClientCore { connection: Arc::new(Connection::new(settings, driving)), prefix: Vec::new() };
+        let connection = Arc::new(Connection::new(settings, driving));
+        let core = ClientCore { connection, prefix: Vec::new(), own_statistics: None };
         if config.is_some() {
             core.connection.engine(py)?;
         }
@@ -78,8 +86,14 @@ impl ClientCore {
 
     /// The same client for keys below a prefix.
     fn with_prefix(&self, prefix: &Bound<'_, PyAny>) -> PyResult<ClientCore> {
-        let prefix = Key::new(&self.prefix, prefix)?;
-        Ok(ClientCore { connection: self.connection.clone(), prefix: prefix.as_ref().to_vec() })
+        let prefix = Key::new(&self.prefix, prefix)?.as_ref().to_vec();
+        Ok(ClientCore { connection: self.connection.clone(), prefix, own_statistics: self.own_statistics.clone() })
+    }
+
+    /// The same client with counters of its own.
+    fn with_own_statistics(&self) -> ClientCore {
+        let own_statistics = Some(Arc::default());
+        ClientCore { connection: self.connection.clone(), prefix: self.prefix.clone(), own_statistics }
     }
 
     fn get<'py>(
@@ -91,7 +105,7 @@ impl ClientCore {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
-        let found = py.detach(|| engine.block_on(client.get::<Content>(&key)));
+        let found = engine.wait(py, client.get::<Content>(&key))?;
         match found.map_err(|error| typed_error(py, &error))? {
             Some(content) => self.values().decode(py, &content),
             None => Ok(default),
@@ -107,7 +121,7 @@ impl ClientCore {
         let (engine, client) = self.open(py, timeout)?;
         let names: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
-        let found = py.detach(|| engine.block_on(client.get_many::<Content, Key>(&keys)));
+        let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
         found_values(py, self.values(), names, found)
     }
 
@@ -192,27 +206,16 @@ impl ClientCore {
         let engine = self.connection.engine(py)?;
         let (full_keys, mut read) = self.start_read(py, &engine, &keys, ttl, stale, wait, absent_ttl, timeout)?;
         let values = loop {
-            match py.detach(|| engine.block_on(read.next())) {
+            match engine.wait(py, read.next())? {
                 Step::Done(values) => break values,
                 Step::ToLoad(missing) => {
                     let names = missing.iter().map(|key| name_of(key, &full_keys, &keys));
-                    match self.load_values(py, load, names.collect()) {
-                        Ok(values) => read.load_succeeded(values),
-                        Err(error) => {
-                            // The read releases its leases.
-                            let _inside = engine.handle().enter();
-                            drop(read);
-                            return Err(error);
-                        }
-                    }
+                    read.load_succeeded(self.load_values(py, load, names.collect())?);
                 }
                 Step::Failed(error) => return Err(read_error(py, error)),
             }
         };
-        {
-            let _inside = engine.handle().enter();
-            drop(read);
-        }
+        drop(read);
         let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
             Ok(value) => Ok(value),
             // It stays until it expires or is deleted.
@@ -226,8 +229,7 @@ impl ClientCore {
         let engine = self.connection.engine(py)?;
         let key = checked_key(py, Key::Prefixed(key.as_bytes().to_vec()))?;
         let limit = self.connection.settings.timeout;
-        let asked = py.detach(|| engine.block_on(async { tokio::time::timeout(limit, engine.ask_router(key)).await }));
-        match asked {
+        match engine.wait(py, async { tokio::time::timeout(limit, engine.ask_router(key)).await })? {
             Ok(Ok(Reply::Value { value, .. })) => Ok(Some(value.to_vec())),
             Ok(Ok(Reply::Miss)) => Ok(None),
             Ok(Ok(_)) => Err(exception(py, "RefusedError", "the router did not reply with a value".to_owned())),
@@ -242,16 +244,25 @@ impl ClientCore {
     fn flush_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let engine = self.connection.engine(py)?;
         let timeout = parse_timeout(py, timeout)?;
-        let flushed = py.detach(|| engine.block_on(engine.flush_all(&self.connection.settings.routers, timeout)));
+        let flushed = engine.wait(py, engine.flush_all(&self.connection.settings.routers, timeout))?;
         flushed.map_err(|error| command_error(py, &error))
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let engine = self.connection.engine(py)?;
         let counters = PyDict::new(py);
-        for (name, value) in self.connection.engine(py)?.statistics() {
+        for (name, value) in self.unlimited_client(&engine).client().statistics().named() {
+            counters.set_item(name, value)?;
+        }
+        for (name, value) in engine.direct_statistics().iter().filter(|_| self.own_statistics.is_none()) {
             counters.set_item(name, value)?;
         }
         Ok(counters)
+    }
+
+    /// Fails if the client is closed.
+    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        self.connection.check_open(py)
     }
 
     fn close(&self) {
@@ -268,13 +279,35 @@ impl ClientCore {
     pub(crate) fn open(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<(Arc<Engine>, TypedClient)> {
         let engine = self.connection.engine(py)?;
         let deadline = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
-        let client = engine.client(deadline, &self.connection.settings);
+        let client = self.client(&engine, deadline);
         Ok((engine, client))
+    }
+
+    /// The client with a deadline, the default one for `None`.
+    pub(crate) fn client(&self, engine: &Arc<Engine>, deadline: Option<Duration>) -> TypedClient {
+        if deadline.is_none() && self.own_statistics.is_none() {
+            return engine.limited_client().clone();
+        }
+        let deadline = deadline.unwrap_or(self.connection.settings.timeout);
+        let client = self.unlimited_client(engine).client().clone().with_deadline(deadline);
+        TypedClient::new(client, self.connection.settings.codec)
+    }
+
+    /// Equal for clients whose calls are counted together.
+    pub(crate) fn statistics_id(&self) -> usize {
+        self.own_statistics.as_ref().map_or(0, |own| Arc::as_ptr(own).addr())
+    }
+
+    fn unlimited_client(&self, engine: &Arc<Engine>) -> TypedClient {
+        match &self.own_statistics {
+            None => engine.unlimited_client().clone(),
+            Some(own) => TypedClient::new(own.client(engine), self.connection.settings.codec),
+        }
     }
 
     fn update<'py>(&self, py: Python<'py>, timeout: Option<f64>, update: Update) -> PyResult<Bound<'py, PyAny>> {
         let (engine, client) = self.open(py, timeout)?;
-        update_result(py, py.detach(|| engine.block_on(update.send(&client))))
+        update_result(py, engine.wait(py, update.send(&client))?)
     }
 
     /// A read, and its keys as they are sent.
@@ -282,7 +315,7 @@ impl ClientCore {
     pub(crate) fn start_read(
         &self,
         py: Python<'_>,
-        engine: &Engine,
+        engine: &Arc<Engine>,
         keys: &[Bound<'_, PyAny>],
         ttl: Option<f64>,
         stale: bool,
@@ -302,7 +335,8 @@ impl ClientCore {
         };
         let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
         let step_max = wait.saturating_add(timeout.unwrap_or(self.connection.settings.timeout));
-        let read = Read::new(engine.unlimited_client().clone(), full_keys.clone(), options, step_max);
+        let client = self.unlimited_client(engine);
+        let read = Read::new(client, engine.handle().clone(), full_keys.clone(), options, step_max);
         Ok((full_keys, read))
     }
 
@@ -313,16 +347,6 @@ impl ClientCore {
         names: Vec<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Content>> {
         let values = load.call1((PyList::new(py, names.iter())?,))?;
-        self.encode_loaded(&values, names.len())
-    }
-
-    /// The loader's values, of which there must be one for each key.
-    pub(crate) fn encode_loaded(&self, values: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Content>> {
-        let values: Vec<Content> =
-            values.try_iter()?.map(|value| self.values().encode(&value?)).collect::<PyResult<_>>()?;
-        match values.len() == keys {
-            true => Ok(values),
-            false => Err(PyValueError::new_err(format!("the loader returned {} values for {keys} keys", values.len()))),
-        }
+        self.values().encode_loaded(&values, names.len())
     }
 }

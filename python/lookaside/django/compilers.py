@@ -16,6 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 from django.db.models.constants import OnConflict
 from django.db.models.lookups import Exact, In
+from django.db.models.options import Options
 from django.db.models.sql import Query
 from django.db.models.sql.compiler import SQLCompiler, SQLDeleteCompiler, SQLInsertCompiler, SQLUpdateCompiler
 from django.db.models.sql.constants import MULTI
@@ -102,10 +103,10 @@ class Namer:
         query = compiler.query
         if not query.values:
             return run()
-        before = self._before(compiler, watched)
-        result = run()
         pk = query.get_meta().pk
         values = {field.attname: value for field, _, value in query.values}
+        before = self._before(compiler, watched, keeps_keys=values.keys().isdisjoint(unique_names(query.get_meta())))
+        result = run()
         after = []
         for keys, old in zip(watched, before, strict=True):
             if pk.attname in values:
@@ -121,20 +122,25 @@ class Namer:
 
     def delete(self, compiler: SQLDeleteCompiler, watched: list[ModelKeys], run: functools.partial) -> Any:
         """A DELETE: the keys of the rows as they were."""
-        before = self._before(compiler, watched)
+        before = self._before(compiler, watched, keeps_keys=False)
         # `None` if the condition matches nothing, so that nothing was executed.
         count = run() or 0
         self._name_changes(compiler, watched, before, [{}] * len(watched))
         return count
 
-    def _before(self, compiler: SQLCompiler, watched: list[ModelKeys]) -> list[dict]:
-        """Locks and reads the rows that the statement matches, and limits it to these."""
+    def _before(self, compiler: SQLCompiler, watched: list[ModelKeys], *, keeps_keys: bool) -> list[dict]:
+        """Locks and reads the rows that the statement matches, and limits it to these.
+
+        The locks are those of the statement: PostgreSQL inserts rows that refer to a locked one meanwhile, if the
+        statement keeps the row and its keys.
+        """
+        no_key = keeps_keys and compiler.connection.features.has_select_for_no_key_update
         query, model = compiler.query, compiler.query.get_meta().concrete_model
         limited = limited_pks(query.where, model)
         if limited is None or not all(keys.is_identified for keys in watched):
             lock_for_writing(compiler.connection)
-        pks = self._matching_pks(compiler) if limited is None else limited
-        before = [keys.rows(pks, compiler.connection, locked=True) for keys in watched]
+        pks = self._matching_pks(compiler, no_key=no_key) if limited is None else limited
+        before = [keys.rows(pks, compiler.connection, locked=True, no_key=no_key) for keys in watched]
         found = [rows for keys, rows in zip(watched, before, strict=True) if keys.model is model]
         present = [pk for pk in pks if all(pk in rows for rows in found)]
         if limited is None or len(present) < len(pks):
@@ -142,7 +148,7 @@ class Namer:
             query.add_filter("pk__in", present)
         return before
 
-    def _matching_pks(self, compiler: SQLCompiler) -> list:
+    def _matching_pks(self, compiler: SQLCompiler, *, no_key: bool) -> list:
         query = compiler.query.chain(klass=Query)
         query.select_related = False
         query.clear_ordering(force=True)
@@ -152,6 +158,7 @@ class Namer:
         # As the statement sees them: with MariaDB's and MySQL's isolation a plain SELECT shows older rows. Those of a
         # join or with DISTINCT cannot be locked here; they are locked a moment later.
         query.select_for_update = len(active_tables(query)) == 1 and not query.distinct
+        query.select_for_no_key_update = no_key
         rows_max = self.naming.rows_max
         query.set_limits(high=rows_max + 1)
         pks = [row[0] for rows in query.get_compiler(compiler.connection.alias).execute_sql(MULTI) for row in rows]
@@ -168,14 +175,10 @@ class Namer:
     def _name_changes(
         self, compiler: SQLCompiler, watched: list[ModelKeys], before: list[dict], after: list[dict]
     ) -> None:
-        named, invalid = set(), None
+        named: set[str] = set()
         for keys, old, new in zip(watched, before, after, strict=True):
-            found, error = self.naming.keys_of_changes(keys.owner, keys.templates, old.values(), new.values())
-            named |= found
-            invalid = invalid or error
+            named |= self.naming.keys_of_changes(keys.owner, keys.templates, old.values(), new.values())
         self.name_keys(compiler.connection, named)
-        if invalid is not None:
-            raise invalid
 
 
 def limited_pks(where: WhereNode, model: type[Model]) -> list | None:
@@ -198,6 +201,13 @@ def limited_pks(where: WhereNode, model: type[Model]) -> list | None:
 def active_tables(query: Query) -> list[str]:
     """The tables that the query reads."""
     return [table for table, count in query.alias_refcount.items() if count]
+
+
+def unique_names(options: Options) -> set[str]:
+    """The attributes of the fields of all unique indexes of a model's table."""
+    unique = {field.attname for field in options.local_concrete_fields if field.unique}
+    together = [*options.unique_together, *(constraint.fields for constraint in options.total_unique_constraints)]
+    return unique | {options.get_field(name).attname for names in together for name in names}
 
 
 def is_plain(value: object) -> bool:

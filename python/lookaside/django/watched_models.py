@@ -48,7 +48,9 @@ class ModelKeys:
         writers = {name: field_writer(field, connection) for name, field in self.fields.items()}
         return write_row(writers, values.values(), self.owner)
 
-    def rows(self, pks: Iterable, connection: BaseDatabaseWrapper, *, locked: bool) -> dict[object, WrittenRow]:
+    def rows(
+        self, pks: Iterable, connection: BaseDatabaseWrapper, *, locked: bool, no_key: bool = False
+    ) -> dict[object, WrittenRow]:
         """The rows with these primary keys, read from the database unless the primary key is all that keys have."""
         writers = {name: field_writer(field, connection) for name, field in self.fields.items()}
         if self.is_identified:
@@ -56,7 +58,7 @@ class ModelKeys:
         found = QuerySet(self.model, using=connection.alias).filter(pk__in=list(pks)).order_by("pk")
         if locked:
             # SQLite ignores it; `lock_for_writing` has the same effect there.
-            found = found.select_for_update()
+            found = found.select_for_update(no_key=no_key)
         names = [field.attname for field in self.fields.values()]
         return {pk: write_row(writers, values, self.owner) for pk, *values in found.values_list("pk", *names)}
 

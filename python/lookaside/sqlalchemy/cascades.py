@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Delete, ForeignKeyConstraint, MetaData, Table, select, tuple_
 
 from ..key_naming import KeysUnknownError, WrittenRow
-from .changed_rows import IDENTITIES_PER_SELECT_MAX, read_identities
+from .changed_rows import IDENTITIES_PER_SELECT_MAX, for_change, read_identities
 from .statements import Values
 from .transactions import lock_for_writing
 from .watched_tables import Identity, RowKeys
@@ -58,7 +58,7 @@ def read_cascaded(
     """Locks the rows that a DELETE matches, and those that the database changes with them; reads the latter."""
     lock_for_writing(connection)
     table: Any = statement.table
-    query = select(*columns_of(table, references)).select_from(table).with_for_update(of=table)
+    query = for_change(select(*columns_of(table, references)).select_from(table), table, keeps_keys=False)
     if statement.whereclause is not None:
         query = query.where(statement.whereclause)
     pending = [(table, [row for values in executions for row in connection.execute(query, dict(values)).mappings()])]
@@ -79,7 +79,7 @@ def read_cascaded(
             if found and (constraint.ondelete or "").upper() == "CASCADE":
                 pending.append((referring, found))
     return [
-        CascadedRows(rows, read_identities(connection, rows, list(found), locked=True))
+        CascadedRows(rows, read_identities(connection, rows, list(found), is_before=True, keeps_keys=True))
         for name, found in identities.items()
         for rows in (tables.get(name, ()) if found else ())
     ]
@@ -98,14 +98,15 @@ def referring_rows(
 ) -> list:
     """Locks and reads the rows that refer to these by a foreign key."""
     referring = constraint.table
+    is_deleting = (constraint.ondelete or "").upper() == "CASCADE"
     local = tuple(constraint.columns)
     values = list(dict.fromkeys(tuple(row[element.column.name] for element in constraint.elements) for row in rows))
     found: list[Any] = []
     for at in range(0, len(values), IDENTITIES_PER_SELECT_MAX):
         part = values[at : at + IDENTITIES_PER_SELECT_MAX]
         is_referring = local[0].in_([one for (one,) in part]) if len(local) == 1 else tuple_(*local).in_(part)
-        query = select(*columns_of(referring, references)).where(is_referring).with_for_update(of=referring)
-        found += connection.execute(query).mappings().all()
+        query = select(*columns_of(referring, references)).where(is_referring)
+        found += connection.execute(for_change(query, referring, keeps_keys=not is_deleting)).mappings().all()
     return found
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import ColumnElement, Connection, Delete, Select, Update, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, Delete, Select, Table, Update, and_, or_, select
 
 from ..key_naming import KeysUnknownError, WrittenRow, write_row
-from .statements import Values
+from .statements import Values, changes_keys
 from .transactions import lock_for_writing
 from .watched_tables import Identity, RowKeys
 
@@ -24,12 +24,14 @@ def read_matching(
 ) -> dict[Identity, WrittenRow]:
     """Locks and reads the rows that the condition of a statement matches."""
     lock_for_writing(connection)
+    executions = list(executions)
     sought = row_query(rows)
     if statement.whereclause is not None:
         sought = sought.where(statement.whereclause)
+    keeps_keys = not changes_keys(statement, executions)
     found: dict[Identity, WrittenRow] = {}
     for values in executions:
-        locked = sought.limit(rows_max + 1).with_for_update(of=rows.table)
+        locked = for_change(sought.limit(rows_max + 1), rows.table, keeps_keys=keeps_keys)
         found |= fetch(connection, rows, locked, dict(values))
         if len(found) > rows_max:
             raise KeysUnknownError(
@@ -39,17 +41,32 @@ def read_matching(
 
 
 def read_identities(
-    connection: Connection, rows: RowKeys, identities: Sequence[Identity], *, locked: bool
+    connection: Connection,
+    rows: RowKeys,
+    identities: Sequence[Identity],
+    *,
+    is_before: bool,
+    keeps_keys: bool = False,
 ) -> dict[Identity, WrittenRow]:
-    """Reads rows by their primary keys, and locks them if they are about to be changed."""
-    if locked:
+    """Reads rows by their primary keys, and locks them before a change."""
+    if is_before:
         lock_for_writing(connection)
     ordered = sorted(set(identities), key=repr)
     found: dict[Identity, WrittenRow] = {}
     for at in range(0, len(ordered), IDENTITIES_PER_SELECT_MAX):
         sought = row_query(rows).where(is_one_of(rows, ordered[at : at + IDENTITIES_PER_SELECT_MAX]))
-        found |= fetch(connection, rows, sought.with_for_update(of=rows.table) if locked else sought, {})
+        found |= fetch(
+            connection, rows, for_change(sought, rows.table, keeps_keys=keeps_keys) if is_before else sought, {}
+        )
     return found
+
+
+def for_change(query: Select, table: Table, *, keeps_keys: bool) -> Select:
+    """Locks rows as the statement itself will.
+
+    PostgreSQL inserts rows that refer to a locked one meanwhile, if the statement keeps the row and its keys.
+    """
+    return query.with_for_update(of=table, key_share=keeps_keys)
 
 
 def row_query(rows: RowKeys) -> Select:

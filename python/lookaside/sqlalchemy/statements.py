@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from sqlalchemy import Column, Delete, Insert, Table, Update
+from sqlalchemy import Column, Delete, Insert, PrimaryKeyConstraint, Table, UniqueConstraint, Update
 from sqlalchemy.dialects.postgresql.dml import OnConflictDoNothing as PostgresDoNothing
 from sqlalchemy.dialects.sqlite.dml import OnConflictDoNothing as SqliteDoNothing
 from sqlalchemy.sql import operators
@@ -94,6 +94,18 @@ def sets_any(statement: Update, columns: Iterable[Column], executions: Iterable[
     return any(
         name in sought or name not in known for values in executions for name in set_values(statement, values)
     ) or any(name in sought for values in executions for name in values)
+
+
+def changes_keys(statement: Update | Delete, executions: Iterable[Values]) -> bool:
+    """Whether rows go, or get other values in columns to which rows of other tables may refer."""
+    return isinstance(statement, Delete) or sets_any(statement, unique_columns(statement.table), executions)
+
+
+def unique_columns(table: Any) -> set[Column]:
+    """The columns of all unique indexes."""
+    constraints = [one for one in table.constraints if isinstance(one, (PrimaryKeyConstraint, UniqueConstraint))]
+    unique = {column for constraint in constraints for column in constraint.columns}
+    return unique | {column for index in table.indexes if index.unique for column in index.columns}
 
 
 def multiple_rows(statement: Insert) -> list[Values]:

@@ -199,7 +199,8 @@ class Watcher:
         known = known_rows(rows, identities)
         if known is not None:
             return known
-        return read_identities(connection, rows, identities, locked=True)
+        keeps_keys = not statements.changes_keys(statement, executions)
+        return read_identities(connection, rows, identities, is_before=True, keeps_keys=keeps_keys)
 
     def _updated(
         self,
@@ -250,7 +251,7 @@ class Watcher:
         """Rows that this transaction has written, as they are now; read if they may be gone."""
         sought = list(identities)
         known = None if is_read else known_rows(rows, sought)
-        return read_identities(connection, rows, sought, locked=False) if known is None else known
+        return read_identities(connection, rows, sought, is_before=False) if known is None else known
 
     def _check_count(self, watched: list[RowKeys], change: Change, result: Any) -> None:
         """Another transaction may have added rows that match since they were read."""
@@ -270,14 +271,10 @@ class Watcher:
         before: list[dict[Identity, WrittenRow]],
         after: list[dict[Identity, WrittenRow]],
     ) -> None:
-        keys, invalid = set(), None
+        keys: set[str] = set()
         for rows, old, new in zip(watched, before, after, strict=True):
-            named, error = self._naming.keys_of_changes(rows.owner, rows.templates, old.values(), new.values())
-            keys |= named
-            invalid = invalid or error
+            keys |= self._naming.keys_of_changes(rows.owner, rows.templates, old.values(), new.values())
         self._name(connection, keys)
-        if invalid is not None:
-            raise invalid
 
     def _name(self, connection: Connection, keys: set[str]) -> None:
         if keys:

@@ -11,6 +11,7 @@ from cached_keys import cached, fill, gone
 from django.db import Error, connections, transaction
 from django.db.models import F, Value
 from django.db.models.functions import Concat
+from django.test.utils import CaptureQueriesContext
 from django_project import ALIAS, Project, namer
 from django_shop.models import AllTypes, Team, User
 from expected_keys import TRIGGERS, missing_keys
@@ -99,6 +100,27 @@ def test_transactions_at_the_same_time_name_what_triggers_see(project):
     assert min(commits) > 10, commits
     with project.connection.cursor() as cursor:
         assert missing_keys(cursor) == []
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_rows_that_refer_to_a_changed_one_are_inserted_meanwhile(project):
+    """As without the extension: locks are no stronger than those of the statement."""
+    User.objects.create(id=1, email="ada")
+    other = connections.create_connection(ALIAS)
+    try:
+        with transaction.atomic():
+            User.objects.filter(email__startswith="a").update(name="x")
+            with other.cursor() as cursor:
+                cursor.execute("SET lock_timeout = '1s'")
+                cursor.execute("INSERT INTO django_shop_post (author_id, text) VALUES (1, '')")
+    finally:
+        other.close()
+    # A row whose keys change, or that goes, is locked as the statement will lock it.
+    with CaptureQueriesContext(project.connection) as queries:
+        User.objects.update(email=Concat(F("email"), Value("x")))
+        User.objects.filter(email="none").delete()
+    locks = [query["sql"] for query in queries if "FOR " in query["sql"]]
+    assert len(locks) >= 2 and not any("FOR NO KEY" in lock for lock in locks), locks
 
 
 def change_users(chance: random.Random, step: int, name: str) -> None:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     Uuid,
     create_engine,
     delete,
+    insert,
     select,
     text,
     update,
@@ -36,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session, mapped_column
 from sqlalchemy.orm.exc import StaleDataError
-from sqlalchemy_shop import Shop, Team, User
+from sqlalchemy_shop import Shop, Team, User, members
 
 
 @pytest.fixture
@@ -195,6 +196,35 @@ def test_transactions_at_the_same_time_name_what_triggers_see(shop):
     assert min(commits) > 10, commits
     with shop.engine.connect() as connection:
         assert missing_keys(connection.connection.cursor()) == []
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_rows_that_refer_to_a_changed_one_are_inserted_meanwhile(shop):
+    """As without the extension: locks are no stronger than those of the statement."""
+    with shop.transaction() as session:
+        session.add_all([Team(id=7, name="blue"), Team(id=8, name="red")])
+    for team, change in (
+        (7, lambda session: session.execute(update(User).where(User.email.like("a%")).values(name="x"))),
+        (8, lambda session: setattr(session.get(User, 1), "name", "y")),
+    ):
+        with Session(shop.engine) as session, shop.engine.begin() as other:
+            change(session)
+            session.flush()
+            other.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
+            other.execute(insert(members).values(user_id=1, team_id=team))
+            session.commit()
+    # A row whose keys change, or that goes, is locked as the statement will lock it.
+    locks = statements_of(shop, update(User).values(email=User.email + "x"), delete(User).where(User.email == "none"))
+    assert [lock for lock in locks if "FOR NO KEY" in lock] == [] and len(locks) == 2
+
+
+def statements_of(shop, *changes) -> list[str]:
+    """The SELECTs that lock before statements."""
+    shop.statements.clear()
+    with shop.transaction() as session:
+        for change in changes:
+            session.execute(change)
+    return [statement for statement in shop.statements if "FOR " in statement]
 
 
 def shuffled(chance):

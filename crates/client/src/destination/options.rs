@@ -47,6 +47,8 @@ pub struct DestinationOptions {
     pub server_timeout_ms: u64,
     /// How long connecting may take, in milliseconds. Default `None`: as `server_timeout_ms`.
     pub connect_timeout_ms: Option<u64>,
+    /// The longest of these two times, whatever a configuration says, in milliseconds. Default: no limit.
+    pub timeout_ms_max: u64,
     /// Requests that may be queued or sent and not answered; one more is [`Failure::Busy`]. Default 100,000. A batch
     /// larger than this is always refused.
     ///
@@ -80,6 +82,7 @@ impl Default for DestinationOptions {
         DestinationOptions {
             server_timeout_ms: 1_000,
             connect_timeout_ms: None,
+            timeout_ms_max: u64::MAX,
             outstanding_requests_max: 100_000,
             late_requests_max: 10_000,
             value_bytes_max: 128 << 20,

@@ -34,8 +34,8 @@ impl DestinationSet {
         let existing = self.0.get(&key).or_else(|| old?.0.get(&key));
         let destination = existing.cloned().unwrap_or_else(|| {
             let options = DestinationOptions {
-                server_timeout_ms: settings.server_timeout_ms,
-                connect_timeout_ms: Some(settings.connect_timeout_ms),
+                server_timeout_ms: settings.server_timeout_ms.min(options.timeout_ms_max),
+                connect_timeout_ms: Some(settings.connect_timeout_ms.min(options.timeout_ms_max)),
                 protocol: settings.protocol,
                 seed: options.seed ^ self.0.len() as u64,
                 ..options.clone()

@@ -1,0 +1,99 @@
+"""What `Client` and `AsyncClient` share: their settings, and the calls that wait for nothing."""
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeVar
+
+from lookaside._lookaside import ClientCore
+from lookaside.plan import Plan
+
+AnyClient = TypeVar("AnyClient", bound="ClientBase")
+
+#: How long a call may take, in seconds: a router gets half of it, which is enough for it to give up a server (after a
+#: second by default) and to ask the gutter.
+TIMEOUT_S = 3.0
+#: How long a miss waits for another client that loads the same key, in seconds.
+WAIT_S = 1.0
+#: For how long it is cached that there is no such row, in seconds.
+ABSENT_TTL_S = 30.0
+#: Values of this size or more are compressed, if compression is on.
+COMPRESSION_BYTES_MIN = 1_024
+#: How long a router may take to empty the servers of its cluster, in seconds.
+FLUSH_TIMEOUT_S = 10.0
+
+
+class ClientBase:
+    """Settings of a client.
+
+    `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer.
+
+    With `config`, `file:PATH` or `etcd://HOST:PORT/KEY`, gets go to the servers of the routers' configuration
+    directly, while a router permits it; all else goes through the routers. `routing_prefix` is that of the routers
+    (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram is a miss that is not filled.
+
+    `timeout` bounds each call, in seconds; a call can shorten it. A router that has not answered after half of it is
+    given up, and a server that is read directly after a third. `pickle` stores objects that are no bytes, str or int as
+    pickles instead of JSON, and reads pickles: only for caches to which trusted programs alone can write. `compression`
+    is `"zlib"`, which pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for values of `compression_bytes_min` bytes
+    or more.
+    """
+
+    _is_async: ClassVar[bool]
+    _core: ClientCore
+
+    def __init__(
+        self,
+        routers: Sequence[str] = (),
+        *,
+        config: str | None = None,
+        routing_prefix: str | None = None,
+        udp: bool = False,
+        timeout: float = TIMEOUT_S,
+        pickle: bool = False,
+        compression: str | None = None,
+        compression_bytes_min: int = COMPRESSION_BYTES_MIN,
+    ) -> None:
+        self._core = ClientCore(
+            # One alone may be a str.
+            [routers] if isinstance(routers, str) else list(routers),
+            config=config,
+            routing_prefix=routing_prefix,
+            udp=udp,
+            timeout=timeout,
+            pickle=pickle,
+            compression=compression,
+            compression_bytes_min=compression_bytes_min,
+            is_async=self._is_async,
+        )
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """The rest of the constructor."""
+
+    def _with_core(self: AnyClient, core: ClientCore) -> AnyClient:
+        """The same client for the calls of another core."""
+        client = object.__new__(type(self))
+        client._core = core
+        return client
+
+    def pool(self: AnyClient, prefix: str) -> AnyClient:
+        """The same client for the keys that begin with `prefix`, which it puts in front of each key.
+
+        The routers' configuration chooses the pool by it (`PrefixSelectorRoute`); a routing prefix, `/region/cluster/`,
+        chooses the cluster. Connections and statistics are shared. `close` closes both.
+        """
+        return self._with_core(self._core.with_prefix(prefix))
+
+    def with_own_statistics(self: AnyClient) -> AnyClient:
+        """The same client, whose `stats` has the counters of its own calls only: those of a page, say.
+
+        This client counts them too. All else is shared. `close` closes both.
+        """
+        return self._with_core(self._core.with_own_statistics())
+
+    def plan(self) -> Plan:
+        """A plan, to be filled with nodes and passed to `run_plan`."""
+        return Plan()
+
+    def stats(self) -> dict[str, int]:
+        """The counters since the client was made, or forked: `gets`, `hits`, `misses`, `errors`, `fills_refused`..."""
+        return self._core.stats()
