@@ -12,7 +12,7 @@ TOOLS ?= tools
 # A folder with a trace of Twitter's cache cluster 52.
 TRACES ?= traces
 
-.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
+.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL
 clients: install build ## real clients of seven languages, and the programs of docs/clients; installs the toolchains they need
 	tests/clients/install
 	LOOKASIDE_CLIENTS=all $(PYTHON) -m pytest tests/clients
+
+python-backends: install build ## the cache backends of the Python client, with the tests of caches that Django 4.2 and 5.2 and dogpile.cache are published with
+	LOOKASIDE_PYTHON_BACKENDS=all $(PYTHON) -m pytest tests/python/backends -n $(TEST_PROCESSES) --dist worksteal
 
 differential: build ## the same random requests to memcached 1.6.45 (fetched by TOOLS) and to ours, byte by byte
 	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential

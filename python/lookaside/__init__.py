@@ -22,6 +22,7 @@ from lookaside.errors import (
     InexpressibleValueError,
     InvalidKeyError,
     LookasideError,
+    NotStoredError,
     RefusedError,
 )
 from lookaside.explanation import Explanation
@@ -42,6 +43,7 @@ __all__ = [
     "InvalidKeyError",
     "LookasideError",
     "Node",
+    "NotStoredError",
     "Plan",
     "PlanResults",
     "RefusedError",

@@ -40,5 +40,9 @@ class RefusedError(LookasideError):
     """The server replied with an error: the value is too large, say."""
 
 
+class NotStoredError(RefusedError):
+    """A router that takes leases for plain clients did not store the value, which may be older than a delete."""
+
+
 class ClosedError(LookasideError):
     """The client was closed."""

@@ -22,6 +22,7 @@ pub(crate) fn error_name(error: &ClientError) -> &'static str {
         ClientError::BadKey(_) => "InvalidKeyError",
         ClientError::Failed(_) => "CacheUnavailableError",
         ClientError::Refused { .. } | ClientError::Unexpected { .. } => "RefusedError",
+        ClientError::NotStored => "NotStoredError",
         ClientError::DeadlineExceeded => "DeadlineExceededError",
     }
 }

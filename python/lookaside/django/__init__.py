@@ -1,4 +1,6 @@
-"""Names the cache keys of what Django's ORM writes, in the transaction that writes it.
+"""For Django: a backend of its cache, and the keys of what its ORM writes, named in the transaction that writes it.
+
+    CACHES = {"default": {"BACKEND": "lookaside.django.LookasideCache", "LOCATION": ["127.0.0.1:5000"]}}
 
     INSTALLED_APPS = [..., "lookaside.django"]
 
@@ -9,7 +11,7 @@
             keys = ["user:{id}", "user_by_email:{email}"]
 
 The invalidator deletes the keys after the commit; what is rolled back, also to a savepoint, deletes nothing. See
-docs/clients/python_orm.md.
+docs/clients/python_backends.md and docs/clients/python_orm.md.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InexpressibleValueError, InvalidKeyError
 from ..key_naming import KeysUnknownError, KeysUnknownWarning, Statistics
+from .cache import LookasideCache
 
 if TYPE_CHECKING:
     from .apps import LookasideConfig
@@ -28,6 +31,7 @@ __all__ = [
     "InvalidKeyError",
     "KeysUnknownError",
     "KeysUnknownWarning",
+    "LookasideCache",
     "Statistics",
     "name_keys",
     "statistics",

@@ -21,6 +21,9 @@ pub enum ClientError {
         /// The operation.
         operation: &'static str,
     },
+    /// A router that takes leases for plain clients did not store the value: this client has not missed the key, or the
+    /// value may be older than a delete.
+    NotStored,
     /// The client's deadline has passed ([`Client::with_deadline`](crate::Client::with_deadline)). Whether a set, fill
     /// or delete was executed is unknown.
     DeadlineExceeded,
@@ -35,6 +38,7 @@ impl fmt::Display for ClientError {
             ClientError::Failed(failure) => write!(f, "no reply from the cache: {failure}"),
             ClientError::Refused { why } => write!(f, "the cache refused: {why}"),
             ClientError::Unexpected { operation } => write!(f, "unexpected reply to {operation}"),
+            ClientError::NotStored => f.write_str("not stored: the value was not read under a lease of its key"),
             ClientError::DeadlineExceeded => write!(f, "the deadline has passed"),
         }
     }

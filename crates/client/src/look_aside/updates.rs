@@ -137,6 +137,7 @@ fn store(mode: StoreMode, value: Bytes, flags: u32, exptime: i64) -> Operation<B
 fn to_stored(reply: Reply<Bytes>) -> Result<(), ClientError> {
     match reply {
         Reply::Stored => Ok(()),
+        Reply::NotStored => Err(ClientError::NotStored),
         other => Err(unexpected("set", Ok(other))),
     }
 }

@@ -1,0 +1,64 @@
+"""What the cache backends of Django, dogpile.cache and Flask-Caching share: clients, and which errors are misses.
+
+A framework makes backends as it likes: Django makes one for each thread, and for each request of an asynchronous
+server. A client has a thread and connections, so all backends with the same settings share one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .async_client import AsyncClient
+from .client import Client
+from .errors import (
+    CacheUnavailableError,
+    DeadlineExceededError,
+    DecodeError,
+    EncodeError,
+    RefusedError,
+)
+
+#: A cache that fails. A get that fails so is a miss.
+FAILURES = (CacheUnavailableError, DeadlineExceededError, RefusedError)
+#: A value that cannot be read is a miss, too: a later version of the program may have written it.
+MISSES = (*FAILURES, DecodeError)
+
+#: The longest time for which it is cached that a loader has returned `None`: a year.
+ABSENT_TTL_MAX_S = 365 * 86_400.0
+
+# Not guarded by a lock, which a fork could leave locked: `setdefault` is atomic, and a second client is dropped.
+_clients: dict[tuple[Any, ...], Client] = {}
+_async_clients: dict[tuple[Any, ...], AsyncClient] = {}
+
+
+class ClientSettings:
+    """The routers and options of a client, and the clients of this process that have them."""
+
+    def __init__(self, routers: str | Sequence[str], options: dict[str, Any]) -> None:
+        """`routers` may be one text, with commas or semicolons between them. Objects are pickled by default."""
+        found = re.split("[;,]", routers) if isinstance(routers, str) else routers
+        self._routers = tuple(router.strip() for router in found)
+        self._options = {"pickle": True} | options
+        self._identity = (self._routers, *sorted(self._options.items()))
+
+    def client(self) -> Client:
+        """The client for functions that block. It is made by the first call, and never closed."""
+        client = _clients.get(self._identity)
+        return client or _clients.setdefault(self._identity, Client(self._routers, **self._options))
+
+    def async_client(self) -> AsyncClient:
+        """The client for asyncio, likewise."""
+        client = _async_clients.get(self._identity)
+        return client or _async_clients.setdefault(self._identity, AsyncClient(self._routers, **self._options))
+
+
+@contextlib.contextmanager
+def encoding() -> Iterator[None]:
+    """Raises what pickle has raised for a value that it refuses, as the backends of other caches do."""
+    try:
+        yield
+    except EncodeError as error:
+        raise error.__cause__ or error from None

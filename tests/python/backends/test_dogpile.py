@@ -1,0 +1,246 @@
+"""The backend of dogpile.cache: dogpile.cache's own tests of backends, which it is published with, and further ones."""
+
+import json
+import logging
+import os
+import threading
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from dogpile.cache import make_region, register_backend
+from dogpile.cache.api import NO_VALUE
+from dogpile.testing import fixtures
+from lookaside import CacheUnavailableError
+from lookaside.dogpile import LookasideBackend
+from processes import ROOT, eventually, free_port
+
+# As the installed package does it.
+register_backend("lookaside", "lookaside.dogpile", "LookasideBackend")
+
+KEYS_WITHOUT_SPACES = {"key_mangler": lambda key: key.replace(" ", "_")}
+
+
+class OnRunning:
+    """dogpile.cache's tests, on the server or cluster."""
+
+    backend = "lookaside"
+    region_args = KEYS_WITHOUT_SPACES
+
+    @pytest.fixture(autouse=True)
+    def arguments(self, address):
+        """The arguments of the backend, which the address is one of."""
+        self.config_args = {"arguments": {"url": [address], **self.lock}}
+
+    lock: dict = {}
+
+    @classmethod
+    def setup_class(cls):
+        """There is always a server."""
+
+
+class TestPublished(OnRunning, fixtures._GenericBackendTestSuite):
+    """A mutex of all processes."""
+
+
+class TestPublishedWithLocalLock(OnRunning, fixtures._GenericBackendTestSuite):
+    """A mutex of this process."""
+
+    lock = {"distributed_lock": False}
+
+
+class TestPublishedMutex(OnRunning, fixtures._GenericMutexTestSuite):
+    """The mutex itself."""
+
+
+class TestPublishedSerializers(OnRunning, fixtures._GenericSerializerTestSuite, fixtures._GenericBackendTestSuite):
+    """A region that makes bytes of values itself."""
+
+    region_args = KEYS_WITHOUT_SPACES | fixtures._GenericSerializerTestSuite.region_args
+
+
+def region(address: str, backend: str = "lookaside", expires_s: float | None = None, **arguments):
+    """A region of dogpile.cache."""
+    return make_region().configure(backend, expires_s, arguments={"url": [address], **arguments})
+
+
+@pytest.mark.parametrize("backend", ["dogpile.cache.pymemcache", "dogpile.cache.pylibmc"])
+def test_the_backends_of_dogpile_share_its_cache(address, backend):
+    """Processes that have moved and those that have not read each other's values, and elect one creator."""
+    ours, theirs = region(address), region(address, backend, distributed_lock=True, lock_timeout=60)
+    for value in (None, 7, "grün", b"\0\xff", [1, (2,)], {"a": {1, 2}}):
+        ours.set("ours", value)
+        theirs.set("theirs", value)
+        assert (theirs.get("ours"), ours.get("theirs")) == (value, value)
+    ours.set_multi({"a": 1, "b": "x"})
+    assert theirs.get_multi(["a", "b", "c"]) == [1, "x", NO_VALUE]
+    mutex, other = ours.backend.get_mutex("k"), theirs.backend.get_mutex("k")
+    assert mutex.acquire() and other.locked() and not other.acquire(False)
+    mutex.release()
+    assert other.acquire(False) and mutex.locked() and not mutex.acquire(False)
+    other.release()
+
+
+def test_json_instead_of_pickles(address):
+    options = {"serializer": lambda value: json.dumps(value).encode(), "deserializer": json.loads}
+    json_region = make_region(**options).configure("lookaside", arguments={"url": address, "pickle": False})
+    json_region.set("k", {"a": [1]})
+    assert json_region.get("k") == {"a": [1]}
+    with pytest.raises(ValueError, match="serializer"):
+        region(address, pickle=False).set("k", {"a": [1]})
+    region(address).set("pickled", {1})
+    assert json_region.get("pickled") is NO_VALUE, "pickles are not read"
+
+
+def test_what_another_program_has_stored_is_a_miss(address, plain):
+    plain.set("text", "x", flags=16)
+    plain.set("pickled", b"cnot_there\nClass\n.", flags=1)
+    ours = region(address)
+    ours.set("k", 1)
+    assert (ours.get("text"), ours.get("pickled")) == (NO_VALUE, NO_VALUE)
+    assert ours.get_multi(["text", "pickled", "k"]) == [NO_VALUE, NO_VALUE, 1]
+    assert ours.get_or_create("pickled", lambda: 2) == ours.get("pickled") == 2
+
+
+def test_threads_of_two_regions_create_a_value_once(address):
+    """A stampede of a hundred threads. Regions share no mutex in a process, as two processes share none."""
+    regions, together, calls = [region(address), region(address)], threading.Barrier(100), []
+
+    def create() -> str:
+        calls.append(1)
+        time.sleep(0.05)
+        return "value"
+
+    def read(number: int) -> str:
+        together.wait()
+        return regions[number % 2].get_or_create("hot", create)
+
+    with ThreadPoolExecutor(100) as threads:
+        assert list(threads.map(read, range(100))) == ["value"] * 100
+    assert len(calls) == 1
+
+
+def test_processes_create_a_value_once(address, plain, tmp_path):
+    """gunicorn's workers, forked from a process that has used the region."""
+    shared = region(address)
+    shared.set("other", 1)
+    calls = tmp_path / "calls"
+
+    def create() -> str:
+        with calls.open("a") as log:
+            log.write("x")
+        eventually(lambda: plain.get("arrived") == b"4", "all have missed")
+        return "value"
+
+    plain.set("arrived", "0")
+    workers = []
+    for _ in range(4):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                assert shared.get("hot") is NO_VALUE
+                shared.backend._client.incr("arrived")
+                assert shared.get_or_create("hot", create) == "value"
+                status = 0
+            finally:
+                os._exit(status)
+        workers.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in workers] == [0] * 4
+    assert calls.read_text() == "x"
+
+
+def test_an_expired_value_is_used_while_another_region_creates(address):
+    one, other = region(address, expires_s=60), region(address, expires_s=60)
+    one.set("k", "old")
+    mutex = one.backend.get_mutex("k")
+    assert mutex.acquire(False)
+    assert other.get_or_create("k", lambda: "new", expiration_time=0) == "old"
+    mutex.release()
+    assert other.get_or_create("k", lambda: "new", expiration_time=0) == "new"
+
+
+def test_a_lock_that_has_passed_to_another_is_not_released(address, plain):
+    """Its creator took longer than the lock lives."""
+    mutex = region(address).backend.get_mutex("k")
+    assert mutex.acquire()
+    plain.delete("_lockk")
+    assert plain.set("_lockk", "another one's", flags=16)
+    mutex.release()
+    assert plain.get("_lockk") == b"another one's"
+
+
+def test_a_lock_ends_by_itself(address):
+    """Its process has ended."""
+    backend = region(address, lock_timeout=1).backend
+    assert backend.get_mutex("k").acquire()
+    other = backend.get_mutex("k")
+    assert not other.acquire(False)
+    eventually(lambda: other.acquire(False), "the lock ends")
+    other.release()
+
+
+def test_a_mutex_that_is_never_released_is_not_waited_for_without_end(address, plain):
+    plain.set("_lockk", "left behind", flags=16)
+    mutex = region(address, lock_timeout=0.2).backend.get_mutex("k")
+    started = time.monotonic()
+    assert mutex.acquire()
+    assert 0.2 <= time.monotonic() - started < 5
+    mutex.release()
+    assert plain.get("_lockk") == b"left behind"
+
+
+def test_keys_that_no_server_accepts_are_hashed(address, plain):
+    ours = region(address)
+    for key in ("two words", "a" * 300, "ü" * 130):
+        assert ours.get_or_create(key, lambda key=key: f"{len(key)}") == ours.get(key) == f"{len(key)}"
+    ours.set("user:42", 1)
+    assert plain.get("user:42") is not None, "others are as they are"
+    long = "a" * 250
+    assert ours.get_or_create(long, lambda: 1) == ours.get(long) == 1
+
+
+def test_expiry_and_unknown_arguments(address, plain):
+    region(address, memcached_expire_time=60, foreign=1).set("k", 1)
+    assert 58 <= int(plain.raw_command(b"mg k t").split(b" t")[1]) <= 60
+    region(address).set("k", 1)
+    assert plain.raw_command(b"mg k t") == b"HD t-1"
+
+
+def test_a_region_behind_a_router_that_takes_leases(leasing):
+    """Values and locks are stored, as both have been missed. A region misses twice for each value that it stores, and
+    the router waits for the second one: so it stores nothing for a time after a delete.
+    """
+    one, other = region(leasing), region(leasing)
+    assert one.get_or_create("k", lambda: 1) == other.get_or_create("k", lambda: 2) == 1
+    for _ in range(3):
+        mutex = one.backend.get_mutex("k")
+        assert mutex.acquire() and not other.backend.get_mutex("k").acquire(False)
+        mutex.release()
+    one.delete("k")
+    assert [other.get_or_create("k", lambda number=number: number) for number in (2, 3)] == [2, 3]
+
+
+@pytest.mark.parametrize("is_lock_distributed", [True, False])
+def test_without_a_server_values_are_created(dead, caplog, is_lock_distributed):
+    ours = region(dead, timeout=0.5, distributed_lock=is_lock_distributed)
+    assert (ours.get("k"), ours.get_multi(["a", "b"])) == (NO_VALUE, [NO_VALUE] * 2)
+    assert ours.key_is_locked("k") is False
+    with caplog.at_level(logging.WARNING, "lookaside.dogpile"):
+        assert ours.get_or_create("k", lambda: "created") == "created"
+    assert "a value of k was not stored" in caplog.text
+
+
+def test_without_a_router_deletes_raise():
+    ours = region(f"127.0.0.1:{free_port()}", timeout=0.5)
+    for delete in (lambda: ours.delete("k"), lambda: ours.delete_multi(["k"])):
+        with pytest.raises(CacheUnavailableError):
+            delete()
+
+
+def test_the_package_registers_the_backend():
+    """As dogpile.cache finds it in the installed package."""
+    project = tomllib.loads((ROOT / "python" / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["dogpile.cache"] == {"lookaside": "lookaside.dogpile:LookasideBackend"}
+    assert LookasideBackend.__module__ == "lookaside.dogpile"
