@@ -163,7 +163,7 @@ impl Assembler {
             }
             EventData::Statement(sql) => self.process_statement(sql, time_s, received_at)?,
             EventData::Query { schema, sql } => self.process_query(schema, &sql, time_s, received_at)?,
-            EventData::TableMap(body) => self.process_table_map(body)?,
+            EventData::TableMap(body) => self.process_table_map(body, received_at)?,
             EventData::Rows { kind, body, has_extra, is_compressed } => {
                 let ends_transaction =
                     self.process_rows(kind, body, has_extra, is_compressed, (time_s, received_at))?;
@@ -321,13 +321,13 @@ impl Assembler {
         Ok(())
     }
 
-    fn process_table_map(&mut self, body: &[u8]) -> Result<(), SourceError> {
+    fn process_table_map(&mut self, body: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
         let table = TableMap::read(body)?;
         if self.outbox_table.as_ref().is_none_or(|outbox| !table.name.eq_ignore_ascii_case(outbox)) {
             if let Some(open) = &mut self.open {
                 open.outbox.remove(&table.table_id);
             }
-            return Ok(self.row_tables.describe(table)?);
+            return Ok(self.row_tables.describe(table, received_at)?);
         }
         let (table_id, columns) = (table.table_id, table.into_columns()?);
         if !columns.is_first_bytes() {
