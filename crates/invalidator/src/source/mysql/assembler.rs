@@ -431,9 +431,6 @@ impl Assembler {
         let committed_at = open.committed_at(time_s, received_at);
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
-        if keys.is_empty() {
-            return;
-        }
         self.visibility_target.end = Some(self.end.clone());
         open.gtid.add_to_target(&mut self.visibility_target.gtids);
         let mut parts = keys.chunks(KEYS_OF_COMMIT_MAX).peekable();

@@ -354,6 +354,11 @@ impl MysqlSource {
 }
 
 impl Source for MysqlSource {
+    /// With semi-synchronous replication (`AFTER_SYNC`) readers see a commit when a replica has it.
+    fn gates_every_position(&self) -> bool {
+        true
+    }
+
     fn log_begins_at(&self) -> Option<SystemTime> {
         self.log_begins_at
     }
