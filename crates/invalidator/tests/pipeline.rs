@@ -126,18 +126,15 @@ async fn position_does_not_pass_a_commit_that_readers_do_not_see() {
 async fn anomalies_are_counted_over_all_sources() {
     let fixture = Fixture::new(1);
     let _run = tokio::spawn(fixture.pipeline(0).run(fixture.shutdown.subscribe()));
-    fixture.database.state().anomalies = Anomalies { unfinished: 3, without_gtid: 4, unknown_xids: 1, without_rows: 2 };
+    fixture.database.state().anomalies = Anomalies { unfinished: 3, without_gtid: 4, without_rows: 2 };
     fixture.database.commit(&["a"], ms(0));
     until("they are counted", || fixture.stat("statements_without_rows") == "2").await;
     fixture.database.state().failures = 1;
     fixture.database.commit(&["b"], ms(0));
     until("another source has read", || fixture.stat("invalidations_total") == "2").await;
-    for (name, counted) in [
-        ("statements_without_rows", "4"),
-        ("transactions_unfinished", "6"),
-        ("changes_without_gtid", "8"),
-        ("unknown_xids", "2"),
-    ] {
+    for (name, counted) in
+        [("statements_without_rows", "4"), ("transactions_unfinished", "6"), ("changes_without_gtid", "8")]
+    {
         assert_eq!(fixture.stat(&format!("cluster:a:{name}")), counted, "{name}: that source begins at zero");
         assert_eq!(fixture.stat(name), counted);
     }
