@@ -331,8 +331,6 @@ MEANINGS: dict[str, dict[str, str]] = {
         " are deleted.",
         "(cluster:NAME:)?changes_without_gtid": "MariaDB, MySQL: statements and rows with keys outside of any"
         " transaction; these keys are deleted.",
-        "(cluster:NAME:)?unknown_xids": "MariaDB, MySQL: commits of XA transactions that were prepared before reading"
-        " began; their keys are not deleted.",
         "unroutable|cluster:NAME:unroutable": "Deletes that the routers have no route for; not sent again.",
         "batches|cluster:NAME:batches": "Batches sent.",
         "(cluster:NAME:)?keys_rejected": "Keys of commits that no server accepts (too long, with white space);"

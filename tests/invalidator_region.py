@@ -21,9 +21,11 @@ MEMORY_BYTES_MAX = 64 << 20
 class Writer(threading.Thread):
     """Commits changes of one row after another, through errors, until it is stopped."""
 
-    def __init__(self, database: ReplicatedServer) -> None:
+    def __init__(self, database: ReplicatedServer, change=None) -> None:
+        """`change` gives the statement for a row; by default the one that names its key."""
         super().__init__(daemon=True)
         self.database = database
+        self.change = change or (lambda row: self.database.change(row))
         self.commits = 0
         self.is_stopped = False
         self.start()
@@ -36,7 +38,7 @@ class Writer(threading.Thread):
                 connection.cursor() as cursor,
             ):
                 while not self.is_stopped:
-                    cursor.execute(self.database.change(self.commits % ROWS))
+                    cursor.execute(self.change(self.commits % ROWS))
                     self.commits += 1
 
     def wait_for(self, commits: int) -> None:

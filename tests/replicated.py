@@ -149,6 +149,18 @@ class ReplicatedServer(Process):
         """Replicates from another server."""
         raise NotImplementedError
 
+    def wait_for_replica(self, replica: "ReplicatedServer") -> None:
+        """From now on readers see a commit when that replica has received it (semi-synchronous, AFTER_SYNC)."""
+        raise NotImplementedError
+
+    def stop_receiving(self) -> None:
+        """A replica receives nothing more, and executes what it has."""
+        raise NotImplementedError
+
+    def has_applied_all(self) -> bool:
+        """Whether a replica, whose primary is dead, has executed everything that it received."""
+        raise NotImplementedError
+
     def promote(self) -> None:
         """Stops replicating."""
         raise NotImplementedError
@@ -237,6 +249,25 @@ def data_directory(*command: str) -> Path:
     return home / "data"
 
 
+def row_by_name(server: ReplicatedServer, statement: str) -> dict:
+    """The only row of a statement, by the names of its columns."""
+    with server.connect(None) as connection, connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(statement)
+        return cursor.fetchone()
+
+
+def wait_for_acknowledgements(server: ReplicatedServer, role: str) -> None:
+    """Switches semi-synchronous replication on, once a replica acknowledges."""
+    server.run(
+        f"SET GLOBAL rpl_semi_sync_{role}_timeout = 600000",
+        f"SET GLOBAL rpl_semi_sync_{role}_wait_point = AFTER_SYNC",
+        f"SET GLOBAL rpl_semi_sync_{role}_enabled = ON",
+        schema=None,
+    )
+    clients = f"SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_{role}_clients'"
+    eventually(lambda: server.run(clients)[0][1] == "1", "the replica acknowledges", 60)
+
+
 class MariadbServer(ReplicatedServer):
     """The installed MariaDB."""
 
@@ -263,6 +294,17 @@ class MariadbServer(ReplicatedServer):
             "START SLAVE",
             schema=None,
         )
+
+    def wait_for_replica(self, replica: ReplicatedServer) -> None:
+        replica.run("STOP SLAVE", "SET GLOBAL rpl_semi_sync_slave_enabled = ON", "START SLAVE", schema=None)
+        wait_for_acknowledgements(self, "master")
+
+    def stop_receiving(self) -> None:
+        self.run("STOP SLAVE IO_THREAD", schema=None)
+
+    def has_applied_all(self) -> bool:
+        status = row_by_name(self, "SHOW SLAVE STATUS")
+        return status["Gtid_IO_Pos"] == self.run("SELECT @@global.gtid_slave_pos")[0][0]
 
     def promote(self) -> None:
         self.run("STOP SLAVE", "RESET SLAVE ALL", schema=None)
@@ -302,6 +344,24 @@ class MysqlServer(ReplicatedServer):
             "START REPLICA",
             schema=None,
         )
+
+    def wait_for_replica(self, replica: ReplicatedServer) -> None:
+        self.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'", schema=None)
+        replica.run(
+            "INSTALL PLUGIN rpl_semi_sync_replica SONAME 'semisync_replica.so'",
+            "STOP REPLICA",
+            "SET GLOBAL rpl_semi_sync_replica_enabled = ON",
+            "START REPLICA",
+            schema=None,
+        )
+        wait_for_acknowledgements(self, "source")
+
+    def stop_receiving(self) -> None:
+        self.run("STOP REPLICA IO_THREAD", schema=None)
+
+    def has_applied_all(self) -> bool:
+        received = row_by_name(self, "SHOW REPLICA STATUS")["Retrieved_Gtid_Set"]
+        return self.run(f"SELECT GTID_SUBSET('{received}', @@global.gtid_executed)")[0][0] == 1
 
     def promote(self) -> None:
         self.run("STOP REPLICA", "RESET REPLICA ALL", schema=None)

@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from invalidator_region import ROWS, Region
+from invalidator_region import ROWS, Region, Writer
 from processes import answers, eventually, stats
+from pymemcache.exceptions import MemcacheServerError
 from replicated import SERVERS
 from tools import find_libfaketime, need
 
@@ -179,6 +180,81 @@ def test_failover_to_a_promoted_replica(kind, clusters, tmp_path, request):
             server.stop()
 
 
+@contextmanager
+def semi_synchronous_region(kind, clusters, folder, request):
+    """A region, a replica that its commits wait for, and a writer of rows without keys, to be started."""
+    primary = kind(folder)
+    replica = quiet = None
+    try:
+        with running_region(primary, clusters, folder, request, "shared") as region:
+            primary.run("CREATE TABLE quiet (id INT PRIMARY KEY, n INT)")
+            replica = kind.replicate(primary, folder)
+            primary.wait_for_replica(replica)
+            quiet = Writer(primary, lambda row: f"REPLACE INTO quiet VALUES ({row}, RAND() * 1000000)")
+            yield region, replica, quiet
+    finally:
+        if quiet:
+            quiet.is_stopped = True
+        for server in filter(None, (primary, replica)):
+            server.stop()
+
+
+def fail_over(region, replica, *writers) -> None:
+    """The primary dies, and its replica takes its place."""
+    region.database.kill()
+    eventually(replica.has_applied_all, "the replica has executed what it received", 60)
+    replica.promote()
+    region.database = replica
+    for writer in writers:
+        writer.database = replica
+    region.database_link.switch(replica.port)
+
+
+def check_position_is_kept(region) -> None:
+    log = region.invalidator.log()
+    assert "another server continues the commit log" in log
+    assert "deletes are lost" not in log
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"], indirect=True, scope="module")
+def test_failover_under_load(kind, clusters, tmp_path, request):
+    """The primary dies in the middle of commits. Readers have seen only what the replica has, and so has the
+    invalidator: it goes on there."""
+    with semi_synchronous_region(kind, clusters, tmp_path, request) as (region, replica, quiet):
+        with region.fault():
+            quiet.wait_for(ROWS)
+            start = time.monotonic()
+            fail_over(region, replica, region.writer, quiet)
+            region.writer.wait_for(ROWS)
+            quiet.stop()
+        region.recover(since=start)
+        check_position_is_kept(region)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"], indirect=True, scope="module")
+def test_failover_without_the_last_commits_without_keys(kind, clusters, tmp_path, request):
+    """The position passed them although no replica had them, the renewals of the shared state among them, and was lost
+    by the failover."""
+    with semi_synchronous_region(kind, clusters, tmp_path, request) as (region, replica, quiet):
+        primary = region.database
+        region.fill()
+        quiet.wait_for(1)
+        replica.stop_receiving()
+
+        def is_read() -> bool:
+            states = [row[0] or "" for row in primary.run("SELECT state FROM information_schema.processlist")]
+            sent = [state for state in states if "has sent all binlog" in state]
+            return any("semi-sync ACK" in state for state in states) and len(sent) >= len(region.clusters)
+
+        eventually(is_read, "a commit waits for the replica, and the invalidator has it", 60)
+        start = time.monotonic()
+        fail_over(region, replica, quiet)
+        quiet.wait_for(1)
+        quiet.stop()
+        region.recover(since=start)
+        check_position_is_kept(region)
+
+
 def test_cut_between_the_invalidator_and_a_cluster(region):
     with region.fault(unaffected=(0,)):
         region.links[1].cut()
@@ -323,6 +399,35 @@ def test_a_transaction_of_many_rows(region):
         "COMMIT",
     )
     region.recover()
+
+
+@pytest.mark.parametrize("setting", ["rules"], indirect=True)
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"], indirect=True, scope="module")
+def test_a_transaction_of_many_rows_with_a_rule(region):
+    """Each row has a key. They leave while the transaction is read, also if the log has it compressed as one event. Few
+    of them may be pending, so that what is read ahead shows in the memory."""
+    rows = 100_000 * SCALE
+    region.invalidator.stop()
+    region.start_invalidator("--pending-keys-max", "10000")
+    region.database.create_logged_table("many", "id INT PRIMARY KEY")
+    rules = region.folder / "rules.toml"
+    rules.write_text(f"{rules.read_text()}[[rule]]\ntable = '{region.database.schema}.many'\nkeys = ['many:{{id}}']\n")
+    eventually(lambda: stats(region.invalidator.port)["rules"] == "2", "the rule is loaded", 60)
+    keys = [f"many:{row}" for row in (*range(1, rows, rows // 500), rows)]
+    for cluster in region.clusters:
+        assert cluster.client().set_many(dict.fromkeys(keys, "old")) == []
+    region.fill()
+    start = time.monotonic()
+    region.database.run("BEGIN", region.database.fill_numbers("many", rows), region.database.change(0), "COMMIT")
+
+    def are_gone() -> bool:
+        # A router whose server is slow at this moment answers with an error.
+        with suppress(MemcacheServerError):
+            return not any(cluster.client().get_many(keys) for cluster in region.clusters)
+        return False
+
+    eventually(are_gone, "the keys of all rows are gone", 60 * SCALE)
+    region.recover(since=start)
 
 
 def test_many_commits_while_a_cluster_is_down(region):

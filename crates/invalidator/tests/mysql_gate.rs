@@ -1,20 +1,31 @@
-//! The gate of the binlog source: readers of a real MariaDB see what has passed it.
+//! The gate of the binlog source: readers of a real MariaDB or MySQL see what has passed it.
 
-use crate::mysql_server::{DEADLINE, Server, TABLES, keys_of};
+use crate::mysql_server::{DEADLINE, Server, TABLES, fetched::mysqld, keys_of};
 use lookaside_invalidator::{Source, Start};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
+#[tokio::test]
+async fn a_row_that_readers_do_not_see_waits_at_the_gate_of_mariadb() {
+    check_invisible_rows(&Server::start(&[]).await, ("master", "slave")).await;
+}
+
+#[tokio::test]
+async fn a_row_that_readers_do_not_see_waits_at_the_gate_of_mysql() {
+    let Some(mysqld) = mysqld() else { return };
+    let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
+    server.client().await.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
+    check_invisible_rows(&server, ("source", "replica")).await;
+}
+
 /// Commits wait for a replica that does not exist: they are in the log, and readers do not see them. Without the gate a
 /// cache would be filled with their absence.
-#[tokio::test]
-async fn a_row_that_readers_do_not_see_waits_at_the_gate() {
-    let server = Server::start(&[]).await;
+async fn check_invisible_rows(server: &Server, (role, replica): (&str, &str)) {
     let mut client = server.client().await;
     client.run(TABLES).await;
     let mut source = server.source(Start::Now).await;
-    for setting in ["timeout = 600000", "wait_point = AFTER_SYNC", "wait_no_slave = ON"] {
-        client.run(&format!("SET GLOBAL rpl_semi_sync_master_{setting}")).await;
+    for setting in ["timeout = 600000".into(), "wait_point = AFTER_SYNC".into(), format!("wait_no_{replica} = ON")] {
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_{setting}")).await;
     }
     for (id, is_prepared) in [(1, false), (2, true)] {
         let insert = format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */");
@@ -26,7 +37,7 @@ async fn a_row_that_readers_do_not_see_waits_at_the_gate() {
                 "XA COMMIT 'x'".into()
             }
         };
-        client.run("SET GLOBAL rpl_semi_sync_master_enabled = ON").await;
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = ON")).await;
         let writing = tokio::spawn(async move { drop(writer.run(&commit).await) });
         let mut read = Vec::new();
         let position = loop {
@@ -43,7 +54,7 @@ async fn a_row_that_readers_do_not_see_waits_at_the_gate() {
         tokio::pin!(gate);
         assert!(timeout(Duration::from_millis(300), &mut gate).await.is_err(), "the gate waits");
         assert_eq!(client.one(&count).await, "0");
-        client.run("SET GLOBAL rpl_semi_sync_master_enabled = OFF").await;
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = OFF")).await;
         timeout(DEADLINE, gate).await.expect("in time").expect("it is visible");
         assert_eq!(client.one(&count).await, "1");
         writing.await.expect("it is committed");

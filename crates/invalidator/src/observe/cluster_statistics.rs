@@ -103,8 +103,6 @@ pub struct ClusterStatistics {
     pub transactions_unfinished: SharedCounter,
     /// Statements and rows outside of any transaction; their keys are deleted.
     pub changes_without_gtid: SharedCounter,
-    /// XA transactions whose prepared part was not read, so that their keys are not deleted.
-    pub unknown_xids: SharedCounter,
     /// Deletes for which no router has a route. Nothing can be cached there, so they are not retried.
     pub unroutable: SharedCounter,
     /// Commits that were tracked until every delete was acknowledged.
@@ -200,7 +198,6 @@ impl ClusterStatistics {
             statements_without_rows: SharedCounter::default(),
             transactions_unfinished: SharedCounter::default(),
             changes_without_gtid: SharedCounter::default(),
-            unknown_xids: SharedCounter::default(),
             unroutable: SharedCounter::default(),
             commits: SharedCounter::default(),
             source_failures: SharedCounter::default(),
@@ -283,7 +280,6 @@ impl ClusterStatistics {
         self.statements_without_rows.add(anomalies.without_rows);
         self.transactions_unfinished.add(anomalies.unfinished);
         self.changes_without_gtid.add(anomalies.without_gtid);
-        self.unknown_xids.add(anomalies.unknown_xids);
     }
 
     /// Records that a batch of `keys` keys was sent.

@@ -70,7 +70,6 @@ pub(super) const COUNTERS: &[Figure] = &[
     figure("statements_without_rows", Some("statements_without_rows"), "statements_without_rows_total", |c| c.statements_without_rows.value(), "MariaDB, MySQL: statements that change rows and are in the log without them; keys that only rows name are not deleted."),
     figure("transactions_unfinished", Some("transactions_unfinished"), "transactions_unfinished_total", |c| c.transactions_unfinished.value(), "MariaDB, MySQL: transactions without an end in the log; their keys are deleted."),
     figure("changes_without_gtid", Some("changes_without_gtid"), "changes_without_gtid_total", |c| c.changes_without_gtid.value(), "MariaDB, MySQL: statements and rows with keys outside of any transaction; these keys are deleted."),
-    figure("unknown_xids", Some("unknown_xids"), "unknown_xids_total", |c| c.unknown_xids.value(), "MariaDB, MySQL: commits of XA transactions that were prepared before reading began; their keys are not deleted."),
     figure("commits", None, "commits_total", |c| c.commits.value(), "Commits whose deletes were all acknowledged."),
     figure("commits_merged", None, "commits_merged_total", |c| c.commits_merged.load(Relaxed), "Commits merged with others because many were pending."),
     figure("batches", Some("batches"), "batches_total", |c| c.batches.value(), "Batches sent."),

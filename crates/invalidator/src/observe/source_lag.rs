@@ -1,13 +1,16 @@
-//! How far each cluster's saved position is behind the log.
+//! How far each cluster's saved position is behind the log, and whether the database can still be used as a source.
 //!
 //! The end of the log is looked up every [`LOOKUP_INTERVAL`], once for all clusters. A cluster is behind since the first
 //! look-up that its position has not reached yet, so no clock of the database is involved, and the age is too small by
 //! an interval at most.
+//!
+//! Each look-up checks the settings of the database as a start does. A setting that hides keys from new sessions does not
+//! disturb a source that is open.
 
 use super::stats::Statistics;
 use crate::{
     Position,
-    source::{CommitLog, LogDistance},
+    source::{CommitLog, LogDistance, SourceError},
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -31,13 +34,33 @@ pub struct SourceLag {
 pub async fn watch(log: Arc<dyn CommitLog>, statistics: Arc<Statistics>) {
     let mut unreached = vec![VecDeque::new(); statistics.clusters().len()];
     loop {
-        let newest = log.newest_position().await.ok();
+        let newest = log.newest_position().await;
+        record_unusable(&newest, &statistics);
+        let newest = newest.ok();
         for (cluster, unreached) in statistics.clusters().iter().zip(&mut unreached) {
             let lag = newest.as_ref().zip(cluster.saved_position());
             cluster.set_source_lag(lag.map(|(newest, saved)| lag_behind(&*log, &saved, newest, unreached)));
         }
         sleep(LOOKUP_INTERVAL).await;
     }
+}
+
+/// Shows and logs whether the database is set up as it must be, as far as a look-up tells.
+fn record_unusable(newest: &Result<Position, SourceError>, statistics: &Statistics) {
+    let unusable = match newest {
+        Ok(_) => None,
+        Err(SourceError::Unusable { why }) => Some(why.clone()),
+        Err(_) => return,
+    };
+    let mut shown = statistics.source_unusable.lock();
+    if *shown == unusable {
+        return;
+    }
+    match &unusable {
+        Some(why) => tracing::error!(why, "the database's settings hide keys: DELETES MAY BE LOST from now on"),
+        None => tracing::warn!("the database's settings are right again; flush the clusters if deletes were lost"),
+    }
+    *shown = unusable;
 }
 
 /// How far `saved` is behind `newest`, which was looked up now. `unreached` has the earlier look-ups that were not
@@ -62,12 +85,14 @@ fn lag_behind(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenedSource, SourceError, Start};
+    use crate::{OpenedSource, Start};
     use lookaside_routing::BoxFuture;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// A log that has commits up to a number.
+    /// A log that has commits up to a number; with [`UNUSABLE`] its database is not set up as it must be.
     struct Log(AtomicU64);
+
+    const UNUSABLE: u64 = u64::MAX;
 
     impl CommitLog for Log {
         fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
@@ -79,7 +104,12 @@ mod tests {
         }
 
         fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
-            Box::pin(async { Ok(Position(self.0.load(Relaxed).to_string())) })
+            Box::pin(async {
+                match self.0.load(Relaxed) {
+                    UNUSABLE => Err(SourceError::Unusable { why: "SET GLOBAL a = ON".into() }),
+                    number => Ok(Position(number.to_string())),
+                }
+            })
         }
 
         fn covers(&self, position: &Position, other: &Position) -> bool {
@@ -93,6 +123,26 @@ mod tests {
 
     fn number(position: &Position) -> u64 {
         position.0.parse().expect("a number")
+    }
+
+    /// A setting that was changed while the log was read hid the keys of all new sessions. Each look-up noticed it, and
+    /// dropped the reason.
+    #[tokio::test(start_paused = true)]
+    async fn settings_that_hide_keys_are_shown() {
+        let (log, statistics) = (Arc::new(Log(AtomicU64::new(0))), Statistics::new(["one"]));
+        tokio::spawn(watch(log.clone(), statistics.clone()));
+        for (newest, is_unusable) in [(0, false), (UNUSABLE, true), (UNUSABLE, true), (1, false)] {
+            log.0.store(newest, Relaxed);
+            sleep(LOOKUP_INTERVAL).await;
+            let now = std::time::SystemTime::UNIX_EPOCH;
+            let report = statistics.report(now);
+            let stat = |name: &str| report.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
+            assert_eq!(stat("source_unusable"), Some(if is_unusable { "1" } else { "0" }));
+            assert_eq!(stat("source_unusable_why"), is_unusable.then_some("SET GLOBAL a = ON"));
+            let metric = format!("\nlookaside_invalidator_source_unusable {}\n", u8::from(is_unusable));
+            let metrics = super::super::prometheus::render(&statistics, now);
+            assert!(metrics.contains(&metric), "{metrics}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -29,6 +29,8 @@ pub(super) const TABLES_SHOWN_MAX: usize = 100;
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
     pub(crate) row_rules: Arc<RowRules>,
+    /// Why the database cannot be used as a source any more, by the last look-up of the end of its log; `None` if it can.
+    pub(super) source_unusable: Mutex<Option<String>>,
     /// Connections of `--listen` that were closed because one more was opened than may be.
     pub connections_displaced: SharedCounter,
     /// The statistics of the spool.
@@ -53,6 +55,7 @@ impl Statistics {
         Arc::new(Statistics {
             clusters,
             row_rules,
+            source_unusable: Mutex::default(),
             connections_displaced: SharedCounter::default(),
             spool: Arc::default(),
             election: Arc::default(),
@@ -111,6 +114,11 @@ impl Statistics {
         lines.add("commits_untracked", all_clusters.untracked);
         lines.add_latency("", &all_clusters.latency_us);
         drop(all_clusters);
+        let unusable = self.source_unusable.lock().clone();
+        lines.add("source_unusable", u8::from(unusable.is_some()));
+        if let Some(why) = unusable {
+            lines.add("source_unusable_why", why.replace(|c: char| c.is_control(), " "));
+        }
         lines.add("connections_displaced", self.connections_displaced.value());
         lines.add_row_rules(&self.row_rules);
         for cluster in &self.clusters {

@@ -9,8 +9,6 @@ pub struct Anomalies {
     pub unfinished: u64,
     /// Statements or rows outside of any transaction; their keys were emitted.
     pub without_gtid: u64,
-    /// XA COMMIT of a transaction whose XA PREPARE was not read; its keys, if any, are LOST.
-    pub unknown_xids: u64,
     /// Statements that change rows and are in the log without them (`binlog_format` of the session is STATEMENT or
     /// MIXED); keys that only rows name, if any, are LOST.
     pub without_rows: u64,
@@ -21,7 +19,6 @@ impl Anomalies {
         Anomalies {
             unfinished: combine(self.unfinished, other.unfinished),
             without_gtid: combine(self.without_gtid, other.without_gtid),
-            unknown_xids: combine(self.unknown_xids, other.unknown_xids),
             without_rows: combine(self.without_rows, other.without_rows),
         }
     }

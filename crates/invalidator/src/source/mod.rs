@@ -145,6 +145,12 @@ pub trait Source: Send {
     /// and a delete that is sent too early is undone by a reader that still saw the old row.
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
 
+    /// Whether positions after commits without keys pass the gate too. A replica that is promoted may lack what readers
+    /// did not see on its primary, so a position that is ahead of them may be lost. False by default.
+    fn gates_every_position(&self) -> bool {
+        false
+    }
+
     /// When the oldest part of the log began that this has read; `None` if the log does not show that.
     fn log_begins_at(&self) -> Option<SystemTime> {
         None
@@ -174,7 +180,7 @@ pub trait Source: Send {
 /// The next commits, once every reader that begins now sees them.
 pub(crate) async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
     let commits = source.next(keys_max).await?;
-    if commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
+    if source.gates_every_position() || commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
         source.wait_until_visible(&commits.position).await?;
     }
     Ok(commits)

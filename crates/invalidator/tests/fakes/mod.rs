@@ -57,6 +57,8 @@ pub struct DatabaseState {
     pub rng: fastrand::Rng,
     /// What a source returns that has read all.
     pub anomalies: Anomalies,
+    /// Whether the gate is asked for commits without keys, too.
+    pub gates_every_position: bool,
     /// The calls so far: `open 3`, `next 4`, `visible 4`, and `delete ...` from the cluster.
     pub events: Vec<String>,
 }
@@ -73,6 +75,7 @@ impl Database {
             failing_percent: 0,
             rng: fastrand::Rng::with_seed(1),
             anomalies: Anomalies::default(),
+            gates_every_position: false,
             events: Vec::new(),
         };
         Arc::new(Database { state: Mutex::new(state), committed: Notify::new() })
@@ -155,6 +158,10 @@ impl CommitLog for FakeLog {
 }
 
 impl Source for FakeSource {
+    fn gates_every_position(&self) -> bool {
+        self.database.state().gates_every_position
+    }
+
     fn anomalies(&self) -> Anomalies {
         self.database.state().anomalies
     }

@@ -13,7 +13,12 @@ use lookaside_invalidator::{
     replay::{Replay, ReplayFilter, ReplaySummary},
     rule_file::RuleCheck,
     rules::{RowRules, RuleStatistics},
-    source::{SourceUrl, mysql::MysqlLog, postgres::PostgresLog, sqlite::SqliteLog},
+    source::{
+        SourceUrl,
+        mysql::{MysqlLog, MysqlOptions},
+        postgres::PostgresLog,
+        sqlite::SqliteLog,
+    },
     spool::SpoolArchive,
 };
 use serde_json::json;
@@ -197,6 +202,7 @@ async fn open_log(options: &ReplayOptions, row_rules: &Arc<RowRules>, network: &
         checked.map_err(|why| anyhow!(why))?;
     }
     if let Some(RowDatabase::Mysql(server)) = database {
+        let server = MysqlOptions { is_replay: true, ..server };
         return Ok(OpenedLog::of_database(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
     }
     match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {

@@ -5,7 +5,7 @@
 //! | statements, inserted outbox rows, rows of tables with a rule | collected, each once per transaction |
 //! | end of the transaction | emitted as a commit, at its position |
 //! | XA PREPARE | held under the transaction's name |
-//! | XA COMMIT | the held keys are emitted |
+//! | XA COMMIT | the held keys are emitted; if none are held under that name, deletes are lost |
 //! | XA ROLLBACK | the held keys are dropped |
 //!
 //! A transaction that was rolled back never reaches the log, nor does anything undone by ROLLBACK TO SAVEPOINT.
@@ -14,15 +14,15 @@
 //! delete is harmless.
 //!
 //! Invariants:
-//! * While keys are held for a prepared transaction, the emitted position stays before its XA PREPARE, so a restart
-//!   reads it again. A prepared transaction that is never resolved therefore holds back the position; commits after it
-//!   are still emitted.
+//! * While a transaction is prepared, the emitted position stays before its XA PREPARE, so a restart reads it again. A
+//!   prepared transaction that is never resolved therefore holds back the position; commits after it are still emitted.
+//! * A transaction whose keys are too many to be held does not stop reading. Only its commit does, as lost deletes.
 //! * A transaction of over [`KEYS_OF_COMMIT_MAX`] keys is emitted in parts. All but the last carry the position before
 //!   it, so a restart in between reads all of it again.
 
 use super::{
     event::{self, BinlogEvent, EventData, RowsKind},
-    gtid::GtidPosition,
+    gtid::{self, GtidPosition},
     open_transaction::{Gtid, OpenTransaction},
     options::MysqlOptions,
     payload::TransactionPayload,
@@ -30,7 +30,7 @@ use super::{
     rows::{self, PresentColumns, TableMap},
     statement,
     visibility_target::{LogEnd, VisibilityTarget},
-    xa::{PreparedTransactions, UnknownXid},
+    xa::{KEYS_HELD_MAX, PreparedTransactions, Present, TRANSACTIONS_HELD_MAX},
 };
 use crate::{Commit, Position, SourceError, keys, source::Anomalies};
 use std::{
@@ -50,6 +50,8 @@ pub struct Assembler {
     outbox_table: Option<Vec<u8>>,
     /// Not with `--outbox-only`.
     has_comments: bool,
+    /// Whether the log is read once more for a replay.
+    is_replay: bool,
     row_tables: RowTables,
     has_checksum: bool,
     /// All complete transactions up to here have been read.
@@ -62,7 +64,11 @@ pub struct Assembler {
     file_begun_at: Option<SystemTime>,
     /// The transaction whose end has not been read yet.
     open: Option<OpenTransaction>,
+    /// The compressed transaction of which events have not been processed yet.
+    compressed: Option<TransactionPayload>,
     prepared: PreparedTransactions,
+    /// `None` if reading began at an earlier position.
+    present: Option<Present>,
     /// Complete commits, in order.
     ready: VecDeque<Commit>,
     rejected: u64,
@@ -76,6 +82,7 @@ impl Assembler {
         Assembler {
             outbox_table: (!options.comments_only).then_some(outbox_table),
             has_comments: !options.outbox_only,
+            is_replay: options.is_replay,
             row_tables: RowTables::new(options.row_rules.clone()),
             has_checksum,
             read_position,
@@ -84,16 +91,20 @@ impl Assembler {
             transactions_read: 0,
             file_begun_at: None,
             open: None,
+            compressed: None,
             prepared: PreparedTransactions::default(),
+            present: None,
             ready: VecDeque::new(),
             rejected: 0,
             anomalies: Anomalies::default(),
         }
     }
 
-    /// The position to resume from after a restart: everything before it was emitted or names no key.
+    /// The position to resume from after a restart: everything before it was emitted or names no key. A replay ends at a
+    /// position, so transactions that are still prepared there do not hold it back.
     pub fn resume_position(&self) -> &GtidPosition {
-        self.prepared.resume_position().unwrap_or(&self.read_position)
+        let held_back = self.prepared.resume_position().filter(|_| !self.is_replay);
+        held_back.unwrap_or(&self.read_position)
     }
 
     /// How many transactions were read completely. [`Assembler::resume_position`] changes only when this grows.
@@ -116,6 +127,11 @@ impl Assembler {
         &mut self.row_tables
     }
 
+    /// Reading begins at the present: prepared transactions that were committed before its end need no deletes.
+    pub fn set_present(&mut self, present: Option<Present>) {
+        self.present = present;
+    }
+
     /// The number of invalid keys.
     pub fn rejected(&self) -> u64 {
         self.rejected
@@ -131,7 +147,8 @@ impl Assembler {
         &mut self.ready
     }
 
-    /// Processes one event, which was received at `received_at`.
+    /// Processes one event, which was received at `received_at`. If it holds others, they wait for
+    /// [`Assembler::feed_compressed`].
     pub fn feed(&mut self, bytes: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
         let event = BinlogEvent::read(bytes, self.has_checksum)?;
         // The end of an event outside of transactions may refer to another file.
@@ -148,11 +165,11 @@ impl Assembler {
         match event.body {
             EventData::MariadbGtid { domain, sequence, flags } => {
                 let open = OpenTransaction::mariadb(domain, event.server_id, sequence, flags);
-                self.begin_transaction(open, time_s, received_at);
+                self.begin_transaction(open, time_s, received_at)?;
             }
             EventData::MysqlGtid { origin, number, committed_us } => {
                 let open = OpenTransaction::new(Gtid::Mysql { origin, number }, committed_us);
-                self.begin_transaction(open, time_s, received_at);
+                self.begin_transaction(open, time_s, received_at)?;
             }
             EventData::Anonymous => {
                 return Err(SourceError::Unusable {
@@ -161,21 +178,21 @@ impl Assembler {
                             .into(),
                 });
             }
-            EventData::Statement(sql) => self.process_statement(sql, time_s, received_at)?,
+            EventData::Statement(sql) => self.process_statement(sql, time_s, received_at),
             EventData::Query { schema, sql } => self.process_query(schema, &sql, time_s, received_at)?,
-            EventData::TableMap(body) => self.process_table_map(body)?,
+            EventData::TableMap(body) => self.process_table_map(body, received_at)?,
             EventData::Rows { kind, body, has_extra, is_compressed } => {
                 let ends_transaction =
                     self.process_rows(kind, body, has_extra, is_compressed, (time_s, received_at))?;
                 if ends_transaction {
-                    self.commit_open(time_s, received_at);
+                    self.commit_open(time_s, received_at)?;
                 }
             }
-            EventData::Xid => self.commit_open(time_s, received_at),
-            EventData::XaPrepare { is_committed: true, .. } => self.commit_open(time_s, received_at),
-            EventData::XaPrepare { xid, is_committed: false } => self.prepare_open(xid)?,
+            EventData::Xid => self.commit_open(time_s, received_at)?,
+            EventData::XaPrepare { is_committed: true, .. } => self.commit_open(time_s, received_at)?,
+            EventData::XaPrepare { xid, is_committed: false } => self.prepare_open(xid),
             EventData::Rotate { file, offset } => {
-                self.end_file(time_s, received_at);
+                self.end_file(time_s, received_at)?;
                 self.end = LogEnd {
                     file: String::from_utf8_lossy(file).trim_end_matches('\0').into(),
                     offset,
@@ -183,11 +200,11 @@ impl Assembler {
                 };
             }
             EventData::Format { has_checksum } => {
-                self.end_file(time_s, received_at);
+                self.end_file(time_s, received_at)?;
                 self.has_checksum = has_checksum;
                 self.file_begun_at = (time_s > 0).then(|| UNIX_EPOCH + Duration::from_secs(time_s.into()));
             }
-            EventData::Transaction(payload) => self.process_compressed(payload, received_at)?,
+            EventData::Transaction(payload) => self.compressed = Some(payload),
             EventData::Incident => {
                 return Err(SourceError::PositionLost {
                     position: Position(self.resume_position().to_string()),
@@ -215,8 +232,13 @@ impl Assembler {
         self.anomalies.without_gtid += 1;
     }
 
-    fn begin_transaction(&mut self, open: OpenTransaction, time_s: u32, received_at: SystemTime) {
-        if let Some(unfinished) = self.open.take().filter(|unfinished| !unfinished.keys.is_empty()) {
+    fn begin_transaction(
+        &mut self,
+        open: OpenTransaction,
+        time_s: u32,
+        received_at: SystemTime,
+    ) -> Result<(), SourceError> {
+        if let Some(unfinished) = self.take_unfinished()? {
             tracing::warn!(
                 keys = unfinished.keys.len(),
                 "a transaction begins in the log before the end of another, which may be committed; deleting its keys"
@@ -228,18 +250,45 @@ impl Assembler {
         }
         self.row_tables.begin_transaction();
         self.open = Some(open);
+        Ok(())
+    }
+
+    /// The open transaction, if it named keys.
+    fn take_unfinished(&mut self) -> Result<Option<OpenTransaction>, SourceError> {
+        match self.open.take() {
+            Some(unfinished) if unfinished.is_given_up => {
+                self.report_lost("a transaction without an end")?;
+                Ok(None)
+            }
+            unfinished => Ok(unfinished.filter(|unfinished| !unfinished.keys.is_empty())),
+        }
+    }
+
+    /// A transaction is committed, and its keys are not known.
+    fn report_lost(&self, transaction: &str) -> Result<(), SourceError> {
+        let why = format!(
+            "{transaction} is committed, and the keys that it named are not known: it was prepared before reading began, \
+             or prepared transactions named over {KEYS_HELD_MAX} keys, or over {TRANSACTIONS_HELD_MAX} were prepared at \
+             the same time"
+        );
+        if self.is_replay {
+            tracing::warn!(why, "keys are not replayed");
+            return Ok(());
+        }
+        Err(SourceError::PositionLost { position: Position(self.resume_position().to_string()), why })
     }
 
     /// Handles the end of a log file, over which no transaction extends. A server that was killed may leave one without
     /// an end, and rolls it back when it restarts; but non-transactional tables keep their changes.
-    fn end_file(&mut self, time_s: u32, received_at: SystemTime) {
-        if let Some(unfinished) = self.open.take().filter(|unfinished| !unfinished.keys.is_empty()) {
+    fn end_file(&mut self, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+        if let Some(unfinished) = self.take_unfinished()? {
             tracing::info!(
                 keys = unfinished.keys.len(),
                 "a file of the log ends inside of a transaction; deleting its keys"
             );
             self.emit_unfinished(unfinished, time_s, received_at);
         }
+        Ok(())
     }
 
     /// Emits the keys of a transaction that has no end. It does not count as read. Readers may never see it, so the
@@ -253,31 +302,34 @@ impl Assembler {
         }
     }
 
-    /// Processes the events of a compressed transaction. They have no checksums and no positions.
-    fn process_compressed(
-        &mut self,
-        mut payload: TransactionPayload<'_>,
-        received_at: SystemTime,
-    ) -> Result<(), SourceError> {
-        while let Some(bytes) = payload.next_event()? {
+    /// Whether events of a compressed transaction wait for [`Assembler::feed_compressed`]. They go before any other event.
+    pub fn has_compressed(&self) -> bool {
+        self.compressed.is_some()
+    }
+
+    /// Processes the next event of the compressed transaction, if there is one. Such events have no checksums and no
+    /// positions.
+    pub fn feed_compressed(&mut self, received_at: SystemTime) -> Result<(), SourceError> {
+        let Some(mut payload) = self.compressed.take() else { return Ok(()) };
+        if let Some(bytes) = payload.next_event()? {
             let event = BinlogEvent::read(bytes, false)?;
             // No server nests payloads, and nested ones could grow without bound.
             if !matches!(event.body, EventData::Transaction(_)) {
                 self.process_event(event, received_at)?;
             }
+            self.compressed = Some(payload);
         }
         Ok(())
     }
 
-    fn process_statement(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+    fn process_statement(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) {
         let mut found = Vec::new();
         if self.has_comments {
             keys::extract_keys(sql, &mut found, &mut self.rejected);
         }
         for key in found {
-            self.add_key(key, time_s, received_at)?;
+            self.add_key(key, time_s, received_at);
         }
-        Ok(())
     }
 
     fn process_query(
@@ -300,34 +352,34 @@ impl Assembler {
             }
         } else if is(b"COMMIT") || is(b"ROLLBACK") {
             // A ROLLBACK in the log means that non-transactional tables were changed: their changes remain.
-            self.commit_open(time_s, received_at);
+            self.commit_open(time_s, received_at)?;
         } else if let Some(xid) = after(b"XA COMMIT ") {
-            self.commit_prepared(xid.trim_end_matches(" one phase"), time_s, received_at);
+            self.commit_prepared(xid.trim_end_matches(" one phase"), time_s, received_at)?;
         } else if let Some(xid) = after(b"XA ROLLBACK ") {
-            self.prepared.roll_back(&xid);
-            self.commit_open(time_s, received_at);
+            self.prepared.remove(&xid);
+            self.commit_open(time_s, received_at)?;
         } else {
             self.anomalies.without_rows += u64::from(statement::changes_rows(sql));
-            self.process_statement(sql, time_s, received_at)?;
+            self.process_statement(sql, time_s, received_at);
             let mut found = Vec::new();
             self.row_tables.add_statement(schema, sql, &mut found);
             for key in found {
-                self.add_key(key, time_s, received_at)?;
+                self.add_key(key, time_s, received_at);
             }
             if self.open.as_ref().is_some_and(|open| open.is_standalone || !open.has_begin) {
-                self.commit_open(time_s, received_at);
+                self.commit_open(time_s, received_at)?;
             }
         }
         Ok(())
     }
 
-    fn process_table_map(&mut self, body: &[u8]) -> Result<(), SourceError> {
+    fn process_table_map(&mut self, body: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
         let table = TableMap::read(body)?;
         if self.outbox_table.as_ref().is_none_or(|outbox| !table.name.eq_ignore_ascii_case(outbox)) {
             if let Some(open) = &mut self.open {
                 open.outbox.remove(&table.table_id);
             }
-            return Ok(self.row_tables.describe(table)?);
+            return Ok(self.row_tables.describe(table, received_at)?);
         }
         let (table_id, columns) = (table.table_id, table.into_columns()?);
         if !columns.is_first_bytes() {
@@ -378,18 +430,28 @@ impl Assembler {
         }
         let is_standalone = self.open.as_ref().is_some_and(|open| open.is_standalone);
         for key in found {
-            self.add_key(key, time_s, received_at)?;
+            self.add_key(key, time_s, received_at);
         }
         Ok(is_standalone && header.flags & rows::STATEMENT_END != 0)
     }
 
-    fn add_key(&mut self, key: Vec<u8>, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
+    fn add_key(&mut self, key: Vec<u8>, time_s: u32, received_at: SystemTime) {
         let open = self.open.get_or_insert_with(|| OpenTransaction::new(Gtid::Missing, None));
+        if open.is_given_up {
+            return;
+        }
         if open.seen.insert(key.clone()) {
             open.keys.push(key);
         }
         if open.is_xa {
-            self.prepared.check_capacity(open.keys.len())?;
+            if !self.prepared.has_capacity(open.keys.len()) {
+                tracing::warn!(
+                    keys = open.keys.len(),
+                    "prepared transactions name over {KEYS_HELD_MAX} keys, so the newest is given up: its commit will \
+                     count as lost deletes (--on-position-lost)"
+                );
+                open.give_up();
+            }
         } else if open.keys.len() == KEYS_OF_COMMIT_MAX {
             let part = std::mem::take(&mut open.keys);
             open.seen.clear();
@@ -399,18 +461,21 @@ impl Assembler {
             let position = Position(self.resume_position().to_string());
             self.ready.push_back(Commit { position, keys: part, committed_at });
         }
-        Ok(())
     }
 
     /// Emits the keys of the open transaction, which is committed.
-    fn commit_open(&mut self, time_s: u32, received_at: SystemTime) {
+    fn commit_open(&mut self, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
         if let Some(mut open) = self.open.take() {
+            if open.is_given_up {
+                self.report_lost("an XA transaction")?;
+            }
             if open.has_no_gtid() {
                 self.report_without_gtid(&open);
             }
             let keys = std::mem::take(&mut open.keys);
             self.emit(open, keys, time_s, received_at);
         }
+        Ok(())
     }
 
     /// Emits `keys`, which `open` makes stale.
@@ -431,9 +496,6 @@ impl Assembler {
         let committed_at = open.committed_at(time_s, received_at);
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
-        if keys.is_empty() {
-            return;
-        }
         self.visibility_target.end = Some(self.end.clone());
         open.gtid.add_to_target(&mut self.visibility_target.gtids);
         let mut parts = keys.chunks(KEYS_OF_COMMIT_MAX).peekable();
@@ -447,41 +509,47 @@ impl Assembler {
     }
 
     /// Holds the keys of the open transaction, which is prepared.
-    fn prepare_open(&mut self, xid: String) -> Result<(), SourceError> {
-        let Some(open) = self.open.take() else { return Ok(()) };
+    fn prepare_open(&mut self, xid: String) {
+        let Some(open) = self.open.take() else { return };
         let before = self.read_position.clone();
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
-        self.prepared.insert(xid, open.keys, before)
+        if !open.is_given_up && !self.prepared.insert(xid, open.keys, before) {
+            tracing::warn!(
+                "over {TRANSACTIONS_HELD_MAX} transactions are prepared, so the newest is given up: its commit will \
+                 count as lost deletes (--on-position-lost)"
+            );
+        }
+    }
+
+    /// Whether the open transaction, which commits `xid`, was visible when a start from the present ended.
+    fn is_before_present(&self, xid: &str) -> bool {
+        let (Some(present), Some(open)) = (&self.present, &self.open) else { return false };
+        let mut committed = self.read_position.clone();
+        open.gtid.add_to(&mut committed);
+        !present.unresolved.contains(xid) && gtid::covers(&present.end.0, &committed.to_string())
     }
 
     /// Emits the keys of a prepared transaction, which is committed.
-    fn commit_prepared(&mut self, xid: &str, time_s: u32, received_at: SystemTime) {
-        let open = self.open.take().unwrap_or_else(|| OpenTransaction::new(Gtid::Missing, None));
+    fn commit_prepared(&mut self, xid: &str, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
         // Read before the keys leave `prepared`: until the last part of them the position stays before the XA PREPARE.
         let before = Position(self.resume_position().to_string());
-        let transaction = match self.prepared.commit(xid) {
-            Ok(transaction) => transaction,
-            Err(UnknownXid) => {
-                tracing::warn!(
-                    xid,
-                    "commit of a prepared transaction whose XA PREPARE was not read: unless an earlier run read it, \
-                     the keys that it named ARE NOT DELETED"
-                );
-                self.anomalies.unknown_xids += 1;
-                None
-            }
-        };
-        let keys = match transaction {
+        let keys = match self.prepared.remove(xid) {
             Some(transaction) => {
-                if !matches!(open.gtid, Gtid::Mysql { .. }) {
+                if !matches!(self.open, Some(OpenTransaction { gtid: Gtid::Mysql { .. }, .. })) {
                     self.visibility_target.xids.push(transaction.xid);
                 }
                 transaction.keys
             }
-            None => Vec::new(),
+            None if self.is_before_present(xid) => Vec::new(),
+            None => {
+                self.report_lost(&format!("XA transaction {xid}"))?;
+                Vec::new()
+            }
         };
+        let open = self.open.take().unwrap_or_else(|| OpenTransaction::new(Gtid::Missing, None));
         self.emit_from(before, open, keys, time_s, received_at);
+        Ok(())
     }
 }
 

@@ -111,7 +111,7 @@ pub enum EventData<'a> {
         has_checksum: bool,
     },
     /// A compressed transaction (MySQL).
-    Transaction(TransactionPayload<'a>),
+    Transaction(TransactionPayload),
     /// The server lost part of its log.
     Incident,
     /// Another event, which is not needed here.

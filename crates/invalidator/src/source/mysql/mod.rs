@@ -72,13 +72,22 @@ use lookaside_sync::Mutex;
 use packet::PacketStream;
 use server_check::Server;
 use std::{
+    collections::VecDeque,
     sync::Arc,
     time::{Duration, SystemTime},
 };
 use visibility_target::VisibilityTarget;
+use xa::Present;
+
+/// How many starts from the present are remembered: a start of the daemon has one for each cluster.
+const PRESENTS_MAX: usize = 100;
 
 /// The most events that one call of [`Source::next`] reads before it returns.
 const EVENTS_OF_NEXT_MAX: usize = 10_000;
+
+/// How long the gate's connection may be idle before the server closes it. A server's own `wait_timeout` may be a minute:
+/// the first commit after that would wait for a new connection. The server notices a dead client by TCP.
+const IDLE_MAX_S: u32 = 24 * 60 * 60;
 
 /// The connection is closed after this many missed heartbeats.
 const HEARTBEATS_MISSED_MAX: u32 = 3;
@@ -97,12 +106,35 @@ pub struct MysqlLog {
     wall_clock: WallClock,
     /// The warnings that were logged last.
     logged_warnings: Mutex<Vec<String>>,
+    /// The last starts from the present, by the positions where reading began. A source that is opened again there, or a
+    /// little later, must know.
+    presents: Mutex<VecDeque<(Position, Present)>>,
 }
 
 impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
-        MysqlLog { options, network, wall_clock, logged_warnings: Mutex::default() }
+        MysqlLog { options, network, wall_clock, logged_warnings: Mutex::default(), presents: Mutex::default() }
+    }
+
+    /// Remembers a start from the present, or tells the source of the one that it goes on from.
+    fn share_present(&self, source: &mut MysqlSource) {
+        let mut presents = self.presents.lock();
+        match &source.present {
+            Some(present) => {
+                presents.truncate(PRESENTS_MAX - 1);
+                presents.push_front((source.returned.clone(), present.clone()));
+            }
+            None => {
+                let at = &source.returned.0;
+                let is_between = |(begin, present): &&(Position, Present)| {
+                    gtid::covers(at, &begin.0) && gtid::covers(&present.end.0, at)
+                };
+                let present = presents.iter().find(is_between).map(|(_, present)| present.clone());
+                source.present.clone_from(&present);
+                source.assembler.set_present(present);
+            }
+        }
     }
 
     /// Logs the warnings of a source, unless the one before had the same.
@@ -128,8 +160,9 @@ impl CommitLog for MysqlLog {
     fn open<'a>(&'a self, start: &'a Start) -> BoxFuture<'a, Result<OpenedSource, SourceError>> {
         Box::pin(async move {
             let (options, network) = (self.options.clone(), self.network.clone());
-            let source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
+            let mut source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
             self.log_warnings(&source);
+            self.share_present(&mut source);
             let position = source.position().clone();
             Ok(OpenedSource { source: Box::new(source), position })
         })
@@ -176,6 +209,8 @@ pub struct MysqlSource {
     queries: Option<MysqlConnection>,
     dump: Option<PacketStream>,
     assembler: Assembler,
+    /// The end of the start from the present; `None` if reading began at an earlier position.
+    present: Option<Present>,
     /// Everything up to here was returned by `next`.
     returned: Position,
     /// [`Assembler::transactions_read`] at that time.
@@ -201,16 +236,23 @@ impl MysqlSource {
         network: Arc<dyn Network>,
         wall_clock: WallClock,
     ) -> Result<Self, SourceError> {
-        let mut queries = MysqlConnection::open(&*network, &options).await?;
+        let mut queries = open_queries(&*network, &options).await?;
         let server = Server::inspect(&mut queries, &options).await?;
         let position = server.start_position(&mut queries, start).await?;
+        let mut present = None;
         if *start == Start::Now {
             // After the position was queried: transactions that are prepared later are read.
-            xa::wait_until_resolved(&mut queries, options.prepared_wait_max).await?;
+            let unresolved = xa::wait_until_resolved(&mut queries, options.prepared_wait_max).await?;
+            let end = Position(server.start_position(&mut queries, start).await?.to_string());
+            present = Some(Present { end, unresolved });
         }
+        let returned = Position(position.to_string());
+        let mut assembler = Assembler::new(&options, position, server.has_checksum);
+        assembler.set_present(present.clone());
         Ok(MysqlSource {
-            returned: Position(position.to_string()),
-            assembler: Assembler::new(&options, position, server.has_checksum),
+            returned,
+            assembler,
+            present,
             network,
             options,
             wall_clock,
@@ -264,24 +306,23 @@ impl MysqlSource {
             }
         };
         let silence_max = (self.options.heartbeat * HEARTBEATS_MISSED_MAX).max(SILENCE_MIN);
-        let mut packet = dump.read(silence_max).await?;
+        // `None`: the next event is one of a compressed transaction.
+        let mut packet = match self.assembler.has_compressed() {
+            true => None,
+            false => Some(dump.read(silence_max).await?),
+        };
         let (mut keys, mut events) = (0, 0);
         loop {
             let received_at = (self.wall_clock)();
             let ready_before = self.assembler.ready().len();
-            match packet.first() {
-                Some(&HEAD_EVENT) => {
-                    let without_rows = self.assembler.anomalies().without_rows;
-                    self.assembler.feed(&packet[1..], received_at)?;
-                    self.log_begins_at = self.log_begins_at.or(self.assembler.file_begun_at());
-                    warn_of_missing_rows(&self.options, without_rows, self.assembler.anomalies().without_rows);
-                }
-                Some(&HEAD_ERROR) => {
-                    let error = connection::error_of(&packet)?;
-                    return Err(server_check::dump_error(error, self.assembler.resume_position(), &self.options.user));
-                }
-                _ => return Err(SourceError::Unreachable { why: "the server ended the stream of its log".into() }),
+            let without_rows = self.assembler.anomalies().without_rows;
+            // Dropped before the next one is read: both may be long.
+            match packet.take() {
+                Some(packet) => feed_packet(&mut self.assembler, &packet, &self.options, received_at)?,
+                None => self.assembler.feed_compressed(received_at)?,
             }
+            self.log_begins_at = self.log_begins_at.or(self.assembler.file_begun_at());
+            warn_of_missing_rows(&self.options, without_rows, self.assembler.anomalies().without_rows);
             keys += self.assembler.ready().range(ready_before..).map(|commit| commit.keys.len()).sum::<usize>();
             events += 1;
             // Checked before the next packet is read from the stream: a packet that was read must not be dropped.
@@ -292,11 +333,11 @@ impl MysqlSource {
             if self.assembler.row_tables().needed_catalogue().is_some() {
                 return Ok(());
             }
-            // Before the next one is read: both may be long.
-            drop(packet);
-            match dump.read_ready().await? {
-                Some(more) => packet = more,
-                None => return Ok(()),
+            if !self.assembler.has_compressed() {
+                packet = dump.read_ready().await?;
+                if packet.is_none() {
+                    return Ok(());
+                }
             }
         }
     }
@@ -307,7 +348,7 @@ impl MysqlSource {
         let Some(rules) = self.assembler.row_tables().needed_catalogue() else { return Ok(()) };
         let mut queries = match self.queries.take() {
             Some(queries) => queries,
-            None => MysqlConnection::open(&*self.network, &self.options).await?,
+            None => open_queries(&*self.network, &self.options).await?,
         };
         let catalogue = catalogue::load(&mut queries, &rules).await?;
         self.queries = Some(queries);
@@ -348,12 +389,18 @@ impl MysqlSource {
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
         self.assembler = Assembler::new(&self.options, position, self.server.has_checksum);
+        self.assembler.set_present(self.present.clone());
         self.transactions_returned = 0;
         Ok(())
     }
 }
 
 impl Source for MysqlSource {
+    /// With semi-synchronous replication (`AFTER_SYNC`) readers see a commit when a replica has it.
+    fn gates_every_position(&self) -> bool {
+        true
+    }
+
     fn log_begins_at(&self) -> Option<SystemTime> {
         self.log_begins_at
     }
@@ -393,7 +440,7 @@ impl Source for MysqlSource {
             let position = self.server.parse(&position.0)?;
             let mut queries = match self.queries.take() {
                 Some(queries) => queries,
-                None => MysqlConnection::open(&*self.network, &self.options).await?,
+                None => open_queries(&*self.network, &self.options).await?,
             };
             self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
             gate::wait_until_visible(&mut queries, &self.options, &self.visibility_target, &position).await?;
@@ -402,6 +449,30 @@ impl Source for MysqlSource {
             self.visibility_target = VisibilityTarget::default();
             Ok(())
         })
+    }
+}
+
+/// Opens the connection of the gate, which is idle for as long as nothing is committed.
+async fn open_queries(network: &dyn Network, options: &MysqlOptions) -> Result<MysqlConnection, SourceError> {
+    let mut connection = MysqlConnection::open(network, options).await?;
+    connection.query(&format!("SET SESSION wait_timeout = {IDLE_MAX_S}")).await?;
+    Ok(connection)
+}
+
+/// Feeds a packet of the dump to the assembler.
+fn feed_packet(
+    assembler: &mut Assembler,
+    packet: &[u8],
+    options: &MysqlOptions,
+    received_at: SystemTime,
+) -> Result<(), SourceError> {
+    match packet.first() {
+        Some(&HEAD_EVENT) => assembler.feed(&packet[1..], received_at),
+        Some(&HEAD_ERROR) => {
+            let error = connection::error_of(packet)?;
+            Err(server_check::dump_error(error, assembler.resume_position(), &options.user))
+        }
+        _ => Err(SourceError::Unreachable { why: "the server ended the stream of its log".into() }),
     }
 }
 

@@ -27,6 +27,8 @@ pub struct OpenTransaction {
     pub outbox: BTreeMap<u64, Columns>,
     /// Whether it is an XA transaction. Its keys are not emitted in parts before its end.
     pub is_xa: bool,
+    /// Whether it named more keys than can be held: they are not known any more.
+    pub is_given_up: bool,
 }
 
 /// The GTID of a transaction.
@@ -55,7 +57,15 @@ impl OpenTransaction {
             seen: BTreeSet::new(),
             outbox: BTreeMap::new(),
             is_xa: false,
+            is_given_up: false,
         }
+    }
+
+    /// Forgets the keys.
+    pub fn give_up(&mut self) {
+        self.is_given_up = true;
+        self.keys = Vec::new();
+        self.seen = BTreeSet::new();
     }
 
     /// A transaction of MariaDB, with the flags of its GTID event.

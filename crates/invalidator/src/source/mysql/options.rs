@@ -39,6 +39,9 @@ pub struct MysqlOptions {
     /// Take keys from comments only, so that the log may have statements instead of rows (`binlog_format` STATEMENT or
     /// MIXED). Default no.
     pub comments_only: bool,
+    /// Read the log once more for a replay, which ends at a position: transactions that are prepared do not hold the
+    /// position back, and the commit of one whose keys are not known is no loss. Default no.
+    pub is_replay: bool,
     /// Our server id among the replicas. The server disconnects a replica when another one with the same id connects.
     /// Default: 2^31 plus the connection id, which is unique on the server.
     pub server_id: Option<u32>,
@@ -70,6 +73,7 @@ impl Default for MysqlOptions {
             row_rules: Arc::default(),
             outbox_only: false,
             comments_only: false,
+            is_replay: false,
             server_id: None,
             connect_wait_max: Duration::from_secs(5),
             reply_wait_max: Duration::from_secs(10),

@@ -1,5 +1,5 @@
 //! The events of a compressed transaction of MySQL (`binlog_transaction_compression`), decompressed one at a time: a
-//! transaction of a million rows needs no more memory than its longest event.
+//! transaction of a million rows needs no more memory than its compressed bytes and its longest event.
 //!
 //! ```text
 //! payload | type: n, length: n, value | ... | 0 | the events by zstd |      n: the protocol's length-encoded integers
@@ -9,7 +9,10 @@
 //! as they arrive, so that a false length costs nothing.
 
 use super::cursor::{Cursor, Malformed};
-use std::{fmt, io::Read};
+use std::{
+    fmt,
+    io::{self, Read},
+};
 
 const READING: &str = "a compressed transaction";
 
@@ -26,22 +29,22 @@ const EVENT_HEADER_BYTES: usize = 19;
 const LENGTH_AT: usize = 9;
 
 /// The events of a compressed transaction.
-pub struct TransactionPayload<'a> {
-    events: Box<dyn Read + 'a>,
+pub struct TransactionPayload {
+    events: Box<dyn Read + Send>,
     /// The bytes of the events that have not been read yet.
     bytes_left: u64,
     event: Vec<u8>,
 }
 
-impl fmt::Debug for TransactionPayload<'_> {
+impl fmt::Debug for TransactionPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TransactionPayload").field("bytes_left", &self.bytes_left).finish_non_exhaustive()
     }
 }
 
-impl<'a> TransactionPayload<'a> {
-    /// Parses the header of a payload.
-    pub fn read(body: &'a [u8]) -> Result<Self, Malformed> {
+impl TransactionPayload {
+    /// Parses the header of a payload, and copies the rest: it is read between other work.
+    pub fn read(body: &[u8]) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(body, READING);
         let (mut algorithm, mut length) = (UNCOMPRESSED, None);
         loop {
@@ -56,13 +59,15 @@ impl<'a> TransactionPayload<'a> {
                 _ => {}
             }
         }
-        let compressed = cursor.rest();
-        let (events, bytes_left): (Box<dyn Read>, u64) = match algorithm {
+        let compressed = cursor.rest().to_vec();
+        let compressed_bytes = compressed.len() as u64;
+        let compressed = io::Cursor::new(compressed);
+        let (events, bytes_left): (Box<dyn Read + Send>, u64) = match algorithm {
             ZSTD => {
                 let decoder = zstd::stream::read::Decoder::with_buffer(compressed).map_err(|_| Malformed(READING))?;
                 (Box::new(decoder), length.ok_or(Malformed(READING))?)
             }
-            UNCOMPRESSED => (Box::new(compressed), compressed.len() as u64),
+            UNCOMPRESSED => (Box::new(compressed), compressed_bytes),
             _ => return Err(Malformed("a transaction with an unsupported compression")),
         };
         Ok(TransactionPayload { events, bytes_left, event: Vec::new() })

@@ -27,7 +27,15 @@ use super::{
     table_statement::TableStatement,
 };
 use crate::rules::{Column, RowChange, RowRules, RowValue, Rules, TableChange, TableName, WatchedTable};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+/// The catalogue is read again after this time for a table that it does not show: a GRANT is no DDL. The look-ups are as
+/// rare as that.
+const CATALOGUE_RETRY: Duration = Duration::from_secs(5);
 
 /// The tables with a rule.
 pub struct RowTables {
@@ -38,6 +46,8 @@ pub struct RowTables {
     catalogue: Catalogue,
     /// Whether the catalogue must be read before the next event.
     needs_catalogue: bool,
+    /// When a table last did not fit it; `None` before the first.
+    misfit_at: Option<SystemTime>,
     tables: BTreeMap<TableName, Table>,
     /// Those that statements have changed; their columns do not matter.
     by_statement: BTreeMap<TableName, WatchedTable>,
@@ -61,6 +71,7 @@ impl RowTables {
         RowTables {
             version: row_rules.version(),
             needs_catalogue: !rules.is_empty(),
+            misfit_at: None,
             row_rules,
             rules,
             catalogue: Catalogue::new(),
@@ -110,8 +121,8 @@ impl RowTables {
         self.ids.clear();
     }
 
-    /// The log describes a table.
-    pub fn describe(&mut self, map: TableMap<'_>) -> Result<(), Malformed> {
+    /// The log describes a table, at `now`.
+    pub fn describe(&mut self, map: TableMap<'_>, now: SystemTime) -> Result<(), Malformed> {
         if self.rules.is_empty() {
             return Ok(());
         }
@@ -121,7 +132,10 @@ impl RowTables {
         };
         let name = rule.table.clone();
         self.ids.insert(map.table_id, name.clone());
-        if self.tables.get(&name).is_some_and(|table| table.description == map.description()) {
+        if let Some(table) = self.tables.get(&name).filter(|table| table.description == map.description()) {
+            if table.types.is_none() && self.may_look_up(now) {
+                (self.needs_catalogue, self.misfit_at) = (true, Some(now));
+            }
             return Ok(());
         }
         let description = map.description().to_vec();
@@ -130,11 +144,19 @@ impl RowTables {
         let declared = self.catalogue.get(&name);
         let types = types_of(&columns, &metadata, declared);
         let known = types.as_ref().zip(declared).map(|(types, declared)| columns_of(types, &metadata, declared));
-        // Once for each description: if it does not fit then either, it is older than the catalogue.
-        self.needs_catalogue |= types.is_none();
+        // If it does not fit then either, it is older than the catalogue, or the catalogue does not show the table.
+        if types.is_none() {
+            (self.needs_catalogue, self.misfit_at) = (true, Some(now));
+        }
         let watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), known.as_deref());
         self.tables.insert(name, Table { description, columns, metadata, types, watched });
         Ok(())
+    }
+
+    fn may_look_up(&self, now: SystemTime) -> bool {
+        let since = self.misfit_at.and_then(|at| now.duration_since(at).ok());
+        // A clock that was set back counts as late.
+        since.is_none_or(|since| since >= CATALOGUE_RETRY)
     }
 
     /// Whether rows of this table have keys. Others need not be read.

@@ -66,6 +66,13 @@ impl Server {
             ServerKind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
         let mut warnings = log_coverage::check(connection, &variables, !options.outbox_only).await?;
+        if !matches!(value("sync_binlog"), "1" | "") {
+            warnings.push(format!(
+                "sync_binlog is {}: after a crash of its machine the server may lack commits that were read from its log, \
+                 and give their GTIDs to others, which a position then skips: SET GLOBAL sync_binlog = 1",
+                value("sync_binlog")
+            ));
+        }
         if kind == ServerKind::Mariadb && value("gtid_strict_mode") == "OFF" {
             warnings.push(
                 "gtid_strict_mode is OFF, so a replica may log transactions out of order, which a position then skips: SET \
@@ -243,7 +250,7 @@ pub async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<Stri
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
              'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
-             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata', 'gtid_strict_mode')",
+             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata', 'gtid_strict_mode', 'sync_binlog')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())

@@ -1,24 +1,30 @@
 //! Prepared transactions (XA): the log shows their keys before it shows whether they are committed.
 //!
 //! Serves the delete path. Keys are held here under the transaction's name, from XA PREPARE to XA COMMIT or XA
-//! ROLLBACK, together with the position to resume from. The keys of a transaction that was prepared before reading
-//! began are never read: a start from the present waits for such transactions ([`wait_until_resolved`]).
+//! ROLLBACK, together with the position to resume from. So an XA COMMIT of a transaction that is not here means that its
+//! keys are not known: deletes are lost.
+//!
+//! | not here | because |
+//! |---|---|
+//! | prepared before reading began | a start from the present waits for such transactions, not for ever ([`wait_until_resolved`]) |
+//! | given up | the bounds: an XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT |
 
 use super::{
     connection::{MysqlConnection, Row, text},
     event::xid_text,
     gtid::GtidPosition,
 };
-use crate::SourceError;
+use crate::{Position, SourceError};
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
-/// The most keys held for prepared transactions. Beyond it the source fails: dropping keys would lose deletes, and
-/// deletes before the commit would let readers fill the cache with the old value again.
+/// The most keys held for prepared transactions. A transaction beyond it is given up. Deletes before its commit would let
+/// readers fill the cache with the old value again.
 pub const KEYS_HELD_MAX: usize = 1_000_000;
 
-/// The most prepared transactions held. Each has a copy of the position.
-const TRANSACTIONS_HELD_MAX: usize = 10_000;
+/// The most prepared transactions held, with keys or without. Each has a copy of the position. Those beyond it are given
+/// up.
+pub const TRANSACTIONS_HELD_MAX: usize = 10_000;
 
 /// How often [`wait_until_resolved`] lists the prepared transactions.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -26,20 +32,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a list of prepared transactions may take.
 const QUERY_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// How long a start waits for prepared transactions that it cannot list. Most are resolved within milliseconds.
+const UNLISTED_WAIT: Duration = Duration::from_secs(1);
+
 /// The most names in a warning.
 const NAMES_LOGGED_MAX: usize = 10;
 
 /// The transactions that are prepared and not resolved yet.
 #[derive(Default)]
 pub struct PreparedTransactions {
-    /// Those that named keys, oldest first.
-    with_keys: Vec<PreparedTransaction>,
-    /// Those that named no key. They are recorded so that their commit is not reported as unknown; they do not hold
-    /// back the position.
-    keyless: BTreeSet<String>,
+    /// Oldest first.
+    transactions: Vec<PreparedTransaction>,
+    /// The keys of all.
+    keys: usize,
 }
 
-/// A prepared transaction that named keys.
+/// A prepared transaction.
 pub struct PreparedTransaction {
     /// Its name, as [`xid_text`] formats it.
     pub xid: String,
@@ -49,81 +57,68 @@ pub struct PreparedTransaction {
 }
 
 impl PreparedTransactions {
-    /// The position from which a restart reads all of them again; `None` if none named keys.
+    /// The position from which a restart reads all of them again; `None` if there are none. Those without keys count too:
+    /// a restart must know that their commit loses nothing.
     pub fn resume_position(&self) -> Option<&GtidPosition> {
-        self.with_keys.first().map(|first| &first.position_before)
+        self.transactions.first().map(|first| &first.position_before)
     }
 
-    /// Fails if `more` keys exceed the capacity.
-    pub fn check_capacity(&self, more: usize) -> Result<(), SourceError> {
-        match self.with_keys.iter().map(|transaction| transaction.keys.len()).sum::<usize>() + more > KEYS_HELD_MAX {
-            true => Err(too_many()),
-            false => Ok(()),
-        }
+    /// Whether `more` keys can be held.
+    pub fn has_capacity(&self, more: usize) -> bool {
+        self.keys + more <= KEYS_HELD_MAX
     }
 
-    /// Adds `xid`; everything before its XA PREPARE is at `position_before`.
-    pub fn insert(
-        &mut self,
-        xid: String,
-        keys: Vec<Vec<u8>>,
-        position_before: GtidPosition,
-    ) -> Result<(), SourceError> {
-        if !keys.is_empty() {
-            self.with_keys.push(PreparedTransaction { xid, keys, position_before });
-        } else if self.keyless.len() < TRANSACTIONS_HELD_MAX {
-            self.keyless.insert(xid);
+    /// Adds `xid`; everything before its XA PREPARE is at `position_before`. Returns whether it is held.
+    pub fn insert(&mut self, xid: String, keys: Vec<Vec<u8>>, position_before: GtidPosition) -> bool {
+        if self.transactions.len() >= TRANSACTIONS_HELD_MAX {
+            return false;
         }
-        match self.with_keys.len() > TRANSACTIONS_HELD_MAX {
-            true => Err(too_many()),
-            false => Ok(()),
-        }
+        self.keys += keys.len();
+        self.transactions.push(PreparedTransaction { xid, keys, position_before });
+        true
     }
 
-    /// Removes `xid`, which is committed. Returns `None` if it named no key.
-    pub fn commit(&mut self, xid: &str) -> Result<Option<PreparedTransaction>, UnknownXid> {
-        match self.with_keys.iter().position(|transaction| transaction.xid == xid) {
-            Some(at) => Ok(Some(self.with_keys.remove(at))),
-            None if self.keyless.remove(xid) => Ok(None),
-            None => Err(UnknownXid),
-        }
-    }
-
-    /// Removes `xid`, which is rolled back.
-    pub fn roll_back(&mut self, xid: &str) {
-        self.with_keys.retain(|transaction| transaction.xid != xid);
-        self.keyless.remove(xid);
+    /// Removes `xid`, which is resolved. Returns `None` if its keys are not known.
+    pub fn remove(&mut self, xid: &str) -> Option<PreparedTransaction> {
+        let at = self.transactions.iter().position(|transaction| transaction.xid == xid)?;
+        let transaction = self.transactions.remove(at);
+        self.keys -= transaction.keys.len();
+        Some(transaction)
     }
 }
 
-/// The XA PREPARE of this transaction was not read.
-#[derive(Debug)]
-pub struct UnknownXid;
-
-fn too_many() -> SourceError {
-    SourceError::Unusable {
-        why: format!(
-            "prepared transactions name over {KEYS_HELD_MAX} keys, or are too many: commit or roll back the ones that \
-             XA RECOVER lists, then start again"
-        ),
-    }
+/// Where a start from the present ended: nothing that was visible before it needs deletes. Reading begins a little earlier,
+/// as transactions that were prepared meanwhile are committed later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// The end of the log when all were resolved that had been prepared where reading begins, but for `unresolved`.
+    pub end: Position,
+    /// Those that were not resolved by then.
+    pub unresolved: BTreeSet<String>,
 }
 
-/// Waits up to `wait_max` until all transactions that are prepared now are resolved, and logs those that are not. If
-/// the start position was queried before this call, a transaction that commits after the wait was prepared after that
-/// position, unless it was logged.
-pub async fn wait_until_resolved(connection: &mut MysqlConnection, wait_max: Duration) -> Result<(), SourceError> {
+/// Waits up to `wait_max` until all transactions that are prepared now are resolved. Logs those that are not, and returns
+/// them. If the start position was queried before this call, a transaction that commits after the wait was prepared after
+/// that position, unless it was returned.
+pub async fn wait_until_resolved(
+    connection: &mut MysqlConnection,
+    wait_max: Duration,
+) -> Result<BTreeSet<String>, SourceError> {
     let rows = match connection.try_query("XA RECOVER", QUERY_WAIT_MAX).await? {
         Ok(rows) => rows,
         Err(error) => {
             let why = error.message;
-            tracing::warn!(why, "XA RECOVER failed: keys of transactions that are prepared now may not be deleted");
-            return Ok(());
+            tracing::warn!(
+                why,
+                "XA RECOVER failed: a transaction that is prepared now may count as lost deletes at its commit"
+            );
+            tokio::time::sleep(UNLISTED_WAIT.min(wait_max)).await;
+            return Ok(BTreeSet::new());
         }
     };
     let first: Vec<String> = rows.iter().filter_map(xid_of_row).collect();
     if first.is_empty() {
-        return Ok(());
+        return Ok(BTreeSet::new());
     }
     tracing::info!(transactions = first.len(), "waiting for prepared transactions to commit or roll back");
     let deadline = Instant::now() + wait_max;
@@ -131,17 +126,17 @@ pub async fn wait_until_resolved(connection: &mut MysqlConnection, wait_max: Dur
         let listed = list_prepared(connection).await?;
         let unresolved: Vec<&String> = first.iter().filter(|xid| listed.contains(*xid)).collect();
         if unresolved.is_empty() {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
         if Instant::now() >= deadline {
             let shown = &unresolved[..unresolved.len().min(NAMES_LOGGED_MAX)];
             tracing::warn!(
                 transactions = unresolved.len(),
                 names = ?shown,
-                "transactions were prepared before reading begins: the keys that they named WILL NOT BE DELETED at \
-                 their commit. Resolve them (XA RECOVER) and start again with --from now, or flush the clusters after that"
+                "transactions were prepared before reading begins, so the keys that they named are not known: the \
+                 commit of one of them will count as lost deletes (--on-position-lost). Resolve them (XA RECOVER)"
             );
-            return Ok(());
+            return Ok(unresolved.into_iter().cloned().collect());
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -1,7 +1,8 @@
 //! Events as a server sends them, valid and damaged, and the commits that result.
 
-use super::Assembler;
+use super::{Assembler, KEYS_OF_COMMIT_MAX};
 use crate::{
+    Position, SourceError,
     rules::{RowRules, Rules, TableName},
     source::{
         Anomalies,
@@ -9,11 +10,12 @@ use crate::{
             catalogue::{Declared, tests::declared},
             gtid::{GtidList, GtidPosition},
             options::MysqlOptions,
+            xa::{KEYS_HELD_MAX, Present, TRANSACTIONS_HELD_MAX},
         },
     },
 };
 use proptest::prelude::*;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 fn assembler(has_checksum: bool) -> Assembler {
     Assembler::new(&MysqlOptions::default(), GtidPosition::Mariadb(GtidList::default()), has_checksum)
@@ -158,19 +160,163 @@ fn keys_outside_of_transactions_are_emitted() {
     assert_eq!(assembler.anomalies().without_gtid, 2);
 }
 
-/// An XA COMMIT of a transaction that was prepared before reading began was treated as one that names no key.
+fn query(sql: &str) -> Vec<u8> {
+    event(2, &[&[0; 8][..], &[0, 0, 0, 0, 0, 0], sql.as_bytes()].concat())
+}
+
+fn gtid(sequence: u8, flags: u8) -> Vec<u8> {
+    statement_transaction(sequence, flags, "").remove(0)
+}
+
+/// The flags of transactions of MariaDB.
+const STANDALONE: u8 = 0x01;
+const PREPARED: u8 = 0x40;
+
+/// A transaction that is prepared under a name; `text` is its statement.
+fn prepare(sequence: u8, name: u8, text: &str) -> Vec<Vec<u8>> {
+    let end = event(38, &[&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, name][..]].concat());
+    vec![gtid(sequence, PREPARED), event(160, text.as_bytes()), end]
+}
+
+/// The end of a prepared transaction, by COMMIT or ROLLBACK.
+fn resolve(sequence: u8, how: &str, name: u8) -> Vec<Vec<u8>> {
+    vec![gtid(sequence, STANDALONE), query(&format!("XA {how} X'{name:x}',X'',1"))]
+}
+
+/// Feeds events that end in an error, and returns it.
+fn feed_until_lost(assembler: &mut Assembler, events: &[Vec<u8>]) -> Option<SourceError> {
+    events.iter().find_map(|bytes| assembler.feed(bytes, UNIX_EPOCH).err())
+}
+
+/// An XA COMMIT of a transaction that was prepared before reading began was treated as one that names no key, and later
+/// only counted.
 #[test]
-fn commit_of_an_unknown_prepared_transaction_is_counted() {
-    let query = |sql: &str| event(2, &[&[0; 8][..], &[0, 0, 0, 0, 0, 0], sql.as_bytes()].concat()[..]);
-    let gtid = |sequence, flags| statement_transaction(sequence, flags, "").remove(0);
-    let prepare = |name: u8| event(38, &[&[0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, name][..]].concat());
+fn commit_of_an_unknown_prepared_transaction_is_a_loss() {
     let mut assembler = assembler(false);
-    feed_all(&mut assembler, &[gtid(8, 0x40), prepare(b'a')]);
-    feed_all(&mut assembler, &[gtid(9, 1), query("XA COMMIT X'61',X'',1")]);
-    assert_eq!(assembler.anomalies(), Anomalies::default(), "the transaction is known to name no key");
-    feed_all(&mut assembler, &[gtid(10, 1), query("XA COMMIT X'62',X'',1")]);
-    assert_eq!(assembler.anomalies(), Anomalies { unknown_xids: 1, ..Anomalies::default() });
-    assert_eq!(assembler.resume_position().to_string(), "0-1-10");
+    feed_all(&mut assembler, &prepare(8, b'a', ""));
+    assert_eq!(assembler.resume_position().to_string(), "none", "a restart reads that it named no key");
+    feed_all(&mut assembler, &resolve(9, "COMMIT", b'a'));
+    assert_eq!(assembler.resume_position().to_string(), "0-1-9");
+    feed_all(&mut assembler, &resolve(10, "ROLLBACK", b'b'));
+    let lost = feed_until_lost(&mut assembler, &resolve(11, "COMMIT", b'b'));
+    assert!(matches!(lost, Some(SourceError::PositionLost { .. })), "{lost:?}");
+}
+
+/// Too many keys stopped reading for ever: a restart read them again first, also after the transaction was resolved.
+#[test]
+fn prepared_transaction_with_too_many_keys_is_lost_by_its_commit_alone() {
+    for how in ["ROLLBACK", "COMMIT"] {
+        let mut assembler = assembler(false);
+        let others = vec![Vec::new(); KEYS_HELD_MAX - 3];
+        assembler.prepared.insert("others".into(), others, GtidPosition::Mariadb(GtidList::default()));
+        feed_all(&mut assembler, &prepare(7, b'k', "/* lookaside: kept 2 3 */"));
+        feed_all(&mut assembler, &prepare(8, b'a', "/* lookaside: too many */"));
+        feed_all(&mut assembler, &statement_transaction(9, 0, "/* lookaside: between */"));
+        let lost = feed_until_lost(&mut assembler, &resolve(10, how, b'a'));
+        assert_eq!(lost.is_some(), how == "COMMIT", "{lost:?}");
+        feed_all(&mut assembler, &resolve(11, "COMMIT", b'k'));
+        assert_eq!(ready(&mut assembler), pairs(&[("between", "none"), ("kept 2 3", "none")]));
+        feed_all(&mut assembler, &prepare(12, b'c', "/* lookaside: 1 2 3 */"));
+        feed_all(&mut assembler, &resolve(13, "COMMIT", b'c'));
+        assert_eq!(ready(&mut assembler), pairs(&[("1 2 3", "none")]), "there is room again");
+    }
+}
+
+/// The same for too many transactions.
+#[test]
+fn prepared_transactions_beyond_the_bound_are_lost_by_their_commit_alone() {
+    let mut assembler = assembler(false);
+    let xid = |number: usize| format!("{number:04x}").into_bytes();
+    for number in 0..=TRANSACTIONS_HELD_MAX {
+        let name = xid(number);
+        let mut end = vec![0, 1, 0, 0, 0, name.len() as u8, 0, 0, 0, 0, 0, 0, 0];
+        end.extend_from_slice(&name);
+        feed_all(&mut assembler, &[gtid(8, PREPARED), event(160, b"/* lookaside: key */"), event(38, &end)]);
+    }
+    let resolve = |number: usize| {
+        let hex: String = xid(number).iter().map(|byte| format!("{byte:x}")).collect();
+        vec![gtid(9, STANDALONE), query(&format!("XA COMMIT X'{hex}',X'',1"))]
+    };
+    assert_eq!(feed_until_lost(&mut assembler, &resolve(TRANSACTIONS_HELD_MAX - 1)), None);
+    assert_eq!(ready(&mut assembler).len(), 1);
+    assert!(feed_until_lost(&mut assembler, &resolve(TRANSACTIONS_HELD_MAX)).is_some(), "it was not held");
+}
+
+/// A start from the present waits until prepared transactions are resolved. Their commits come after the position where
+/// reading begins.
+#[test]
+fn commit_before_the_end_of_a_start_from_the_present_is_no_loss() {
+    let mut assembler = assembler(false);
+    let unresolved = ["x'62',x'',1".to_owned()].into();
+    assembler.set_present(Some(Present { end: Position("0-1-9".into()), unresolved }));
+    assert_eq!(feed_until_lost(&mut assembler, &resolve(8, "COMMIT", b'a')), None);
+    assert!(feed_until_lost(&mut assembler, &resolve(9, "COMMIT", b'b')).is_some(), "the start has not waited for it");
+    assert!(feed_until_lost(&mut assembler, &resolve(10, "COMMIT", b'c')).is_some(), "it was committed later");
+}
+
+/// A replay over an XA PREPARE without an end never came to its own.
+#[test]
+fn replay_is_not_held_back_by_a_prepared_transaction() {
+    let options = MysqlOptions { is_replay: true, ..MysqlOptions::default() };
+    let mut assembler = Assembler::new(&options, GtidPosition::Mariadb(GtidList::default()), false);
+    feed_all(&mut assembler, &prepare(8, b'a', "/* lookaside: key */"));
+    assert_eq!(assembler.resume_position().to_string(), "0-1-8");
+    feed_all(&mut assembler, &resolve(9, "COMMIT", b'b'));
+    feed_all(&mut assembler, &resolve(10, "COMMIT", b'a'));
+    assert_eq!(ready(&mut assembler), pairs(&[("key", "0-1-10")]));
+}
+
+/// The gate waited for commits with keys alone, and positions passed others that no replica had.
+#[test]
+fn commits_without_keys_are_waited_for() {
+    let mut assembler = assembler(false);
+    let mut events = statement_transaction(8, 0, "");
+    events[2][13] = 200;
+    feed_all(&mut assembler, &events);
+    assert_eq!(assembler.visibility_target().end.as_ref().map(|end| end.offset), Some(200));
+}
+
+/// All keys of a compressed transaction were held in memory: its events were processed before any key was taken.
+#[test]
+fn compressed_transaction_is_emitted_in_parts() {
+    const STATEMENTS: usize = 100;
+    let statement = |number: usize| {
+        let keys: Vec<String> = (0..1_000).map(|key| format!("{number}:{key}")).collect();
+        event(29, format!("\0/* lookaside: {} */", keys.join(" ")).as_bytes())
+    };
+    let inner: Vec<u8> = (0..STATEMENTS).flat_map(statement).collect();
+    let mut payload = vec![2, 1, 0, 3, 9, 0xfe];
+    payload.extend_from_slice(&(inner.len() as u64).to_le_bytes());
+    payload.push(0);
+    payload.extend(zstd::bulk::compress(&inner, 3).expect("compressed"));
+    let mut assembler = assembler(false);
+    feed_all(&mut assembler, &[gtid(8, 0), event(40, &payload)]);
+    let (mut keys, mut held) = (0, 0);
+    while assembler.has_compressed() {
+        assembler.feed_compressed(UNIX_EPOCH).expect("valid events");
+        let taken = assembler.ready().drain(..).map(|commit| commit.keys.len()).sum::<usize>();
+        (keys, held) = (keys + taken, held.max(taken));
+    }
+    feed_all(&mut assembler, &[event(16, &[0; 8])]);
+    keys += assembler.ready().drain(..).map(|commit| commit.keys.len()).sum::<usize>();
+    assert_eq!((keys, held), (STATEMENTS * 1_000, KEYS_OF_COMMIT_MAX));
+}
+
+/// A table that the catalogue did not show stayed inexpressible after a GRANT, which is no change that the log has.
+#[test]
+fn catalogue_is_read_again_for_a_table_that_it_did_not_show() {
+    let mut assembler = assembler_with_rule();
+    assembler.row_tables().set_catalogue([].into());
+    let mut needs_at = |at_s: u64| {
+        for bytes in row_transaction() {
+            assembler.feed(&bytes, UNIX_EPOCH + Duration::from_secs(at_s)).expect("valid events");
+        }
+        assembler.ready().clear();
+        let is_needed = assembler.row_tables().needed_catalogue().is_some();
+        assembler.row_tables().set_catalogue([].into());
+        is_needed
+    };
+    assert_eq!([10, 11, 14, 15, 16, 21, 3].map(&mut needs_at), [true, false, false, true, false, true, true]);
 }
 
 proptest! {
