@@ -35,9 +35,11 @@ class Router(Process):
             PROGRAMS / "lookaside-router", "-p", port, "-f", self.file, "--num-proxies", "2",
             "--server-timeout", "300", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
             "--config-cache", tmp_path / f"cache-{port}.json",
-            "--spool", tmp_path / f"spool-{port}", "--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers),
+            "--spool", tmp_path / f"spool-{port}",
             "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over", "--enable-flush-cmd",
         ]  # fmt: skip
+        if peers:
+            command += ["--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers)]
         super().__init__(f"router-{port}", command, tmp_path)
         self.wait_ready(lambda: answers(port))
 
@@ -354,6 +356,33 @@ def test_a_new_configuration_waits_for_its_servers_and_peers(region):
     peer.restart()
     region.wait_in_force()
     region.traffic.check()
+
+
+@pytest.mark.parametrize("changes", [([0, 1], [0, 1, 2]), ([0, 1, 2], [0, 1])], ids=["stays", "leaves"])
+def test_a_token_from_before_a_change_fills_nothing(tmp_path, changes):
+    """A client hung between its miss and its fill. Its key moved away, was deleted where it was then, and moved back:
+    the value from before the delete was stored, since no delete had voided the token. The key's first server stays in
+    the pool, or leaves it and returns without any item."""
+    servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
+    first, second = (text_of([servers[index] for index in indices]) for indices in changes)
+    router = Router(tmp_path, first, free_port(), [])
+    client = LeaseClient(router.port)
+    try:
+        tokens = {key: client.lease_get(key)[1] for key in KEYS}
+        owners = [router.admin(f"route(get,{key})") for key in KEYS]
+        for text in (second, first):
+            router.configure(text)
+            eventually(lambda text=text: router.reads_by(text) and router.is_steady(), "in force")
+            if text == second:
+                moved = [key for key, at in zip(KEYS, owners, strict=True) if router.admin(f"route(get,{key})") != at]
+                assert len(moved) > 20
+                assert {client.command(b"delete " + key.encode()) for key in moved} == {b"NOT_FOUND"}
+        replies = {client.lease_set(key, tokens[key], b"old") for key in moved}
+        assert replies == {b"NOT_STORED"}
+    finally:
+        client.close()
+        for process in [router, *servers]:
+            process.stop()
 
 
 def read_moved(region, keys: list[str], port: int) -> float:

@@ -64,7 +64,6 @@ pub fn run(options: &Options) -> Result<()> {
             "flushes": tally.flushes, "spare_takeovers": tally.spare_takeovers, "config_changes": tally.config_changes,
             "lost_coverages": tally.lost_coverages,
             "former_owner_fills": tally.former_owner_fills, "direct_reads": tally.direct_reads,
-            "former_owner_fills": tally.former_owner_fills,
             "plain_sets_stored": tally.plain_sets_stored, "plain_sets_refused": tally.plain_sets_refused,
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,

@@ -5,7 +5,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 /// Binds a non-blocking Unix socket to `path`; the file gets `mode`. It does not listen yet: no client can connect.
@@ -48,13 +48,14 @@ pub fn set_socket_mode(path: &Path, mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// The file is not a socket, or is a link.
+/// The file is not a socket, is a link, or has another name: then it may be another's.
 pub fn open_socket_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-    match file.metadata()?.file_type().is_socket() {
+    let found = file.metadata()?;
+    match found.file_type().is_socket() && found.nlink() == 1 {
         true => Ok(file),
-        false => Err(io::Error::other("the file is not a socket: another file has replaced it")),
+        false => Err(io::Error::other("the file is not a socket with a single name: another file has replaced it")),
     }
 }
 
@@ -165,6 +166,8 @@ mod tests {
             std::fs::remove_file(&path).expect("the link is still there");
         }
         assert!(set_socket_mode(&file, 0o777).is_err());
+        std::fs::hard_link(&other, &path).expect("a hard link");
+        assert!(set_socket_mode(&path, 0o777).is_err(), "another's socket");
         for path in [&other, &file] {
             assert_eq!(std::fs::metadata(path).expect("it exists").permissions().mode() & 0o777, 0o600);
         }

@@ -159,6 +159,13 @@ impl Store {
         is_accepted
     }
 
+    /// Voids all leases. A token that was issued before this call fills nothing when it returns.
+    pub fn void_leases(&self, now: Now) {
+        for stripe in 0..self.shared.memory.stripes.len() {
+            StripeGuard::lock(&self.shared, stripe, now).void_leases();
+        }
+    }
+
     /// Removes items whose timer has ended by `now`, runs flushes that are due, and clears some pages after the memory
     /// limit was lowered. To be called about once a second; each stripe is locked for a moment, one after the other.
     pub fn tick(&self, now: Now) {

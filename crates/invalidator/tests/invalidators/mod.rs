@@ -23,12 +23,14 @@ use tokio::{sync::watch, task::JoinSet, time::sleep};
 
 pub const CLUSTER: &str = "a";
 
-/// Which part of the expected version a broken database does not compare.
+/// What a broken database does not compare: a part of the expected version, or, where it tells whether a record is
+/// stored, anything but the version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
     Nothing,
     Counter,
     Holder,
+    State,
 }
 
 /// The table, and what was found wrong.
@@ -96,7 +98,7 @@ impl Table {
         let found = state.record.as_ref().map(|record| &record.version);
         let is_expected = match (found, expected, self.ignored) {
             (None, None, _) => true,
-            (Some(found), Some(expected), Ignored::Nothing) => found == expected,
+            (Some(found), Some(expected), Ignored::Nothing | Ignored::State) => found == expected,
             (Some(found), Some(expected), Ignored::Counter) => found.holder == expected.holder,
             (Some(found), Some(expected), Ignored::Holder) => found.counter >= expected.counter,
             _ => false,
@@ -110,6 +112,22 @@ impl Table {
             state.former_holders.extend(former.filter(|former| *former != record.version.holder && !former.is_empty()));
         }
         is_expected
+    }
+
+    /// Executes a statement, and tells whether it has stored the record.
+    fn store_record(&self, expected: Option<&RecordVersion>, record: &ElectionRecord) -> bool {
+        let is_executed = self.execute(expected, record);
+        let mut state = self.state();
+        let found = state.record.as_ref().filter(|found| found.version == record.version);
+        if let Some(found) = found.filter(|_| self.ignored == Ignored::State) {
+            if found != record {
+                let (holder, reported) = (&record.version.holder, position_of(record));
+                let violation = format!("{holder} takes {reported} for stored, and {} is", position_of(found));
+                state.violation.get_or_insert(violation);
+            }
+            return true;
+        }
+        is_executed
     }
 
     fn check(&self, state: &TableState, record: &ElectionRecord) -> Result<(), String> {
@@ -201,7 +219,7 @@ impl RecordStore for FakeStore {
         Box::pin(async move {
             match self.meet().await {
                 Fate::Succeeds => {
-                    let is_replaced = self.0.execute(expected, record);
+                    let is_replaced = self.0.store_record(expected, record);
                     sleep(ms(1)).await;
                     Ok(is_replaced)
                 }

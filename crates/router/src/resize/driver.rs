@@ -349,6 +349,7 @@ impl Resizer {
             self.saved = Some(saved);
         }
         self.status.show(&self.coverage);
+        self.coverage.record_shown(self.started.elapsed());
         if self.coverage.active().number != before.active().number {
             self.publish(host, self.coverage.reads() != before.reads());
         }

@@ -7,11 +7,12 @@
 //! | `pool_servers` | what it knows of a configuration |
 //! | `start`, `driver`, `work` | execute the steps |
 //! | `store`, `report`, `peer_poll` | the state on disk, and as other routers see it |
-//! | `new_servers`, `purge` | flush a server that joins a pool; remove misplaced copies |
+//! | `new_servers`, `purge`, `leases` | flush a server that joins a pool; remove misplaced copies; void leases |
 //! | `status` | what operators see |
 
 pub(crate) mod coverage;
 pub(crate) mod driver;
+mod leases;
 pub(crate) mod new_servers;
 mod peer_poll;
 pub(crate) mod pool_servers;

@@ -1,6 +1,8 @@
-//! Removes copies that a server holds and is no longer sent deletes for, after a change of the configuration.
+//! Removes copies that a server holds and is no longer sent deletes for, after a change of the configuration. Its leases
+//! are voided first: a fill that comes before is listed, and one that comes after is refused.
 //!
 //! ```text
+//!   lease-void-all               OK                 or ERROR, of a server without leases
 //!   lru_crawler mgdump hash      mg user:1          a key that no covered configuration places here: deleted
 //!                                mg AP8= b          a key in base64
 //!                                EN
@@ -12,6 +14,7 @@
 //!
 //! Deletes travel on a second connection, since the listing occupies the first.
 
+use super::leases::void_leases;
 use bytes::Bytes;
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::meta::{MetaStatus, decode_key, encode_key};
@@ -75,7 +78,8 @@ impl From<CommandError> for PurgeError {
     }
 }
 
-/// Deletes every key at `server` that `is_misplaced`, and returns their number. After an error some may remain.
+/// Voids the leases of `server`, deletes every key that `is_misplaced`, and returns the number of deleted keys. After an
+/// error some may remain.
 pub(crate) async fn purge_server(
     network: &dyn Network,
     server: &Address,
@@ -83,8 +87,10 @@ pub(crate) async fn purge_server(
     limits: PurgeLimits,
     counters: &PurgeCounters,
 ) -> Result<u64, PurgeError> {
+    let mut connection = connect(network, server).await?;
+    void_leases(&mut connection).await?;
     let mut listing = open_listing(network, server).await?;
-    let mut deletes = Deletes { connection: connect(network, server).await?, requests: Vec::new(), count: 0 };
+    let mut deletes = Deletes { connection, requests: Vec::new(), count: 0 };
     let (started, mut listed, mut removed) = (Instant::now(), 0, 0);
     loop {
         listing.set_timeout(STEP_TIMEOUT);

@@ -53,7 +53,7 @@ fn serve(arguments: Arguments) -> anyhow::Result<()> {
     let listeners = Listeners::open(&arguments, &mut inherited)?;
     inherited.close_unused();
     let pid_file = arguments.pid_path.as_deref().map(PidFile::open).transpose()?;
-    privileges::change_user(&arguments, target_user)?;
+    privileges::change_user(&arguments, pid_file.as_ref(), target_user)?;
     let parts = Parts { protocols, secrets, log, clock, stop };
     let (state, handover) = build(arguments, parts, &listeners, &signals.stop, predecessor.as_mut())?;
     if state.arguments.lock_memory {

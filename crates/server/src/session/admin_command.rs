@@ -1,5 +1,5 @@
 //! Parses an operator's commands: `slabs`, `lru`, `lru_crawler`, `cache_memlimit`, `shutdown`, `refresh_certs`,
-//! `watch`, and `stats` with a crawl. [`super::execute::admin`] runs them.
+//! `watch`, and `stats` with a crawl. Routers send `lease-void-all`, too. [`super::execute::admin`] runs them.
 //!
 //! They are not part of the protocol that a router forwards. To the parser they are unknown verbs; the session tries
 //! them here before it refuses a verb. No request passes here.
@@ -63,13 +63,15 @@ pub(crate) enum AdminAction {
     MovePage { from: usize, to: usize },
     /// Turn the automatic moves of pages on or off.
     Automove(bool),
+    /// Void all leases.
+    VoidLeases,
 }
 
 impl<'a> AdminCommand<'a> {
     /// Parses a line; `None` if its first word is no operator's command.
     pub(crate) fn parse(line: &'a [u8]) -> Option<AdminCommand<'a>> {
-        const VERBS: [&str; 7] =
-            ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs", "watch"];
+        const VERBS: [&str; 8] =
+            ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs", "watch", "lease-void-all"];
         let line = std::str::from_utf8(line).ok()?;
         let verb = line.split_whitespace().next().filter(|_| !line.starts_with(char::is_whitespace))?;
         VERBS.contains(&verb).then_some(AdminCommand { line })
@@ -124,6 +126,7 @@ impl<'a> AdminCommand<'a> {
                 None => AdminAction::Line(ERROR),
             },
             ["refresh_certs", ..] => AdminAction::RefreshCertificates,
+            ["lease-void-all"] | ["lease-void-all", "noreply"] => AdminAction::VoidLeases,
             _ => AdminAction::Line(ERROR),
         }
     }
@@ -255,6 +258,8 @@ mod tests {
         );
         assert_eq!(parse_action("shutdown now"), AdminAction::ShutDownBadMode);
         assert_eq!(parse_action("shutdown graceful now"), AdminAction::ShutDownBadMode);
+        assert_eq!(parse_action("lease-void-all"), AdminAction::VoidLeases);
+        assert_eq!(parse_action("lease-void-all user:1"), AdminAction::Line(ERROR));
     }
 
     #[test]

@@ -185,6 +185,17 @@ fn a_fill_after_a_delete_is_refused_and_shows_as_stale_only() {
 }
 
 #[test]
+fn void_leases_fill_nothing_and_items_stay() {
+    let harness = Harness::new();
+    let (reply, _) = harness.serve_in_pieces(b"set a 0 0 1\r\nx\r\nlease-get k\r\n", 100);
+    let token = reply.split_once("LVALUE k ").and_then(|(_, rest)| rest.split(' ').next()).expect("a token");
+    let late =
+        format!("lease-void-all\r\nlease-set k {token} 0 0 1\r\nv\r\nget a k\r\nlease-void-all noreply\r\nmn\r\n");
+    let (replies, _) = harness.serve_in_pieces(late.as_bytes(), 100);
+    assert_eq!(replies, "OK\r\nNOT_STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nMN\r\n");
+}
+
+#[test]
 fn flush_all_at_once_and_later() {
     let harness = Harness::new();
     let (replies, _) =

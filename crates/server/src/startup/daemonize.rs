@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -86,6 +87,10 @@ impl PidFile {
         Ok(PidFile { path: path.to_owned(), file })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn write(&self) -> anyhow::Result<()> {
         let id = format!("{}\n", std::process::id());
         let written = self.file.set_len(0).and_then(|()| self.file.write_all_at(id.as_bytes(), 0));
@@ -95,6 +100,12 @@ impl PidFile {
     /// Whether it contains this process's id, or is empty.
     fn names_this_process(&self) -> bool {
         std::fs::read_to_string(&self.path).is_ok_and(|id| id.is_empty() || id.trim() == std::process::id().to_string())
+    }
+}
+
+impl AsFd for PidFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -8,11 +8,16 @@
 //! reloaded (SIGHUP) and a region that outlives the process must be accessible to the user.
 
 use crate::cli::{Arguments, UsageError};
+use crate::startup::daemonize::PidFile;
 use anyhow::Context;
+use lookaside_net::open_socket_file;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::unistd::{User, geteuid, initgroups, setgid, setuid};
+use rustix::fs::{AtFlags, Gid, Uid, chownat};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 /// The user that the process is to become.
@@ -58,23 +63,38 @@ impl TargetUser {
     }
 
     /// Makes the user the owner of a file that was created before; otherwise the user could not connect to a socket,
-    /// and the process could not remove a file from a folder like /tmp. A symbolic link is not followed: in the user's
-    /// own folder it could lead to any file of root.
-    fn chown(&self, path: &Path) -> anyhow::Result<()> {
-        let (uid, gid) = (self.0.uid.as_raw(), self.0.gid.as_raw());
-        std::os::unix::fs::lchown(path, Some(uid), Some(gid))
-            .with_context(|| format!("cannot change the owner of {} to {} (-u)", path.display(), self.0.name))
+    /// and the process could not remove a file from a folder like /tmp. By a descriptor: in the user's own folder the
+    /// name could meanwhile be that of any file of root.
+    fn chown(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(self.0.uid.as_raw()), Gid::from_raw(self.0.gid.as_raw()));
+        Ok(chownat(file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?)
+    }
+
+    fn chown_socket(&self, path: &Path) -> anyhow::Result<()> {
+        let changed = open_socket_file(path).and_then(|file| self.chown(file.as_fd()));
+        changed.with_context(|| self.chown_failed(path))
+    }
+
+    fn chown_failed(&self, path: &Path) -> String {
+        format!("cannot change the owner of {} to {} (-u)", path.display(), self.0.name)
     }
 }
 
 /// Becomes the user of `-u`, and sets what `-r` and `-k` ask for.
-pub(crate) fn change_user(arguments: &Arguments, target_user: Option<TargetUser>) -> anyhow::Result<()> {
+pub(crate) fn change_user(
+    arguments: &Arguments,
+    pid_file: Option<&PidFile>,
+    target_user: Option<TargetUser>,
+) -> anyhow::Result<()> {
     if arguments.lock_memory {
         allow_locking();
     }
     if let Some(target_user) = target_user {
-        let mut files = arguments.unix_path.iter().chain(&arguments.pid_path).chain(&arguments.upgrade_socket);
-        files.try_for_each(|path| target_user.chown(path))?;
+        let mut sockets = arguments.unix_path.iter().chain(&arguments.upgrade_socket);
+        sockets.try_for_each(|path| target_user.chown_socket(path))?;
+        if let Some(pid_file) = pid_file {
+            target_user.chown(pid_file.as_fd()).with_context(|| target_user.chown_failed(pid_file.path()))?;
+        }
         target_user.drop_privileges()?;
     }
     if arguments.enable_core_files { allow_core_files() } else { Ok(()) }
@@ -108,15 +128,39 @@ pub(crate) fn lock_memory() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lookaside_net::bind_unix;
+
+    fn own_user() -> TargetUser {
+        TargetUser(User::from_uid(geteuid()).expect("the system has users").expect("the user of this process"))
+    }
 
     /// A compromised server put a link in place of its socket, and the next start as root changed the owner of the file
-    /// behind the link.
+    /// behind the link. With a hard link, of the file itself.
     #[test]
-    fn the_owner_of_a_file_behind_a_link_is_not_changed() {
+    fn a_file_in_place_of_a_socket_keeps_its_owner() {
         let folder = tempfile::tempdir().expect("a folder");
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink("to nothing", &link).expect("it can be created");
-        let user = User::from_uid(geteuid()).expect("the system has users").expect("the user of this process");
-        TargetUser(user).chown(&link).expect("the owner of the link itself is changed");
+        let path = |name: &str| folder.path().join(name);
+        let (file, socket) = (path("file"), path("socket"));
+        std::fs::write(&file, "root's").expect("it can be written");
+        let _bound = bind_unix(&socket, 0o700).expect("the path is free");
+        let user = own_user();
+        user.chown_socket(&socket).expect("it is a socket");
+        std::os::unix::fs::symlink(&socket, path("symbolic")).expect("it can be created");
+        std::fs::hard_link(&file, path("hard")).expect("it can be created");
+        for name in ["symbolic", "hard"] {
+            assert!(user.chown_socket(&path(name)).is_err(), "{name}");
+        }
+        std::fs::hard_link(&socket, path("second")).expect("it can be created");
+        assert!(user.chown_socket(&path("second")).is_err(), "another's socket");
+    }
+
+    /// The name of the pid file led to another file when its owner was changed.
+    #[test]
+    fn the_owner_of_the_pid_file_is_changed_by_its_descriptor() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pid");
+        let pid_file = PidFile::open(&path).expect("the path is free");
+        std::fs::remove_file(&path).expect("it can be removed");
+        own_user().chown(pid_file.as_fd()).expect("it needs no name");
     }
 }

@@ -1,7 +1,8 @@
 //! Leases (§3.2.1 of the paper): one client may fill a miss, the others wait.
 //!
 //! * A token holds from the lease-get that issues it until it is used, until a delete or another store of the key voids
-//!   it, or until the next token of the key is issued. Time alone does not void it.
+//!   it, or until the next token of the key is issued. Time alone does not void it. When a server gets no more deletes
+//!   for some of its keys, `lease-void-all` does (`docs/adr/012-resize.md`).
 //! * While a token holds, no other client gets one before the interval is over. A token that is void or used up delays
 //!   no client, unless `lease_interval_outlasts_delete` is set (`docs/deviations/001-lease-after-delete.md`).
 //! * Tokens are a bijection of a counter: never repeated in a store's life, hard to hit by accident in another's.

@@ -28,6 +28,11 @@ impl StripeGuard<'_> {
             self.remove_item(self.item_at(slot, handle));
         }
         self.clear_wheel();
+        self.void_leases();
+    }
+
+    /// Voids all leases.
+    pub fn void_leases(&mut self) {
         self.stripe.leases.clear();
     }
 

@@ -17,9 +17,10 @@
 //!
 //! Invariants:
 //! * A router reads by a configuration only while every router of its cluster covers it. It decides to do so by reports
-//!   that are at most [`READ_WITHIN`] old, counted from when they were requested. A router that stops to claim a
-//!   configuration covers it for [`RELEASE_AFTER`] more, and then needs reports, requested after that time, that no
-//!   router reads it. So a decision by an old report is seen in time.
+//!   that were requested when its own already said that it waits for the configuration, and that are at most
+//!   [`READ_WITHIN`] old. A router that stops to claim a configuration covers it for [`RELEASE_AFTER`] more, and then
+//!   needs reports, requested after that time, that no router reads it or waits for it. So it sees the decision of a
+//!   router that had its claim, however long that router takes to save and report the decision.
 //! * A purge begins when no router can read by the configuration again, so nothing is filled behind it.
 //! * After a change a router may go on to read by the former configuration, for keys that it misses: this counts as
 //!   reading by it, and ends after a time, or with the next change. Copies found so are stored at the new owner only if
@@ -61,6 +62,8 @@ pub(crate) struct Rules {
     pub(crate) remember_departed: bool,
     /// Former owners are read only if all routers send their deletes there first.
     pub(crate) order: bool,
+    /// A router reads by reports that were requested after its own said what it waits for.
+    pub(crate) show: bool,
 }
 
 impl Rules {
@@ -72,6 +75,7 @@ impl Rules {
         release_in_two_steps: true,
         remember_departed: true,
         order: true,
+        show: true,
     };
 }
 
@@ -161,6 +165,8 @@ pub(crate) struct Coverage {
     reads: ConfigId,
     /// The configuration that is waited for; `None` if the newest is read.
     target: Option<ConfigId>,
+    /// The target that the last report named, and since when; `None` if it named none.
+    shown: Option<(ConfigId, Duration)>,
     /// A newer one that cannot be covered yet, because there are [`COVERED_MAX`].
     next: Option<Candidate>,
     /// In the order in which they were covered, which is the order of the deletes of a key.
@@ -196,6 +202,7 @@ impl Coverage {
         Coverage {
             reads,
             target: None,
+            shown: None,
             next: None,
             covered: covered.collect(),
             former: None,
@@ -219,6 +226,12 @@ impl Coverage {
             }
         }
         self.advance(now);
+    }
+
+    /// Peers that poll at `now` or later see the present report.
+    pub(crate) fn record_shown(&mut self, now: Duration) {
+        let since = self.shown.filter(|(id, _)| Some(*id) == self.target).map_or(now, |(_, since)| since);
+        self.shown = self.target.map(|target| (target, since));
     }
 
     /// Covers a configuration that a peer needs ([`Coverage::missing`]). False if too many are covered.
@@ -325,8 +338,11 @@ impl Coverage {
     /// Reads by the target if that is safe.
     fn read_target(&mut self, now: Duration) -> bool {
         let Some(target) = self.target else { return false };
+        let shown_at = self.shown.filter(|(id, _)| *id == target).map(|(_, since)| since);
         let is_claimed = |report: &PeerReport| {
-            report.report.claims.contains(&target) && now.saturating_sub(report.polled_at) <= READ_WITHIN
+            let is_after = !self.settings.rules.show || shown_at.is_some_and(|shown_at| report.polled_at >= shown_at);
+            let is_recent = now.saturating_sub(report.polled_at) <= READ_WITHIN;
+            is_after && is_recent && report.report.claims.contains(&target)
         };
         let is_agreed = !self.settings.rules.agree || self.all_peers(is_claimed);
         let covered = self.get(target).expect("the target is covered");

@@ -35,6 +35,7 @@ async fn serve_connection(stream: TcpStream, keys: Keys, refusal: Option<&'stati
                 let decoded = decode_key(key.as_bytes(), &mut [0; KEY_BYTES_MAX]).expect("base64").to_vec();
                 deleted(&keys, &decoded, ["HD", "NF"])
             }
+            (["lease-void-all"], _) => "ERROR\r\n".to_owned(),
             (["stats"], _) => format!("STAT pid 1\r\nSTAT curr_items {}\r\nEND\r\n", keys.lock().len()),
             (["flush_all"], _) => {
                 keys.lock().clear();

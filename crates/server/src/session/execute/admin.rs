@@ -107,6 +107,10 @@ fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: 
             context.store.set_rebalance_enabled(is_on);
             "OK"
         }
+        AdminAction::VoidLeases => {
+            context.store.void_leases(now);
+            "OK"
+        }
         AdminAction::Line(line) => line,
         AdminAction::SetCrawlerEnabled(is_enabled) => {
             control.set_crawler_enabled(is_enabled);
