@@ -8,8 +8,8 @@
 //! hit alice
 //! ```
 //!
-//! The configuration is a file or `etcd://HOST:PORT/KEY`. In front of it, `--udp`: gets by UDP; `--deadline MS`: the
-//! deadline of each call, in milliseconds.
+//! The configuration is a file or `etcd://HOST:PORT/KEY`. In front of it, in this order, `--udp`: gets by UDP;
+//! `--updates-directly`: updates go to servers, too; `--deadline MS`: the deadline of each call, in milliseconds.
 //!
 //! | line | reply |
 //! |---|---|
@@ -34,9 +34,12 @@ use std::time::{Duration, Instant};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).peekable();
     let is_udp = arguments.next_if_eq("--udp").is_some();
+    let sends_updates = arguments.next_if_eq("--updates-directly").is_some();
     let has_deadline = arguments.next_if_eq("--deadline").is_some();
     let deadline_ms = if has_deadline { arguments.next().as_deref().map(str::parse).transpose()? } else { None };
-    let source = arguments.next().ok_or("usage: direct_client [--udp] [--deadline MS] CONFIGURATION ROUTER...")?;
+    let source = arguments
+        .next()
+        .ok_or("usage: direct_client [--udp] [--updates-directly] [--deadline MS] CONFIGURATION ROUTER...")?;
     let source = match EtcdLocation::parse(&source) {
         Some(location) => Source::Etcd(location?),
         None => Source::File(source.into()),
@@ -46,6 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(async {
         let builder = DirectRoute::builder(source, routers);
         let builder = if is_udp { builder.udp(UdpOptions::default()) } else { builder };
+        let builder = if sends_updates { builder.send_updates_directly() } else { builder };
         let route = builder.build().await?;
         let client = Client::new(route.clone());
         let client = match deadline_ms {
@@ -84,7 +88,7 @@ async fn execute(line: &str, client: &Client, route: &Arc<DirectRoute>) -> Strin
         ["burst", count, keys] => Ok(burst(client, count.parse().unwrap_or(1), keys).await),
         ["tasks"] => Ok(tokio::runtime::Handle::current().metrics().num_alive_tasks().to_string()),
         ["permitted"] => Ok(route.is_permitted().to_string()),
-        ["statistics"] => Ok(show_statistics(route)),
+        ["statistics"] => Ok(show_statistics(client, route)),
         _ => Ok(format!("error unknown command {line:?}")),
     };
     reply.unwrap_or_else(|error: ClientError| format!("error {error}"))
@@ -142,9 +146,10 @@ fn show_lookup(lookup: Lookup) -> String {
     }
 }
 
-fn show_statistics(route: &DirectRoute) -> String {
+fn show_statistics(client: &Client, route: &DirectRoute) -> String {
     let mut counters: Vec<String> = route.statistics().named().map(|(name, value)| format!("{name}={value}")).collect();
     let udp = route.udp_statistics().unwrap_or_default();
     counters.extend(udp.named().map(|(name, value)| format!("udp_{name}={value}")));
+    counters.extend(client.statistics().named().map(|(name, value)| format!("client_{name}={value}")));
     counters.join(" ")
 }

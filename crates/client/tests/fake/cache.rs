@@ -32,6 +32,8 @@ pub struct Cache {
     pub lease_gets: usize,
     /// Lease-sets, refused ones included.
     pub lease_sets: usize,
+    /// Stores without a lease.
+    pub plain_sets: usize,
     /// Command lines.
     pub lines: usize,
     /// Connections, ended ones included.
@@ -138,7 +140,10 @@ impl Cache {
                         let key = std::str::from_utf8(request.key).expect("tests use text");
                         if self.delete(key) { Reply::Deleted } else { Reply::NotFound }
                     }
-                    Operation::Store { flags, exptime, value, .. } => self.store(request.key, *flags, *exptime, value),
+                    Operation::Store { flags, exptime, value, .. } => {
+                        self.plain_sets += 1;
+                        self.store(request.key, *flags, *exptime, value)
+                    }
                     other => panic!("not for this fake: {other:?}"),
                 };
                 compose_reply(request.key, &reply, out);
