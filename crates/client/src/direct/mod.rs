@@ -25,6 +25,7 @@ mod permission;
 mod permit;
 mod plain_leases;
 mod renewal;
+mod replicas;
 mod routers;
 mod settings;
 mod transport;
@@ -37,10 +38,13 @@ pub use routers::Routers;
 
 use crate::config::Source;
 use crate::{UdpStatistics, WindowStatistics};
-use lookaside_routing::{Address, Batch, BoxFuture, Context, Outcomes, Route};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Context, KeyChange, ModifyKeyRoute, Outcomes, Route, RoutingPrefix,
+};
 use lookaside_sync::Mutex;
 use permission::DirectState;
 use plain_leases::PlainLeases;
+use replicas::ReplicaReads;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use transport::Transport;
@@ -94,6 +98,25 @@ impl DirectRoute {
     /// The state of the window over all that servers have outstanding; `None` if there is no bound.
     pub fn window_statistics(&self) -> Option<WindowStatistics> {
         self.state.settings.window.as_ref().map(|window| window.statistics())
+    }
+
+    /// The routes behind another routing prefix of the configuration, for late lookups
+    /// ([`Client::with_hedging`](crate::Client::with_hedging)): those of another replica, which gets every delete that this
+    /// client's keys get. They only read, and fail while no permit is valid.
+    ///
+    /// ```no_run
+    /// # async fn example(source: lookaside_client::config::Source) -> Result<(), Box<dyn std::error::Error>> {
+    /// use lookaside_client::{Client, DirectRoute, HedgeSettings};
+    /// use lookaside_routing::{Address, RoutingPrefix};
+    /// let route = DirectRoute::builder(source, [Address("10.0.0.1:5000".into())]).build().await?;
+    /// let replicas = route.replicas(RoutingPrefix::parse("/west/second/")?);
+    /// let client = Client::new(route).with_hedging(replicas, HedgeSettings::default());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn replicas(&self, prefix: RoutingPrefix) -> Arc<dyn Route> {
+        let change = KeyChange { routing_prefix: Some(Some(prefix)), ..KeyChange::default() };
+        Arc::new(ModifyKeyRoute::new(Arc::new(ReplicaReads(self.state.clone())), change))
     }
 
     /// Whether a read that begins now goes to servers directly.
