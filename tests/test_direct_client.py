@@ -122,8 +122,7 @@ def test_gets_go_to_servers_and_all_else_through_the_router(start, tmp_path):
     assert client.stop() == 0
 
 
-def test_a_router_that_takes_leases_sees_the_misses_of_plain_gets(start):
-    """Once they went to servers: the router knew of no miss, or took that of another client for this one's."""
+def test_a_client_takes_leases_for_its_plain_requests_where_routers_do(start):
     _, start_routers, start_client = start
     (router,) = start_routers(1, "--leases", "--lease-hot-miss-wait", "20")
     client = start_client([router])
@@ -135,9 +134,43 @@ def test_a_router_that_takes_leases_sees_the_misses_of_plain_gets(start):
     router.delete("k")
     assert client.call("set k old").startswith("error"), "it was read before the delete"
     assert client.get("k") is None
+    assert client.call("set never_missed value").startswith("error"), "the router refuses a set without a miss"
     figures, shown = client.statistics(), stats(router.port)
-    assert (figures["leased_reads"], figures["direct_reads"]) == (3, 2)
-    assert (shown["plain_lease_sets_stored"], shown["plain_lease_sets_refused"]) == ("1", "1")
+    assert (figures["leased_reads"], figures["direct_reads"]) == (3, 5)
+    assert (shown["plain_lease_sets_stored"], shown["plain_lease_sets_refused"]) == ("0", "0"), "it has seen no miss"
+
+
+@pytest.mark.parametrize("without_miss", ["refuse", "pass", "only-if-absent"])
+def test_a_set_through_another_router_than_its_miss_stores_nothing_old(start, without_miss):
+    """Two threads of one client, and a router that dies between them. Once the routers took the leases: the first
+    thread's value was stored by the second router, under the token of the second thread's miss."""
+    _, start_routers, start_client = start
+    options = ["--leases", "--lease-hot-miss-wait", "20", "--lease-set-without-miss", without_miss]
+    routers = start_routers(2, *options)
+    client = start_client(routers)
+    assert client.call("plain k") == "miss", "the first thread reads the database: old"
+    assert routers[1].delete("k") == b"NOT_FOUND"
+    routers[0].kill()
+    client.wait_permitted()
+    eventually(lambda: client.call("delete absent") == "not_found", "the second router is used")
+    assert client.call("plain k") == "miss", "the second thread reads the database: new"
+    first, second = client.call("set k old"), client.call("set k new")
+    assert first.startswith("error"), first
+    assert client.call("plain k") in ("miss", "hit new")
+    assert second == "stored" or second.startswith("error"), second
+
+
+def test_updates_sent_directly_pass_through_routers_that_take_leases(start):
+    """A set without a miss and the hold-off of a delete are theirs to judge: past them an old value was stored."""
+    _, start_routers, start_client = start
+    (router,) = start_routers(1, "--leases", "--lease-set-without-miss", "only-if-absent")
+    client = start_client([router], "--updates-directly")
+    assert client.call("set k 1") == "stored", "an add"
+    assert client.call("set k 2").startswith("error"), "it is there"
+    assert client.call("delete k") == "deleted"
+    assert client.call("set k old").startswith("error"), "the delete has a hold-off"
+    assert client.get("k") is None
+    assert client.statistics()["direct_updates"] == 0
 
 
 def test_a_server_is_not_read_after_a_delete_that_it_missed_was_acknowledged(start, servers):

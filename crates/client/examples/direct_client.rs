@@ -8,8 +8,9 @@
 //! hit alice
 //! ```
 //!
-//! The configuration is a file or `etcd://HOST:PORT/KEY`. In front of it, `--udp`: gets by UDP; `--deadline MS`: the
-//! deadline of each call, in milliseconds.
+//! The configuration is a file or `etcd://HOST:PORT/KEY`. In front of it, in this order, `--udp`: gets by UDP;
+//! `--replicas OWN OTHER`: keys have the routing prefix OWN, and a lookup that takes 20 ms is sent to OTHER, too;
+//! `--updates-directly`: updates go to servers, too; `--deadline MS`: the deadline of each call, in milliseconds.
 //!
 //! | line | reply |
 //! |---|---|
@@ -24,19 +25,30 @@
 
 use lookaside_client::config::{EtcdLocation, Source};
 use lookaside_client::{
-    Client, ClientError, Codec, DirectRoute, Lookup, Origin, ReadOptions, TypedClient, TypedError, UdpOptions,
+    Client, ClientError, Codec, DirectRoute, HedgeDelay, HedgeSettings, Lookup, Origin, ReadOptions, TypedClient,
+    TypedError, UdpOptions,
 };
-use lookaside_routing::Address;
+use lookaside_routing::{Address, Defaults, RoutingPrefix};
 use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// When a lookup is late.
+const HEDGE_DELAY: Duration = Duration::from_millis(20);
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1).peekable();
     let is_udp = arguments.next_if_eq("--udp").is_some();
+    let prefixes = match arguments.next_if_eq("--replicas") {
+        Some(_) => Some((next_prefix(&mut arguments)?, next_prefix(&mut arguments)?)),
+        None => None,
+    };
+    let sends_updates = arguments.next_if_eq("--updates-directly").is_some();
     let has_deadline = arguments.next_if_eq("--deadline").is_some();
     let deadline_ms = if has_deadline { arguments.next().as_deref().map(str::parse).transpose()? } else { None };
-    let source = arguments.next().ok_or("usage: direct_client [--udp] [--deadline MS] CONFIGURATION ROUTER...")?;
+    let source = arguments
+        .next()
+        .ok_or("usage: direct_client [--udp] [--replicas OWN OTHER] [--updates-directly] [--deadline MS] CONFIGURATION ROUTER...")?;
     let source = match EtcdLocation::parse(&source) {
         Some(location) => Source::Etcd(location?),
         None => Source::File(source.into()),
@@ -46,8 +58,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(async {
         let builder = DirectRoute::builder(source, routers);
         let builder = if is_udp { builder.udp(UdpOptions::default()) } else { builder };
+        let builder = if sends_updates { builder.send_updates_directly() } else { builder };
+        let builder = match &prefixes {
+            Some((own, _)) => builder.defaults(Defaults { prefix: own.clone(), ..Defaults::default() }),
+            None => builder,
+        };
         let route = builder.build().await?;
         let client = Client::new(route.clone());
+        let client = match prefixes {
+            Some((_, other)) => {
+                let settings = HedgeSettings { delay: HedgeDelay::Fixed(HEDGE_DELAY), share_max: 1.0 };
+                client.with_hedging(route.replicas(other), settings)
+            }
+            None => client,
+        };
         let client = match deadline_ms {
             Some(deadline_ms) => client.with_deadline(Duration::from_millis(deadline_ms)),
             None => client,
@@ -61,6 +85,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         route.close().await;
         Ok(())
     })
+}
+
+fn next_prefix(arguments: &mut impl Iterator<Item = String>) -> Result<RoutingPrefix, Box<dyn std::error::Error>> {
+    Ok(RoutingPrefix::parse(&arguments.next().ok_or("--replicas needs two routing prefixes")?)?)
 }
 
 /// A line of standard input; `None` at its end.
@@ -84,7 +112,7 @@ async fn execute(line: &str, client: &Client, route: &Arc<DirectRoute>) -> Strin
         ["burst", count, keys] => Ok(burst(client, count.parse().unwrap_or(1), keys).await),
         ["tasks"] => Ok(tokio::runtime::Handle::current().metrics().num_alive_tasks().to_string()),
         ["permitted"] => Ok(route.is_permitted().to_string()),
-        ["statistics"] => Ok(show_statistics(route)),
+        ["statistics"] => Ok(show_statistics(client, route)),
         _ => Ok(format!("error unknown command {line:?}")),
     };
     reply.unwrap_or_else(|error: ClientError| format!("error {error}"))
@@ -142,9 +170,10 @@ fn show_lookup(lookup: Lookup) -> String {
     }
 }
 
-fn show_statistics(route: &DirectRoute) -> String {
+fn show_statistics(client: &Client, route: &DirectRoute) -> String {
     let mut counters: Vec<String> = route.statistics().named().map(|(name, value)| format!("{name}={value}")).collect();
     let udp = route.udp_statistics().unwrap_or_default();
     counters.extend(udp.named().map(|(name, value)| format!("udp_{name}={value}")));
+    counters.extend(client.statistics().named().map(|(name, value)| format!("client_{name}={value}")));
     counters.join(" ")
 }

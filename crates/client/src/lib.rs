@@ -16,6 +16,7 @@
 //! tokio's clock and a seed), so that a simulation runs this very code.
 #![forbid(unsafe_code)]
 
+mod caller;
 mod command_connection;
 pub mod config;
 mod destination;

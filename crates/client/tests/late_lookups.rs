@@ -4,8 +4,9 @@ use crate::fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use bytes::Bytes;
 use lookaside_client::{
     Client, ClientError, DestinationOptions, HedgeDelay, HedgeSettings, Lease, Lookup, Origin, ReadError, ReadOptions,
+    Window, WindowSettings, WindowedDestination,
 };
-use lookaside_routing::Failure;
+use lookaside_routing::{DestinationRoute, Failure};
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
 use tokio::{
     runtime::Handle,
@@ -95,6 +96,39 @@ async fn the_lease_of_a_late_reply_is_released() {
     assert_eq!(cache.lock().lease_sets, 1);
     assert_released(&client, "k").await;
     assert_eq!(cache.lock().live("k"), None, "nothing was stored");
+}
+
+/// Once they waited on in the background, and then took the window from lookups whose callers were there.
+#[tokio::test(start_paused = true)]
+async fn lookups_whose_callers_have_gone_are_not_sent() {
+    for is_batching in [false, true] {
+        let (network, accepted) = FakeNetwork::new();
+        let cache = SharedCache::default();
+        cache.serve(accepted);
+        let window = Window::new(WindowSettings::fixed(1));
+        let server = WindowedDestination::new(destination(&network, DestinationOptions::default()), window);
+        let client = Client::new(Arc::new(DestinationRoute::new(Arc::new(server), true)));
+        client.get("connect").await.expect("a miss");
+        cache.lock().delay = ms(30);
+        let first = tokio::spawn({
+            let client = client.clone();
+            async move { client.get("first").await }
+        });
+        sleep(ms(1)).await;
+        let limited = client.clone().with_deadline(DEADLINE);
+        let limited = if is_batching { limited.with_batching() } else { limited };
+        for number in 0..20 {
+            let limited = limited.clone();
+            tokio::spawn(async move { limited.get(format!("gone:{number}")).await.expect_err("too late") });
+        }
+        sleep(DEADLINE + ms(1)).await;
+        let started = Instant::now();
+        client.get("last").await.expect("a miss");
+        assert!(started.elapsed() < ms(50), "behind the first alone: {:?}", started.elapsed());
+        first.await.expect("it ends").expect("a miss");
+        sleep(LONG).await;
+        assert_eq!(cache.lock().lease_gets, 3, "connect, first and last");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ mod connect_and_resolve;
 mod destination;
 mod direct;
 mod direct_faults;
+mod direct_replicas;
 mod direct_udp;
 mod late_lookups;
 mod network;

@@ -13,6 +13,7 @@ mod election;
 mod hung_routers;
 mod linger;
 mod lost_positions;
+mod mysql_election;
 mod mysql_formats;
 mod mysql_gate;
 mod mysql_login;

@@ -1,10 +1,8 @@
 //! The record of the active invalidator in a real MariaDB.
 
-mod mysql_server;
-
+use crate::mysql_server::{Server, TABLES};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::election::{ElectionRecord, RecordVersion, SharedState, StateLocation};
-use mysql_server::{Server, TABLES};
 use std::sync::Arc;
 
 fn record(counter: u64, losses: u64) -> ElectionRecord {

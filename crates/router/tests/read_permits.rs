@@ -41,7 +41,7 @@ async fn a_permit_has_the_configuration_and_the_fenced_servers() {
     let tree = Tree::build(&config, Arc::<FakeNetwork>::default(), 1, None);
     let harness = SessionHarness::start_with(Settings::default(), tree, FakeRoute::new());
     let mut client = harness.connect();
-    ask(&mut client, "refused the router waits for the invalidator").await;
+    ask(&mut client, "refused the router waits for the invalidator\r\nleases no\r\n").await;
     get(&mut client, &format!("__mcrouter__.caught_up({TOKEN:016x})"), "open").await;
     let id = ConfigId::of(&text("main:1")).expect("it is good");
     let permit = format!("permit 200\r\nconfiguration {id}\r\n");

@@ -9,7 +9,8 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
-    Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome, Route, UnleasedSet,
+    Batch, BoxFuture, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome,
+    Outcomes, Route, UnleasedSet,
 };
 use std::{
     sync::{Arc, Mutex},
@@ -71,6 +72,36 @@ async fn a_later_miss_of_the_connection_does_not_help_an_older_value() {
     let other = world.client();
     assert_eq!(other.one("get k").await, Reply::Miss);
     assert_eq!(other.one("set k").await, Reply::Stored, "the token that could not be used was returned");
+}
+
+/// Nothing is ever answered.
+struct Silent;
+
+impl Route for Silent {
+    fn route<'a>(&'a self, _: Batch, _: &'a Context) -> BoxFuture<'a, Outcomes> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A thread of a client gave up on a get, after a deadline, read the database, and was delayed. Once its value was stored
+/// under the token of a later miss of another thread.
+#[tokio::test]
+async fn a_get_that_its_caller_gives_up_counts_as_a_miss() {
+    let world = refusing();
+    let client = world.client();
+    let silent = LeaseRoute::new(Arc::new(Silent), LeaseSettings::default(), world.env.clone());
+    let context = Context { misses: Some(client.misses.clone()), ..Context::default() };
+    tokio::select! {
+        biased;
+        _ = silent.route(vec![request("get k")], &context) => unreachable!("it is silent"),
+        () = std::future::ready(()) => {}
+    }
+    world.delete("k");
+    assert_eq!(client.one("get k").await, Reply::Miss);
+    assert_eq!(client.one("set k").await, Reply::NotStored, "it may be the value from before the delete");
+    assert_eq!(client.one("set k").await, Reply::NotStored);
+    assert_eq!(client.one("get k").await, Reply::Miss);
+    assert_eq!(client.one("set k").await, Reply::Stored);
 }
 
 /// Both were sent before the reply to either, so the value is older than the miss.

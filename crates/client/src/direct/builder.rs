@@ -13,7 +13,6 @@ use crate::{
     spawn_in,
 };
 use lookaside_routing::{Address, Defaults};
-use lookaside_sync::Mutex;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -23,6 +22,8 @@ use tokio::time::timeout;
 
 /// How long connecting to the servers of a new configuration may take before it is put in force.
 const READY_MAX: Duration = Duration::from_secs(2);
+/// How long the routers' first reply is waited for.
+const FIRST_REPLY_MAX: Duration = Duration::from_millis(500);
 /// How long the first configuration may take to be read.
 const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time for further servers of a request after one has timed out, as routers have it by default.
@@ -127,7 +128,9 @@ impl DirectRouteBuilder {
     /// Sends sets, fills and deletes to servers directly, too, while there is a permit. **This gives promises up:** a delete
     /// that a server does not answer fails and is not spooled, so its sender must repeat it or leave it to the invalidator;
     /// and while a pool changes its servers, an acknowledged delete may miss a copy of the key, and a late fill may leave
-    /// one behind. Default: they pass through a router.
+    /// one behind. Where routers take leases for plain clients (`--leases`, `LeaseRoute`) only fills are sent directly:
+    /// plain sets and deletes pass through a router, which applies its rules for sets without a miss and its hold-offs to
+    /// them. Default: all pass through a router.
     pub fn send_updates_directly(self) -> DirectRouteBuilder {
         DirectRouteBuilder { updates_directly: true, ..self }
     }
@@ -147,7 +150,7 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { window, ..self }
     }
 
-    /// Reads the configuration, connects to the servers, and asks for the first permit. Must be called inside the tokio
+    /// Reads the configuration, connects to the servers, and asks for the first permit, for at most half a second. Must be called inside the tokio
     /// runtime on which the route will live.
     pub async fn build(self) -> Result<Arc<DirectRoute>, DirectError> {
         let DirectRouteBuilder {
@@ -195,7 +198,9 @@ impl DirectRouteBuilder {
         let mut tasks = JoinSet::new();
         spawn_in(&mut tasks, renew_permits(state.clone()));
         spawn_in(&mut tasks, follow_configuration(state.clone(), watcher, source));
-        Ok(Arc::new(DirectRoute { state, tasks: Mutex::new(tasks) }))
+        // Until then it is not known whether plain requests need leases.
+        state.wait_for_reply(FIRST_REPLY_MAX).await;
+        Ok(Arc::new(DirectRoute::new(state, tasks)))
     }
 }
 

@@ -17,7 +17,8 @@ counters! {
     router_requests,
     /// Reads that were sent through a router because there was no valid permit.
     unpermitted_reads,
-    /// Plain gets that were sent through a router because it takes leases for them.
+    /// Plain gets for which the client took leases itself, as its routers do for plain clients. They are among
+    /// `direct_reads` or `router_requests`, too.
     leased_reads,
     /// Permits received that the client could use.
     permits,

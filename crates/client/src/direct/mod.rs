@@ -11,7 +11,7 @@
 //!   updates   watches the configuration, and builds the tree of each new one
 //! ```
 //!
-//! If the router takes leases for plain clients, it must see their misses: only `lease-get` is sent to servers then.
+//! If the routers take leases for plain clients, the client takes them for its own plain requests ([`plain_leases`]).
 //!
 //! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
 //! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
@@ -23,9 +23,12 @@ mod builder;
 mod counters;
 mod permission;
 mod permit;
+mod plain_leases;
 mod renewal;
+mod replicas;
 mod routers;
 mod settings;
+mod transport;
 mod tree;
 
 pub use builder::{DirectError, DirectRouteBuilder};
@@ -35,12 +38,17 @@ pub use routers::Routers;
 
 use crate::config::Source;
 use crate::{UdpStatistics, WindowStatistics};
-use lookaside_routing::{Address, Batch, BoxFuture, Context, Outcomes, Route};
+use lookaside_routing::{
+    Address, Batch, BoxFuture, Context, KeyChange, ModifyKeyRoute, Outcomes, Route, RoutingPrefix,
+};
 use lookaside_sync::Mutex;
-use permission::{DirectState, Permission};
+use permission::DirectState;
+use plain_leases::PlainLeases;
+use replicas::ReplicaReads;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use tree::{is_read, needs_no_lease};
+use transport::Transport;
+use tree::has_own_lease;
 
 /// A route that reads servers directly while a router permits it, and sends all else through a router. Its tasks and its
 /// connections end when it is dropped.
@@ -60,10 +68,17 @@ use tree::{is_read, needs_no_lease};
 /// ```
 pub struct DirectRoute {
     state: Arc<DirectState>,
+    transport: Transport,
+    plain_leases: PlainLeases,
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl DirectRoute {
+    fn new(state: Arc<DirectState>, tasks: JoinSet<()>) -> DirectRoute {
+        let (transport, plain_leases) = (Transport(state.clone()), PlainLeases::new(state.clone()));
+        DirectRoute { state, transport, plain_leases, tasks: Mutex::new(tasks) }
+    }
+
     /// A builder of a route by the configuration in `source`, which must be that of the `routers`: those of the client's
     /// cluster.
     pub fn builder(source: Source, routers: impl IntoIterator<Item = Address>) -> DirectRouteBuilder {
@@ -85,6 +100,25 @@ impl DirectRoute {
         self.state.settings.window.as_ref().map(|window| window.statistics())
     }
 
+    /// The routes behind another routing prefix of the configuration, for late lookups
+    /// ([`Client::with_hedging`](crate::Client::with_hedging)): those of another replica, which gets every delete that this
+    /// client's keys get. They only read, and fail while no permit is valid.
+    ///
+    /// ```no_run
+    /// # async fn example(source: lookaside_client::config::Source) -> Result<(), Box<dyn std::error::Error>> {
+    /// use lookaside_client::{Client, DirectRoute, HedgeSettings};
+    /// use lookaside_routing::{Address, RoutingPrefix};
+    /// let route = DirectRoute::builder(source, [Address("10.0.0.1:5000".into())]).build().await?;
+    /// let replicas = route.replicas(RoutingPrefix::parse("/west/second/")?);
+    /// let client = Client::new(route).with_hedging(replicas, HedgeSettings::default());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn replicas(&self, prefix: RoutingPrefix) -> Arc<dyn Route> {
+        let change = KeyChange { routing_prefix: Some(Some(prefix)), ..KeyChange::default() };
+        Arc::new(ModifyKeyRoute::new(Arc::new(ReplicaReads(self.state.clone())), change))
+    }
+
     /// Whether a read that begins now goes to servers directly.
     pub fn is_permitted(&self) -> bool {
         self.state.permission().is_some()
@@ -100,25 +134,9 @@ impl DirectRoute {
 
 impl Route for DirectRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        let (state, requests) = (&*self.state, batch.len() as u64);
-        let (counters, permission) = (&state.counters, state.permission());
-        let is_only_read = batch.iter().all(is_read);
-        let may_be_direct = is_only_read || state.settings.updates_directly;
-        let takes_leases = permission.as_ref().is_some_and(|permission| permission.takes_leases);
-        let is_leased = takes_leases && !batch.iter().all(needs_no_lease);
-        match permission {
-            Some(Permission { tree, .. }) if may_be_direct && !is_leased => {
-                if is_only_read { &counters.direct_reads } else { &counters.direct_updates }.add(requests);
-                Box::pin(async move { tree.route(batch, context).await })
-            }
-            permission => {
-                counters.router_requests.add(requests);
-                if is_only_read {
-                    let is_permitted = permission.is_some();
-                    if is_permitted { &counters.leased_reads } else { &counters.unpermitted_reads }.add(requests);
-                }
-                Box::pin(state.routers.send(batch))
-            }
+        match batch.iter().all(has_own_lease) || !self.state.needs_leases() {
+            true => self.transport.route(batch, context),
+            false => Box::pin(self.plain_leases.route(batch, context)),
         }
     }
 }

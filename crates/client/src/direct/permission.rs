@@ -1,9 +1,10 @@
-//! What a direct client may read now: by which tree, until when. A read takes one shared lock here.
+//! What a direct client may read now: by which tree, until when; and whether its plain requests need leases of its own.
+//! A batch takes one shared lock here, or two.
 //!
 //! Invariant: before a permission begins or is extended, the servers that its permit names as fenced are fenced here.
 
 use super::counters::DirectCounters;
-use super::permit::Permit;
+use super::permit::{PERMIT_DURATION, Permit};
 use super::routers::Routers;
 use super::settings::TreeSettings;
 use super::tree::DirectTree;
@@ -13,27 +14,40 @@ use lookaside_routing::Address;
 use lookaside_sync::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tokio::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 
 /// The state of a direct client, shared with its tasks.
 pub(super) struct DirectState {
     pub(super) settings: TreeSettings,
     pub(super) routers: Routers,
     pub(super) counters: DirectCounters,
-    /// `None` before the first permit.
     permission: RwLock<Option<Permission>>,
+    /// Until when plain requests may be sent as they are: a router has said that it takes no leases. `None` if none has, or
+    /// one has said since that it does.
+    unleased_until: RwLock<Option<Instant>>,
+    /// Increases with each reply that said so, and when a configuration leases other keys. Misses of requests that are sent
+    /// as they are are not remembered, so not all are known after that
+    /// ([`Leasing::version`](lookaside_routing::Leasing::version)).
+    leasing_version: AtomicU64,
+    /// Notified once a router has given a permit, or all have been asked in vain.
+    pub(super) first_reply: Notify,
     trees: Mutex<Trees>,
     /// Raised while a permit names the server. Locked alone, by the task that renews the permit.
     fences: Mutex<BTreeMap<Address, Fence>>,
 }
+
+/// How long a router's word that it takes no leases holds, from the moment at which it was asked: far longer than a permit,
+/// so that nothing changes for clients of routers without leases while these are too slow to give permits.
+const UNLEASED_FOR: Duration = Duration::from_secs(10);
 
 /// What may be sent to servers directly.
 #[derive(Clone)]
 pub(super) struct Permission {
     until: Instant,
     pub(super) tree: Arc<DirectTree>,
-    /// As [`Permit::takes_leases`].
-    pub(super) takes_leases: bool,
 }
 
 /// The tree of the newest configuration, and the one that permits name, whose limits on TKO servers hold.
@@ -47,8 +61,42 @@ impl DirectState {
     pub(super) fn new(settings: TreeSettings, routers: Routers, tree: DirectTree) -> DirectState {
         settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
         let trees = Mutex::new(Trees { newest: Arc::new(tree), permitted: None });
-        let (counters, permission, fences) = (DirectCounters::default(), RwLock::default(), Mutex::default());
-        DirectState { settings, routers, counters, permission, trees, fences }
+        DirectState {
+            settings,
+            routers,
+            counters: DirectCounters::default(),
+            permission: RwLock::default(),
+            unleased_until: RwLock::default(),
+            leasing_version: AtomicU64::new(0),
+            first_reply: Notify::new(),
+            trees,
+            fences: Mutex::default(),
+        }
+    }
+
+    /// A router has said whether it takes leases for plain clients, in reply to a request that was sent at `requested_at`.
+    pub(super) fn record_leases(&self, takes_leases: bool, requested_at: Instant) {
+        if !takes_leases {
+            // First: a plain request that is sent as it is has seen the reply.
+            self.leasing_version.fetch_add(1, SeqCst);
+        }
+        *self.unleased_until.write() = (!takes_leases).then(|| requested_at + UNLEASED_FOR);
+    }
+
+    /// Waits until a router has replied, or all have been asked in vain, for at most `limit`.
+    pub(super) async fn wait_for_reply(&self, limit: Duration) {
+        let _ = timeout(limit, self.first_reply.notified()).await;
+    }
+
+    /// Whether plain requests need leases of the client's own: routers take leases for plain clients, or none has said
+    /// lately that it does not.
+    pub(super) fn needs_leases(&self) -> bool {
+        self.unleased_until.read().is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Not all misses are known of plain requests that were sent while it was smaller.
+    pub(super) fn leasing_version(&self) -> u64 {
+        self.leasing_version.load(SeqCst)
     }
 
     /// The permission of a batch that begins now; `None` if it must go through a router.
@@ -63,8 +111,9 @@ impl DirectState {
         let Some(tree) = self.tree(permit.configuration) else { return false };
         self.set_fences(permit);
         tree.serve_spares(&permit.spares);
-        let (until, takes_leases) = (requested_at + permit.duration, permit.takes_leases);
-        *self.permission.write() = Some(Permission { until, tree, takes_leases });
+        // Whatever the router says: it counts on no longer one.
+        let until = requested_at + permit.duration.min(PERMIT_DURATION);
+        *self.permission.write() = Some(Permission { until, tree });
         true
     }
 
@@ -94,13 +143,16 @@ impl DirectState {
         let is_known = permitted.as_ref().is_some_and(|permitted| Arc::ptr_eq(permitted, newest));
         if newest.id == configuration && !is_known {
             self.settings.tko_trackers.set_pool_limits(newest.tko_limits.clone());
+            if permitted.as_ref().is_some_and(|permitted| permitted.leased_keys != newest.leased_keys) {
+                self.leasing_version.fetch_add(1, SeqCst);
+            }
             trees.permitted = Some(newest.clone());
         }
         trees.permitted.clone().filter(|permitted| permitted.id == configuration)
     }
 
     /// Builds the tree of a new configuration, which is read by once a permit names it.
-    pub(super) async fn set_newest(&self, text: &str, ready_max: std::time::Duration) -> Result<(), String> {
+    pub(super) async fn set_newest(&self, text: &str, ready_max: Duration) -> Result<(), String> {
         let old = self.trees.lock().newest.clone();
         let tree = Arc::new(DirectTree::build(text, &self.settings, Some(&old))?);
         tree.destinations.wait_until_ready(ready_max).await;
@@ -116,13 +168,11 @@ impl DirectState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::direct::permit::PERMIT_DURATION;
     use crate::tree::{BackgroundTasks, HostInfo};
     use crate::{DestinationOptions, Listener, Network, Stream, TkoTrackers};
     use lookaside_routing::{BoxFuture, Defaults, HealthChange};
     use std::collections::BTreeSet;
     use std::io;
-    use std::time::Duration;
 
     /// Connecting never ends.
     struct SilentNetwork;

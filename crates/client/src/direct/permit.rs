@@ -3,15 +3,29 @@
 //!
 //! ```text
 //! get __mcrouter__.read_permit\r\n
-//!                                   permit 200                                         valid for 200 milliseconds
+//!                                   restricted-permit 200                              valid for 200 milliseconds
 //!                                   configuration 0f3c...                              from when it was requested
 //!                                   fenced 10.0.0.7:11211
 //!                                   spare web 3 0                  the pool, the server's index in it, the spare's
 //!                                   leases                         the router takes leases for plain clients
 //! ```
 //!
-//! or `refused WHY`. Bytes of an address or of a pool's name that are no printable ASCII are % and hex. Lines that begin
-//! with another word are ignored, so that later routers may add some; only a restriction must not be added like this.
+//! A permit whose lines a client must not ignore begins with `restricted-permit` instead of `permit`:
+//!
+//! | first word | a line that begins with a word that the reader does not know |
+//! |---|---|
+//! | `permit` | is ignored, so that later routers can add some that restrict nothing |
+//! | `restricted-permit` | makes it no permit: the client reads through a router. One that does not know the first word does so, too |
+//!
+//! A permit with `leases` is a restricted one. The reply can also be a refusal, without `leases` from a router that does
+//! not say:
+//!
+//! ```text
+//!                                   refused the router waits for the invalidator
+//!                                   leases yes                     or no
+//! ```
+//!
+//! Bytes of an address or of a pool's name that are no printable ASCII are % and hex.
 
 use crate::config::ConfigId;
 use lookaside_protocol::percent;
@@ -42,8 +56,8 @@ pub struct Permit {
     /// Places of pools that a spare serves.
     pub spares: BTreeSet<ServingSpare>,
     /// Whether the router takes leases for clients that know none
-    /// ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). Then it must see their misses: plain gets, and all
-    /// else that finds a key missing, are to be sent through it.
+    /// ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). Then the client takes leases for its own plain
+    /// gets, and sends plain stores and deletes through a router.
     pub takes_leases: bool,
 }
 
@@ -63,25 +77,51 @@ pub struct ServingSpare {
 pub enum PermitReply {
     /// The client may read directly.
     Permitted(Permit),
-    /// It may not, for now. The text says why.
-    Refused(String),
+    /// It may not, for now.
+    Refused {
+        /// The reason, for people.
+        why: String,
+        /// As [`Permit::takes_leases`]; `None` if the router does not say.
+        takes_leases: Option<bool>,
+    },
 }
 
+/// The first word of a permit that restricts nothing which a reader might not know.
+const PERMIT: &str = "permit";
+/// The first word of a permit all of whose lines must be known.
+const RESTRICTED_PERMIT: &str = "restricted-permit";
+
 impl PermitReply {
-    /// The reply in the value of [`PERMIT_KEY`]; `None` if it is malformed.
+    /// The reply in the value of [`PERMIT_KEY`]; `None` if it is malformed, or restricts what this client does not know.
     pub fn parse(value: &[u8]) -> Option<PermitReply> {
         let text = str::from_utf8(value).ok()?;
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
         let (word, argument) = first.trim_end().split_once(' ')?;
         match word {
-            "refused" => Some(PermitReply::Refused(argument.to_owned())),
-            "permit" => parse_permit(argument, rest).map(PermitReply::Permitted),
+            "refused" => {
+                let takes_leases = rest.lines().find_map(|line| match line {
+                    "leases yes" => Some(true),
+                    "leases no" => Some(false),
+                    _ => None,
+                });
+                Some(PermitReply::Refused { why: argument.to_owned(), takes_leases })
+            }
+            PERMIT => parse_permit(argument, rest, false).map(PermitReply::Permitted),
+            RESTRICTED_PERMIT => parse_permit(argument, rest, true).map(PermitReply::Permitted),
             _ => None,
+        }
+    }
+
+    /// Whether the router takes leases for clients that know none; `None` if it does not say.
+    pub(super) fn takes_leases(&self) -> Option<bool> {
+        match self {
+            PermitReply::Permitted(permit) => Some(permit.takes_leases),
+            PermitReply::Refused { takes_leases, .. } => *takes_leases,
         }
     }
 }
 
-fn parse_permit(duration_ms: &str, lines: &str) -> Option<Permit> {
+fn parse_permit(duration_ms: &str, lines: &str, is_restricted: bool) -> Option<Permit> {
     let duration = Duration::from_millis(duration_ms.parse().ok()?);
     let (mut configuration, mut fenced, mut spares, mut takes_leases) = (None, BTreeSet::new(), BTreeSet::new(), false);
     for line in lines.lines() {
@@ -95,6 +135,7 @@ fn parse_permit(duration_ms: &str, lines: &str) -> Option<Permit> {
                 spares.insert(ServingSpare { pool, server, spare });
             }
             "leases" => takes_leases = true,
+            _ if is_restricted => return None,
             _ => {}
         }
     }
@@ -105,9 +146,17 @@ impl fmt::Display for PermitReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let permit = match self {
             PermitReply::Permitted(permit) => permit,
-            PermitReply::Refused(why) => return write!(f, "refused {why}"),
+            PermitReply::Refused { why, takes_leases } => {
+                write!(f, "refused {why}\r\n")?;
+                return match takes_leases {
+                    Some(true) => f.write_str("leases yes\r\n"),
+                    Some(false) => f.write_str("leases no\r\n"),
+                    None => Ok(()),
+                };
+            }
         };
-        write!(f, "permit {}\r\nconfiguration {}\r\n", permit.duration.as_millis(), permit.configuration)?;
+        let word = if permit.takes_leases { RESTRICTED_PERMIT } else { PERMIT };
+        write!(f, "{word} {}\r\nconfiguration {}\r\n", permit.duration.as_millis(), permit.configuration)?;
         for server in &permit.fenced {
             write!(f, "fenced {}\r\n", encode(&server.0))?;
         }
@@ -139,23 +188,44 @@ mod tests {
         }
     }
 
+    fn refusal(takes_leases: Option<bool>) -> PermitReply {
+        PermitReply::Refused { why: "the start gate is closed".to_owned(), takes_leases }
+    }
+
     #[test]
     fn parsing_reverses_composing() {
         let bare = Permit { fenced: BTreeSet::new(), spares: BTreeSet::new(), takes_leases: false, ..permit() };
         for reply in [
             PermitReply::Permitted(permit()),
             PermitReply::Permitted(bare),
-            PermitReply::Refused("the start gate is closed".to_owned()),
+            refusal(None),
+            refusal(Some(true)),
+            refusal(Some(false)),
         ] {
             assert_eq!(PermitReply::parse(reply.to_string().as_bytes()), Some(reply));
         }
     }
 
+    /// Once `leases` was one more line of a permit, which a client that did not know it ignored: it sent plain gets to
+    /// servers, past the router that had to see their misses.
+    #[test]
+    fn a_client_that_does_not_know_a_restriction_has_no_permit() {
+        let text = PermitReply::Permitted(permit()).to_string();
+        assert!(!text.starts_with("permit "), "a client of then knows this word only");
+        let restricted = format!("{text}later words\r\n");
+        assert_eq!(PermitReply::parse(restricted.as_bytes()), None);
+        let of_an_older_router = text.replacen("restricted-permit", "permit", 1);
+        assert_eq!(PermitReply::parse(of_an_older_router.as_bytes()), Some(PermitReply::Permitted(permit())));
+    }
+
     #[test]
     fn unknown_lines_are_ignored_and_malformed_ones_are_no_permit() {
-        let text = PermitReply::Permitted(permit()).to_string();
+        let permit = Permit { takes_leases: false, ..permit() };
+        let text = PermitReply::Permitted(permit.clone()).to_string();
         let longer = format!("{text}later words\r\n");
-        assert_eq!(PermitReply::parse(longer.as_bytes()), Some(PermitReply::Permitted(permit())));
+        assert_eq!(PermitReply::parse(longer.as_bytes()), Some(PermitReply::Permitted(permit)));
+        let refused = b"refused for a while\r\nlater words\r\n";
+        assert!(matches!(PermitReply::parse(refused), Some(PermitReply::Refused { takes_leases: None, .. })));
         for bad in ["", "permit", "permit x\r\n", "permit 200\r\n", "allowed 200\r\nconfiguration 1\r\n"] {
             assert_eq!(PermitReply::parse(bad.as_bytes()), None, "{bad:?}");
         }

@@ -25,6 +25,26 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// A thousand fenced servers fit.
 const LIMITS: Limits = Limits { value_bytes_max: 1 << 20, line_bytes_max: 2_048 };
 
+/// A router's reply to a request for a permit.
+enum RouterReply {
+    Understood(PermitReply),
+    /// It is malformed, or of a later router, and restricts what this client does not know.
+    NotUnderstood,
+    /// A miss: the router does not know of permits, nor of leases for plain clients.
+    KnowsNone,
+}
+
+impl RouterReply {
+    /// Whether the router takes leases for plain clients; `None` if it does not say.
+    fn takes_leases(&self) -> Option<bool> {
+        match self {
+            RouterReply::Understood(reply) => reply.takes_leases(),
+            RouterReply::NotUnderstood => None,
+            RouterReply::KnowsNone => Some(false),
+        }
+    }
+}
+
 /// Renews the permit. Never returns.
 pub(super) async fn renew_permits(state: Arc<DirectState>) {
     let mut connections: Vec<Option<CommandConnection>> = Vec::new();
@@ -35,7 +55,10 @@ pub(super) async fn renew_permits(state: Arc<DirectState>) {
     loop {
         let requested_at = Instant::now();
         let reply = request_permit(&state, router, &mut connections[router]).await;
-        is_answered |= reply.is_ok();
+        is_answered |= matches!(reply, Ok(RouterReply::Understood(_)));
+        if let Ok(Some(takes_leases)) = reply.as_ref().map(RouterReply::takes_leases) {
+            state.record_leases(takes_leases, requested_at);
+        }
         let interval = if apply_reply(&state, router, &reply, requested_at) {
             state.routers.prefer(router);
             failures = 0;
@@ -51,6 +74,7 @@ pub(super) async fn renew_permits(state: Arc<DirectState>) {
         };
         if interval > Duration::ZERO {
             is_answered = false;
+            state.first_reply.notify_one();
         }
         sleep_until(requested_at + interval).await;
     }
@@ -61,7 +85,7 @@ async fn request_permit(
     state: &DirectState,
     router: usize,
     open: &mut Option<CommandConnection>,
-) -> Result<PermitReply, CommandError> {
+) -> Result<RouterReply, CommandError> {
     let mut connection = match open.take() {
         Some(connection) => connection,
         None => {
@@ -72,31 +96,42 @@ async fn request_permit(
     // A reply that comes later is of no use.
     connection.set_timeout(PERMIT_DURATION);
     connection.send(format!("get {PERMIT_KEY}\r\n").as_bytes()).await?;
-    let mut reply = None;
+    let mut router_reply = RouterReply::KnowsNone;
     let on_part = |part: ReplyPart<'_>| {
         if let ReplyPart::Item { reply: Reply::Value { value, .. }, .. } = part {
-            reply = PermitReply::parse(value);
+            router_reply = PermitReply::parse(value).map_or(RouterReply::NotUnderstood, RouterReply::Understood);
         }
     };
     connection.read_until_end(on_part).await?;
     *open = Some(connection);
-    reply.ok_or_else(|| CommandError::Unexpected("the router gives no read permits".to_owned()))
+    Ok(router_reply)
 }
 
 /// Whether the reply permits the client to read servers.
 fn apply_reply(
     state: &DirectState,
     router: usize,
-    reply: &Result<PermitReply, CommandError>,
+    reply: &Result<RouterReply, CommandError>,
     requested_at: Instant,
 ) -> bool {
     let counters = &state.counters;
+    let address = state.routers.address(router);
     let (counter, is_permitted) = match reply {
-        Ok(PermitReply::Permitted(permit)) if state.apply(permit, requested_at) => (&counters.permits, true),
-        Ok(PermitReply::Permitted(_)) => (&counters.permits_of_other_configurations, false),
-        Ok(PermitReply::Refused(_)) => (&counters.permits_refused, false),
+        Ok(RouterReply::Understood(PermitReply::Permitted(permit))) => match state.apply(permit, requested_at) {
+            true => (&counters.permits, true),
+            false => (&counters.permits_of_other_configurations, false),
+        },
+        Ok(RouterReply::Understood(PermitReply::Refused { .. })) => (&counters.permits_refused, false),
+        Ok(RouterReply::NotUnderstood) => {
+            tracing::debug!(router = %address, "a read permit that this client does not understand; it may need an upgrade");
+            (&counters.permits_refused, false)
+        }
+        Ok(RouterReply::KnowsNone) => {
+            tracing::debug!(router = %address, "the router gives no read permits");
+            (&counters.permits_unanswered, false)
+        }
         Err(error) => {
-            tracing::debug!(router = %state.routers.address(router), %error, "no read permit");
+            tracing::debug!(router = %address, %error, "no read permit");
             (&counters.permits_unanswered, false)
         }
     };

@@ -11,17 +11,19 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
+    Failure, LeasedKeys, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The reason of the failure of a request that does not read.
+/// The reason of the failure of other requests.
 const ONLY_READS: &str = "a client that reads servers directly sends them nothing but reads";
 
 /// The tree of one configuration.
 pub(super) struct DirectTree {
     pub(super) id: ConfigId,
+    /// The keys whose requests pass a `LeaseRoute`; `None` if it has none.
+    pub(super) leased_keys: Option<LeasedKeys>,
     root: Arc<dyn Route>,
     pub(super) destinations: DestinationSet,
     /// The places of pools with spares, by the pool's name and the server's index.
@@ -38,10 +40,20 @@ pub(super) fn is_read(request: &Request<Bytes>) -> bool {
     }
 }
 
-/// Whether it neither finds out about a miss that a router must know of to take a lease, nor stores what such a lease
-/// protects: it has its own lease, or deletes.
-pub(super) fn needs_no_lease(request: &Request<Bytes>) -> bool {
-    matches!(request.operation, Operation::LeaseGet | Operation::LeaseSet { .. } | Operation::Delete { .. })
+/// Whether it takes a lease, or stores under one that the client holds: what routers do for plain clients does not matter
+/// to it.
+pub(super) fn has_own_lease(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::LeaseGet | Operation::LeaseSet { .. })
+}
+
+/// Whether it returns a lease and stores nothing.
+fn is_lease_return(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::LeaseSet { exptime, .. } if exptime < 0)
+}
+
+/// Whether it can be sent to a server that only reads are sent to.
+fn stores_nothing(request: &Request<Bytes>) -> bool {
+    is_read(request) || is_lease_return(request)
 }
 
 impl DirectTree {
@@ -64,7 +76,8 @@ impl DirectTree {
         };
         let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
         let DirectLeaves { destinations, slots, tko_limits, .. } = leaves;
-        Ok(DirectTree { id: ConfigId::of(text)?, root, destinations, slots, tko_limits })
+        let leased_keys = configuration.leased_keys.clone();
+        Ok(DirectTree { id: ConfigId::of(text)?, leased_keys, root, destinations, slots, tko_limits })
     }
 
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
@@ -131,13 +144,13 @@ impl Destinations for DirectLeaves<'_> {
     }
 }
 
-/// A server to which nothing but reads are sent.
+/// A server to which nothing but reads, and returned leases, are sent.
 struct ReadingDestination(Arc<dyn Destination>);
 
 impl ReadingDestination {
     async fn send_reads(&self, batch: Batch) -> Outcomes {
         let mut outcomes: Outcomes = vec![Err(Failure::NoRoute(ONLY_READS.into())); batch.len()];
-        let reads = batch.into_iter().enumerate().filter(|(_, request)| is_read(request));
+        let reads = batch.into_iter().enumerate().filter(|(_, request)| stores_nothing(request));
         let (indexes, reads): (Vec<usize>, Batch) = reads.unzip();
         for (at, outcome) in indexes.into_iter().zip(self.0.send(reads).await) {
             outcomes[at] = outcome;
@@ -148,7 +161,7 @@ impl ReadingDestination {
 
 impl Destination for ReadingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        match batch.iter().all(is_read) {
+        match batch.iter().all(stores_nothing) {
             true => self.0.send(batch),
             false => Box::pin(self.send_reads(batch)),
         }

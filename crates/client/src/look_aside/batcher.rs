@@ -12,7 +12,8 @@
 //! what has been gathered. A key that several tasks ask for travels once: a hit goes to all of them, a lease to the
 //! first that still waits, and the others have a hot miss, as if they had asked after it.
 //!
-//! What has been gathered is bounded by the number of tasks that wait for it. No caller waits for another one's load.
+//! What has been gathered is bounded by the number of tasks that wait for it. When all of them have gone, the batch is
+//! dropped, as a lookup of one task is. No caller waits for another one's load.
 
 use super::{
     error::ClientError,
@@ -97,12 +98,22 @@ impl Batcher {
     }
 
     async fn send_gathered(&self) {
-        let Gathered { keys, calls, .. } = std::mem::take(&mut *self.gathered.lock());
+        let Gathered { keys, mut calls, .. } = std::mem::take(&mut *self.gathered.lock());
         let mut counted = HashSet::new();
         for call in calls.iter().filter(|call| counted.insert(call.counters.id())) {
             call.counters.add(|counters| &counters.round_trips, 1);
         }
-        let outcomes = self.sender.look_up(keys.clone(), &calls[0].counters).await;
+        let counters = calls[0].counters.clone();
+        let all_gone = async {
+            for call in &mut calls {
+                call.reply.closed().await;
+            }
+        };
+        let outcomes = tokio::select! {
+            biased;
+            () = all_gone => return,
+            outcomes = self.sender.look_up(keys.clone(), &counters) => outcomes,
+        };
         let mut found: Vec<_> = outcomes.into_iter().map(to_lookup).collect();
         for Call { positions, reply, .. } in calls {
             let lookups = positions.iter().map(|&position| take_lookup(&mut found[position])).collect::<Vec<_>>();

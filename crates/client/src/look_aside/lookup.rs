@@ -4,12 +4,13 @@
 //!
 //! | dropped | effect |
 //! |---|---|
-//! | [`LookupInFlight`] | its reply is awaited in the background, and the leases in it are released |
+//! | [`LookupInFlight`] | what is not sent yet is not sent; else its reply is awaited in the background, and the leases in it are released |
 //! | [`HeldLeases`] | its leases are released |
 //!
 //! To release a lease is to fill with its token a value that has expired already: if a delete has voided the lease,
 //! nothing happens. It is tried once, for [`RELEASE_MS_MAX`]; after that the lease expires at the server.
 
+use crate::caller::{Caller, CallerScope};
 use crate::tasks::TaskSpawner;
 use bytes::Bytes;
 use lookaside_protocol::{LeaseToken, Operation, Reply, Request};
@@ -64,7 +65,8 @@ impl Sender {
 /// Lease-gets that are not answered yet.
 pub(super) struct LookupInFlight {
     /// The keys and the reply; `None` once it is there.
-    waiting: Option<(Vec<Bytes>, BoxFuture<'static, Outcomes>)>,
+    waiting: Option<(Vec<Bytes>, CallerScope<BoxFuture<'static, Outcomes>>)>,
+    caller: Caller,
     sender: Sender,
     spawner: TaskSpawner,
 }
@@ -73,8 +75,9 @@ impl LookupInFlight {
     /// Sends a lease-get of valid keys, once this is polled.
     pub(super) fn new(sender: &Sender, keys: Vec<Bytes>) -> LookupInFlight {
         let batch = keys.iter().map(|key| Request { key: key.clone(), operation: Operation::LeaseGet }).collect();
-        let waiting = Some((keys, sender.send(batch)));
-        LookupInFlight { waiting, sender: sender.clone(), spawner: TaskSpawner::current() }
+        let caller = Caller::default();
+        let waiting = Some((keys, caller.scope(sender.send(batch))));
+        LookupInFlight { waiting, caller, sender: sender.clone(), spawner: TaskSpawner::current() }
     }
 }
 
@@ -83,7 +86,7 @@ impl Future for LookupInFlight {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<Outcomes> {
         let (_, reply) = self.waiting.as_mut().expect("not polled after it is ready");
-        let outcomes = task::ready!(reply.as_mut().poll(cx));
+        let outcomes = task::ready!(Pin::new(reply).poll(cx));
         self.waiting = None;
         Poll::Ready(outcomes)
     }
@@ -92,6 +95,7 @@ impl Future for LookupInFlight {
 impl Drop for LookupInFlight {
     fn drop(&mut self) {
         let Some((keys, reply)) = self.waiting.take() else { return };
+        self.caller.leave();
         let sender = self.sender.clone();
         self.spawner.spawn_if_running(async move {
             let Ok(outcomes) = timeout(Duration::from_millis(RELEASE_MS_MAX), reply).await else { return };

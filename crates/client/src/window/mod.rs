@@ -18,6 +18,8 @@
 //!   before it is answered.
 //! * Nothing is sent later than [`WindowSettings::wait_ms_max`] after its batch came, and at most
 //!   [`WindowSettings::waiting_requests_max`] requests wait; the others are [`Failure::Busy`], and were not sent.
+//! * A waiter whose caller has gone leaves at once, whether its future is dropped or goes on in the background
+//!   ([`Caller`]): it takes neither a place among those that wait nor one in the window.
 //! * One loss halves the window once: requests that were sent before tell nothing about the new size.
 //! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use
 //!   shows that the network can take more.
@@ -29,13 +31,14 @@ mod settings;
 pub use destination::WindowedDestination;
 pub use settings::{WindowControl, WindowSettings};
 
+use crate::caller::Caller;
 use delay::{DelayControl, RoundTrip};
 use lookaside_routing::{Failure, Outcome};
 use lookaside_sync::Mutex;
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{
     sync::oneshot,
-    time::{Instant, timeout},
+    time::{Instant, sleep},
 };
 
 /// With a control by delay, the parts of batches that wait are this share of the window.
@@ -56,7 +59,9 @@ struct WindowState {
     size: f64,
     outstanding: usize,
     waiting_requests: usize,
-    waiting: VecDeque<Waiter>,
+    /// By their numbers, which increase.
+    waiting: BTreeMap<u64, Waiter>,
+    next_waiter: u64,
     granted: u64,
     /// `granted` when the window was last halved: permits from this number on were granted since.
     decrease_seq: u64,
@@ -128,7 +133,8 @@ impl Window {
             size: initial as f64,
             outstanding: 0,
             waiting_requests: 0,
-            waiting: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            next_waiter: 0,
             granted: 0,
             decrease_seq: 0,
             delay: (settings.control == WindowControl::Delay).then(DelayControl::default),
@@ -155,7 +161,11 @@ impl Window {
 
     /// Waits until `requests` of a batch that came at `since` fit into the window.
     async fn acquire(self: &Arc<Self>, requests: usize, since: Instant) -> Result<WindowPermit, Failure> {
-        let admitted = {
+        let caller = Caller::current();
+        if caller.as_ref().is_some_and(Caller::is_gone) {
+            return Err(Failure::Busy);
+        }
+        let (mut admitted, _until_admitted) = {
             let mut state = self.state.lock();
             if state.waiting.is_empty() && state.fits(requests) {
                 return Ok(self.grant(&mut state, requests));
@@ -164,12 +174,18 @@ impl Window {
                 return Err(Failure::Busy);
             }
             let (admitted, permit) = oneshot::channel();
+            let number = state.next_waiter;
+            state.next_waiter += 1;
             state.waiting_requests += requests;
-            state.waiting.push_back(Waiter { requests, admitted });
-            permit
+            state.waiting.insert(number, Waiter { requests, admitted });
+            (permit, WaitingPlace { window: self, number })
         };
-        let waited = timeout(self.wait_left(since), admitted).await;
-        waited.map_err(|_| Failure::Busy)?.map_err(|_| Failure::Busy)
+        tokio::select! {
+            biased;
+            () = Caller::gone(caller.as_ref()) => Err(Failure::Busy),
+            permit = &mut admitted => permit.map_err(|_| Failure::Busy),
+            () = sleep(self.wait_left(since)) => Err(Failure::Busy),
+        }
     }
 
     /// How much longer a batch that came at `since` may wait.
@@ -202,12 +218,12 @@ impl Window {
         loop {
             let (waiter, permit) = {
                 let mut state = self.state.lock();
-                let Some(waiter) = state.waiting.front() else { return };
-                let requests = waiter.requests;
+                let Some((_, first)) = state.waiting.first_key_value() else { return };
+                let requests = first.requests;
                 if !state.fits(requests) {
                     return;
                 }
-                let waiter = state.waiting.pop_front().expect("the front waiter exists");
+                let (_, waiter) = state.waiting.pop_first().expect("the first waiter exists");
                 state.waiting_requests -= requests;
                 let permit = self.grant(&mut state, requests);
                 (waiter, permit)
@@ -215,6 +231,29 @@ impl Window {
             if let Err(mut permit) = waiter.admitted.send(permit) {
                 permit.release();
             }
+        }
+    }
+}
+
+/// A place among those that wait, until this is dropped or the waiter is admitted.
+struct WaitingPlace<'a> {
+    window: &'a Arc<Window>,
+    number: u64,
+}
+
+impl Drop for WaitingPlace<'_> {
+    fn drop(&mut self) {
+        let was_first = {
+            let mut state = self.window.state.lock();
+            let was_first = state.waiting.first_key_value().is_some_and(|(first, _)| *first == self.number);
+            if let Some(waiter) = state.waiting.remove(&self.number) {
+                state.waiting_requests -= waiter.requests;
+            }
+            was_first
+        };
+        if was_first {
+            // The next one may be smaller.
+            self.window.admit_waiters();
         }
     }
 }
@@ -472,6 +511,47 @@ mod tests {
         assert_eq!(fixture.window.statistics().size, 8, "sent before it was halved");
         fixture.window.record_loss(fixture.window.last_permit());
         assert_eq!(fixture.window.statistics().size, 4);
+    }
+
+    /// Once those that had gone counted as waiting until they came first, and kept the living from waiting.
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_have_gone_do_not_wait() {
+        let mut fixture = fixture(WindowSettings { waiting_requests_max: 4, ..WindowSettings::fixed(4) });
+        let first = fixture.send(4);
+        assert_eq!(fixture.received().await, [4]);
+        let dropped = fixture.send(4);
+        fixture.received().await;
+        dropped.abort();
+        fixture.received().await;
+        assert_eq!(fixture.window.statistics().waiting, 0);
+        let caller = Caller::default();
+        let left = tokio::spawn({
+            let (server, caller) = (fixture.server.clone(), caller.clone());
+            async move { caller.scope(server.send(gets(4))).await }
+        });
+        fixture.received().await;
+        caller.leave();
+        assert_eq!(left.await.unwrap(), vec![Err(Failure::Busy); 4], "at once");
+        assert_eq!(fixture.window.statistics().waiting, 0);
+        let living = fixture.send(4);
+        fixture.reply.send_replace(MISS);
+        assert_eq!(living.await.unwrap(), vec![Ok(Reply::Miss); 4]);
+        first.await.unwrap();
+        let gone = caller.scope(fixture.server.send(gets(1))).await;
+        assert_eq!(gone, vec![Err(Failure::Busy)], "although the window is free");
+        assert_eq!(fixture.received().await, [4]);
+    }
+
+    /// A smaller waiter fits when the one before it leaves.
+    #[tokio::test(start_paused = true)]
+    async fn the_next_waiter_is_admitted_when_the_first_one_leaves() {
+        let mut fixture = fixture(WindowSettings::fixed(4));
+        let _first = fixture.send(2);
+        fixture.received().await;
+        let (large, _small) = (fixture.send(4), fixture.send(2));
+        assert_eq!(fixture.received().await, [] as [usize; 0]);
+        large.abort();
+        assert_eq!(fixture.received().await, [2]);
     }
 
     #[tokio::test(start_paused = true)]

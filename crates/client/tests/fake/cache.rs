@@ -32,6 +32,8 @@ pub struct Cache {
     pub lease_gets: usize,
     /// Lease-sets, refused ones included.
     pub lease_sets: usize,
+    /// Stores without a lease.
+    pub plain_sets: usize,
     /// Command lines.
     pub lines: usize,
     /// Connections, ended ones included.
@@ -162,7 +164,10 @@ impl Cache {
                     Operation::Store { mode: StoreMode::Add, .. } if self.get(request.key).is_some() => {
                         Reply::NotStored
                     }
-                    Operation::Store { flags, exptime, value, .. } => self.store(request.key, *flags, *exptime, value),
+                    Operation::Store { flags, exptime, value, .. } => {
+                        self.plain_sets += 1;
+                        self.store(request.key, *flags, *exptime, value)
+                    }
                     Operation::Arithmetic { direction, delta } => self.count(request.key, *direction, *delta),
                     Operation::Touch { exptime } => self.touch(request.key, *exptime),
                     other => panic!("not for this fake: {other:?}"),

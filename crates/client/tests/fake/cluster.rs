@@ -72,6 +72,11 @@ pub fn permit_except<const N: usize>(configuration: &str, fenced: [&str; N]) -> 
     PermitReply::Permitted(Permit { fenced, ..bare_permit(configuration) })
 }
 
+/// The refusal of a router that takes no leases for plain clients.
+pub fn refusal(why: &str) -> PermitReply {
+    PermitReply::Refused { why: why.to_owned(), takes_leases: Some(false) }
+}
+
 /// A permit of a router that takes leases for plain clients.
 pub fn permit_with_leases(configuration: &str) -> PermitReply {
     PermitReply::Permitted(Permit { takes_leases: true, ..bare_permit(configuration) })

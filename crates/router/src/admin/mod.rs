@@ -97,18 +97,19 @@ impl AdminView<'_> {
     /// Permits the client to read servers directly as this thread does ([`crate::read_permits`]).
     fn read_permit(&self) -> PermitReply {
         let permits = self.shared.read_permits();
+        let takes_leases = self.tree.leasing().is_some();
         let configuration = match self.tree.permitted_configuration() {
             Ok(configuration) => configuration,
             Err(why) => {
                 permits.refused.add(1);
-                return PermitReply::Refused(why.to_owned());
+                return PermitReply::Refused { why: why.to_owned(), takes_leases: Some(takes_leases) };
             }
         };
         // First: a fence that is raised from here on waits for the permit.
         permits.record();
         permits.given.add(1);
         let spares = self.tree.spares().map(|spares| spares.serving()).unwrap_or_default();
-        let (fenced, takes_leases) = (self.tree.fenced(), self.tree.leasing().is_some());
+        let fenced = self.tree.fenced();
         PermitReply::Permitted(Permit { duration: PERMIT_DURATION, configuration, fenced, spares, takes_leases })
     }
 

@@ -96,6 +96,7 @@ impl LeaseRoute {
     async fn route_for(&self, batch: Batch, misses: &ClientMisses, context: &Context) -> Outcomes {
         let age = Age { now_s: self.clock.unix_s(), miss_age_s: self.settings.miss_age_s.into() };
         let Prepared { batch, reads, fills, refused, returned } = self.prepare(batch, Some((misses, age)));
+        let unanswered = UnansweredReads::new(&reads, misses, age);
         let mut outcomes = self.send(batch, refused, returned, context).await;
         for (at, fill) in fills {
             let reply = fill.client_reply(std::mem::replace(&mut outcomes[at], Ok(Reply::Miss)));
@@ -105,7 +106,9 @@ impl LeaseRoute {
         }
         let lookup =
             Lookup { target: &*self.target, clock: &*self.clock, hot_misses: self.settings.hot_misses, misses, age };
-        lookup.finish(reads, outcomes, context).await
+        let outcomes = lookup.finish(reads, outcomes, context).await;
+        unanswered.end();
+        outcomes
     }
 
     /// Routes a batch whose client is not known.
@@ -228,6 +231,37 @@ impl Route for LeaseRoute {
         match &context.misses {
             Some(misses) => Box::pin(self.route_for(batch, misses, context)),
             None => Box::pin(self.route_unleased(batch, context)),
+        }
+    }
+}
+
+/// Reads of a client that may give up before they are answered, and go on: it reads the database then, as after an error,
+/// so that is what they count as. An address's reads end early only with their connection.
+struct UnansweredReads<'a> {
+    hashes: Vec<u64>,
+    misses: &'a ClientMisses,
+    age: Age,
+}
+
+impl<'a> UnansweredReads<'a> {
+    fn new(reads: &[Read], misses: &'a ClientMisses, age: Age) -> UnansweredReads<'a> {
+        let hashes = match misses.scope() {
+            LeaseScope::Connection => reads.iter().map(|read| read.hash).collect(),
+            LeaseScope::Address => Vec::new(),
+        };
+        UnansweredReads { hashes, misses, age }
+    }
+
+    /// They are answered.
+    fn end(mut self) {
+        self.hashes.clear();
+    }
+}
+
+impl Drop for UnansweredReads<'_> {
+    fn drop(&mut self) {
+        for &hash in &self.hashes {
+            self.misses.record(hash, None, self.age);
         }
     }
 }

@@ -1,0 +1,75 @@
+//! Leases for the plain requests of a direct client, where its routers take leases for plain clients
+//! ([ADR 016](../../../../docs/adr/016-leases-for-plain-clients.md)). The client takes them itself, by the same route as the
+//! routers, and remembers its misses: they are those of one client, whichever router or connection its requests use.
+//!
+//! ```text
+//!   get k             lease-get k   --> the server        token T, remembered here
+//!   set k             lease-set k T --> any router        stored if T is the server's last token
+//!   set k, no miss    set k         --> any router        by its `set_without_miss`: it knows of no miss either
+//! ```
+//!
+//! A router that saw a plain get would remember the token with one connection. A set that came over another one, to
+//! another router or after a reconnection, would be stored under the token of a later miss, although its value was read
+//! before a delete.
+//!
+//! | what the client knows | its plain requests |
+//! |---|---|
+//! | a router has said within the last 10 s that it takes no leases | are sent as they are |
+//! | the last router that said anything takes leases; or none has said anything lately | have leases |
+//!
+//! When leases begin again, or other keys are leased, misses from before are not known, so nothing is stored under a lease
+//! for as long as a miss is remembered.
+
+use super::counters::DirectCounters;
+use super::permission::DirectState;
+use super::transport::Transport;
+use super::tree::is_read;
+use crate::tree::environment;
+use lookaside_routing::{
+    Batch, ClientMisses, Context, Environment, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcomes,
+    Route, UnleasedSet,
+};
+use std::sync::Arc;
+
+pub(super) struct PlainLeases {
+    state: Arc<DirectState>,
+    /// For all keys.
+    route: LeaseRoute,
+    misses: Arc<ClientMisses>,
+    /// Bounds what is remembered.
+    _clients: Arc<LeaseClients>,
+}
+
+impl PlainLeases {
+    pub(super) fn new(state: Arc<DirectState>) -> PlainLeases {
+        let settings = &state.settings;
+        let Environment { clock, .. } =
+            environment(settings.host, settings.options.seed, &settings.background_tasks, settings.failover_timeout);
+        // A store without a miss is the router's to judge. All threads of the client share the connection that this is.
+        let of_routers = settings.defaults.leases.unwrap_or_default();
+        let leases = LeaseSettings { scope: LeaseScope::Connection, unleased_set: UnleasedSet::Pass, ..of_routers };
+        let clients = Arc::<LeaseClients>::default();
+        let misses = clients.add(Leasing::default(), None);
+        let route = LeaseRoute::new(Arc::new(Transport(state.clone())), leases, clock);
+        PlainLeases { state, route, misses, _clients: clients }
+    }
+
+    /// Routes a batch with leases for its plain requests.
+    pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
+        self.misses.advance_to(self.state.leasing_version());
+        let context = Context { misses: Some(self.misses.clone()), ..context.clone() };
+        let is_only_read = batch.iter().all(is_read);
+        let DirectCounters { leased_reads, direct_reads, .. } = &self.state.counters;
+        if is_only_read {
+            leased_reads.add(batch.len() as u64);
+        }
+        // The configuration's own `LeaseRoute`s know which keys are leased, and how.
+        match self.state.permission().filter(|permission| is_only_read && permission.tree.leased_keys.is_some()) {
+            Some(permission) => {
+                direct_reads.add(batch.len() as u64);
+                permission.tree.route(batch, &context).await
+            }
+            None => self.route.route(batch, &context).await,
+        }
+    }
+}

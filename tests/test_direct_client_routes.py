@@ -1,0 +1,130 @@
+"""A client that reads servers directly through more than one pool: a gutter, spares, replicas, a cluster that warms up.
+What has been deleted is read from none of them."""
+
+import json
+
+import pytest
+from direct_client import DirectClient
+from processes import connect, eventually, free_port, frozen, stats
+from test_direct_client import KEYS, Router
+
+OWN, OTHER = "/west/first/", "/west/second/"
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a router of a configuration, and a client."""
+    started = []
+
+    def start_both(configuration: dict, *options: str, client_options: tuple[str, ...] = ()):
+        file = tmp_path / "router.json"
+        file.write_text(json.dumps(configuration))
+        router = Router(tmp_path, file, free_port(), [], *options)
+        started.append(router)
+        client = DirectClient(file, [router.port], *client_options)
+        started.append(client)
+        client.wait_permitted()
+        return router, client
+
+    yield start_both
+    for process in reversed(started):
+        process.stop()
+
+
+def pool(*servers, **settings) -> dict:
+    return {"servers": [f"127.0.0.1:{server.port}" for server in servers], "server_timeout": 300, **settings}
+
+
+def test_a_gutter_serves_while_a_server_is_dead_and_none_is_read_after_a_delete(start, servers):
+    first, second, gutter = servers
+    route = {"type": "FailoverRoute", "children": ["PoolRoute|main", "PoolRoute|gutter"]}
+    pools = {"main": pool(first, second), "gutter": pool(gutter)}
+    router, client = start({"pools": pools, "route": route})
+    for key in KEYS:
+        assert client.call(f"set {key} first") == "stored"
+    first.kill()
+    moved = [key for key in KEYS if client.get(key) is None]
+    assert 0 < len(moved) < len(KEYS)
+    for key in moved:
+        assert client.call(f"set {key} gutter") == "stored", "the router fails over, too"
+    eventually(lambda: all(client.get(key) == "gutter" for key in moved), "the gutter is read")
+    for key in moved:
+        assert router.delete(key) in (b"DELETED", b"NOT_FOUND")
+        assert client.get(key) is None
+    first.restart()
+    eventually(lambda: stats(router.port)["spool_servers_fenced"] == "0", "its deletes are replayed")
+    assert all(client.get(key) is None for key in moved)
+    assert all(client.get(key) == "first" for key in KEYS if key not in moved)
+    figures = client.statistics()
+    assert figures["direct_reads"] > 3 * len(moved)
+
+
+def test_a_spare_is_read_while_it_serves(start, servers):
+    first, second, spare = servers
+    main = pool(first, second, spares=[f"127.0.0.1:{spare.port}"], spare_after_ms=300)
+    router, client = start({"pools": {"main": main}, "route": "PoolRoute|main"})
+    for key in KEYS:
+        assert client.call(f"set {key} first") == "stored"
+    first.kill()
+    eventually(lambda: stats(router.port)["spares_in_use"] == "1", "the spare serves")
+    eventually(lambda: all(client.call(f"get {key}") in ("hit first", "miss") for key in KEYS), "the client knows it")
+    moved = [key for key in KEYS if client.get(key) is None]
+    assert 0 < len(moved) < len(KEYS)
+    for key in moved:
+        assert client.call(f"set {key} spare") == "stored"
+    before = int(stats(spare.port)["cmd_get"])
+    assert all(client.get(key) == "spare" for key in moved)
+    assert int(stats(spare.port)["cmd_get"]) >= before + len(moved), "it was read directly"
+    assert router.delete(moved[0]) in (b"DELETED", b"NOT_FOUND")
+    assert client.get(moved[0]) is None
+    first.restart()
+    eventually(lambda: stats(router.port)["spares_in_use"] == "0", "the server has its place again")
+    eventually(lambda: all(client.get(key) is None for key in moved), "the client knows it: the server is empty")
+
+
+def test_a_late_read_is_answered_by_another_replica_but_never_after_a_delete(start, servers):
+    first, second, _ = servers
+    to_all = {"type": "AllSyncRoute", "children": ["PoolRoute|first", "PoolRoute|second"]}
+
+    def replica(name: str) -> dict:
+        updates = {"set": to_all, "delete": to_all}
+        return {"type": "OperationSelectorRoute", "default_policy": f"PoolRoute|{name}", "operation_policies": updates}
+
+    routes = [{"aliases": [OWN], "route": replica("first")}, {"aliases": [OTHER], "route": replica("second")}]
+    configuration = {"pools": {"first": pool(first), "second": pool(second)}, "routes": routes}
+    router, client = start(configuration, "-R", OWN, client_options=("--replicas", OWN, OTHER))
+    for key in KEYS:
+        assert client.call(f"set {key} value") == "stored"
+    with frozen(first):
+        assert client.get(KEYS[0]) == "value", "the other replica has it"
+        assert client.statistics()["client_hedges_won"] == 1
+        assert router.delete(KEYS[0]) in (b"DELETED", b"NOT_FOUND")
+        for _ in range(5):
+            assert client.get(KEYS[0]) is None, "one replica has deleted it, the other one is not read"
+        assert client.get(KEYS[1]) in ("value", None), "a fenced server is not waited for"
+    eventually(lambda: stats(router.port)["spool_servers_fenced"] == "0", "its deletes are replayed")
+    assert client.get(KEYS[0]) is None
+    eventually(lambda: client.get(KEYS[1]) == "value", "the first replica is read again")
+
+
+def test_a_cluster_that_warms_up_gives_no_old_value_of_the_warm_one(start, servers, tmp_path):
+    cold, warm, _ = servers
+    route = {"type": "WarmUpRoute", "cold": "PoolRoute|cold", "warm": "PoolRoute|warm", "exptime": 60}
+    router, client = start({"pools": {"cold": pool(cold), "warm": pool(warm)}, "route": route})
+    row = tmp_path / "row"
+    with_warm = connect(warm.port)
+    with_warm.set("k", b"old", noreply=False)
+    assert client.get("k") is None, "a direct client copies nothing"
+    assert with_warm.get("k") == b"old"
+    with_cluster = connect(router.port)
+    assert with_cluster.get("k") == b"old", "a router does"
+    assert client.get("k") == "old", "from the cold cluster"
+    assert client.call("delete k") == "deleted"
+    for _ in range(20):
+        assert client.call("plain k") == "miss", "the delete has not reached the warm cluster"
+    row.write_text("new")
+    assert client.call(f"read k {row}") == "miss"
+    assert client.get("k") == "new"
+    assert (with_cluster.get("k"), with_warm.get("k")) == (b"new", b"old")
+    with_warm.close()
+    with_cluster.close()
