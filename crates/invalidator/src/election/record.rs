@@ -159,7 +159,7 @@ mod tests {
     fn state_is_read_as_it_is_written() {
         let saved = SavedPosition { log_identity: "mysql:1\"'\\".into(), position: Position("a:1-5".into()) };
         let positions = [("one".to_owned(), saved)].into();
-        let stored = serde_json::json!({ "format": 1, "tables": [["app", "users", "s", "p", true]] });
+        let stored = serde_json::json!({ "format": 2, "tables": [["app", "users", "s", "p", true]] });
         let tables = SeenTables::parse(&stored).expect("well-formed");
         let options = MemberOptions { clusters: ["one".to_owned()].into(), ..MemberOptions::default() };
         let (lost, options) = (["one".to_owned()].into(), Some(options));
@@ -170,14 +170,14 @@ mod tests {
 
     #[test]
     fn tables_of_another_version_are_unknown() {
-        for text in [r#"{"format":1,"clusters":{}}"#, r#"{"format":1,"clusters":{},"tables":{"format":2}}"#] {
+        for text in [r#"{"format":1,"clusters":{}}"#, r#"{"format":1,"clusters":{},"tables":{"format":3}}"#] {
             assert_eq!(SharedState::parse(text), Ok(SharedState::default()), "{text}");
         }
     }
 
     #[test]
     fn malformed_states_are_refused() {
-        for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":1,"clusters":{},"tables":{"format":1}}"#] {
+        for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":1,"clusters":{},"tables":{"format":2}}"#] {
             assert!(SharedState::parse(text).expect_err(text).0.contains("malformed"), "{text}");
         }
         let newer = SharedState::parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");
