@@ -5,7 +5,7 @@
 //! | statements, inserted outbox rows, rows of tables with a rule | collected, each once per transaction |
 //! | end of the transaction | emitted as a commit, at its position |
 //! | XA PREPARE | held under the transaction's name |
-//! | XA COMMIT | the held keys are emitted; if none are held under that name, deletes are lost |
+//! | XA COMMIT | the held keys are emitted; if they were given up, deletes are lost |
 //! | XA ROLLBACK | the held keys are dropped |
 //!
 //! A transaction that was rolled back never reaches the log, nor does anything undone by ROLLBACK TO SAVEPOINT.
@@ -22,7 +22,7 @@
 
 use super::{
     event::{self, BinlogEvent, EventData, RowsKind},
-    gtid::{self, GtidPosition},
+    gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
     options::MysqlOptions,
     payload::TransactionPayload,
@@ -30,11 +30,11 @@ use super::{
     rows::{self, PresentColumns, TableMap},
     statement,
     visibility_target::{LogEnd, VisibilityTarget},
-    xa::{KEYS_HELD_MAX, PreparedTransactions, Present, TRANSACTIONS_HELD_MAX},
+    xa::{KEYS_HELD_MAX, PreparedTransactions, Resolved, TRANSACTIONS_HELD_MAX},
 };
 use crate::{Commit, Position, SourceError, keys, source::Anomalies};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -67,8 +67,8 @@ pub struct Assembler {
     /// The compressed transaction of which events have not been processed yet.
     compressed: Option<TransactionPayload>,
     prepared: PreparedTransactions,
-    /// `None` if reading began at an earlier position.
-    present: Option<Present>,
+    /// Transactions that were prepared before a start from the present, and not resolved when it ended.
+    unresolved: BTreeSet<String>,
     /// Complete commits, in order.
     ready: VecDeque<Commit>,
     rejected: u64,
@@ -93,7 +93,7 @@ impl Assembler {
             open: None,
             compressed: None,
             prepared: PreparedTransactions::default(),
-            present: None,
+            unresolved: BTreeSet::new(),
             ready: VecDeque::new(),
             rejected: 0,
             anomalies: Anomalies::default(),
@@ -127,9 +127,9 @@ impl Assembler {
         &mut self.row_tables
     }
 
-    /// Reading begins at the present: prepared transactions that were committed before its end need no deletes.
-    pub fn set_present(&mut self, present: Option<Present>) {
-        self.present = present;
+    /// Reading begins where a start from the present did, behind the XA PREPARE of these transactions.
+    pub fn set_unresolved(&mut self, unresolved: BTreeSet<String>) {
+        self.unresolved = unresolved;
     }
 
     /// The number of invalid keys.
@@ -514,7 +514,8 @@ impl Assembler {
         let before = self.read_position.clone();
         open.gtid.add_to(&mut self.read_position);
         self.transactions_read += 1;
-        if !open.is_given_up && !self.prepared.insert(xid, open.keys, before) {
+        let keys = (!open.is_given_up).then_some(open.keys);
+        if !self.prepared.insert(xid, keys, before) {
             tracing::warn!(
                 "over {TRANSACTIONS_HELD_MAX} transactions are prepared, so the newest is given up: its commit will \
                  count as lost deletes (--on-position-lost)"
@@ -522,27 +523,22 @@ impl Assembler {
         }
     }
 
-    /// Whether the open transaction, which commits `xid`, was visible when a start from the present ended.
-    fn is_before_present(&self, xid: &str) -> bool {
-        let (Some(present), Some(open)) = (&self.present, &self.open) else { return false };
-        let mut committed = self.read_position.clone();
-        open.gtid.add_to(&mut committed);
-        !present.unresolved.contains(xid) && gtid::covers(&present.end.0, &committed.to_string())
-    }
-
     /// Emits the keys of a prepared transaction, which is committed.
     fn commit_prepared(&mut self, xid: &str, time_s: u32, received_at: SystemTime) -> Result<(), SourceError> {
         // Read before the keys leave `prepared`: until the last part of them the position stays before the XA PREPARE.
         let before = Position(self.resume_position().to_string());
         let keys = match self.prepared.remove(xid) {
-            Some(transaction) => {
+            Resolved::Held(keys) => {
                 if !matches!(self.open, Some(OpenTransaction { gtid: Gtid::Mysql { .. }, .. })) {
-                    self.visibility_target.xids.push(transaction.xid);
+                    self.visibility_target.xids.push(xid.to_owned());
                 }
-                transaction.keys
+                keys
             }
-            None if self.is_before_present(xid) => Vec::new(),
-            None => {
+            Resolved::Unread if !self.unresolved.contains(xid) => {
+                tracing::debug!(xid, "the deletes of this XA transaction were sent before reading began");
+                Vec::new()
+            }
+            Resolved::GivenUp | Resolved::Unread => {
                 self.report_lost(&format!("XA transaction {xid}"))?;
                 Vec::new()
             }

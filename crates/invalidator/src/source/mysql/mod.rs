@@ -72,15 +72,14 @@ use lookaside_sync::Mutex;
 use packet::PacketStream;
 use server_check::Server;
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     sync::Arc,
     time::{Duration, SystemTime},
 };
 use visibility_target::VisibilityTarget;
-use xa::Present;
 
 /// How many starts from the present are remembered: a start of the daemon has one for each cluster.
-const PRESENTS_MAX: usize = 100;
+const STARTS_MAX: usize = 100;
 
 /// The most events that one call of [`Source::next`] reads before it returns.
 const EVENTS_OF_NEXT_MAX: usize = 10_000;
@@ -106,35 +105,28 @@ pub struct MysqlLog {
     wall_clock: WallClock,
     /// The warnings that were logged last.
     logged_warnings: Mutex<Vec<String>>,
-    /// The last starts from the present, by the positions where reading began. A source that is opened again there, or a
-    /// little later, must know.
-    presents: Mutex<VecDeque<(Position, Present)>>,
+    /// Transactions that were not resolved when a start from the present ended, by the position where reading began, newest
+    /// first. A source that is opened there again, or later, must know.
+    unresolved: Mutex<VecDeque<(Position, BTreeSet<String>)>>,
 }
 
 impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
-        MysqlLog { options, network, wall_clock, logged_warnings: Mutex::default(), presents: Mutex::default() }
+        MysqlLog { options, network, wall_clock, logged_warnings: Mutex::default(), unresolved: Mutex::default() }
     }
 
     /// Remembers a start from the present, or tells the source of the one that it goes on from.
-    fn share_present(&self, source: &mut MysqlSource) {
-        let mut presents = self.presents.lock();
-        match &source.present {
-            Some(present) => {
-                presents.truncate(PRESENTS_MAX - 1);
-                presents.push_front((source.returned.clone(), present.clone()));
-            }
-            None => {
-                let at = &source.returned.0;
-                let is_between = |(begin, present): &&(Position, Present)| {
-                    gtid::covers(at, &begin.0) && gtid::covers(&present.end.0, at)
-                };
-                let present = presents.iter().find(is_between).map(|(_, present)| present.clone());
-                source.present.clone_from(&present);
-                source.assembler.set_present(present);
-            }
+    fn share_unresolved(&self, source: &mut MysqlSource, is_from_present: bool) {
+        let mut starts = self.unresolved.lock();
+        if is_from_present {
+            starts.truncate(STARTS_MAX - 1);
+            starts.push_front((source.returned.clone(), source.unresolved.clone()));
+            return;
         }
+        let start = starts.iter().find(|(begin, _)| gtid::covers(&source.returned.0, &begin.0));
+        source.unresolved = start.map(|(_, unresolved)| unresolved.clone()).unwrap_or_default();
+        source.assembler.set_unresolved(source.unresolved.clone());
     }
 
     /// Logs the warnings of a source, unless the one before had the same.
@@ -162,7 +154,7 @@ impl CommitLog for MysqlLog {
             let (options, network) = (self.options.clone(), self.network.clone());
             let mut source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
             self.log_warnings(&source);
-            self.share_present(&mut source);
+            self.share_unresolved(&mut source, *start == Start::Now);
             let position = source.position().clone();
             Ok(OpenedSource { source: Box::new(source), position })
         })
@@ -209,8 +201,8 @@ pub struct MysqlSource {
     queries: Option<MysqlConnection>,
     dump: Option<PacketStream>,
     assembler: Assembler,
-    /// The end of the start from the present; `None` if reading began at an earlier position.
-    present: Option<Present>,
+    /// Transactions that were prepared before a start from the present, and not resolved when it ended.
+    unresolved: BTreeSet<String>,
     /// Everything up to here was returned by `next`.
     returned: Position,
     /// [`Assembler::transactions_read`] at that time.
@@ -239,20 +231,18 @@ impl MysqlSource {
         let mut queries = open_queries(&*network, &options).await?;
         let server = Server::inspect(&mut queries, &options).await?;
         let position = server.start_position(&mut queries, start).await?;
-        let mut present = None;
-        if *start == Start::Now {
+        let unresolved = match start {
             // After the position was queried: transactions that are prepared later are read.
-            let unresolved = xa::wait_until_resolved(&mut queries, options.prepared_wait_max).await?;
-            let end = Position(server.start_position(&mut queries, start).await?.to_string());
-            present = Some(Present { end, unresolved });
-        }
+            Start::Now => xa::wait_until_resolved(&mut queries, options.prepared_wait_max).await?,
+            _ => BTreeSet::new(),
+        };
         let returned = Position(position.to_string());
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
-        assembler.set_present(present.clone());
+        assembler.set_unresolved(unresolved.clone());
         Ok(MysqlSource {
             returned,
             assembler,
-            present,
+            unresolved,
             network,
             options,
             wall_clock,
@@ -389,7 +379,7 @@ impl MysqlSource {
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
         let position = self.server.parse(&self.returned.0)?;
         self.assembler = Assembler::new(&self.options, position, self.server.has_checksum);
-        self.assembler.set_present(self.present.clone());
+        self.assembler.set_unresolved(self.unresolved.clone());
         self.transactions_returned = 0;
         Ok(())
     }

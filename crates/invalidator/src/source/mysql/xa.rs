@@ -1,20 +1,20 @@
 //! Prepared transactions (XA): the log shows their keys before it shows whether they are committed.
 //!
 //! Serves the delete path. Keys are held here under the transaction's name, from XA PREPARE to XA COMMIT or XA
-//! ROLLBACK, together with the position to resume from. So an XA COMMIT of a transaction that is not here means that its
-//! keys are not known: deletes are lost.
+//! ROLLBACK, together with the position to resume from.
 //!
-//! | not here | because |
+//! | XA COMMIT of a transaction that is not held, because | deletes |
 //! |---|---|
-//! | prepared before reading began | a start from the present waits for such transactions, not for ever ([`wait_until_resolved`]) |
-//! | given up | the bounds: an XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT |
+//! | it was given up: the bounds. An XA ROLLBACK needs no keys, so nothing is lost before the XA COMMIT | are lost |
+//! | it was prepared before a start from the present, which has not waited long enough ([`wait_until_resolved`]) | are lost |
+//! | its XA PREPARE is before the position that an earlier source had saved: it was resolved by then, as that position was held back by transactions that were prepared later | were sent |
 
 use super::{
     connection::{MysqlConnection, Row, text},
     event::xid_text,
     gtid::GtidPosition,
 };
-use crate::{Position, SourceError};
+use crate::SourceError;
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::Instant;
 
@@ -38,6 +38,9 @@ const UNLISTED_WAIT: Duration = Duration::from_secs(1);
 /// The most names in a warning.
 const NAMES_LOGGED_MAX: usize = 10;
 
+/// The most names of transactions that are not held for their number. Beyond them the name of any may be forgotten.
+const NAMES_GIVEN_UP_MAX: usize = 100_000;
+
 /// The transactions that are prepared and not resolved yet.
 #[derive(Default)]
 pub struct PreparedTransactions {
@@ -45,22 +48,44 @@ pub struct PreparedTransactions {
     transactions: Vec<PreparedTransaction>,
     /// The keys of all.
     keys: usize,
+    /// How many were prepared.
+    prepared: u64,
+    /// Those beyond [`TRANSACTIONS_HELD_MAX`].
+    given_up: BTreeSet<String>,
+    /// How many were prepared before the first of them, and the position before it.
+    given_up_from: Option<(u64, GtidPosition)>,
+    /// Whether some of them are not known by name.
+    has_forgotten: bool,
 }
 
 /// A prepared transaction.
-pub struct PreparedTransaction {
+struct PreparedTransaction {
+    /// How many were prepared before it.
+    number: u64,
     /// Its name, as [`xid_text`] formats it.
-    pub xid: String,
-    /// The keys that it named.
-    pub keys: Vec<Vec<u8>>,
+    xid: String,
+    /// The keys that it named; `None` if they were too many to be held.
+    keys: Option<Vec<Vec<u8>>>,
     position_before: GtidPosition,
+}
+
+/// What is known of a transaction that is resolved.
+pub enum Resolved {
+    /// The keys that it named.
+    Held(Vec<Vec<u8>>),
+    /// It was prepared, and its keys are not known any more.
+    GivenUp,
+    /// Its XA PREPARE was not read.
+    Unread,
 }
 
 impl PreparedTransactions {
     /// The position from which a restart reads all of them again; `None` if there are none. Those without keys count too:
     /// a restart must know that their commit loses nothing.
     pub fn resume_position(&self) -> Option<&GtidPosition> {
-        self.transactions.first().map(|first| &first.position_before)
+        let first = self.transactions.first().map(|first| (first.number, &first.position_before));
+        let given_up = self.given_up_from.as_ref().map(|(number, position)| (*number, position));
+        first.into_iter().chain(given_up).min_by_key(|(number, _)| *number).map(|(_, position)| position)
     }
 
     /// Whether `more` keys can be held.
@@ -68,33 +93,37 @@ impl PreparedTransactions {
         self.keys + more <= KEYS_HELD_MAX
     }
 
-    /// Adds `xid`; everything before its XA PREPARE is at `position_before`. Returns whether it is held.
-    pub fn insert(&mut self, xid: String, keys: Vec<Vec<u8>>, position_before: GtidPosition) -> bool {
-        if self.transactions.len() >= TRANSACTIONS_HELD_MAX {
-            return false;
+    /// Adds `xid` with its keys, if they can be held; everything before its XA PREPARE is at `position_before`. Returns
+    /// whether there is room for one more transaction.
+    pub fn insert(&mut self, xid: String, keys: Option<Vec<Vec<u8>>>, position_before: GtidPosition) -> bool {
+        let number = self.prepared;
+        self.prepared += 1;
+        if self.transactions.len() < TRANSACTIONS_HELD_MAX {
+            self.keys += keys.as_ref().map_or(0, Vec::len);
+            self.transactions.push(PreparedTransaction { number, xid, keys, position_before });
+            return true;
         }
-        self.keys += keys.len();
-        self.transactions.push(PreparedTransaction { xid, keys, position_before });
-        true
+        self.given_up_from.get_or_insert((number, position_before));
+        match self.given_up.len() < NAMES_GIVEN_UP_MAX {
+            true => _ = self.given_up.insert(xid),
+            false => self.has_forgotten = true,
+        }
+        false
     }
 
-    /// Removes `xid`, which is resolved. Returns `None` if its keys are not known.
-    pub fn remove(&mut self, xid: &str) -> Option<PreparedTransaction> {
-        let at = self.transactions.iter().position(|transaction| transaction.xid == xid)?;
-        let transaction = self.transactions.remove(at);
-        self.keys -= transaction.keys.len();
-        Some(transaction)
+    /// Removes `xid`, which is resolved.
+    pub fn remove(&mut self, xid: &str) -> Resolved {
+        if let Some(at) = self.transactions.iter().position(|transaction| transaction.xid == xid) {
+            let Some(keys) = self.transactions.remove(at).keys else { return Resolved::GivenUp };
+            self.keys -= keys.len();
+            return Resolved::Held(keys);
+        }
+        let is_given_up = self.given_up.remove(xid) || self.has_forgotten;
+        if self.given_up.is_empty() && !self.has_forgotten {
+            self.given_up_from = None;
+        }
+        if is_given_up { Resolved::GivenUp } else { Resolved::Unread }
     }
-}
-
-/// Where a start from the present ended: nothing that was visible before it needs deletes. Reading begins a little earlier,
-/// as transactions that were prepared meanwhile are committed later.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Present {
-    /// The end of the log when all were resolved that had been prepared where reading begins, but for `unresolved`.
-    pub end: Position,
-    /// Those that were not resolved by then.
-    pub unresolved: BTreeSet<String>,
 }
 
 /// Waits up to `wait_max` until all transactions that are prepared now are resolved. Logs those that are not, and returns
@@ -110,7 +139,8 @@ pub async fn wait_until_resolved(
             let why = error.message;
             tracing::warn!(
                 why,
-                "XA RECOVER failed: a transaction that is prepared now may count as lost deletes at its commit"
+                "XA RECOVER failed: the keys of transactions that are prepared now are not known, and their commits will not \
+                 be noticed"
             );
             tokio::time::sleep(UNLISTED_WAIT.min(wait_max)).await;
             return Ok(BTreeSet::new());
