@@ -100,6 +100,8 @@ struct World {
     is_earlier_known: bool,
     /// Each delete takes up to 1.5 s.
     has_slow_deletes: bool,
+    /// How many of ten polls are lost.
+    lost_polls: u8,
     /// How many of 256 messages take up to 20 s.
     hanging: u8,
     /// Whether fills alone may take long.
@@ -152,6 +154,7 @@ impl World {
             earlier: None,
             is_earlier_known: true,
             has_slow_deletes: false,
+            lost_polls: 1,
             hanging: [0, 0, 1, 3, 10][random.usize(..5)],
             has_late_fills: random.bool(),
             now: 0,
@@ -345,7 +348,7 @@ impl World {
 
     fn poll(&mut self, router: usize, run: u64) {
         for peer in (0..self.routers.len()).filter(|peer| *peer != router) {
-            if self.random.u8(..10) > 0 {
+            if self.random.u8(..10) >= self.lost_polls {
                 let (delay, polled_at) = (self.delay(), self.now);
                 self.after(delay, Event::PollArrives { router, run, peer, polled_at });
             }
