@@ -13,7 +13,7 @@ from flask import Flask
 from flask_caching.backends.base import BaseCache
 
 from .cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding
-from .client import WAIT_S
+from .client_base import WAIT_S
 from .errors import InvalidKeyError, NotStoredError
 from .key_templates import check_key
 

@@ -24,7 +24,7 @@ from django.core.cache.backends.base import (
 from django.core.exceptions import ImproperlyConfigured
 
 from ..cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding
-from ..client import WAIT_S
+from ..client_base import WAIT_S
 from ..errors import DecodeError, NotStoredError
 
 log = logging.getLogger("lookaside.django.cache")
