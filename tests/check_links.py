@@ -7,6 +7,8 @@ Two kinds of pointers are checked in every Markdown file that git knows:
 
     check_links.py                      all Markdown files
     check_links.py docs/operating       the files below a folder
+
+CHANGELOG.md may have no line of over 120 characters.
 """
 
 import re
@@ -21,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # The folders of the repository whose names begin a path in backticks.
 FOLDERS = ("crates/", "tests/", "docs/", "experiments/", "examples/")
+
+LINE_MAX = 120
 
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`+[^`\n]+`+")
@@ -81,6 +85,9 @@ def broken_path(name: str) -> str | None:
 def findings_in(page: Path) -> Iterator[tuple[int, str]]:
     """Line and reason of every pointer of a page that leads nowhere."""
     text = blank(FENCE, page.read_text())
+    for number, line in enumerate(text.split("\n"), 1):
+        if page.name == "CHANGELOG.md" and len(line) > LINE_MAX:
+            yield number, f"{len(line)} characters; at most {LINE_MAX}"
     for found in LINK.finditer(blank(CODE, text)):
         if reason := broken_link(page, found.group(1)):
             yield text.count("\n", 0, found.start()) + 1, reason

@@ -117,6 +117,14 @@ class AsyncClient(ClientBase):
             except DecodeError:
                 # A value in the cache, which stays until it expires or is deleted.
                 return await load(list(keys))
+            except BaseException:
+                # The reply, and with it a lease, may have come in the turn in which the task was cancelled. The
+                # error's traceback, which holds it, may live long.
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    step = future.result()
+                    if isinstance(step, LoadRequest):
+                        step.fail()
+                raise
             if not isinstance(step, LoadRequest):
                 return step
             try:

@@ -22,7 +22,7 @@ from dogpile.cache.util import sha1_mangle_key
 
 from .cache_backends import FAILURES, MISSES, ClientSettings, encoding
 from .client import Client
-from .errors import EncodeError, InvalidKeyError, LookasideError
+from .errors import ConfigurationError, EncodeError, InvalidKeyError, LookasideError, NotStoredError
 from .key_templates import check_key
 
 log = logging.getLogger("lookaside.dogpile")
@@ -43,7 +43,7 @@ class LookasideBackend(CacheBackend):
     | `url` | the routers |
     | `distributed_lock` | whether one creator runs in all processes (the default), or one in each |
     | `lock_timeout` | how long a creator may take, in seconds (60) |
-    | `memcached_expire_time` | when values leave the cache, in seconds; without it they stay |
+    | `memcached_expire_time` | when values leave the cache, in seconds; without it, or with 0, they stay |
     | `config`, `routing_prefix`, `timeout`, `pickle`, `compression`, `compression_bytes_min` | those of `Client` |
 
     A get that fails is a miss. A set that fails is logged, as the value is there. A delete that fails raises.
@@ -53,7 +53,10 @@ class LookasideBackend(CacheBackend):
         options = {name: arguments[name] for name in CLIENT_OPTIONS if name in arguments}
         self._is_pickling = options.get("pickle", True)
         self._client = ClientSettings(arguments["url"], options).client()
-        self._ttl: float | None = arguments.get("memcached_expire_time")
+        # dogpile.cache's own backends know 0, too.
+        self._ttl: float | None = arguments.get("memcached_expire_time") or None
+        if self._ttl is not None and self._ttl < 0:
+            raise ConfigurationError(f"memcached_expire_time is {self._ttl}; expected seconds, or 0 for no end")
         self._lock_timeout = float(arguments.get("lock_timeout") or LOCK_TIMEOUT_S)
         self._is_lock_distributed: bool = arguments.get("distributed_lock", True)
 
@@ -89,15 +92,26 @@ class LookasideBackend(CacheBackend):
         return [to_value(found.get(name)) for name in names]
 
     def set(self, key: str, value: BackendSetType) -> None:
-        self.set_multi({key: value})
+        self._check_values([value])
+        try:
+            with encoding():
+                self._client.set(key, value, ttl=self._ttl)
+        except NotStoredError:
+            # A router that takes leases: the value may be older than a delete.
+            log.debug("a value of %s was not stored: it was not read under the key's lease", key)
+        except FAILURES as error:
+            log.warning("a value of %s was not stored: %s", key, error)
 
     def set_multi(self, mapping: Mapping[str, BackendSetType]) -> None:
-        if not self._is_pickling and not all(isinstance(value, bytes) for value in mapping.values()):
-            raise EncodeError("pickle is False, so values are stored only by a region that has a serializer")
+        self._check_values(mapping.values())
         with encoding():
             not_stored = self._client.set_many(mapping, ttl=self._ttl)
         for key in not_stored:
             log.warning("a value of %s was not stored: the cache does not answer, or refuses it", key)
+
+    def _check_values(self, values: Iterable[BackendSetType]) -> None:
+        if not self._is_pickling and not all(isinstance(value, bytes) for value in values):
+            raise EncodeError("pickle is False, so values are stored only by a region that has a serializer")
 
     def delete(self, key: str) -> None:
         self._client.delete(key)
@@ -148,11 +162,13 @@ class DistributedMutex(CacheMutex):
         while True:
             try:
                 # A router that takes leases adds only what has been missed.
-                added = self._client.get(self._name) is None and self._client.add(self._name, mark, ttl=self._timeout)
+                if self._client.get(self._name) is None:
+                    # An add without a reply may have been executed: `release` looks.
+                    self._mark = mark
+                    if self._client.add(self._name, mark, ttl=self._timeout):
+                        return True
+                    self._mark = None
             except MISSES:
-                return True
-            if added:
-                self._mark = mark
                 return True
             if not wait:
                 return False

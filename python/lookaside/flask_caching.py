@@ -13,8 +13,9 @@ from flask import Flask
 from flask_caching.backends.base import BaseCache
 
 from .cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding
-from .client import WAIT_S
-from .errors import InvalidKeyError
+from .client_base import WAIT_S
+from .errors import InvalidKeyError, NotStoredError
+from .key_templates import check_key
 
 T = TypeVar("T")
 
@@ -22,6 +23,15 @@ log = logging.getLogger("lookaside.flask_caching")
 
 # A value that is not there.
 MISSING = object()
+
+
+def is_valid(key: str) -> bool:
+    """Whether servers accept it."""
+    try:
+        check_key(key)
+    except InvalidKeyError:
+        return False
+    return True
 
 
 class LookasideCache(BaseCache):
@@ -95,7 +105,21 @@ class LookasideCache(BaseCache):
             )
 
     def set(self, key: str, value: Any, timeout: Any = None) -> bool:
-        return key in self.set_many({key: value}, timeout)
+        name, ttl = self.key_prefix + key, self._ttl(timeout)
+        try:
+            if ttl == 0:
+                self._client.delete(name)
+            else:
+                with encoding():
+                    self._client.set(name, value, ttl=ttl)
+        except NotStoredError:
+            # A router that takes leases: the value may be older than a delete.
+            log.debug("a value of %s was not stored: it was not read under the key's lease", name)
+            return False
+        except FAILURES as error:
+            log.warning("a value of %s was not stored: %s", name, error)
+            return False
+        return True
 
     def set_many(self, mapping: Mapping[str, Any], timeout: Any = None) -> list[Any]:
         """Returns the keys that were stored."""
@@ -134,8 +158,9 @@ class LookasideCache(BaseCache):
 
     def delete_many(self, *keys: str) -> list[Any]:
         """Returns the keys, which have no value now. A delete that fails is a `RuntimeError`, or logged."""
+        names = [self.key_prefix + key for key in keys]
         try:
-            self._client.delete_many([self.key_prefix + key for key in keys])
+            self._client.delete_many([name for name in names if is_valid(name)])
         except FAILURES as error:
             if not self.ignore_delete_many_errors:
                 raise RuntimeError(f"not all of {len(keys)} keys were deleted: {error}") from error
@@ -157,14 +182,16 @@ class LookasideCache(BaseCache):
         return self._change(key, delta)
 
     def dec(self, key: str, delta: int = 1) -> int | None:
-        """Subtracts likewise. Below 0 it is not atomic."""
+        """Subtracts likewise. Below 0 it is not atomic: of two calls at once that pass 0, one may end there."""
         return self._change(key, -delta)
 
     def _change(self, key: str, delta: int) -> int | None:
         name = self.key_prefix + key
         try:
             before = self._client.get(name)
-            if before is None and self.add(key, delta):
+            ttl = self._ttl(None)
+            # An add without a reply may have been executed: it is an error, and nothing follows it.
+            if before is None and (ttl == 0 or self._client.add(name, delta, ttl=ttl)):
                 return delta
             if before is None or (isinstance(before, int) and min(before, before + delta) >= 0):
                 # A server knows no number below 0, and stops there.

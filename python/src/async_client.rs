@@ -10,6 +10,7 @@ use crate::options::parse_timeout;
 use crate::read::{Read, Step};
 use crate::sync_client::ClientCore;
 use crate::updates::Update;
+use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, TypedClient, TypedError};
 use lookaside_sync::Mutex;
@@ -194,6 +195,7 @@ impl Channel {
 
     /// Sends the calls of the turn that has ended.
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let _inside = Inside::enter(py);
         let calls = mem::take(&mut *self.submitted.lock());
         let connection = &self.core().connection;
         match connection.engine(py) {
@@ -223,6 +225,7 @@ impl Channel {
 
     fn submit<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>, request: Request) -> PyResult<Bound<'py, PyAny>> {
         let (py, channel) = (slf.py(), slf.get());
+        let _inside = Inside::enter(py);
         let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
         let future = channel.completions.create_future(py)?;
         let call = Call { core: channel.core.clone_ref(py), future: future.clone().unbind(), timeout, request };

@@ -10,6 +10,7 @@
 //! | all others (`bool`, `float`, `list`, `dict`, ...) | JSON | pickled |
 
 use crate::error::{exception, exception_from};
+use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, Format};
 use pyo3::exceptions::PyValueError;
@@ -31,6 +32,7 @@ impl ValueCodec {
     /// The value to store.
     pub(crate) fn encode(self, value: &Bound<'_, PyAny>) -> PyResult<Content> {
         let py = value.py();
+        let _inside = Inside::enter(py);
         self.encode_unchecked(value).map_err(|error| {
             let type_name = value.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
             let hint =

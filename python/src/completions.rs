@@ -7,6 +7,7 @@ use crate::error::typed_error;
 use crate::read::LoadFailed;
 use crate::results::{found_values, name_of, read_error};
 use crate::updates::{Updated, update_result};
+use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, TypedError, TypedReadError};
 use lookaside_sync::Mutex;
@@ -114,6 +115,7 @@ impl Completions {
 
     /// Completes the futures of all that has arrived. Runs on the loop's thread.
     pub(crate) fn complete_arrived(self: &Arc<Self>, py: Python<'_>) {
+        let _inside = Inside::enter(py);
         let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
         let arrived = mem::take(&mut self.arrived.lock().completions);
         for Completion { future, reply } in arrived {
@@ -228,6 +230,7 @@ impl LoadRequest {
     /// Passes on the loaded values, in the order of the keys; returns the future of what follows.
     fn succeed<'py>(&self, values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = values.py();
+        let _inside = Inside::enter(py);
         let values = self.completions.values.encode_loaded(values, self.keys.len())?;
         let future = self.completions.create_future(py)?;
         if let Some((loaded, _running)) = self.loaded.lock().take() {

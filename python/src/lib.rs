@@ -39,7 +39,6 @@ fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sync_client::ClientCore>()?;
     module.add_class::<async_client::Channel>()?;
     module.add_class::<completions::LoadRequest>()?;
-    let end_waits = wrap_pyfunction!(waiting::end_waits, module)?;
-    module.py().import("atexit")?.call_method1("register", (end_waits,))?;
+    module.py().import("atexit")?.call_method1("register", (waiting::End::default(),))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

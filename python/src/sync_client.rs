@@ -12,6 +12,7 @@ use crate::read::{Read, Step};
 use crate::results::{found_values, name_of, read_error};
 use crate::statistics::OwnStatistics;
 use crate::updates::{Update, update_result};
+use crate::waiting::{Inside, outside};
 use bytes::Bytes;
 use lookaside_client::{Content, ReadOptions, TypedClient};
 use lookaside_protocol::Reply;
@@ -103,6 +104,7 @@ impl ClientCore {
         default: Bound<'py, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let _inside = Inside::enter(py);
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
         let found = engine.wait(py, client.get::<Content>(&key))?;
@@ -118,6 +120,7 @@ impl ClientCore {
         keys: &Bound<'py, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyDict>> {
+        let _inside = Inside::enter(py);
         let (engine, client) = self.open(py, timeout)?;
         let names: Vec<Bound<'py, PyAny>> = keys.try_iter()?.collect::<PyResult<_>>()?;
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
@@ -203,6 +206,7 @@ impl ClientCore {
         absent_ttl: f64,
         timeout: Option<f64>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let _inside = Inside::enter(py);
         let engine = self.connection.engine(py)?;
         let (full_keys, mut read) = self.start_read(py, &engine, &keys, ttl, stale, wait, absent_ttl, timeout)?;
         let values = loop {
@@ -219,7 +223,7 @@ impl ClientCore {
         let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
             Ok(value) => Ok(value),
             // It stays until it expires or is deleted.
-            Err(_) => load.call1((PyList::new(py, [key])?,))?.get_item(0),
+            Err(_) => outside(py, || load.call1((PyList::new(py, [key])?,))?.get_item(0)),
         });
         decoded.collect()
     }
@@ -306,6 +310,7 @@ impl ClientCore {
     }
 
     fn update<'py>(&self, py: Python<'py>, timeout: Option<f64>, update: Update) -> PyResult<Bound<'py, PyAny>> {
+        let _inside = Inside::enter(py);
         let (engine, client) = self.open(py, timeout)?;
         update_result(py, engine.wait(py, update.send(&client))?)
     }
@@ -346,7 +351,7 @@ impl ClientCore {
         load: &Bound<'_, PyAny>,
         names: Vec<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Content>> {
-        let values = load.call1((PyList::new(py, names.iter())?,))?;
+        let values = outside(py, || load.call1((PyList::new(py, names.iter())?,)))?;
         self.values().encode_loaded(&values, names.len())
     }
 }

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -231,6 +232,86 @@ def test_an_interpreter_ends_while_threads_read_and_load(address):
         assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
 
 
+ENDS_WITH_THREADS_THAT_DECODE = """
+import asyncio, sys, threading, time
+from lookaside import AsyncClient, Client
+
+class Slow:
+    def __reduce__(self):
+        return (pause, ())
+
+def pause():
+    for _ in range(50):
+        time.sleep(0.001)
+
+class EndsSlowly:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.1)
+
+cache = Client([sys.argv[1]], timeout=5, pickle=True)
+cache.set("k", Slow())
+cache.set("user:42", {"names": ["a", "b"] * 200})
+running = threading.Barrier(6)
+
+def read(key):
+    running.wait()
+    while True:
+        cache.get(key)
+
+async def read_later():
+    async with AsyncClient([sys.argv[1]], timeout=5, pickle=True) as later:
+        running.wait()
+        while True:
+            await later.get("k")
+
+for work in [lambda: read("k")] * 2 + [lambda: read("user:42")] * 2 + [lambda: asyncio.run(read_later())]:
+    threading.Thread(target=work, daemon=True).start()
+ends_slowly = EndsSlowly()
+running.wait()
+cache.get("k")
+print("ended", flush=True)
+"""
+
+
+def test_an_interpreter_ends_while_threads_decode(address):
+    """They are inside a call that does not wait: `pickle.loads`, `json.loads` and event loops run code of Python."""
+    for _ in range(3):
+        ended = run_program(ENDS_WITH_THREADS_THAT_DECODE, address)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ended\n", "")
+
+
+ENDS_WITH_A_HANDLER_THAT_JOINS = """
+import atexit, sys, threading
+stop = threading.Event()
+
+def join():
+    stop.set()
+    worker.join(20)
+    print("alive" if worker.is_alive() else "joined", flush=True)
+
+atexit.register(join)
+from lookaside import Client
+
+cache = Client([sys.argv[1]], timeout=5)
+cache.set("k", [1])
+running = threading.Event()
+
+def read():
+    while not stop.is_set():
+        cache.get("k")
+        running.set()
+
+worker = threading.Thread(target=read, daemon=True)
+worker.start()
+running.wait()
+"""
+
+
+def test_a_handler_that_was_registered_first_may_join_threads(address):
+    ended = run_program(ENDS_WITH_A_HANDLER_THAT_JOINS, address)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "joined\n", "")
+
+
 ENDS_WITH_A_TASK_THAT_LOADS = """
 import asyncio, sys
 from lookaside import AsyncClient
@@ -250,6 +331,36 @@ async def main():
 asyncio.run(main())
 print("ended", flush=True)
 """
+
+
+def test_a_read_that_is_cancelled_with_its_reply_releases_the_lease(address, cluster):
+    """Reply and cancellation come in one turn of the event loop, and its error is kept."""
+
+    async def main() -> None:
+        cache = AsyncClient([address], timeout=5)
+        await cache.set("other", 1)
+
+        async def never() -> None:
+            raise AssertionError("it was cancelled")
+
+        channel, loop = cache._channel, asyncio.get_running_loop()
+        loop.remove_reader(channel.fileno())
+        task = asyncio.create_task(cache.get_or_load("k", never))
+        while not select.select([channel.fileno()], [], [], 0)[0]:
+            await asyncio.sleep(0.001)
+        channel.complete()
+        task.cancel()
+        loop.add_reader(channel.fileno(), channel.complete)
+        kept = []
+        try:
+            await task
+        except asyncio.CancelledError as cancelled:
+            kept.append(cancelled)
+        assert kept
+        await asyncio.wait_for(cache.close(), 5)
+        assert is_lease_free(cluster.port, "k")
+
+    asyncio.run(main())
 
 
 def test_an_interpreter_ends_while_a_task_loads(address, cluster):

@@ -106,6 +106,42 @@ def test_a_fork_while_other_threads_call(cache):
             thread.join()
 
 
+# A thread forks while another one is inside a call, which decodes a value for long.
+FORKS_DURING_A_CALL = """
+import os, sys, threading, time
+from lookaside import Client
+
+class Slow:
+    def __reduce__(self):
+        return (wait, ())
+
+def wait():
+    if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
+        inside.set()
+        forked.wait()
+
+parent, inside, forked = os.getpid(), threading.Event(), threading.Event()
+cache = Client([sys.argv[1]], timeout=5, pickle=True)
+cache.set("k", Slow())
+threading.Thread(target=lambda: cache.get("k")).start()
+inside.wait()
+began = time.monotonic()
+pid = os.fork()
+if pid == 0:
+    sys.exit()
+status = os.waitpid(pid, 0)[1]
+print(status, time.monotonic() - began < 0.9, flush=True)
+forked.set()
+"""
+
+
+def test_a_child_that_is_forked_during_a_call_ends_at_once(address):
+    """An interpreter ends after threads that are inside a call, or a second. A child has none of them."""
+    program = [sys.executable, "-c", FORKS_DURING_A_CALL, address]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=CHILD_S)
+    assert (ended.returncode, ended.stdout) == (0, "0 True\n"), ended.stderr
+
+
 def test_a_child_may_close_and_drop_its_parents_client(cache, address):
     other = Client([address])
     other.set("k", 1)

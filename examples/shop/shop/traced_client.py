@@ -44,7 +44,7 @@ class TracedClient(Client):
     """To be used by one thread. A plan makes one call for each of its levels."""
 
     def __init__(self, routers: list[str]) -> None:
-        super().__init__(routers, timeout=0.5)
+        super().__init__(routers)
         #: What was done since they were cleared.
         self.calls: list[CacheCall] = []
         #: Loads everything, as if there were no cache.

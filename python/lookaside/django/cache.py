@@ -24,7 +24,7 @@ from django.core.cache.backends.base import (
 from django.core.exceptions import ImproperlyConfigured
 
 from ..cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding
-from ..client import WAIT_S
+from ..client_base import WAIT_S
 from ..errors import DecodeError, NotStoredError
 
 log = logging.getLogger("lookaside.django.cache")
@@ -163,18 +163,17 @@ class LookasideCache(BaseCache):
         if ttl == 0:
             return not self.has_key(key, version=version)
         key = self.make_and_validate_key(key, version=version)
-        with self._storing(key):
+        # It raises whatever `on_failed_set` is: sessions take `False` for a key that is in use, and try others.
+        with encoding():
             return self._client.add(key, value, ttl=ttl)
-        return False
 
     async def aadd(self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         ttl = self._ttl(timeout)
         if ttl == 0:
             return not await self.ahas_key(key, version=version)
         key = self.make_and_validate_key(key, version=version)
-        with self._storing(key):
+        with encoding():
             return await self._async_client().add(key, value, ttl=ttl)
-        return False
 
     def touch(self, key: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         key, ttl = self.make_and_validate_key(key, version=version), self._ttl(timeout)
@@ -232,7 +231,7 @@ class LookasideCache(BaseCache):
 
     @contextlib.contextmanager
     def _storing(self, key: str) -> Iterator[None]:
-        """What becomes of the errors of a set or add."""
+        """What becomes of the errors of a set."""
         try:
             with encoding():
                 yield

@@ -3,10 +3,18 @@
 import re
 
 import test_dogpile  # noqa: F401 - registers the backend
+from lookaside.client_base import TIMEOUT_S
 from lookaside.django import LookasideCache
 from processes import ROOT
 
 PAGE = (ROOT / "docs" / "clients" / "python_backends.md").read_text()
+
+
+def test_the_pages_timeouts():
+    """The default is as in the code. Nothing shorter is shown: a router needs half of it to give up a server."""
+    assert f"| `timeout` | {TIMEOUT_S} |" in PAGE
+    for timeout in re.findall(r'"timeout": ([\d.]+)', PAGE):
+        assert float(timeout) >= TIMEOUT_S
 
 
 def test_the_page(address, plain):

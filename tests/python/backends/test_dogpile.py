@@ -7,14 +7,15 @@ import threading
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 from dogpile.cache import make_region, register_backend
 from dogpile.cache.api import NO_VALUE
 from dogpile.testing import fixtures
-from lookaside import CacheUnavailableError
+from lookaside import CacheUnavailableError, ConfigurationError
 from lookaside.dogpile import LookasideBackend
-from processes import ROOT, eventually, free_port
+from processes import ROOT, Cluster, eventually, free_port, frozen
 
 # As the installed package does it.
 register_backend("lookaside", "lookaside.dogpile", "LookasideBackend")
@@ -171,6 +172,23 @@ def test_a_lock_that_has_passed_to_another_is_not_released(address, plain):
     assert plain.get("_lockk") == b"another one's"
 
 
+def test_an_add_without_a_reply_leaves_no_lock(tmp_path):
+    """The router hangs while it is asked for the lock, and executes it later: others must not wait for the lock."""
+    cluster = Cluster("hangs", tmp_path)
+    try:
+        ours = region(f"127.0.0.1:{cluster.port}", timeout=0.5)
+        mutex = ours.backend.get_mutex("k")
+        assert ours.get("k") is NO_VALUE
+        client = ours.backend._client
+        with patch.object(type(client), "get", lambda *_: None), frozen(cluster.router):
+            assert mutex.acquire(), "without a reply this process creates"
+        eventually(lambda: client.get("_lockk") is not None, "the add is executed")
+        mutex.release()
+        assert client.get("_lockk") is None
+    finally:
+        cluster.stop()
+
+
 def test_a_lock_ends_by_itself(address):
     """Its process has ended."""
     backend = region(address, lock_timeout=1).backend
@@ -204,8 +222,11 @@ def test_keys_that_no_server_accepts_are_hashed(address, plain):
 def test_expiry_and_unknown_arguments(address, plain):
     region(address, memcached_expire_time=60, foreign=1).set("k", 1)
     assert 58 <= int(plain.raw_command(b"mg k t").split(b" t")[1]) <= 60
-    region(address).set("k", 1)
-    assert plain.raw_command(b"mg k t") == b"HD t-1"
+    for arguments in ({}, {"memcached_expire_time": 0}):
+        region(address, **arguments).set("k", 1)
+        assert plain.raw_command(b"mg k t") == b"HD t-1"
+    with pytest.raises(ConfigurationError, match="memcached_expire_time"):
+        region(address, memcached_expire_time=-1)
 
 
 def test_a_region_behind_a_router_that_takes_leases(leasing):

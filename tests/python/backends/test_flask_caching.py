@@ -1,18 +1,20 @@
 """The backend of Flask-Caching."""
 
+import copy
 import datetime
 import logging
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 from flask import Flask
 from flask_caching import Cache
 from flask_caching.backends import MemcachedCache
-from lookaside import CacheUnavailableError, InvalidKeyError
+from lookaside import CacheUnavailableError, Client, InvalidKeyError
 from lookaside.flask_caching import LookasideCache
-from processes import eventually, free_port
+from processes import Cluster, eventually, free_port, frozen
 
 OBJECTS = [None, True, 0, 7, -7, 2**70, 1.5, "", "grün", b"", b"\0\xff", [1, (2,)], {"a": {1, 2}}]
 
@@ -132,6 +134,31 @@ def test_counters_are_atomic(cache):
     assert sorted(counted) == list(range(1, 201))
 
 
+def test_a_counter_whose_first_reply_is_lost_counts_once(tmp_path):
+    """The router hangs while it has the `add`, and executes it later."""
+    cluster = Cluster("hangs", tmp_path)
+    try:
+        cache = LookasideCache(f"127.0.0.1:{cluster.port}", timeout=0.5)
+        assert cache.get("n") is None
+        add = Client.add
+
+        def add_late(*arguments, **options) -> bool:
+            with frozen(cluster.router):
+                return add(*arguments, **options)
+
+        with patch.object(Client, "add", add_late):
+            assert cache.inc("n", 5) is None
+        eventually(lambda: cache.get("n") is not None, "the add is executed")
+        assert cache.get("n") == 5
+    finally:
+        cluster.stop()
+
+
+def test_a_counter_that_expires_at_once(address):
+    cache = LookasideCache(address, default_timeout=-1)
+    assert (cache.inc("n", 5), cache.get("n")) == (5, None)
+
+
 def test_deletes(cache):
     cache.set_many({"a": 1, "b": 2})
     assert (cache.delete("a"), cache.delete("a")) == (True, False)
@@ -144,6 +171,7 @@ def test_keys_that_no_server_accepts(cache):
         assert cache.get(key) is None and not cache.has(key) and cache.delete(key) is False
         cache.set("k", 1)
         assert cache.get_many(key, "k") == [None, 1]
+        assert cache.delete_many(key, "k") == [key, "k"] and not cache.has("k")
         with pytest.raises(InvalidKeyError):
             cache.set(key, 1)
 
@@ -166,21 +194,25 @@ def test_a_value_that_is_too_large_does_not_leave_the_one_before(cache, caplog):
     cache.set("k", "small")
     with caplog.at_level(logging.WARNING, "lookaside.flask_caching"):
         assert cache.set("k", "x" * 2_000_000) is False
-    assert "shop_k was not stored" in caplog.text
+    assert "shop_k was not stored: " in caplog.text and "too large" in caplog.text
     assert cache.get("k") is None
 
 
 def test_threads_that_miss_one_key_load_it_once(cache):
-    calls, together = [], threading.Barrier(100)
+    calls, together, clients = [], threading.Barrier(100), []
 
     def load() -> str:
         calls.append(1)
-        eventually(lambda: cache._client.stats()["gets"] >= 100, "all have asked")
+        eventually(lambda: all(client.stats()["gets"] for client in clients), "all have asked")
         return "value"
 
     def read(_: int) -> str:
+        own = copy.copy(cache)
+        # Its own counters: a repeated lookup of a thread that waits counts as well.
+        own._client = cache._client.with_own_statistics()
+        clients.append(own._client)
         together.wait()
-        return cache.get_or_load("hot", load, wait=20)
+        return own.get_or_load("hot", load, wait=20)
 
     with ThreadPoolExecutor(100) as threads:
         assert list(threads.map(read, range(100))) == ["value"] * 100
