@@ -38,7 +38,7 @@ const UNLISTED_WAIT: Duration = Duration::from_secs(1);
 /// The most names in a warning.
 const NAMES_LOGGED_MAX: usize = 10;
 
-/// The most names of transactions that are not held for their number. Beyond them the name of any may be forgotten.
+/// The most names of transactions that are not held for their number. Beyond that number names are not kept.
 const NAMES_GIVEN_UP_MAX: usize = 100_000;
 
 /// The transactions that are prepared and not resolved yet.
@@ -55,7 +55,7 @@ pub struct PreparedTransactions {
     /// How many were prepared before the first of them, and the position before it.
     given_up_from: Option<(u64, GtidPosition)>,
     /// Whether some of them are not known by name.
-    has_forgotten: bool,
+    has_unnamed: bool,
 }
 
 /// A prepared transaction.
@@ -106,7 +106,7 @@ impl PreparedTransactions {
         self.given_up_from.get_or_insert((number, position_before));
         match self.given_up.len() < NAMES_GIVEN_UP_MAX {
             true => _ = self.given_up.insert(xid),
-            false => self.has_forgotten = true,
+            false => self.has_unnamed = true,
         }
         false
     }
@@ -118,8 +118,8 @@ impl PreparedTransactions {
             self.keys -= keys.len();
             return Resolved::Held(keys);
         }
-        let is_given_up = self.given_up.remove(xid) || self.has_forgotten;
-        if self.given_up.is_empty() && !self.has_forgotten {
+        let is_given_up = self.given_up.remove(xid) || self.has_unnamed;
+        if self.given_up.is_empty() && !self.has_unnamed {
             self.given_up_from = None;
         }
         if is_given_up { Resolved::GivenUp } else { Resolved::Unread }
