@@ -186,6 +186,54 @@ async fn the_configuration_s_own_lease_routes_decide_which_keys_are_leased() {
     assert_eq!(cluster.cache("a:1").lock().lease_gets, 2);
 }
 
+/// Once the miss was remembered under the key of the server, and the set did not find it: a router, which had seen no miss,
+/// stored a value that was read before a delete.
+#[tokio::test(start_paused = true)]
+async fn a_set_finds_its_miss_where_the_configuration_changes_keys() {
+    let config = r#"{
+        "pools": { "main": { "servers": ["a:1"] } },
+        "route": { "type": "ModifyKeyRoute", "ensure_key_prefix": "app:", "target": "LeaseRoute|PoolRoute|main" }
+    }"#;
+    let cluster = Cluster::of(&["a:1", "router:1"]);
+    cluster.permit("router:1", &permit_with_leases(config));
+    let route = route(&cluster, config, &["router:1"]).await;
+    let cache = TypedClient::new(Client::new(route.clone()), Codec::default());
+    assert!(route.is_permitted());
+    assert_eq!(cache.get::<String>("k").await, Ok(None));
+    assert_eq!(cluster.cache("a:1").lock().lease_gets, 1);
+    cluster.cache("a:1").lock().delete("app:k");
+    assert_eq!(cache.get::<String>("k").await, Ok(None), "of another thread, which has another token");
+    assert!(cache.set("k", "read before the delete, perhaps", 0).await.is_err());
+    assert_eq!(cluster.cache("router:1").lock().plain_sets, 0);
+    assert_eq!(cluster.cache("router:1").lock().live("k"), None);
+    assert_eq!(route.statistics().lease_sets_refused, 1);
+}
+
+/// An application gives up a get, and sets nothing. Once its miss made the key void for as long as the key was read.
+#[tokio::test(start_paused = true)]
+async fn a_get_that_was_given_up_does_not_keep_its_key_from_being_stored_for_ever() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.permit("router:1", &permit_with_leases(&config("a:1")));
+    let builder = DirectRoute::builder(Source::Text(config("a:1")), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).send_updates_directly();
+    let cache = TypedClient::new(Client::new(builder.build().await.expect("it is valid")), Codec::default());
+    cluster.cache("a:1").lock().delay = Duration::from_millis(50);
+    assert!(timeout(Duration::from_millis(10), cache.get::<String>("k")).await.is_err());
+    sleep(MOMENT).await;
+    cluster.cache("a:1").lock().delay = Duration::ZERO;
+    cluster.cache("a:1").lock().delete("k");
+    let mut stored_s = None;
+    for second in 1..=60 {
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(cache.get::<String>("k").await, Ok(None));
+        if cache.set("k", "a value", 0).await.is_ok() {
+            stored_s = Some(second);
+            break;
+        }
+    }
+    assert!(stored_s > Some(10), "stored after {stored_s:?} s: the set of the get that was given up may come");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_is_not_understood_is_none() {
     let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);

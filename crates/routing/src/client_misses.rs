@@ -21,11 +21,15 @@
 //! that the rule holds over all of them. It outlives them, and is blind at first, since threads of a client outlive their
 //! connections, and this process.
 //!
+//! The state of a process ([`LeaseScope::Process`]) does not end with a connection. There a get that was given up, or a
+//! thread that misses and never stores, would keep a key void for as long as the key is read. So a key is void for a
+//! process for at most [`VOID_AGES_MAX`] ages of a miss; a set that comes later than that counts for a later miss.
+//!
 //! A client is also blind when routes lease other keys than those before ([`Leasing::version`]): it may have missed keys
 //! that were not leased then.
 //!
 //! Invariants: a token is given to one set. Without a token, and with an unanswered miss that is not too old, a set is
-//! refused. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
+//! refused, except after [`VOID_AGES_MAX`]. Memory is bounded ([`MISSES_MAX`], [`TOTAL_MISSES_MAX`]): a miss that there is no space for leaves the client
 //! *blind* for as long as a miss is remembered, and then every key that is not remembered counts as void.
 //!
 //! Keys are not stored: two with one 64-bit hash share their misses, and at worst a set is refused.
@@ -44,7 +48,7 @@ use std::{
 
 /// The most keys whose misses are remembered for one connection. The largest common page has 1,740 (§3.1).
 pub const MISSES_MAX: usize = 2_048;
-/// The most keys whose misses are remembered for one address.
+/// The most keys whose misses are remembered for one address, or one process.
 pub const ADDRESS_MISSES_MAX: usize = 65_536;
 /// Above this number of addresses those without connections are removed.
 const IDLE_ADDRESSES_MAX: usize = 4_096;
@@ -59,6 +63,8 @@ pub enum LeaseScope {
     Connection,
     /// All from one address: clients have pools of connections.
     Address,
+    /// All requests of this process: it is the client itself.
+    Process,
 }
 
 /// Threads put a configuration in force at different moments, and requests that have begun on the one before end later:
@@ -78,6 +84,8 @@ pub struct Leasing {
 /// What routers count of leases that they take for clients, over all threads.
 #[derive(Debug, Default)]
 pub struct LeaseCounters {
+    /// Gets that were sent as `lease-get`.
+    pub lease_gets: SharedCounter,
     /// Tokens that were remembered.
     pub tokens: SharedCounter,
     /// Misses that were returned while another client held the token.
@@ -164,7 +172,7 @@ impl LeaseClients {
     /// blind at first.
     pub fn add(self: &Arc<Self>, leasing: Leasing, address: Option<IpAddr>) -> Arc<ClientMisses> {
         let blind = match leasing.scope {
-            LeaseScope::Connection => Blind::No,
+            LeaseScope::Connection | LeaseScope::Process => Blind::No,
             // Its clients may have missed keys at the process before this one.
             LeaseScope::Address => Blind::at_first_use(leasing),
         };
@@ -289,6 +297,28 @@ impl Blind {
     }
 }
 
+/// How long a key is void for a process, in ages of a miss, before its misses are forgotten as soon as no fewer of them
+/// were ever unanswered: those that are left were most likely given up.
+const VOID_AGES_MIN: u64 = 2;
+/// How long a key is void for a process at most, in ages of a miss.
+const VOID_AGES_MAX: u64 = 3;
+
+/// The time for which a key has been void.
+#[derive(Clone, Copy, Debug)]
+struct Void {
+    /// When that was first seen.
+    since_s: u64,
+    /// The fewest unanswered misses since.
+    count_min: u32,
+}
+
+impl Void {
+    fn is_over(self, count: u32, age: Age) -> bool {
+        let ages = |ages| age.now_s.saturating_sub(self.since_s) > ages * age.miss_age_s;
+        ages(VOID_AGES_MAX) || ages(VOID_AGES_MIN) && count <= self.count_min
+    }
+}
+
 /// The unanswered misses of one key.
 #[derive(Clone, Copy, Debug)]
 struct Misses {
@@ -299,6 +329,8 @@ struct Misses {
     since_s: u64,
     /// When the newest was recorded.
     newest_s: u64,
+    /// `None` if there is a token, or was when they were last looked at.
+    void: Option<Void>,
 }
 
 impl ClientMisses {
@@ -335,11 +367,16 @@ impl ClientMisses {
         &self.counters
     }
 
-    /// What is known of a key.
+    /// What is known of a key that the client reads.
     pub(crate) fn state(&self, hash: u64, age: Age) -> KeyState {
         let mut keys = self.keys.lock();
         if let Some(misses) = self.find(&mut keys, hash, age) {
-            return misses.token.map_or(KeyState::Void, KeyState::Held);
+            let is_over = misses.void.is_some_and(|void| void.is_over(misses.count, age));
+            if self.scope != LeaseScope::Process || !is_over {
+                return misses.token.map_or(KeyState::Void, KeyState::Held);
+            }
+            self.counters().misses_expired.add(1);
+            self.remove(&mut keys, hash);
         }
         keys.state_of_others(age)
     }
@@ -369,7 +406,8 @@ impl ClientMisses {
         // A client that is blind may have missed the key before. It still may when it is no longer blind.
         let (usable, unusable) = if keys.is_blind(age) { (None, token) } else { (token, None) };
         self.counters().tokens.add(usable.is_some().into());
-        keys.by_hash.insert(hash, Misses { token: usable, count: 1, since_s: age.now_s, newest_s: age.now_s });
+        keys.by_hash
+            .insert(hash, Misses { token: usable, count: 1, since_s: age.now_s, newest_s: age.now_s, void: None });
         unusable
     }
 
@@ -381,6 +419,9 @@ impl ClientMisses {
         };
         let state = misses.token.take().map_or(KeyState::Void, KeyState::Held);
         misses.count -= 1;
+        if let Some(void) = &mut misses.void {
+            void.count_min = void.count_min.min(misses.count);
+        }
         if misses.count == 0 {
             self.remove(&mut keys, hash);
         }
@@ -400,7 +441,11 @@ impl ClientMisses {
             self.counters().misses_expired.add(1);
             self.remove(keys, hash);
         }
-        keys.by_hash.get_mut(&hash)
+        let misses = keys.by_hash.get_mut(&hash)?;
+        if misses.token.is_none() {
+            misses.void.get_or_insert(Void { since_s: age.now_s, count_min: misses.count });
+        }
+        Some(misses)
     }
 
     fn remove(&self, keys: &mut Keys, hash: u64) {
@@ -412,7 +457,7 @@ impl ClientMisses {
     fn make_space(&self, keys: &mut Keys, age: Age) -> bool {
         let keys_max = match self.scope {
             LeaseScope::Connection => MISSES_MAX,
-            LeaseScope::Address => ADDRESS_MISSES_MAX,
+            LeaseScope::Address | LeaseScope::Process => ADDRESS_MISSES_MAX,
         };
         if keys.by_hash.len() >= keys_max {
             self.counters.remove_expired(keys, age);

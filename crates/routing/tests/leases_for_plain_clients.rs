@@ -9,7 +9,7 @@ use lookaside_protocol::{
     meta::{MetaOperation, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
-    Batch, BoxFuture, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome,
+    Batch, BoxFuture, Clock, Context, HotMisses, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcome,
     Outcomes, Route, UnleasedSet,
 };
 use std::{
@@ -102,6 +102,41 @@ async fn a_get_that_its_caller_gives_up_counts_as_a_miss() {
     assert_eq!(client.one("set k").await, Reply::NotStored);
     assert_eq!(client.one("get k").await, Reply::Miss);
     assert_eq!(client.one("set k").await, Reply::Stored);
+}
+
+/// A batch is given up while its hot miss is held back. Once the miss that was recorded already was counted again, and so
+/// were updates: their keys were void for all sets that came.
+#[tokio::test]
+async fn a_miss_of_a_batch_that_is_given_up_counts_once() {
+    /// The sleep of a hot miss never ends.
+    struct Stopped;
+    impl Clock for Stopped {
+        fn now(&self) -> Duration {
+            Duration::ZERO
+        }
+        fn unix_s(&self) -> u64 {
+            0
+        }
+        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+    let world = refusing();
+    let (client, other) = (world.client(), world.client());
+    other.one("get hot").await;
+    let slow = LeaseRoute::new(world.server.leaf(), LeaseSettings::default(), Arc::new(Stopped));
+    let context = Context { misses: Some(client.misses.clone()), ..Context::default() };
+    tokio::select! {
+        biased;
+        _ = slow.route(["get a", "incr n", "get hot"].map(request).into(), &context) => unreachable!("it is held back"),
+        () = std::future::ready(()) => {}
+    }
+    assert_eq!(world.clients.remembered(), 4, "one of them is of the other client");
+    for key in ["a", "n"] {
+        assert_eq!(client.one(&format!("set {key}")).await, Reply::Stored, "{key}");
+    }
+    assert_eq!(client.one("set hot").await, Reply::NotStored);
+    assert_eq!(world.clients.remembered(), 1);
 }
 
 /// Both were sent before the reply to either, so the value is older than the miss.

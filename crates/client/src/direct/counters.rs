@@ -17,9 +17,19 @@ counters! {
     router_requests,
     /// Reads that were sent through a router because there was no valid permit.
     unpermitted_reads,
-    /// Plain gets for which the client took leases itself, as its routers do for plain clients. They are among
-    /// `direct_reads` or `router_requests`, too.
+    /// Plain gets that were sent as `lease-get`: the client takes leases itself, as its routers do for plain clients. They
+    /// are among `direct_reads` or `router_requests`, too.
     leased_reads,
+    /// Plain sets that were stored under the token of their miss.
+    lease_sets_stored,
+    /// Plain sets that were refused because a delete or another set came after their miss, or it had no token.
+    lease_sets_refused,
+    /// Plain sets without a miss, which were sent to a router.
+    lease_sets_without_miss,
+    /// Keys whose misses were forgotten because not all of them had a set.
+    lease_misses_expired,
+    /// Misses that there was no space for: plain sets of other keys are refused for a while.
+    lease_misses_dropped,
     /// Permits received that the client could use.
     permits,
     /// Permits received for a configuration that the client does not have.

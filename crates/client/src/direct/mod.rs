@@ -87,7 +87,16 @@ impl DirectRoute {
 
     /// Its counters.
     pub fn statistics(&self) -> DirectStatistics {
-        self.state.counters.snapshot()
+        let leases = self.plain_leases.counters();
+        DirectStatistics {
+            leased_reads: leases.lease_gets.value(),
+            lease_sets_stored: leases.stored.value(),
+            lease_sets_refused: leases.refused.value(),
+            lease_sets_without_miss: leases.unleased_passed.value(),
+            lease_misses_expired: leases.misses_expired.value(),
+            lease_misses_dropped: leases.misses_dropped.value(),
+            ..self.state.counters.snapshot()
+        }
     }
 
     /// The counters of gets by UDP; `None` if gets are sent by TCP.

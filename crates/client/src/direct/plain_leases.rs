@@ -17,17 +17,20 @@
 //! | a router has said within the last 10 s that it takes no leases | are sent as they are |
 //! | the last router that said anything takes leases; or none has said anything lately | have leases |
 //!
+//! Where the configuration leases only some keys, its own `LeaseRoute`s decide which. Unless it changes keys: below a
+//! `ModifyKeyRoute` a miss would be remembered under the changed key, and its set not find it. Then all keys are leased
+//! here, by the application's names.
+//!
 //! When leases begin again, or other keys are leased, misses from before are not known, so nothing is stored under a lease
 //! for as long as a miss is remembered.
 
-use super::counters::DirectCounters;
 use super::permission::DirectState;
 use super::transport::Transport;
 use super::tree::is_read;
 use crate::tree::environment;
 use lookaside_routing::{
-    Batch, ClientMisses, Context, Environment, LeaseClients, LeaseRoute, LeaseScope, LeaseSettings, Leasing, Outcomes,
-    Route, UnleasedSet,
+    Batch, ClientMisses, Context, Environment, LeaseClients, LeaseCounters, LeaseRoute, LeaseScope, LeaseSettings,
+    Leasing, Outcomes, Route, UnleasedSet,
 };
 use std::sync::Arc;
 
@@ -36,8 +39,8 @@ pub(super) struct PlainLeases {
     /// For all keys.
     route: LeaseRoute,
     misses: Arc<ClientMisses>,
-    /// Bounds what is remembered.
-    _clients: Arc<LeaseClients>,
+    /// Bounds what is remembered, and counts.
+    clients: Arc<LeaseClients>,
 }
 
 impl PlainLeases {
@@ -45,13 +48,18 @@ impl PlainLeases {
         let settings = &state.settings;
         let Environment { clock, .. } =
             environment(settings.host, settings.options.seed, &settings.background_tasks, settings.failover_timeout);
-        // A store without a miss is the router's to judge. All threads of the client share the connection that this is.
+        // A store without a miss is the router's to judge.
         let of_routers = settings.defaults.leases.unwrap_or_default();
-        let leases = LeaseSettings { scope: LeaseScope::Connection, unleased_set: UnleasedSet::Pass, ..of_routers };
+        let leases = LeaseSettings { scope: LeaseScope::Process, unleased_set: UnleasedSet::Pass, ..of_routers };
         let clients = Arc::<LeaseClients>::default();
-        let misses = clients.add(Leasing::default(), None);
+        let misses = clients.add(Leasing { scope: LeaseScope::Process, version: 0 }, None);
         let route = LeaseRoute::new(Arc::new(Transport(state.clone())), leases, clock);
-        PlainLeases { state, route, misses, _clients: clients }
+        PlainLeases { state, route, misses, clients }
+    }
+
+    /// What is counted of the leases.
+    pub(super) fn counters(&self) -> &LeaseCounters {
+        &self.clients.counters
     }
 
     /// Routes a batch with leases for its plain requests.
@@ -59,14 +67,10 @@ impl PlainLeases {
         self.misses.advance_to(self.state.leasing_version());
         let context = Context { misses: Some(self.misses.clone()), ..context.clone() };
         let is_only_read = batch.iter().all(is_read);
-        let DirectCounters { leased_reads, direct_reads, .. } = &self.state.counters;
-        if is_only_read {
-            leased_reads.add(batch.len() as u64);
-        }
         // The configuration's own `LeaseRoute`s know which keys are leased, and how.
-        match self.state.permission().filter(|permission| is_only_read && permission.tree.leased_keys.is_some()) {
+        match self.state.permission().filter(|permission| is_only_read && permission.tree.leases_by_client_key()) {
             Some(permission) => {
-                direct_reads.add(batch.len() as u64);
+                self.state.counters.direct_reads.add(batch.len() as u64);
                 permission.tree.route(batch, &context).await
             }
             None => self.route.route(batch, &context).await,

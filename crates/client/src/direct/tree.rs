@@ -11,7 +11,7 @@ use bytes::Bytes;
 use lookaside_protocol::{Operation, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Destination, DestinationSettings, Destinations, Environment,
-    Failure, LeasedKeys, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
+    Failure, Handle, LeasedKeys, Outcomes, Pool, Protocol, Route, Security, Serving, Slot, Verb,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(super) struct DirectTree {
     pub(super) id: ConfigId,
     /// The keys whose requests pass a `LeaseRoute`; `None` if it has none.
     pub(super) leased_keys: Option<LeasedKeys>,
+    /// Whether a part of it changes keys.
+    are_keys_changed: bool,
     root: Arc<dyn Route>,
     pub(super) destinations: DestinationSet,
     /// The places of pools with spares, by the pool's name and the server's index.
@@ -73,15 +75,21 @@ impl DirectTree {
             destinations: DestinationSet::default(),
             slots: BTreeMap::new(),
             tko_limits: BTreeMap::new(),
+            are_keys_changed: false,
         };
         let root: Arc<dyn Route> = Arc::new(configuration.build(&mut leaves));
-        let DirectLeaves { destinations, slots, tko_limits, .. } = leaves;
+        let DirectLeaves { destinations, slots, tko_limits, are_keys_changed, .. } = leaves;
         let leased_keys = configuration.leased_keys.clone();
-        Ok(DirectTree { id: ConfigId::of(text)?, leased_keys, root, destinations, slots, tko_limits })
+        Ok(DirectTree { id: ConfigId::of(text)?, leased_keys, are_keys_changed, root, destinations, slots, tko_limits })
     }
 
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
         self.root.route(batch, context).await
+    }
+
+    /// Whether requests for the keys that it leases pass a `LeaseRoute`, which sees the key of the application.
+    pub(super) fn leases_by_client_key(&self) -> bool {
+        self.leased_keys.as_ref().is_some_and(|keys| keys.are_all() || !self.are_keys_changed)
     }
 
     /// Lets these spares serve, and no others.
@@ -100,6 +108,7 @@ struct DirectLeaves<'a> {
     destinations: DestinationSet,
     slots: BTreeMap<(String, usize), Arc<Slot>>,
     tko_limits: BTreeMap<String, PoolTkoLimit>,
+    are_keys_changed: bool,
 }
 
 impl Destinations for DirectLeaves<'_> {
@@ -136,6 +145,11 @@ impl Destinations for DirectLeaves<'_> {
             let limit = PoolTkoLimit { servers: pool.servers.clone(), enter: limit.enter, exit: limit.exit };
             self.tko_limits.insert(pool.name.clone(), limit);
         }
+    }
+
+    fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
+        self.are_keys_changed |= handle.changes_keys();
+        route
     }
 
     fn environment(&mut self) -> Environment {

@@ -3,6 +3,8 @@ use super::{KeyState::*, *};
 const CONNECTION: Leasing = Leasing { scope: LeaseScope::Connection, version: 0 };
 const ADDRESS: Leasing = Leasing { scope: LeaseScope::Address, version: 0 };
 
+const PROCESS: Leasing = Leasing { scope: LeaseScope::Process, version: 0 };
+
 const OLD: LeaseToken = LeaseToken(7);
 const NEW: LeaseToken = LeaseToken(8);
 
@@ -92,6 +94,45 @@ fn misses_are_removed_with_their_newest() {
     assert_eq!(misses.record(1, Some(NEW), at(20)), Option::None);
     assert_eq!(misses.state(1, at(20)), Held(NEW));
     assert_eq!(misses.counters().misses_expired.value(), 1);
+}
+
+/// A miss that has no set, and then one miss and its set each second.
+#[test]
+fn a_key_is_not_void_for_a_process_for_ever() {
+    let misses = Arc::new(LeaseClients::default()).add(PROCESS, Option::None);
+    misses.record(1, Option::None, at(0));
+    let is_void = |now_s| {
+        let is_void = misses.state(1, at(now_s)) == Void;
+        if is_void {
+            misses.record(1, Option::None, at(now_s));
+            assert_eq!(misses.answer(1, at(now_s)), Void);
+        }
+        is_void
+    };
+    assert_eq!((1..100).find(|&now_s| !is_void(now_s)), Some(22));
+}
+
+/// While its misses are still being answered, their sets are waited for; but not for ever.
+#[test]
+fn a_key_that_was_void_is_free_once_few_misses_are_unanswered() {
+    let misses = Arc::new(LeaseClients::default()).add(PROCESS, Option::None);
+    misses.record(1, Option::None, at(0));
+    assert_eq!(misses.state(1, at(0)), Void);
+    (5..=25).step_by(5).for_each(|now_s| assert_eq!(misses.record(1, Option::None, at(now_s)), Option::None));
+    assert_eq!(misses.state(1, at(30)), Void, "more are unanswered than at first");
+    assert_eq!(misses.state(1, at(31)), None);
+    let of_connection = client();
+    of_connection.record(1, Option::None, at(0));
+    (5..=35).step_by(5).for_each(|now_s| assert_eq!(of_connection.record(1, Option::None, at(now_s)), Option::None));
+    assert_eq!(of_connection.state(1, at(35)), Void, "the connection may end");
+}
+
+#[test]
+fn a_process_remembers_the_misses_of_many_threads() {
+    let misses = Arc::new(LeaseClients::default()).add(PROCESS, Option::None);
+    (0..ADDRESS_MISSES_MAX as u64).for_each(|hash| assert_eq!(misses.record(hash, Some(OLD), at(0)), Option::None));
+    assert_eq!(misses.counters().misses_dropped.value(), 0);
+    assert_eq!(misses.state(0, at(0)), Held(OLD));
 }
 
 #[test]

@@ -54,7 +54,7 @@ use bytes::Bytes;
 use fill::{Fill, as_add, refuse};
 use lookaside_protocol::{Operation, Reply, Request, meta::MetaVerb};
 use lookup::{Lookup, Read, as_lease_get, as_lease_return};
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Takes leases for clients that know none.
 pub struct LeaseRoute {
@@ -96,6 +96,7 @@ impl LeaseRoute {
     async fn route_for(&self, batch: Batch, misses: &ClientMisses, context: &Context) -> Outcomes {
         let age = Age { now_s: self.clock.unix_s(), miss_age_s: self.settings.miss_age_s.into() };
         let Prepared { batch, reads, fills, refused, returned } = self.prepare(batch, Some((misses, age)));
+        // Until the batch is answered.
         let unanswered = UnansweredReads::new(&reads, misses, age);
         let mut outcomes = self.send(batch, refused, returned, context).await;
         for (at, fill) in fills {
@@ -106,9 +107,7 @@ impl LeaseRoute {
         }
         let lookup =
             Lookup { target: &*self.target, clock: &*self.clock, hot_misses: self.settings.hot_misses, misses, age };
-        let outcomes = lookup.finish(reads, outcomes, context).await;
-        unanswered.end();
-        outcomes
+        lookup.finish(reads, outcomes, unanswered, context).await
     }
 
     /// Routes a batch whose client is not known.
@@ -145,6 +144,7 @@ impl LeaseRoute {
                 (Role::Get | Role::Lookup, Some((misses, age))) => {
                     let hash = key_hash(&request);
                     let is_leased = role == Role::Get && misses.state(hash, age) != KeyState::Void;
+                    misses.counters().lease_gets.add(is_leased.into());
                     prepared.reads.push(Read { at, request: request.clone(), hash, is_leased });
                     if is_leased { as_lease_get(&request) } else { request }
                 }
@@ -236,9 +236,11 @@ impl Route for LeaseRoute {
 }
 
 /// Reads of a client that may give up before they are answered, and go on: it reads the database then, as after an error,
-/// so that is what they count as. An address's reads end early only with their connection.
+/// so that is what they count as, once. Hits count, too: the client does not get them. An address's reads end early only
+/// with their connection.
 struct UnansweredReads<'a> {
-    hashes: Vec<u64>,
+    /// By their places in the batch. Those whose misses are recorded are removed.
+    hashes: BTreeMap<usize, u64>,
     misses: &'a ClientMisses,
     age: Age,
 }
@@ -246,13 +248,20 @@ struct UnansweredReads<'a> {
 impl<'a> UnansweredReads<'a> {
     fn new(reads: &[Read], misses: &'a ClientMisses, age: Age) -> UnansweredReads<'a> {
         let hashes = match misses.scope() {
-            LeaseScope::Connection => reads.iter().map(|read| read.hash).collect(),
-            LeaseScope::Address => Vec::new(),
+            LeaseScope::Connection | LeaseScope::Process => {
+                reads.iter().filter(|read| lookup::is_read(read)).map(|read| (read.at, read.hash)).collect()
+            }
+            LeaseScope::Address => BTreeMap::new(),
         };
         UnansweredReads { hashes, misses, age }
     }
 
-    /// They are answered.
+    /// The miss of the read at this place is recorded.
+    fn remove(&mut self, at: usize) {
+        self.hashes.remove(&at);
+    }
+
+    /// All are answered.
     fn end(mut self) {
         self.hashes.clear();
     }
@@ -260,7 +269,7 @@ impl<'a> UnansweredReads<'a> {
 
 impl Drop for UnansweredReads<'_> {
     fn drop(&mut self) {
-        for &hash in &self.hashes {
+        for &hash in self.hashes.values() {
             self.misses.record(hash, None, self.age);
         }
     }

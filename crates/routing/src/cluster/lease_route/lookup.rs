@@ -1,7 +1,7 @@
 //! What becomes of the reads of a batch after their first outcomes: tokens are taken for those that missed, and reads whose
 //! token another client holds are held back.
 
-use super::{Role, role};
+use super::{Role, UnansweredReads, role};
 use crate::{
     Batch, ClientMisses, Context, Outcome, Outcomes, Route,
     client_misses::{Age, KeyState},
@@ -39,7 +39,7 @@ pub(super) struct Read {
 }
 
 /// What is known of the reads so far.
-struct Progress {
+struct Progress<'a> {
     /// Of the whole batch.
     outcomes: Outcomes,
     /// Reads that missed and have not asked for a token yet.
@@ -50,13 +50,21 @@ struct Progress {
     found: Vec<Read>,
     /// Tokens that no set can use: their servers would keep other clients waiting.
     returned: Batch,
+    /// Reads whose misses are not recorded yet.
+    unanswered: UnansweredReads<'a>,
 }
 
 impl Lookup<'_> {
     /// The outcomes of the batch, with the first `outcomes`.
-    pub(super) async fn finish(&self, reads: Vec<Read>, outcomes: Outcomes, context: &Context) -> Outcomes {
+    pub(super) async fn finish(
+        &self,
+        reads: Vec<Read>,
+        outcomes: Outcomes,
+        unanswered: UnansweredReads<'_>,
+        context: &Context,
+    ) -> Outcomes {
         let (unleased, held, found, returned) = (Vec::new(), Vec::new(), Vec::new(), Batch::new());
-        let mut progress = Progress { outcomes, unleased, held, found, returned };
+        let mut progress = Progress { outcomes, unleased, held, found, returned, unanswered };
         for read in reads {
             self.judge_first(read, &mut progress);
         }
@@ -77,17 +85,18 @@ impl Lookup<'_> {
         }
         self.ask_again(&mut progress, context).await;
         self.return_leases(&mut progress, context).await;
+        progress.unanswered.end();
         progress.outcomes
     }
 
-    async fn return_leases(&self, progress: &mut Progress, context: &Context) {
+    async fn return_leases(&self, progress: &mut Progress<'_>, context: &Context) {
         if !progress.returned.is_empty() {
             self.target.route(std::mem::take(&mut progress.returned), context).await;
         }
     }
 
     /// Judges the first outcome of a read.
-    fn judge_first(&self, read: Read, progress: &mut Progress) {
+    fn judge_first(&self, read: Read, progress: &mut Progress<'_>) {
         if read.is_leased {
             let outcome = std::mem::replace(&mut progress.outcomes[read.at], Ok(Reply::Miss));
             self.judge(read, outcome, progress);
@@ -104,7 +113,7 @@ impl Lookup<'_> {
     }
 
     /// A key without a value, for which no token was asked for.
-    fn judge_absent(&self, read: Read, progress: &mut Progress) {
+    fn judge_absent(&self, read: Read, progress: &mut Progress<'_>) {
         match self.misses.state(read.hash, self.age) {
             KeyState::Void if is_read(&read) && self.misses.is_answered_elsewhere(read.hash, self.age) => {
                 progress.held.push(read);
@@ -117,7 +126,7 @@ impl Lookup<'_> {
 
     /// Asks for tokens; for keys that are void, only whether they have a value by now. Returns the number of those that
     /// have.
-    async fn ask(&self, reads: Vec<Read>, progress: &mut Progress, context: &Context) -> u64 {
+    async fn ask(&self, reads: Vec<Read>, progress: &mut Progress<'_>, context: &Context) -> u64 {
         let is_void = |read: &Read| self.misses.state(read.hash, self.age) == KeyState::Void;
         let probed: Vec<bool> = reads.iter().map(is_void).collect();
         let request = |(read, is_probed): (&Read, &bool)| match is_probed {
@@ -140,7 +149,7 @@ impl Lookup<'_> {
 
     /// Judges the outcome of a read's `lease-get`, or `get`. Returns whether there is a value. In the outcomes so far the
     /// read has a miss.
-    fn judge(&self, read: Read, outcome: Outcome, progress: &mut Progress) -> bool {
+    fn judge(&self, read: Read, outcome: Outcome, progress: &mut Progress<'_>) -> bool {
         let counters = self.misses.counters();
         let is_get = role(&read.request) == Role::Get;
         match outcome {
@@ -190,14 +199,15 @@ impl Lookup<'_> {
         self.is_held(read) && self.misses.is_answered_elsewhere(read.hash, self.age)
     }
 
-    fn record(&self, read: &Read, token: Option<LeaseToken>, progress: &mut Progress) {
+    fn record(&self, read: &Read, token: Option<LeaseToken>, progress: &mut Progress<'_>) {
+        progress.unanswered.remove(read.at);
         if let Some(unused) = self.misses.record(read.hash, token, self.age) {
             progress.returned.push(as_lease_return(&read.request, unused));
         }
     }
 
     /// Repeats the reads that were found meanwhile.
-    async fn ask_again(&self, progress: &mut Progress, context: &Context) {
+    async fn ask_again(&self, progress: &mut Progress<'_>, context: &Context) {
         let found = std::mem::take(&mut progress.found);
         let requests = found.iter().map(|read| (read.at, read.request.clone())).collect();
         let outcomes = route_some(self.target, requests, context).await;
@@ -210,7 +220,7 @@ impl Lookup<'_> {
     }
 }
 
-fn is_read(read: &Read) -> bool {
+pub(super) fn is_read(read: &Read) -> bool {
     verb(&read.request).kind() == VerbKind::Read
 }
 
