@@ -57,10 +57,10 @@ def test_stats_conns_of_a_unix_socket_and_of_udp(tmp_path):
     port, path = free_port(), tmp_path / "m.sock"
     server = Process("server", [PROGRAMS / "lookaside-server", "-s", path, "-t", "1"], tmp_path)
     try:
-        server.wait_ready(path.exists)
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(10)
-            client.connect(str(path))
+            # The file is there before the server listens.
+            server.wait_ready(lambda: client.connect_ex(str(path)) == 0)
             client.sendall(b"stats conns\r\n")
             assert client.recv(4096).count(f":addr unix:{path}\r\n".encode()) == 2
     finally:

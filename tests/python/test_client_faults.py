@@ -165,6 +165,8 @@ INTERRUPTED = """
 import signal, sys, threading, time
 from lookaside import Client
 
+# A program that a shell runs in the background ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cache = Client([sys.argv[1]], timeout=30)
 cache.set("k", 1)
 print("ready", flush=True)
