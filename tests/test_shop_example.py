@@ -39,8 +39,12 @@ class Shop(Process):
         return found
 
     def pid_of(self, program: str, port: int) -> int:
-        """The pid of one of Lookaside's programs."""
+        """The pid of one of Lookaside's programs that clients connect to."""
         return next(pid for pid, line in self.descendants().items() if program in line and f"-p {port} " in line)
+
+    def invalidator_pid(self) -> int:
+        """The pid of the invalidator."""
+        return next(pid for pid, line in self.descendants().items() if "lookaside-invalidator" in line)
 
 
 def children_of(pid: int) -> list[int]:
@@ -86,7 +90,7 @@ def test_the_shop(shop):
     pages_show_what_the_cache_did(shopper)
     an_order_takes_from_the_stock(shopper)
     a_new_price_is_seen_within_a_second(Browser(shop.port))
-    the_load_script_finds_no_old_price(shop)
+    the_load_script_finds_old_prices_if_there_are_any(shop)
     pages_work_without_a_cache_server(shop, shopper)
     pages_work_without_the_router(shop, shopper)
     nothing_is_left_of_it(shop)
@@ -129,11 +133,16 @@ def a_new_price_is_seen_within_a_second(visitor: Browser) -> None:
     eventually(lambda: price_of(visitor.open("/product/3")) == before + 1, "the new price is shown", seconds=1)
 
 
-def the_load_script_finds_no_old_price(shop: Shop) -> None:
-    options = ["--url", f"http://127.0.0.1:{shop.port}", "--seconds", "1", "--clients", "2"]
-    load = subprocess.run([sys.executable, SHOP / "load", *options], capture_output=True, text=True, timeout=60)
-    assert load.returncode == 0, load.stdout + load.stderr
-    assert re.search(r"[1-9]\d* price changes; the oldest price shown", load.stdout), load.stdout
+def the_load_script_finds_old_prices_if_there_are_any(shop: Shop) -> None:
+    invalidator = shop.invalidator_pid()
+    for is_stopped in (False, True):
+        if is_stopped:
+            os.kill(invalidator, signal.SIGSTOP)
+        options = ["--url", f"http://127.0.0.1:{shop.port}", "--seconds", "2", "--clients", "2", "--stale-ms", "600"]
+        load = subprocess.run([sys.executable, SHOP / "load", *options], capture_output=True, text=True, timeout=60)
+        os.kill(invalidator, signal.SIGCONT)
+        assert (load.returncode != 0) == is_stopped, load.stdout + load.stderr
+        assert re.search(r"[1-9]\d* price changes; the oldest price shown", load.stdout), load.stdout
 
 
 def pages_work_without_a_cache_server(shop: Shop, shopper: Browser) -> None:
