@@ -50,7 +50,7 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
     write_row_rules(&statistics.row_rules, &mut out);
     write_spool(&statistics.spool, &mut out);
-    let help = "1 if the database's settings hide keys from its log, by the last look-up.";
+    let help = "1 if the last look-up found that a start would be refused: a setting, a privilege, a login.";
     out.single("source_unusable", Gauge, help, u8::from(statistics.source_unusable.lock().is_some()));
     out.single(
         "connections_displaced_total",

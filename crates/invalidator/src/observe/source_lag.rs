@@ -4,8 +4,8 @@
 //! look-up that its position has not reached yet, so no clock of the database is involved, and the age is too small by
 //! an interval at most.
 //!
-//! Each look-up checks the settings of the database as a start does. A setting that hides keys from new sessions does not
-//! disturb a source that is open.
+//! Each look-up connects and checks the database as a start does. What would refuse a start, as a setting that hides keys
+//! from new sessions or a changed password, does not disturb a source that is open.
 
 use super::stats::Statistics;
 use crate::{
@@ -45,7 +45,7 @@ pub async fn watch(log: Arc<dyn CommitLog>, statistics: Arc<Statistics>) {
     }
 }
 
-/// Shows and logs whether the database is set up as it must be, as far as a look-up tells.
+/// Shows and logs whether a start would be refused, as far as a look-up tells.
 fn record_unusable(newest: &Result<Position, SourceError>, statistics: &Statistics) {
     let unusable = match newest {
         Ok(_) => None,
@@ -57,8 +57,12 @@ fn record_unusable(newest: &Result<Position, SourceError>, statistics: &Statisti
         return;
     }
     match &unusable {
-        Some(why) => tracing::error!(why, "the database's settings hide keys: DELETES MAY BE LOST from now on"),
-        None => tracing::warn!("the database's settings are right again; flush the clusters if deletes were lost"),
+        Some(why) => {
+            tracing::error!(why, "a start would be refused now; if a setting hides keys, DELETES ARE LOST from now on")
+        }
+        None => {
+            tracing::warn!("a start would not be refused any more; if a setting has hidden keys, flush the clusters")
+        }
     }
     *shown = unusable;
 }
