@@ -108,8 +108,8 @@ impl Coverage {
             tracing::error!(
                 %table,
                 "not all rows of the outbox are in the publication {publication}: keys are LOST, and cached values stale; \
-                 ALTER PUBLICATION {publication} ADD TABLE {table}, or run `lookaside invalidator setup`, and then empty \
-                 the clusters",
+                 run `lookaside invalidator setup`, after ALTER PUBLICATION {publication} DROP TABLE {table} if it has a \
+                 row filter there, and then empty the clusters",
                 publication = quote_name(publication)
             );
         }
