@@ -91,8 +91,8 @@ impl fmt::Display for ResizeState {
 }
 
 impl ResizeStatus {
-    /// Shows the state that has been saved.
-    pub(crate) fn show(&self, coverage: &Coverage) {
+    /// Replaces the state by one that has been saved: peers that poll from now on get its report.
+    pub(crate) fn update(&self, coverage: &Coverage) {
         let texts = coverage.covered().map(|config| (config.id, config.text.clone())).collect();
         *self.view.lock() = StatusView { state: ResizeState::of(coverage), report: coverage.report().to_json(), texts };
     }

@@ -17,7 +17,7 @@
 //!
 //! Invariants:
 //! * A router reads by a configuration only while every router of its cluster covers it. It decides to do so by reports
-//!   that were requested when its own already said that it waits for the configuration, and that are at most
+//!   that were requested when it had announced that it waits for the configuration, and that are at most
 //!   [`READ_WITHIN`] old. A router that stops to claim a configuration covers it for [`RELEASE_AFTER`] more, and then
 //!   needs reports, requested after that time, that no router reads it or waits for it. So it sees the decision of a
 //!   router that had its claim, however long that router takes to save and report the decision.
@@ -62,8 +62,8 @@ pub(crate) struct Rules {
     pub(crate) remember_departed: bool,
     /// Former owners are read only if all routers send their deletes there first.
     pub(crate) order: bool,
-    /// A router reads by reports that were requested after its own said what it waits for.
-    pub(crate) show: bool,
+    /// A router reads by reports that were requested after it had announced what it waits for.
+    pub(crate) announce: bool,
 }
 
 impl Rules {
@@ -75,7 +75,7 @@ impl Rules {
         release_in_two_steps: true,
         remember_departed: true,
         order: true,
-        show: true,
+        announce: true,
     };
 }
 
@@ -165,8 +165,8 @@ pub(crate) struct Coverage {
     reads: ConfigId,
     /// The configuration that is waited for; `None` if the newest is read.
     target: Option<ConfigId>,
-    /// The target that the last report named, and since when; `None` if it named none.
-    shown: Option<(ConfigId, Duration)>,
+    /// The target that peers find in the report, and since when; `None` if it names none.
+    announced: Option<(ConfigId, Duration)>,
     /// A newer one that cannot be covered yet, because there are [`COVERED_MAX`].
     next: Option<Candidate>,
     /// In the order in which they were covered, which is the order of the deletes of a key.
@@ -202,7 +202,7 @@ impl Coverage {
         Coverage {
             reads,
             target: None,
-            shown: None,
+            announced: None,
             next: None,
             covered: covered.collect(),
             former: None,
@@ -228,10 +228,10 @@ impl Coverage {
         self.advance(now);
     }
 
-    /// Peers that poll at `now` or later see the present report.
-    pub(crate) fn record_shown(&mut self, now: Duration) {
-        let since = self.shown.filter(|(id, _)| Some(*id) == self.target).map_or(now, |(_, since)| since);
-        self.shown = self.target.map(|target| (target, since));
+    /// Peers that poll at `now` or later get the present report.
+    pub(crate) fn record_announced(&mut self, now: Duration) {
+        let since = self.announced.filter(|(id, _)| Some(*id) == self.target).map_or(now, |(_, since)| since);
+        self.announced = self.target.map(|target| (target, since));
     }
 
     /// Covers a configuration that a peer needs ([`Coverage::missing`]). False if too many are covered.
@@ -338,9 +338,9 @@ impl Coverage {
     /// Reads by the target if that is safe.
     fn read_target(&mut self, now: Duration) -> bool {
         let Some(target) = self.target else { return false };
-        let shown_at = self.shown.filter(|(id, _)| *id == target).map(|(_, since)| since);
+        let announced_at = self.announced.filter(|(id, _)| *id == target).map(|(_, since)| since);
         let is_claimed = |report: &PeerReport| {
-            let is_after = !self.settings.rules.show || shown_at.is_some_and(|shown_at| report.polled_at >= shown_at);
+            let is_after = !self.settings.rules.announce || announced_at.is_some_and(|at| report.polled_at >= at);
             let is_recent = now.saturating_sub(report.polled_at) <= READ_WITHIN;
             is_after && is_recent && report.report.claims.contains(&target)
         };
