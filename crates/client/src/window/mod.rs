@@ -20,6 +20,7 @@
 //!   [`WindowSettings::waiting_requests_max`] requests wait; the others are [`Failure::Busy`], and were not sent.
 //! * A waiter whose caller has gone leaves at once, whether its future is dropped or goes on in the background
 //!   ([`Caller`]): it takes neither a place among those that wait nor one in the window.
+//! * What was sent takes up the window until its outcomes are known, even if its caller has gone.
 //! * One loss halves the window once: requests that were sent before tell nothing about the new size.
 //! * An unused window does not grow: only a reply to requests that were sent while at least half of it was in use
 //!   shows that the network can take more.

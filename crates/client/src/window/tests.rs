@@ -190,7 +190,10 @@ async fn one_burst_of_lost_datagrams_halves_the_window_once() {
     let last_permit = fixture.window.last_permit();
     (0..4).for_each(|_| fixture.window.record_loss(last_permit));
     assert_eq!(fixture.window.statistics().size, 8);
-    sent.iter().for_each(|sent| sent.abort());
+    fixture.reply.send_replace(Some(Err(Failure::Tko)));
+    for sent in sent {
+        sent.await.unwrap();
+    }
     fixture.send(1);
     tokio::time::sleep(Duration::from_millis(1)).await;
     fixture.window.record_loss(last_permit);
@@ -240,16 +243,22 @@ async fn the_next_waiter_is_admitted_when_the_first_one_leaves() {
     assert_eq!(fixture.received().await, [2]);
 }
 
+/// Once the requests of callers that had gone left the window at once. Their replies still arrived, beside those of as many
+/// further requests.
 #[tokio::test(start_paused = true)]
-async fn dropped_callers_return_their_permits() {
-    let mut fixture = fixture(WindowSettings::fixed(4));
-    let sent: Vec<_> = (0..5).map(|_| fixture.send(2)).collect();
-    assert_eq!(fixture.received().await, [2, 2]);
-    for sent in &sent[..4] {
-        sent.abort();
+async fn what_was_sent_is_outstanding_until_it_is_answered_although_its_caller_has_gone() {
+    let settings = WindowSettings { initial: 4, min: 2, max: 4, ..WindowSettings::default() };
+    for (outcome, size) in [(Ok(Reply::Miss), 4), (Err(Failure::TimedOut), 2)] {
+        let mut fixture = fixture(settings);
+        let sent: Vec<_> = (0..4).map(|_| fixture.send(2)).collect();
+        assert_eq!(fixture.received().await, [2, 2]);
+        for sent in &sent[..3] {
+            sent.abort();
+        }
+        assert_eq!(fixture.received().await, [] as [usize; 0], "the replies are still to come");
+        assert_eq!(fixture.window.statistics(), WindowStatistics { size: 4, outstanding: 4, waiting: 2 });
+        fixture.reply.send_replace(Some(outcome.clone()));
+        assert_eq!(fixture.received().await, [2], "the last one is admitted");
+        assert_eq!(fixture.window.statistics(), WindowStatistics { size, outstanding: 0, waiting: 0 }, "{outcome:?}");
     }
-    assert_eq!(fixture.received().await, [2], "the last one is admitted");
-    sent[4].abort();
-    fixture.received().await;
-    assert_eq!(fixture.window.statistics(), WindowStatistics { size: 4, outstanding: 0, waiting: 0 });
 }
