@@ -256,6 +256,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "former_owner_fills": "Values copied from former owners to new ones.",
         "covering_deletes": "Deletes sent to servers that only other covered configurations name for their keys.",
         "servers_emptied": "Servers flushed before they joined a pool.",
+        "lease_voids_refused": (
+            "Attempts to void the leases of a server that has leases and does not know `lease-void-all`: upgrade it."
+        ),
         "purge_keys_checked": "Keys listed at servers in search of copies that a former configuration placed.",
         "purge_keys_removed": "Keys deleted because only a former configuration placed them there.",
         "plain_lease_misses": "Keys whose misses are remembered for clients that know no leases.",
