@@ -1,8 +1,11 @@
 //! Routes that change keys, and copies of hot keys. Which servers are asked, and what is returned.
 
-use crate::fakes::{Fake, VERBS, ask, meta, request};
+use crate::fakes::{Fake, VERBS, ask, meta};
 use bytes::Bytes;
-use lookaside_protocol::{Reply, meta::{MetaReply, MetaStatus, MetaVerb}};
+use lookaside_protocol::{
+    Reply,
+    meta::{MetaReply, MetaStatus, MetaVerb},
+};
 use lookaside_routing::{Context, Failure, KeyChange, KeySplitRoute, ModifyKeyRoute, Route, RoutingPrefix};
 use std::sync::Arc;
 

@@ -3,7 +3,9 @@
 use crate::environment::{FakeEnvironment, HeldRoute};
 use crate::fakes::{Fake, VERBS, ask, cache::cache};
 use futures_util::{FutureExt, future::join};
-use lookaside_routing::{Failure, Latency, LatencyInjectionRoute, LoggingRoute, OutstandingLimitRoute, Rate, RateLimitRoute, Rates};
+use lookaside_routing::{
+    Failure, Latency, LatencyInjectionRoute, LoggingRoute, OutstandingLimitRoute, Rate, RateLimitRoute, Rates,
+};
 use std::time::Duration;
 
 const TIMEOUT: Failure = Failure::TimedOut;

@@ -2,9 +2,14 @@
 
 use crate::environment::FakeEnvironment;
 use crate::fakes::{Fake, VERBS, ask, cache::cache, meta, request, server_error};
-use bytes::Bytes;
-use lookaside_protocol::{Operation, Reply, Request, meta::{MetaReply, MetaStatus, MetaVerb}};
-use lookaside_routing::{Context, Failure, SlowWarmUp, SlowWarmUpRoute, StagingRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress, WarmUpRoute};
+use lookaside_protocol::{
+    Operation, Reply, Request,
+    meta::{MetaReply, MetaStatus, MetaVerb},
+};
+use lookaside_routing::{
+    Context, Failure, Route, SlowWarmUp, SlowWarmUpRoute, StagingRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress,
+    WarmUpRoute,
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -6,8 +6,7 @@ use lookaside_routing::{Address, Batch, BoxFuture, Destination, Outcome, Outcome
 use tokio::sync::{mpsc, watch};
 
 fn gets(count: usize) -> Batch {
-    let request =
-        |number| Request { key: format!("key:{number}").into(), operation: Operation::Get { cas: false } };
+    let request = |number| Request { key: format!("key:{number}").into(), operation: Operation::Get { cas: false } };
     (0..count).map(request).collect()
 }
 

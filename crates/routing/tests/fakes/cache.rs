@@ -2,7 +2,10 @@
 
 use super::Fake;
 use bytes::Bytes;
-use lookaside_protocol::{LeaseToken, Operation, Reply, StoreMode, meta::{MetaReply, MetaStatus, MetaVerb}};
+use lookaside_protocol::{
+    LeaseToken, Operation, Reply, StoreMode,
+    meta::{MetaReply, MetaStatus, MetaVerb},
+};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 

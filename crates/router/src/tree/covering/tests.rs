@@ -194,7 +194,8 @@ async fn a_delete_reaches_the_former_owner_before_the_new_one() {
 async fn a_server_that_hangs_does_not_delay_the_first_delete_elsewhere_and_the_order_holds() {
     for (reads_at, hung) in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)] {
         let servers = ["a:1", "b:1", "c:1"].map(|address| Server::new(address, Ok(Reply::Deleted)));
-        let others: Vec<&Arc<Server>> = servers.iter().filter(|server| *server.address.0 != *servers[reads_at].address.0).collect();
+        let others: Vec<&Arc<Server>> =
+            servers.iter().filter(|server| *server.address.0 != *servers[reads_at].address.0).collect();
         let route = covering_in_order(&in_order(&["a:1", "b:1", "c:1"], reads_at), &servers[reads_at], &others);
         let closed = servers[hung].gate.acquire().await.expect("it is never closed");
         let context = Context::default();
