@@ -170,6 +170,10 @@ pub struct Tally {
     pub plain_sets_stored: u64,
     /// Sets of clients that know no leases, refused.
     pub plain_sets_refused: u64,
+    /// Fills of clients that had stalled, stored.
+    pub stalled_fills_stored: u64,
+    /// Fills of clients that had stalled, refused.
+    pub stalled_fills_refused: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -233,6 +237,8 @@ impl Tally {
             direct_reads: self.direct_reads + other.direct_reads,
             plain_sets_stored: self.plain_sets_stored + other.plain_sets_stored,
             plain_sets_refused: self.plain_sets_refused + other.plain_sets_refused,
+            stalled_fills_stored: self.stalled_fills_stored + other.stalled_fills_stored,
+            stalled_fills_refused: self.stalled_fills_refused + other.stalled_fills_refused,
             outdated: self.outdated.max(other.outdated),
         }
     }

@@ -16,7 +16,8 @@
 //! down. In half of the runs routers have a spool (§5) for deletes that their servers did not answer, and are each
 //! other's peers; in half of those it is so small that servers are flushed. In half of the runs whose routers can agree
 //! on it, there are more servers than in the picture, and pools change theirs. In a quarter of the runs the clients of the
-//! applications know no leases, and the routers take leases for them.
+//! applications know no leases, and the routers take leases for them. In half of the runs some clients stall for seconds between
+//! a miss and its fill.
 
 mod application;
 mod configuration;
@@ -36,6 +37,7 @@ mod router;
 mod router_configs;
 mod router_program;
 mod server;
+mod stalling_application;
 mod usage;
 
 pub use guarantee::DisabledGuarantee;
