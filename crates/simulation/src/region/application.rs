@@ -201,8 +201,8 @@ impl Application {
     }
 
     pub(super) fn begin_read(&self, key: &str) -> ReadInProgress {
-        let owner = self.region.plan.owner(self.cluster, key);
-        self.region.checker.begin_read(&cluster_name(self.cluster), key, owner)
+        let owners = self.region.owners(self.cluster, key);
+        self.region.checker.begin_read(&cluster_name(self.cluster), key, owners)
     }
 
     async fn read_without_lease(&mut self) {

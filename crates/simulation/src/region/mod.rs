@@ -114,6 +114,7 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
         coverages: Rc::default(),
         routers: Rc::default(),
         configurations: Rc::default(),
+        configurations_by_text: Rc::default(),
         usage: Rc::default(),
         started: Instant::now(),
     };
@@ -158,6 +159,8 @@ struct SimulatedRegion {
     routers: Rc<RefCell<BTreeMap<RouterName, RunningRouter>>>,
     /// The configuration file of each router that has another one than its cluster had at first.
     configurations: Rc<RefCell<BTreeMap<RouterName, ClusterConfiguration>>>,
+    /// All configurations that any file had, by its text.
+    configurations_by_text: Rc<RefCell<BTreeMap<String, ClusterConfiguration>>>,
     usage: Rc<RefCell<Usage>>,
     started: Instant,
 }

@@ -2,7 +2,6 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName, gutters, servers, spares};
-use lookaside_routing::KeyHash;
 use std::time::Duration;
 
 /// One run in this many has one fault at a time.
@@ -182,13 +181,6 @@ impl RunPlan {
     /// All servers of a cluster.
     pub(super) fn all_servers(self, cluster: usize) -> Vec<String> {
         [self.all_pool_servers(cluster), self.all_gutters(cluster), spares(cluster)].concat()
-    }
-
-    /// The server that has `key`; `None` if that changes.
-    pub(super) fn owner(self, cluster: usize, key: &str) -> Option<String> {
-        let picker = KeyHash::default().picker_for(self.servers).expect("any number of servers is valid");
-        let owner = self.pool_servers(cluster).swap_remove(picker.pick(key.as_bytes()));
-        (!self.has_resizes).then_some(owner)
     }
 
     /// The routers of a cluster.
