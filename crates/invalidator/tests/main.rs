@@ -34,3 +34,4 @@ mod replay;
 mod retries_and_blocking;
 mod routers_side_by_side;
 mod sqlite;
+mod unroutable_keys;
