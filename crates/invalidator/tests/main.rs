@@ -21,6 +21,7 @@ mod mysql_mysql;
 mod mysql_positions;
 mod mysql_row_rules;
 mod mysql_source;
+mod mysql_text;
 mod pending_deletes;
 mod pipeline;
 mod postgres_coverage;

@@ -30,10 +30,11 @@ use super::{
     payload::TransactionPayload,
     row_tables::RowTables,
     statement,
+    statement_tokens::possible_modes,
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{KEYS_HELD_MAX, PreparedTransactions, Resolved, TRANSACTIONS_HELD_MAX},
 };
-use crate::{Commit, Position, SourceError, source::Anomalies};
+use crate::{Commit, Position, SourceError, keys::SqlMode, source::Anomalies};
 use std::{
     collections::{BTreeSet, VecDeque},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -176,8 +177,11 @@ impl Assembler {
                             .into(),
                 });
             }
-            EventData::Statement(sql) => self.process_statement(sql, time_s, received_at),
-            EventData::Query { schema, sql } => self.process_query(schema, &sql, time_s, received_at)?,
+            // The log does not have the mode in which its session read it.
+            EventData::Statement(sql) => self.process_statement(sql, &SqlMode::ALL, time_s, received_at),
+            EventData::Query { schema, sql, sql_mode } => {
+                self.process_query(schema, &sql, sql_mode, (time_s, received_at))?;
+            }
             EventData::TableMap(body) => self.process_table_map(body, received_at)?,
             EventData::Rows { kind, body, has_extra, is_compressed } => {
                 let ends_transaction =
@@ -324,8 +328,8 @@ impl Assembler {
         &mut self,
         schema: &[u8],
         sql: &[u8],
-        time_s: u32,
-        received_at: SystemTime,
+        sql_mode: Option<SqlMode>,
+        (time_s, received_at): (u32, SystemTime),
     ) -> Result<(), SourceError> {
         let text = sql.trim_ascii();
         let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
@@ -347,10 +351,11 @@ impl Assembler {
             self.prepared.remove(&xid);
             self.commit_open(time_s, received_at)?;
         } else {
-            self.anomalies.without_rows += u64::from(statement::changes_rows(sql));
-            self.process_statement(sql, time_s, received_at);
+            let modes = possible_modes(sql, sql_mode);
+            self.anomalies.without_rows += u64::from(statement::changes_rows(sql, &modes));
+            self.process_statement(sql, &modes, time_s, received_at);
             let mut found = Vec::new();
-            self.row_tables.add_statement(schema, sql, &mut found);
+            self.row_tables.add_statement(schema, sql, &modes, &mut found);
             for key in found {
                 self.add_key(key, time_s, received_at);
             }

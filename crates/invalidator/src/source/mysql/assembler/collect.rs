@@ -5,7 +5,8 @@
 
 use super::{Assembler, KEYS_OF_COMMIT_MAX, OpenTransaction};
 use crate::{
-    Commit, Position, SourceError, keys,
+    Commit, Position, SourceError,
+    keys::{self, SqlMode},
     source::mysql::{
         event::{self, RowsKind},
         open_transaction::Gtid,
@@ -20,10 +21,11 @@ use std::time::SystemTime;
 const TABLES_MAX: usize = 1_000;
 
 impl Assembler {
-    pub(super) fn process_statement(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) {
+    /// Collects the keys in the comments of a statement that was read in one of `modes`.
+    pub(super) fn process_statement(&mut self, sql: &[u8], modes: &[SqlMode], time_s: u32, received_at: SystemTime) {
         let mut found = Vec::new();
         if self.has_comments {
-            keys::extract_keys(sql, &mut found, &mut self.rejected);
+            keys::extract_keys(sql, modes, &mut found, &mut self.rejected);
         }
         for key in found {
             self.add_key(key, time_s, received_at);
