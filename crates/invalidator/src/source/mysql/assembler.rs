@@ -27,6 +27,7 @@ use super::{
     gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
     options::MysqlOptions,
+    outbox::OutboxTables,
     payload::TransactionPayload,
     row_tables::RowTables,
     statement,
@@ -45,8 +46,8 @@ pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
 
 /// Assembles events to commits.
 pub struct Assembler {
-    /// The name of outbox tables, in lower case; `None` if rows name no keys (`--comments-only`).
-    outbox_table: Option<Vec<u8>>,
+    /// `None` if rows name no keys (`--comments-only`).
+    outbox_tables: Option<OutboxTables>,
     /// Not with `--outbox-only`.
     has_comments: bool,
     /// Whether the log is read once more for a replay.
@@ -77,9 +78,8 @@ pub struct Assembler {
 impl Assembler {
     /// Starts after `read_position`. `has_checksum` applies to the first event; format events change it.
     pub fn new(options: &MysqlOptions, read_position: GtidPosition, has_checksum: bool) -> Self {
-        let outbox_table = options.outbox_table.as_bytes().to_ascii_lowercase();
         Assembler {
-            outbox_table: (!options.comments_only).then_some(outbox_table),
+            outbox_tables: (!options.comments_only).then(|| OutboxTables::new(&options.outbox_table)),
             has_comments: !options.outbox_only,
             is_replay: options.is_replay,
             row_tables: RowTables::new(options.row_rules.clone()),
@@ -124,6 +124,18 @@ impl Assembler {
     /// The tables with a rule. The caller gives them the catalogue that they need before it feeds the next event.
     pub fn row_tables(&mut self) -> &mut RowTables {
         &mut self.row_tables
+    }
+
+    /// The outbox tables; `None` if rows name no keys. The caller gives them the catalogue that they need before it feeds
+    /// the next event.
+    pub fn outbox_tables(&mut self) -> Option<&mut OutboxTables> {
+        self.outbox_tables.as_mut()
+    }
+
+    /// Whether the catalogue must be read before the next event.
+    pub fn needs_catalogue(&mut self) -> bool {
+        let for_outbox_tables = self.outbox_tables.as_ref().is_some_and(|tables| tables.needed_names().is_some());
+        for_outbox_tables || self.row_tables.needed_catalogue().is_some()
     }
 
     /// Reading begins where a start from the present did, behind the XA PREPARE of these transactions.
@@ -356,6 +368,9 @@ impl Assembler {
             self.process_statement(sql, &modes, time_s, received_at);
             let mut found = Vec::new();
             self.row_tables.add_statement(schema, sql, &modes, &mut found);
+            if let Some(outbox_tables) = &mut self.outbox_tables {
+                outbox_tables.note_statement(sql);
+            }
             for key in found {
                 self.add_key(key, time_s, received_at);
             }

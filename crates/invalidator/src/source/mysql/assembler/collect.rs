@@ -34,25 +34,17 @@ impl Assembler {
 
     pub(super) fn process_table_map(&mut self, body: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
         let table = TableMap::read(body)?;
-        if self.outbox_table.as_ref().is_none_or(|outbox| !table.name.eq_ignore_ascii_case(outbox)) {
+        let Some(outbox_tables) = self.outbox_tables.as_mut().filter(|tables| tables.has_name(table.name)) else {
             if let Some(open) = &mut self.open {
                 open.outbox.remove(&table.table_id);
             }
             return Ok(self.row_tables.describe(table, received_at)?);
-        }
-        let (table_id, columns) = (table.table_id, table.into_columns()?);
-        if !columns.is_first_bytes() {
-            return Err(SourceError::Unusable {
-                why: format!(
-                    "the first column of table {} holds the key and must be VARBINARY, VARCHAR, CHAR, BINARY, TEXT or \
-                     BLOB, not compressed",
-                    self.outbox_table.as_deref().map(String::from_utf8_lossy).unwrap_or_default()
-                ),
-            });
-        }
+        };
+        let table_id = table.table_id;
+        let outbox = outbox_tables.describe(table, received_at)?;
         let open = self.open.get_or_insert_with(|| OpenTransaction::new(Gtid::Missing, None));
         if open.outbox.len() < TABLES_MAX || open.outbox.contains_key(&table_id) {
-            open.outbox.insert(table_id, columns);
+            open.outbox.insert(table_id, outbox);
             return Ok(());
         }
         Err(SourceError::Unusable { why: format!("one transaction inserts into over {TABLES_MAX} outbox tables") })
@@ -79,9 +71,9 @@ impl Assembler {
             };
             let inflated = if is_compressed { event::inflate(cursor.rest())? } else { Vec::new() };
             let rows = if is_compressed { &inflated } else { cursor.rest() };
-            if let Some(columns) = outbox {
-                columns.for_each_first(&present, rows, |key| {
-                    keys::push_valid_key(key.unwrap_or_default(), &mut found, &mut self.rejected);
+            if let (Some(outbox), Some(tables)) = (outbox, &mut self.outbox_tables) {
+                outbox.columns.for_each_first(&present, rows, |bytes| {
+                    tables.push_keys(outbox, bytes.unwrap_or_default(), &mut found, &mut self.rejected);
                 })?;
             } else {
                 self.row_tables.add_rows(header.table_id, kind, (&present, &new_present), rows, &mut found)?;
