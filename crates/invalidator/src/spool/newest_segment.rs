@@ -86,10 +86,10 @@ impl Spool {
         Ok(())
     }
 
-    /// Appends a loss. The next epoch begins at `position`. Readers see it once it is durable: a cluster that has acted
+    /// Appends a loss, after which `epoch` begins at `position`. Readers see it once it is durable: a cluster that has acted
     /// on it must not find another loss with the same number later.
-    pub(super) fn append_gap(&self, position: &Position, why: &str) -> io::Result<()> {
-        let position = SpoolPosition::new(self.end().epoch + 1, position);
+    pub(super) fn append_gap(&self, epoch: u64, position: &Position, why: &str) -> io::Result<()> {
+        let position = SpoolPosition::new(epoch, position);
         let mut bytes = Vec::new();
         encode(&Record::Gap { position: position.clone(), why: why.into() }, &mut bytes);
         let one_at_a_time = self.syncing.lock();

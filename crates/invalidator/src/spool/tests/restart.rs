@@ -97,7 +97,7 @@ async fn what_a_failed_sync_has_not_written_is_not_read_before_it_is_written_aga
     fixture.files.0.lock().fails_to_sync = true;
     fixture.log.state.lock().released = 5;
     fixture.log.commit(5);
-    fixture.spool.append_gap(&Position("5".into()), "gone").expect_err("it is not synced");
+    fixture.spool.append_gap(1, &Position("5".into()), "gone").expect_err("it is not synced");
     fixture.restart();
     let mut one = fixture.open(0).await;
     while let Ok(read) = timeout(Duration::from_secs(10), one.source.next(10)).await {
