@@ -22,8 +22,9 @@
 //! * Clusters read what is written, before it is synced: a delete needs no sync. So a saved position may be beyond the
 //!   end of a spool that a crash has cut off. What is before the position is skipped then.
 //! * Whatever is in the spool has passed the gate.
-//! * What an earlier run has left in the newest segment is read, and taken for synced, once it was written again. After a
-//!   failed sync the page cache has what the disk has not, and later syncs succeed. Of an older segment all is on disk up to
+//! * What an earlier run has left in the newest segment is taken for synced once it was written again. After a failed sync
+//!   the page cache has what the disk has not, and later syncs succeed. Until then, as while the disk is full, clusters
+//!   read it up to its first loss, as they read what is not synced. Of an older segment all is on disk up to
 //!   where the next one begins, since that is where the last sync that succeeded ended.
 //! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position, in
 //!   a new segment, and while none can be created nothing is read. What a cluster cannot read of the former one behind the
@@ -91,8 +92,11 @@ struct State {
     segments: Option<Segments>,
     /// Whether the newest segment may be extended.
     is_open: bool,
-    /// What an earlier run has left in the newest segment, which has nothing before it was written again; `None` since then.
+    /// What an earlier run has left in the newest segment, of which losses and what is behind them cannot be read before it
+    /// was written again; `None` since then.
     uncopied: Option<Arc<UncopiedSegment>>,
+    /// The number that it had, and that of the copy; `None` before it was written again.
+    copied: Option<(u64, u64)>,
     /// The file that says that a first start has begun, and nothing was delivered; `None` if there is none.
     start_mark: Option<u64>,
     next_number: u64,
@@ -160,6 +164,7 @@ impl Spool {
             segments: recovered.segments,
             is_open: false,
             uncopied: recovered.uncopied,
+            copied: None,
             start_mark: recovered.start_mark,
             next_number: recovered.next_number,
             synced: synced.unwrap_or_else(|| SpoolPosition::new(0, &Position(String::new()))),
@@ -299,6 +304,11 @@ impl Spool {
         let newest = segments.list.back().filter(|newest| newest.number == number).map(|_| state.synced_bytes);
         let segment = segments.list.iter().find(|segment| segment.number == number);
         newest.or(segment.map(|segment| segment.bytes)).is_some_and(|synced| at >= synced)
+    }
+
+    /// The segment that has the same bytes as segment `number` of an earlier run; `None` if there is none.
+    fn copy_of(&self, number: u64) -> Option<u64> {
+        self.state.lock().copied.filter(|(former, _)| *former == number).map(|(_, copy)| copy)
     }
 
     fn look(&self, number: u64, at: u64) -> Place {

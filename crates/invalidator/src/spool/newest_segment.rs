@@ -41,18 +41,20 @@ impl Spool {
 
     /// Writes what an earlier run has left in the newest segment again.
     fn copy_newest(&self, uncopied: &UncopiedSegment) -> io::Result<()> {
-        let number = self.state.lock().newest_number().expect("there is a segment");
-        self.create_file(number, &uncopied.bytes)?;
-        // If this fails, the next start finds both, of which the former ends where the copy begins.
-        let _ = self.files.remove(uncopied.number);
+        self.create_file(uncopied.copy_number, &uncopied.bytes)?;
         let mut state = self.state.lock();
-        let State { segments, is_open, uncopied: pending, synced, synced_bytes, .. } = &mut *state;
+        let State { segments, is_open, uncopied: pending, copied, synced, synced_bytes, .. } = &mut *state;
         let segments = segments.as_mut().expect("there is a segment");
         *synced_bytes = uncopied.bytes.len() as u64;
-        segments.list.back_mut().expect("there is a segment").bytes = *synced_bytes;
+        let newest = segments.list.back_mut().expect("there is a segment");
+        let former = std::mem::replace(&mut newest.number, uncopied.copy_number);
+        newest.bytes = *synced_bytes;
         *synced = segments.end.clone();
-        (*is_open, *pending) = (true, None);
+        (*is_open, *pending, *copied) = (true, None, Some((former, uncopied.copy_number)));
         drop(state);
+        // A reader of it goes on in the copy. If this fails, the next start finds both, of which the former ends
+        // where the copy begins.
+        let _ = self.files.remove(former);
         self.announce();
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! | found | treated as |
 //! |---|---|
-//! | the newest segment | its valid part is written again, to a new one: if a sync of it has failed, reads show what is not on disk |
+//! | the newest segment | its valid part is written again, to a new one: if a sync of it has failed, reads show what is not on disk. Until that is done it is read up to its first loss |
 //! | a newest segment that is cut off or damaged | the part before; the database is asked for the rest |
 //! | a segment that reaches beyond the beginning of the next one | it was given up, and ends there: the next one has the rest |
 //! | an older segment that does not reach up to the next one, or is missing | removed, with all older ones: their deletes are lost for the clusters that need them |
@@ -39,11 +39,11 @@ pub(super) struct Recovered {
     pub next_number: u64,
 }
 
-/// The newest segment of an earlier run. The next one in the list is the file that it is to be copied to.
+/// The newest segment of an earlier run, which is to be copied to another file.
 #[derive(Debug)]
 pub(super) struct UncopiedSegment {
-    /// Its number until then.
-    pub number: u64,
+    /// The number of the copy.
+    pub copy_number: u64,
     /// Its valid part.
     pub bytes: Vec<u8>,
 }
@@ -98,12 +98,13 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
             continue;
         }
         if end.is_none() {
-            // No reader sees it before it is on disk.
-            list.push_front(SpoolSegment { number: recovered.next_number, base: scan.base, bytes: 0 });
-            recovered.next_number += 1;
+            let mut valid = bytes;
+            valid.truncate(scan.valid_bytes as usize);
+            list.push_front(SpoolSegment { number, base: scan.base, bytes: bytes_before_gap(&valid) });
             end = Some(scan.end);
-            let valid = bytes[..scan.valid_bytes as usize].to_vec();
-            recovered.uncopied = Some(Arc::new(UncopiedSegment { number, bytes: valid }));
+            let copy_number = recovered.next_number;
+            recovered.uncopied = Some(Arc::new(UncopiedSegment { copy_number, bytes: valid }));
+            recovered.next_number += 1;
             continue;
         }
         if scan.valid_bytes < bytes.len() as u64 {
@@ -132,6 +133,17 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
         unconnected.iter().rev().try_for_each(|&number| files.remove(number)).map_err(failed)?;
     }
     Ok(recovered)
+}
+
+/// How much of the valid part of a segment is before its first loss.
+fn bytes_before_gap(valid: &[u8]) -> u64 {
+    let mut at = HEADER.len();
+    while let Decoded::Record(record, length) = decode(&valid[at..])
+        && !matches!(record, Record::Gap { .. })
+    {
+        at += length;
+    }
+    at as u64
 }
 
 /// Frees what a segment that was given up has behind its first `bytes` bytes, which are all that is read of it: no limit
