@@ -102,7 +102,10 @@ impl RowTables {
     pub fn set_catalogue(&mut self, catalogue: Catalogue) {
         self.catalogue = catalogue;
         self.needs_catalogue = false;
-        for rule in self.rules.iter().filter(|rule| !self.catalogue.contains_key(&rule.table)) {
+        for rule in self.rules.iter() {
+            if !self.row_rules.record_seen(&rule.table, self.catalogue.contains_key(&rule.table)) {
+                continue;
+            }
             tracing::warn!(
                 table = %rule.table,
                 "a rule names a table that the catalogue does not show: it does not exist, or the invalidator's account \
