@@ -42,7 +42,7 @@ async fn a_key_that_any_router_has_a_route_for_is_deleted_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_is_unroutable_when_every_router_has_said_so() {
+async fn a_key_is_unroutable_when_every_router_reports_it() {
     let routers = routers();
     routers.iter().for_each(|router| router.set_unrouted(Some("/new/")));
     routers.iter().for_each(|router| router.refuse("cut"));
@@ -90,5 +90,5 @@ async fn a_key_is_not_unroutable_while_a_router_does_not_answer() {
     assert_eq!(statistics.unroutable.value(), 0);
     routers[2].set_unrouted(Some("/new/"));
     fixture.database.commit(&[KEY], ms(0));
-    until("all routers have said so", || statistics.unroutable.value() == 1).await;
+    until("all routers report it", || statistics.unroutable.value() == 1).await;
 }

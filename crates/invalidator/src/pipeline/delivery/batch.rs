@@ -25,7 +25,7 @@
 //! A key like `/api/v1/users` has an unknown routing prefix. It needs no retry, since nothing can be cached under it
 //! through a router that has no route for it. But routers of one cluster differ while a pool or a prefix is being rolled
 //! out: a value may be cached through one of them and have no route in another. So a key is unroutable when every router
-//! of the cluster has said so. A router that does not answer may have a route, also for values that were cached before
+//! of the cluster reports that. A router that does not answer may have a route, also for values that were cached before
 //! it failed: its key is refused, and retried until that router says something, or is no longer given to `--cluster`. A
 //! router that has no route for *deletes* only refuses the key: other operations may reach it.
 //!
@@ -57,7 +57,7 @@ pub(super) struct RoutedBatch<'a> {
     delivery: &'a RouterDelivery,
     keys: Vec<Bytes>,
     results: Vec<DeleteResult>,
-    /// How many routers have said of each key that they have no route for it.
+    /// How many routers report for each key that they have no route.
     without_route: Vec<usize>,
     /// Routers that do not have the batch yet, in order.
     routers: Vec<usize>,
