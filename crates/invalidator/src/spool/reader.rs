@@ -286,9 +286,16 @@ impl SpoolSource {
         self.buffer.clear();
     }
 
-    /// The segment was removed: because this cluster has all of it, or because the spool was full.
+    /// The segment was removed: because it has a copy, because this cluster has all of it, or because the spool was full.
     fn relocate(&mut self) -> Result<(), SourceError> {
         let spool = &self.log.spool;
+        if let Some(copy) = spool.copy_of(self.segment) {
+            // What was not decoded may be what the disk could not write of the former one.
+            self.at -= self.buffer.len() as u64;
+            self.buffer.clear();
+            self.segment = copy;
+            return Ok(());
+        }
         let located = {
             let state = spool.state.lock();
             let segments = state.segments.as_ref();

@@ -8,6 +8,7 @@
 //!
 //! login.rs, auth.rs, rsa.rs               login, with or without TLS
 //! connection.rs                           queries
+//! outbox.rs                               outbox tables, and the character sets of their keys
 //! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
 //! catalogue.rs, column_type.rs, charset.rs
 //! table_statement.rs, statement_tokens.rs TRUNCATE and DDL
@@ -41,6 +42,7 @@ mod log_coverage;
 mod login;
 mod open_transaction;
 mod options;
+mod outbox;
 mod packet;
 mod payload;
 mod row_tables;
@@ -239,6 +241,7 @@ impl MysqlSource {
         let returned = Position(position.to_string());
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
         assembler.set_unresolved(unresolved.clone());
+        read_catalogue(&mut assembler, &mut queries).await?;
         Ok(MysqlSource {
             returned,
             assembler,
@@ -320,7 +323,7 @@ impl MysqlSource {
                 return Ok(());
             }
             // The next event may need it.
-            if self.assembler.row_tables().needed_catalogue().is_some() {
+            if self.assembler.needs_catalogue() {
                 return Ok(());
             }
             if !self.assembler.has_compressed() {
@@ -332,17 +335,18 @@ impl MysqlSource {
         }
     }
 
-    /// Reads the declared columns of the tables with a rule, if the events read so far have made that necessary. Called
-    /// between two events: dropped meanwhile, it loses none.
+    /// Reads the declared columns of outbox tables and tables with a rule, if the events read so far have made that
+    /// necessary. Called between two events: dropped meanwhile, it loses none.
     async fn read_catalogue(&mut self) -> Result<(), SourceError> {
-        let Some(rules) = self.assembler.row_tables().needed_catalogue() else { return Ok(()) };
+        if !self.assembler.needs_catalogue() {
+            return Ok(());
+        }
         let mut queries = match self.queries.take() {
             Some(queries) => queries,
             None => open_queries(&*self.network, &self.options).await?,
         };
-        let catalogue = catalogue::load(&mut queries, &rules).await?;
+        read_catalogue(&mut self.assembler, &mut queries).await?;
         self.queries = Some(queries);
-        self.assembler.row_tables().set_catalogue(catalogue);
         Ok(())
     }
 
@@ -447,6 +451,21 @@ async fn open_queries(network: &dyn Network, options: &MysqlOptions) -> Result<M
     let mut connection = MysqlConnection::open(network, options).await?;
     connection.query(&format!("SET SESSION wait_timeout = {IDLE_MAX_S}")).await?;
     Ok(connection)
+}
+
+/// Gives the assembler what it needs of the catalogue.
+async fn read_catalogue(assembler: &mut Assembler, queries: &mut MysqlConnection) -> Result<(), SourceError> {
+    if let Some(rules) = assembler.row_tables().needed_catalogue() {
+        let catalogue = catalogue::load(queries, &rules).await?;
+        assembler.row_tables().set_catalogue(catalogue);
+    }
+    if let Some(outbox_tables) = assembler.outbox_tables()
+        && let Some(names) = outbox_tables.needed_names()
+    {
+        let declared = catalogue::load_first_columns(queries, names).await?;
+        outbox_tables.set_declared(declared)?;
+    }
+    Ok(())
 }
 
 /// Feeds a packet of the dump to the assembler.
