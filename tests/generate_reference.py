@@ -361,6 +361,14 @@ MEANINGS: dict[str, dict[str, str]] = {
         "takeovers": "How often this invalidator became active (`--shared-state`).",
         "shared_state_failures": "Failures to read or write the shared state.",
         "shared_options_differ": "1 if this is a standby and the active invalidator has other clusters, rules or "
+        "source_lookup_failures_not_connected": "Look-ups of the end of the log that made no connection.",
+        "source_lookup_failures_unreachable": "Those that the database did not answer.",
+        "source_lookup_failures_refused": "Those that the database refused, as it would a start: a privilege, a login.",
+        "source_lookup_failures_keys_hidden": "Those that found settings which hide keys (`source_unusable`).",
+        "source_lookup_failures_incomplete": "Those that could not look up bytes.",
+        "takeovers_at_session_end": "How often it did because the session of the former active one had ended.",
+        "session_lock": "1 of the active one while its session holds a lock, and of a standby that sees it: it takes"
+        " over at once.",
         "another slot (`--shared-state`).",
         "shared_state_why": "The last failure; absent after a success.",
         "spool_segments": "PostgreSQL: files of the spool. This and the others of the spool are 0 or `-` without one.",

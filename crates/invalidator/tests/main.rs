@@ -33,4 +33,5 @@ mod refusing_routers;
 mod replay;
 mod retries_and_blocking;
 mod routers_side_by_side;
+mod session_lock;
 mod sqlite;

@@ -71,6 +71,11 @@ fn write_election(election: &ElectionStatistics, out: &mut Exposition) {
     election.renewal_age_s().into_iter().for_each(|age_s| out.sample(&[], age_s));
     out.family("takeovers_total", Counter, "How often this invalidator became active (--shared-state).");
     out.sample(&[], election.takeovers.value());
+    let help = "How often it did because the session of the former active one had ended.";
+    out.single("takeovers_at_session_end_total", Counter, help, election.takeovers_at_session_end.value());
+    let help =
+        "1 of the active one while its session holds a lock, and of a standby that sees it: it takes over at once.";
+    out.single("session_lock", Gauge, help, u8::from(election.has_session_lock()));
     out.family("shared_state_failures_total", Counter, "Failures to read or renew the shared state.");
     out.sample(&[], election.failures.value());
     let help = "1 if this is a standby and the active invalidator has other clusters, rules or another slot.";

@@ -57,7 +57,7 @@ mod visibility_target;
 mod xa;
 
 pub use assembler::KEYS_OF_COMMIT_MAX;
-pub use connection::{MysqlConnection, Row, ServerError};
+pub use connection::{MysqlConnection, Row, ServerError, text};
 pub use options::MysqlOptions;
 pub use rule_check::check_rules;
 pub use xa::KEYS_HELD_MAX;
