@@ -34,4 +34,5 @@ mod replay;
 mod retries_and_blocking;
 mod routers_side_by_side;
 mod session_lock;
+mod source_lookups;
 mod sqlite;

@@ -48,7 +48,7 @@ impl Kind {
 
 async fn refusal(server: &Server, options: MysqlOptions) -> String {
     match server.try_source(options, Start::Now).await.err() {
-        Some(SourceError::Unusable { why }) => why,
+        Some(SourceError::KeysHidden { why }) => why,
         other => panic!("{other:?}"),
     }
 }
