@@ -34,5 +34,7 @@ mod refusing_routers;
 mod replay;
 mod retries_and_blocking;
 mod routers_side_by_side;
+mod session_lock;
+mod source_lookups;
 mod sqlite;
 mod unroutable_keys;

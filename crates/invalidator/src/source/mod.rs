@@ -42,7 +42,7 @@ pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// A position in a commit log, in the source's own notation (a GTID set, a journal's sequence number). It is written to
 /// disk as it is, and given back to the same kind of source after a restart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Position(pub String);
 
 /// One committed transaction that names at least one key.
@@ -78,9 +78,14 @@ pub enum SourceError {
         /// The cause.
         why: String,
     },
-    /// The database is not set up for this (a format, a privilege, a table). An operator must change it.
+    /// The database is not set up for this (a privilege, a login, a table). An operator must change it.
     Unusable {
-        /// The problem, and the setting that corrects it.
+        /// The problem, and what corrects it.
+        why: String,
+    },
+    /// With its settings the database leaves keys out of the log. An operator must change them.
+    KeysHidden {
+        /// The setting, and the statement that corrects it.
         why: String,
     },
     /// Another process reads the log in our place, and nothing was changed. Retry: it may be about to end.
@@ -103,6 +108,7 @@ impl SourceError {
             | SourceError::Unreachable { why }
             | SourceError::PositionLost { why, .. }
             | SourceError::Unusable { why }
+            | SourceError::KeysHidden { why }
             | SourceError::InUse { why }
             | SourceError::SpoolFailed { why } => why,
         }
@@ -117,7 +123,7 @@ impl SourceError {
             | SourceError::InUse { .. }
             | SourceError::SpoolFailed { .. } => RETRY_DELAY_MAX,
             // An operator may be setting up the database right now.
-            SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
+            SourceError::Unusable { .. } | SourceError::KeysHidden { .. } => UNUSABLE_DELAY_MAX,
         }
     }
 }
@@ -133,7 +139,9 @@ impl fmt::Display for SourceError {
             SourceError::PositionLost { position, why } => {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
-            SourceError::Unusable { why } => write!(f, "the database cannot be used as a source: {why}"),
+            SourceError::Unusable { why } | SourceError::KeysHidden { why } => {
+                write!(f, "the database cannot be used as a source: {why}")
+            }
             SourceError::SpoolFailed { why } => write!(f, "nothing is read, because the spool cannot be used: {why}"),
         }
     }
@@ -228,6 +236,16 @@ pub trait CommitLog: Send + Sync {
     /// The position of the newest commit in the log.
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>>;
 
+    /// The newest position, and what else shows how far another one is behind it. By default nothing else does.
+    fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
+        Box::pin(async { Ok(LogLookup { newest: self.newest_position().await?, ..LogLookup::default() }) })
+    }
+
+    /// The bytes of the log from `position` to the end that `lookup` has found; `None` if they are not known.
+    fn bytes_behind(&self, position: &Position, lookup: &LogLookup) -> Option<u64> {
+        self.distance(position, &lookup.newest).bytes
+    }
+
     /// Whether all commits up to `other` are among those up to `position`. False if either is not a position of such a
     /// log.
     fn covers(&self, position: &Position, other: &Position) -> bool;
@@ -281,6 +299,28 @@ pub trait CommitLog: Send + Sync {
     fn acknowledge(&self, position: &Position) {
         let _ = position;
     }
+}
+
+/// What a look-up of the end of a log shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogLookup {
+    /// The position of the newest commit.
+    pub newest: Position,
+    /// The files of the log, the oldest first; empty if positions show bytes, or if they are not known.
+    pub files: Vec<LogFile>,
+    /// The id that the next transaction gets; `None` if ids do not grow with time.
+    pub next_transaction_id: Option<u64>,
+    /// Why a part of this is missing; `None` if nothing failed.
+    pub incomplete: Option<String>,
+}
+
+/// One file of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFile {
+    /// Its name, without a directory.
+    pub name: String,
+    /// Its size; of the newest one, how far it is written.
+    pub bytes: u64,
 }
 
 /// How much of a log lies between two positions.

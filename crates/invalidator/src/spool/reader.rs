@@ -6,7 +6,7 @@ use super::{
     record::{Decoded, HEADER, Record, decode},
     segments::Place,
 };
-use crate::{Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start};
+use crate::{Commit, CommitLog, Commits, LogDistance, LogLookup, OpenedSource, Position, Source, SourceError, Start};
 use bytes::{Buf, BytesMut};
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -119,6 +119,14 @@ impl CommitLog for SpooledLog {
             let newest = self.spool.log.newest_position().await?;
             let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
             Ok(SpoolPosition::new(epoch, &newest).text())
+        })
+    }
+
+    fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
+        Box::pin(async {
+            let lookup = self.spool.log.look_up().await?;
+            let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
+            Ok(LogLookup { newest: SpoolPosition::new(epoch, &lookup.newest).text(), ..lookup })
         })
     }
 

@@ -116,6 +116,22 @@ impl Assembler {
         self.file_begun_at
     }
 
+    /// The end of the last event in the server's files.
+    pub fn end(&self) -> &LogEnd {
+        &self.end
+    }
+
+    /// Whether a transaction continues there.
+    pub fn is_inside_transaction(&self) -> bool {
+        self.open.is_some() || self.compressed.is_some()
+    }
+
+    /// Whether [`Assembler::resume_position`] is the position there, and all commits before it were taken.
+    pub fn is_resume_position_at_end(&self) -> bool {
+        let is_held_back = self.prepared.resume_position().is_some() && !self.is_replay;
+        self.ready.is_empty() && !is_held_back && !self.is_inside_transaction()
+    }
+
     /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
     pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
         &mut self.visibility_target
