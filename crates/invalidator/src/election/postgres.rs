@@ -125,7 +125,8 @@ impl RecordStore for PostgresRecord {
                     true => format!("pg_try_advisory_lock({})", key(lock)),
                     // Not taken again: it was free for a moment.
                     false => format!(
-                        "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted                          AND objsubid = 1 AND classid = '{}'::oid AND objid = '{}'::oid)",
+                        "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted \
+                         AND objsubid = 1 AND classid = '{}'::oid AND objid = '{}'::oid)",
                         lock.0 >> 32,
                         lock.0 & 0xffff_ffff
                     ),
