@@ -34,10 +34,11 @@ impl fmt::Display for LoadFailed {
 }
 
 type ReadError = TypedReadError<LoadFailed>;
+type LoadReply = oneshot::Sender<Result<Vec<Content>, LoadFailed>>;
 
 struct LoadCall {
     keys: Vec<Bytes>,
-    reply: oneshot::Sender<Result<Vec<Content>, LoadFailed>>,
+    reply: LoadReply,
 }
 
 /// Keys whose values expire at the same time, by their indexes.
@@ -81,7 +82,7 @@ pub(crate) struct Read {
     /// The keys whose values were asked for last.
     missing: Vec<Bytes>,
     /// Where the values go, each with their number; empty if the cache does not wait for them.
-    replies: Vec<(usize, oneshot::Sender<Result<Vec<Content>, LoadFailed>>)>,
+    replies: Vec<(usize, LoadReply)>,
     loaded: HashMap<Bytes, Content>,
     /// For how long the cache may still be waited for.
     time_left: Duration,

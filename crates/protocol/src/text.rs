@@ -7,7 +7,7 @@
 //! * A parser gets all bytes that have arrived. It parses one command, or one part of a reply, at their front, or
 //!   returns how many bytes are needed at least. It keeps no state between calls and allocates nothing.
 //! * Its result does not depend on where the bytes were cut.
-//! * HTTP requests and TLS handshakes end the connection before anything in them is taken for a command ([`foreign`]).
+//! * HTTP requests and TLS handshakes end the connection before anything in them is taken for a command (`foreign`).
 //! * Refusals are memcached 1.6.45's, byte for byte, with a few exceptions: control characters in keys, flags over 32
 //!   bits, and a delete's argument that is not a time are refused here and accepted there.
 //!

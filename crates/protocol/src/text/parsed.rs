@@ -39,7 +39,7 @@ pub enum Parsed<'a> {
 /// Why a connection cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// The client does not speak memcached's protocol ([`super::foreign`]).
+    /// The client does not speak memcached's protocol (`text::foreign`).
     ForeignProtocol,
     /// A line is over its limit: the start of the next command is unknown.
     LineTooLong,
