@@ -18,6 +18,7 @@ COMMANDS = (
     ("lookaside", "simulate"),
     ("lookaside", "stats"),
     ("lookaside", "monitor"),
+    ("lookaside", "audit"),
     ("lookaside", "check-config"),
     ("lookaside", "route"),
     ("lookaside", "invalidator", "check-rules"),

@@ -2,6 +2,7 @@
 //! configurations.
 #![deny(unsafe_code)]
 
+mod audit;
 mod configuration;
 mod demo;
 mod invalidator;
@@ -27,6 +28,7 @@ const EXAMPLES: &str = "Examples:
   lookaside invalidator setup --database postgres://postgres:pw@127.0.0.1/app
   lookaside invalidator replay --database sqlite:///srv/app.db --since 15m --cluster one=127.0.0.1:5000
   lookaside monitor --state-dir /var/lib/lookaside-monitor --svg stale.svg
+  lookaside audit --database sqlite:///srv/app.db --queries queries.toml --cluster one=127.0.0.1:5000 --once
 
 Exit status: 0 success; 1 failure, with the reason on standard error; 2 usage error.";
 
@@ -57,6 +59,8 @@ enum Command {
     Invalidator(invalidator::Invalidator),
     /// Show what the monitor has found: the part of deletes whose old value stayed, by age
     Monitor(monitor::Options),
+    /// Compare cached values with the database, and delete those that are wrong
+    Audit(audit::Options),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         Command::Route(options) => configuration::route::run(&options),
         Command::Invalidator(command) => invalidator::run(&command),
         Command::Monitor(options) => monitor::run(&options),
+        Command::Audit(options) => audit::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

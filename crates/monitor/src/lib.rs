@@ -15,6 +15,7 @@
 //! | [`state`] | the file that keeps counts and samples over restarts |
 //! | [`observe`] | metrics, summary, and the figure |
 //! | [`daemon`] | assembles them; [`options`] is its command line |
+//! | [`audit`] | whether a cached value is that of the database, for `lookaside audit` |
 //!
 //! The monitor is independent of the invalidator: it reads the log itself, so that it sees a delete that the invalidator
 //! has lost ([ADR 019](../../../docs/adr/019-monitor.md)). It changes nothing: `me` neither fills nor counts nor is an
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod asking;
+pub mod audit;
 pub mod daemon;
 pub mod follow;
 pub mod observe;
