@@ -36,10 +36,17 @@ struct World {
 fn world() -> impl Strategy<Value = World> {
     let seconds = |from: u64, to: u64| from * 1_000_000..to * 1_000_000;
     let commit = seconds(5_000, 5_010);
+    let marks = prop_oneof![10_000..50_000_u64, 900_000..1_000_000_u64];
     (
-        (commit, prop_oneof![seconds(0, 20), seconds(0, 4_000)], any::<bool>()),
+        (commit, prop_oneof![0..100_000_u64, 0..400_000_u64, seconds(0, 20), seconds(0, 4_000)], any::<bool>()),
         (prop_oneof![seconds(0, 3), seconds(0, 4_000)], 0..300_000_u64, 0..50_000_u64, 0..50_000_u64),
-        (50_000..1_000_000_u64, 0..20_000_u64, 900_000..1_000_000_u64, seconds(0, 5_000), -900..900_i64),
+        (
+            prop_oneof![10_000..50_000_u64, 50_000..1_000_000_u64],
+            0..20_000_u64,
+            marks,
+            seconds(0, 5_000),
+            -900..900_i64,
+        ),
     )
         .prop_map(|((commit_us, distance_us, is_before), (wait_us, reading_us, way_to, way_back), rest)| {
             let (look_up_every_us, look_up_takes_us, mark_every_us, marks_from_us, drift_ppm) = rest;
@@ -93,13 +100,15 @@ impl World {
     }
 
     fn age(&self, at_us: u64) -> Option<AgeBounds> {
-        let marks = || (self.marks_from_us..=at_us).step_by(self.mark_every_us as usize);
         let by_server_ms = |from_us: u64| {
             let us = i128::from(at_us - from_us);
             ((us + us * i128::from(self.drift_ppm) / 1_000_000) / 1_000) as u64
         };
-        let later = marks().find(|&mark_us| mark_us >= self.stored_us);
-        let earlier = marks().take_while(|&mark_us| mark_us < self.stored_us).last();
+        // The first mark at or after the store, and the last one before it.
+        let marks_before = self.stored_us.saturating_sub(self.marks_from_us).div_ceil(self.mark_every_us);
+        let mark_us = |number: u64| self.marks_from_us + number * self.mark_every_us;
+        let later = Some(mark_us(marks_before)).filter(|&mark_us| mark_us <= at_us);
+        let earlier = marks_before.checked_sub(1).map(mark_us);
         Some(AgeBounds {
             min_ms: later.map_or(0, |mark_us| by_server_ms(mark_us).saturating_sub(1)),
             max_ms: earlier.map(|mark_us| by_server_ms(mark_us) + 1),
