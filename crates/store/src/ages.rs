@@ -139,6 +139,9 @@ mod tests {
     }
 
     proptest! {
+        // A case is some hours, second by second.
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
         /// Stores at random times, over a wrap of the numbers, with marks each second: each item's true age lies
         /// between the bounds, and these are not far apart.
         #[test]

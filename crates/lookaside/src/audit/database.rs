@@ -98,7 +98,7 @@ impl AuditedDatabase {
 
 fn read_sqlite(connection: &Connection, sql: &str, parameters: &[&str]) -> Result<Vec<Vec<Column>>> {
     let mut statement = connection.prepare_cached(sql)?;
-    let names: Vec<String> = statement.column_names().into_iter().map(ToOwned::to_owned).collect();
+    let names: Vec<String> = statement.column_names().map(ToOwned::to_owned).collect();
     let mut rows = statement.query(rusqlite::params_from_iter(parameters))?;
     let mut read = Vec::new();
     while let Some(row) = rows.next()? {

@@ -201,7 +201,7 @@ mod tests {
         /// The item: filled at once after each delete, with the row of that time.
         fn item_at(&self, now: u64) -> (u64, usize) {
             let deletes = self.changes.iter().map(|at| at + self.delay).filter(|&at| at <= now && !self.is_lost);
-            deletes.last().map_or((0, 0), |at| (at, self.version_at(at)))
+            deletes.max().map_or((0, 0), |at| (at, self.version_at(at)))
         }
 
         fn observe(&self, times: [u64; 3]) -> Comparand {

@@ -37,7 +37,7 @@ impl Sample {
 /// assert!(is_sampled(b"user:42", &Position("0-1-7".into()), 1));
 /// ```
 pub fn is_sampled(key: &[u8], position: &Position, one_in: u32) -> bool {
-    one_in <= 1 || hash(&[position.0.as_bytes(), b" ", key]) % u64::from(one_in) == 0
+    hash(&[position.0.as_bytes(), b" ", key]).is_multiple_of(u64::from(one_in))
 }
 
 /// FNV-1a, and the last step of MurmurHash3, since the remainder must depend on all bits.
