@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from certificates import Authority
-from processes import PROGRAMS, Process, answers, eventually, free_port
+from processes import PROGRAMS, Process, accepts, answers, eventually, free_port
 
 
 def ask(port: int, command: str) -> list[str]:
@@ -166,12 +166,26 @@ def observe_invalidator(stack: ExitStack, folder: Path, router: int, seen: Obser
     seen.metrics["lookaside-invalidator"] = metrics_in(exposition(metrics_port))
 
 
+def observe_monitor(stack: ExitStack, folder: Path, router: int, seen: Observed) -> None:
+    """A monitor of the invalidator's database."""
+    metrics_port = free_port()
+    command = [
+        PROGRAMS / "lookaside-monitor", "--source", f"sqlite://{folder / 'app.db'}", "--state-dir", folder / "monitor",
+        "--cluster", f"one=127.0.0.1:{router}", "--metrics-address", metrics_port,
+    ]  # fmt: skip
+    monitor = Process("monitor", command, folder)
+    stack.callback(monitor.stop)
+    monitor.wait_ready(lambda: accepts(metrics_port))
+    seen.metrics["lookaside-monitor"] = metrics_in(exposition(metrics_port))
+
+
 def observe(folder: Path) -> Observed:
-    """Starts a server, a router and an invalidator, and asks them."""
+    """Starts a server, a router, an invalidator and a monitor, and asks them."""
     seen = Observed()
     with ExitStack() as stack:
         authority = Authority(folder)
         server = observe_server(stack, folder, authority, seen)
         router = observe_router(stack, folder, authority, server, seen)
         observe_invalidator(stack, folder, router, seen)
+        observe_monitor(stack, folder, router, seen)
     return seen

@@ -14,6 +14,9 @@ UNITS = re.findall(
 )
 
 
+UNIT_NAMES = ("server", "router", "invalidator", "monitor")
+
+
 def setting(unit: str, name: str) -> str:
     """The value of a setting that the unit has once."""
     (value,) = re.findall(rf"^{name}=(.*)$", unit, re.MULTILINE)
@@ -22,7 +25,7 @@ def setting(unit: str, name: str) -> str:
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd")
 def test_systemd_accepts_the_units(tmp_path):
-    assert [name for name, _ in UNITS] == [f"lookaside-{name}.service" for name in ("server", "router", "invalidator")]
+    assert [name for name, _ in UNITS] == [f"lookaside-{name}.service" for name in UNIT_NAMES]
     for name, unit in UNITS:
         path = tmp_path / name
         # The installed program need not exist on this machine.
@@ -47,6 +50,22 @@ def test_the_invalidators_command_line_works_with_its_environment_file(tmp_path)
         assert "secret" not in command and stats(port)["cluster:front-1:position"] == "-"
     finally:
         assert invalidator.stop() == 0
+
+
+def test_the_monitors_command_line_works_with_the_invalidators_environment_file(tmp_path):
+    unit = dict(UNITS)["lookaside-monitor.service"]
+    assert setting(unit, "StateDirectory") == "lookaside-monitor"
+    command = setting(unit, "ExecStart").replace("/usr/local/bin", str(PROGRAMS))
+    command = command.replace("/var/lib/lookaside-monitor", str(tmp_path / "state"))
+    (variable,) = re.findall(r"^# (LOOKASIDE_SOURCE)=mysql://", unit, re.MULTILINE)
+    metrics_port = free_port()
+    command = command.replace("9154", str(metrics_port))
+    monitor = Process("monitor", command.split(), tmp_path, env={variable: f"sqlite://{tmp_path}/app.db"})
+    try:
+        monitor.wait_ready(lambda: accepts(metrics_port) and (tmp_path / "state/monitor.json").exists())
+        assert "secret" not in command
+    finally:
+        assert monitor.stop() == 0
 
 
 @pytest.fixture

@@ -9,17 +9,17 @@ mod table_store;
 use crate::{
     CommitLog, WallClock,
     election::{CurrentOptions, MemberOptions, Standby, StateLocation, Term},
-    key_options::RowDatabase,
-    observe::{log_throttle, metrics_endpoint::MetricsThread, stats::Statistics, stats_endpoint},
+    key_options::{RowDatabase, SourceDatabase},
+    observe::{log_throttle, metrics_endpoint::MetricsThread, prometheus, stats::Statistics, stats_endpoint},
     options::{Cluster, Options},
     pipeline::positions::PositionFile,
-    rule_file::{RuleCheck, RuleChecker, RuleFile},
+    rule_file::{RuleCheck, RuleFile},
     rules::RowRules,
     source::{
         mysql::MysqlLog,
         postgres::{PostgresLog, PostgresOptions, SeenTables},
-        sqlite::SqliteLog,
     },
+    state_file::lock_directory,
 };
 use active::Active;
 use lookaside_client::{LoginNetwork, Network, RefusalHandler, TcpNetwork};
@@ -27,9 +27,7 @@ use lookaside_routing::Address;
 use lookaside_sync::Mutex;
 use std::{
     collections::BTreeSet,
-    fs::{self, File, TryLockError},
-    io,
-    path::Path,
+    fs, io,
     process::{self, ExitCode},
     sync::Arc,
     time::SystemTime,
@@ -52,7 +50,10 @@ pub fn run(options: Options) -> ExitCode {
         let row_rules = RowRules::new(rules);
         let state = options.shared_state.as_deref();
         let state = state.map(|url| StateLocation::parse("--shared-state", url, &options.source)).transpose()?;
-        Ok((DatabaseUrl::from_options(&options, &row_rules)?, state, text, row_rules))
+        let source = SourceDatabase::from_url(&options.keys, "--source", &options.source, &row_rules)?;
+        let (publication, slot) = (options.publication.clone(), options.slot.clone());
+        let source = source.map_postgres(|server| PostgresOptions { publication, slot, ..server });
+        Ok((source, state, text, row_rules))
     });
     let (source, state, rules_text, row_rules) = match loaded {
         Ok(loaded) => loaded,
@@ -73,74 +74,35 @@ fn fail(why: &str, code: u8) -> ExitCode {
     code.into()
 }
 
-/// The database that `--source` names.
-#[expect(clippy::large_enum_variant, reason = "a daemon has one")]
-enum DatabaseUrl {
-    Sqlite(SqliteLog),
-    Rows(RowDatabase),
-}
-
-impl DatabaseUrl {
-    fn from_options(options: &Options, row_rules: &Arc<RowRules>) -> Result<DatabaseUrl, String> {
-        let url = &options.source;
-        match options.keys.row_database("--source", url, row_rules)? {
-            Some(RowDatabase::Postgres(server)) => {
-                let (publication, slot) = (options.publication.clone(), options.slot.clone());
-                let server = PostgresOptions { publication, slot, ..server };
-                return Ok(DatabaseUrl::Rows(RowDatabase::Postgres(server)));
-            }
-            Some(server) => return Ok(DatabaseUrl::Rows(server)),
-            None => {}
+/// The log; `shared` is the name of the shared state and the term of an invalidator with a standby, and `seen` what is
+/// kept of tables with a rule.
+fn open_log(
+    daemon: &Daemon<'_>,
+    shared: Option<(&str, &Arc<Term>)>,
+    seen: Option<watch::Sender<SeenTables>>,
+) -> Arc<dyn CommitLog> {
+    let wall_clock: WallClock = Arc::new(SystemTime::now);
+    let network = daemon.network.clone();
+    match &daemon.database {
+        SourceDatabase::Sqlite(log) => Arc::new(log.clone()),
+        SourceDatabase::Rows(RowDatabase::Mysql(server)) => {
+            Arc::new(MysqlLog::new(server.clone(), network, wall_clock))
         }
-        if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
-            return Ok(DatabaseUrl::Sqlite(SqliteLog::new(path)));
+        SourceDatabase::Rows(RowDatabase::Postgres(server)) => {
+            let log = PostgresLog::new(server.clone(), network, wall_clock);
+            let log = log.with_seen_tables(seen.unwrap_or_default());
+            Arc::new(match shared.map(|(name, term)| (name, term.clone())) {
+                Some((name, term)) => log.with_shared_slot(name, Arc::new(move || term.is_certain())),
+                None => log,
+            })
         }
-        // Not the URL itself: it may hold a password.
-        Err("--source must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
-            .into())
-    }
-
-    /// Compares rules with the database; `None` if it has no row rules.
-    fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
-        let DatabaseUrl::Rows(database) = self else { return None };
-        Some(database.rule_checker(network))
-    }
-
-    /// The log; `shared` is the name of the shared state and the term of an invalidator with a standby, and `seen` what is
-    /// kept of tables with a rule.
-    fn log(
-        &self,
-        network: &Arc<dyn Network>,
-        shared: Option<(&str, &Arc<Term>)>,
-        seen: Option<watch::Sender<SeenTables>>,
-    ) -> Arc<dyn CommitLog> {
-        let wall_clock: WallClock = Arc::new(SystemTime::now);
-        match self {
-            DatabaseUrl::Sqlite(log) => Arc::new(log.clone()),
-            DatabaseUrl::Rows(RowDatabase::Mysql(server)) => {
-                Arc::new(MysqlLog::new(server.clone(), network.clone(), wall_clock))
-            }
-            DatabaseUrl::Rows(RowDatabase::Postgres(server)) => {
-                let log = PostgresLog::new(server.clone(), network.clone(), wall_clock);
-                let log = log.with_seen_tables(seen.unwrap_or_default());
-                Arc::new(match shared.map(|(name, term)| (name, term.clone())) {
-                    Some((name, term)) => log.with_shared_slot(name, Arc::new(move || term.is_certain())),
-                    None => log,
-                })
-            }
-        }
-    }
-
-    /// Whether its log cannot be read again, so that commits must be kept until every cluster has them.
-    fn needs_spool(&self) -> bool {
-        matches!(self, DatabaseUrl::Rows(RowDatabase::Postgres(_)))
     }
 }
 
 /// Compares the rules with the database, and spawns the task that loads them again.
 async fn watch_rules(
     options: &Options,
-    database: &DatabaseUrl,
+    database: &SourceDatabase,
     network: &Arc<dyn Network>,
     rules_text: String,
     row_rules: Arc<RowRules>,
@@ -173,7 +135,7 @@ fn has_run_before(options: &Options) -> bool {
 /// What an active invalidator is made of.
 struct Daemon<'a> {
     options: &'a Options,
-    database: DatabaseUrl,
+    database: SourceDatabase,
     network: Arc<dyn Network>,
     /// To routers: logs in, if they require it.
     routers: Arc<dyn Network>,
@@ -203,13 +165,13 @@ impl EndSignals {
 
 async fn serve(
     options: &Options,
-    database: DatabaseUrl,
+    database: SourceDatabase,
     state: Option<StateLocation>,
     rules_text: String,
     row_rules: Arc<RowRules>,
 ) -> Result<(), String> {
     let mut signals = EndSignals::new().map_err(|error| format!("cannot receive signals: {error}"))?;
-    let _lock = lock_directory(&options.state_dir)?;
+    let _lock = lock_directory(&options.state_dir, "lookaside-invalidator")?;
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
     let listener = network
         .listen(&Address(options.listen.as_str().into()))
@@ -227,7 +189,9 @@ async fn serve(
     let names = options.clusters.iter().map(|cluster| cluster.name.as_str());
     let statistics = Statistics::with_row_rules(names, row_rules.clone());
     let metrics = options.metrics_address.as_deref();
-    let _metrics = metrics.map(|address| MetricsThread::start(address, statistics.clone())).transpose()?;
+    let shown = statistics.clone();
+    let render = move || prometheus::render(&shown, SystemTime::now());
+    let _metrics = metrics.map(|address| MetricsThread::start(address, render)).transpose()?;
     let mut background = JoinSet::new();
     watch_rules(options, &database, &network, rules_text, row_rules.clone(), &mut background).await?;
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
@@ -324,7 +288,7 @@ async fn run_active(
 }
 
 /// The options that the other invalidators with the same shared state should have.
-fn member_options(options: &Options, database: &DatabaseUrl, row_rules: &Arc<RowRules>) -> CurrentOptions {
+fn member_options(options: &Options, database: &SourceDatabase, row_rules: &Arc<RowRules>) -> CurrentOptions {
     let clusters: BTreeSet<String> = options.clusters.iter().map(|cluster| cluster.name.clone()).collect();
     let slot = database.needs_spool().then(|| options.slot.clone());
     // The digest of these rules: they are loaded again rarely, and the record is renewed every second.
@@ -345,20 +309,4 @@ fn holder_name() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c)).take(64).collect();
     format!("{host}/{}", process::id())
-}
-
-/// Locks the directory: two invalidators in it would overwrite each other's positions.
-fn lock_directory(directory: &Path) -> Result<File, String> {
-    let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
-    fs::create_dir_all(directory)
-        .map_err(|why| format!("--state-dir {} cannot be created: {why}", directory.display()))?;
-    // Not truncated, because it may be a link to another user's file.
-    let file = File::options().write(true).create(true).truncate(false).open(directory.join("lock")).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(format!("--state-dir {} is in use by another lookaside-invalidator", directory.display()))
-        }
-        Err(TryLockError::Error(why)) => Err(failed(why)),
-    }
 }

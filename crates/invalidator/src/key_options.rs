@@ -1,5 +1,5 @@
-//! The options that say how the commits of a database name keys. The daemon and `lookaside invalidator replay` have the
-//! same, so that a replay finds the keys that the daemon finds.
+//! The options that say how the commits of a database name keys. The daemon, `lookaside invalidator replay` and the
+//! monitor have the same, so that they find the same keys.
 
 use crate::{
     SourceError,
@@ -8,6 +8,7 @@ use crate::{
     source::{
         mysql::{self, MysqlOptions},
         postgres::{self, PostgresOptions},
+        sqlite::SqliteLog,
     },
 };
 use lookaside_client::Network;
@@ -77,6 +78,58 @@ impl KeyOptions {
             }
             None => Ok(None),
         }
+    }
+}
+
+/// A database with a commit log, by its URL.
+#[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
+pub enum SourceDatabase {
+    /// The journal of an SQLite file.
+    Sqlite(SqliteLog),
+    /// The log of a server.
+    Rows(RowDatabase),
+}
+
+impl SourceDatabase {
+    /// The database at `url`, which the flag `flag` has. Its commits name keys as `keys` and `row_rules` say.
+    pub fn from_url(
+        keys: &KeyOptions,
+        flag: &str,
+        url: &str,
+        row_rules: &Arc<RowRules>,
+    ) -> Result<SourceDatabase, String> {
+        if let Some(server) = keys.row_database(flag, url, row_rules)? {
+            return Ok(SourceDatabase::Rows(server));
+        }
+        match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
+            Some(path) => Ok(SourceDatabase::Sqlite(SqliteLog::new(path))),
+            // Not the URL itself: it may hold a password.
+            None => Err(format!(
+                "{flag} must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
+            )),
+        }
+    }
+
+    /// The same with other options if it is PostgreSQL.
+    pub fn map_postgres(self, change: impl FnOnce(PostgresOptions) -> PostgresOptions) -> SourceDatabase {
+        match self {
+            SourceDatabase::Rows(RowDatabase::Postgres(server)) => {
+                SourceDatabase::Rows(RowDatabase::Postgres(change(server)))
+            }
+            other => other,
+        }
+    }
+
+    /// Compares rules with the database; `None` if it has no row rules.
+    pub fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
+        let SourceDatabase::Rows(database) = self else { return None };
+        Some(database.rule_checker(network))
+    }
+
+    /// Whether its log cannot be read again, so that commits must be kept until every cluster has them.
+    pub fn needs_spool(&self) -> bool {
+        matches!(self, SourceDatabase::Rows(RowDatabase::Postgres(_)))
     }
 }
 

@@ -15,7 +15,7 @@
 //! | [`pipeline`] | one cluster: pending deletes, retry queue, delivery through routers, saved positions |
 //! | [`election`] | which of several invalidators is active, and the positions that they share |
 //! | [`replay`] | sends the deletes of a part of the log again |
-//! | `state_file` | files of `--state-dir` that are replaced as a whole |
+//! | [`state_file`] | files of `--state-dir` that are replaced as a whole |
 //! | [`observe`] | statistics and their endpoints |
 //! | [`daemon`] | assembles pipelines, sockets, files and signals; [`options`] is its command line, [`key_options`] the part that a replay has too |
 //!
@@ -41,7 +41,7 @@ pub mod rule_file;
 pub mod rules;
 pub mod source;
 pub mod spool;
-mod state_file;
+pub mod state_file;
 
 pub use source::{
     Commit, CommitLog, Commits, LogDistance, LogFile, LogLookup, OpenedSource, Position, Source, SourceError, Start,

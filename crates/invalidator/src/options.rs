@@ -159,7 +159,8 @@ pub struct Options {
     pub log_format: LogFormat,
 }
 
-fn metrics_address(text: &str) -> Result<String, String> {
+/// `text` as host:port; the error says why it is neither that nor a port.
+pub fn metrics_address(text: &str) -> Result<String, String> {
     lookaside_telemetry::check_address(text).map(|()| lookaside_telemetry::full_address(text))
 }
 

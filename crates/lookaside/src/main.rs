@@ -2,9 +2,11 @@
 //! configurations.
 #![deny(unsafe_code)]
 
+mod audit;
 mod configuration;
 mod demo;
 mod invalidator;
+mod monitor;
 mod replay;
 mod simulate;
 mod statistics;
@@ -25,6 +27,8 @@ const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json              the route of a key
   lookaside invalidator setup --database postgres://postgres:pw@127.0.0.1/app
   lookaside invalidator replay --database sqlite:///srv/app.db --since 15m --cluster one=127.0.0.1:5000
+  lookaside monitor --state-dir /var/lib/lookaside-monitor --svg stale.svg
+  lookaside audit --database sqlite:///srv/app.db --queries queries.toml --cluster one=127.0.0.1:5000 --once
 
 Exit status: 0 success; 1 failure, with the reason on standard error; 2 usage error.";
 
@@ -53,6 +57,10 @@ enum Command {
     /// Prepare a database for the invalidator, check the rules that name keys, replay deletes
     #[command(subcommand)]
     Invalidator(invalidator::Invalidator),
+    /// Show what the monitor has found: the part of deletes whose old value stayed, by age
+    Monitor(monitor::Options),
+    /// Compare cached values with the database, and delete those that are wrong
+    Audit(audit::Options),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +72,8 @@ fn main() -> ExitCode {
         Command::CheckConfig(options) => configuration::check::run(&options),
         Command::Route(options) => configuration::route::run(&options),
         Command::Invalidator(command) => invalidator::run(&command),
+        Command::Monitor(options) => monitor::run(&options),
+        Command::Audit(options) => audit::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

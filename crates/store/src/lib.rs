@@ -39,6 +39,7 @@
 //!
 //! Nothing here knows the network or reads a clock: `now` comes in with every call, and never goes back.
 
+mod ages;
 mod crawl;
 mod item;
 mod memory;
@@ -57,6 +58,7 @@ mod time;
 mod verbs;
 mod warm_restart;
 
+pub use ages::{ItemAge, StoreNumber};
 pub use crawl::{Crawl, CrawlItem};
 pub use item::{ItemView, NewItem, Value};
 pub use memory::key::HashedKey;

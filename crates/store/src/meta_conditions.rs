@@ -1,7 +1,7 @@
 //! The conditions of meta verbs, and their outcomes. Each verb is one step under the lock of the key's stripe. With the
 //! default conditions it is the classic verb, except that it finds items whatever their meta state (`meta_state.rs`).
 
-use crate::{ArithmeticOutcome, Expiry, ItemView};
+use crate::{ArithmeticOutcome, Expiry, ItemView, StoreNumber};
 use lookaside_protocol::Cas;
 
 /// The conditions of a meta get.
@@ -43,6 +43,10 @@ pub struct MetaGetOutcome<'a> {
     pub win_already_sent: bool,
     /// The value is out of date.
     pub is_stale: bool,
+    /// Classic verbs miss the item: the value is out of date, or there is none yet.
+    pub is_hidden: bool,
+    /// For [`Store::item_age`](crate::Store::item_age).
+    pub number: StoreNumber,
     /// The number of its slab class, from 1 on.
     pub slab_class: usize,
     /// All bytes that it uses, headers included.

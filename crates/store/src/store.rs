@@ -1,6 +1,7 @@
 //! [`Store`] and [`Reader`]: every call from outside of the crate. A call for a key runs under the lock of the key's
 //! stripe ([`StripeGuard`]).
 
+use crate::ages::AgeMarks;
 use crate::crawl::{Crawl, CrawlItem};
 use crate::memory::class_counters::ClassCounters;
 use crate::memory::geometry::Geometry;
@@ -13,12 +14,12 @@ use crate::meta_conditions::{
 use crate::reclaim::eviction::EvictionHook;
 use crate::shared::Shared;
 use crate::stripe::{self, Stripe};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use crate::verbs::StripeGuard;
 use crate::warm_restart::{self, Preparation, RegionError, RegionName, Saved, SharedRegion, Start};
 use crate::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Options,
-    OptionsError, PageMove, Statistics, StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemAge, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now,
+    Options, OptionsError, PageMove, Statistics, StoreNumber, StoreOutcome,
 };
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,6 +32,8 @@ pub struct Store {
     pub(crate) shared: Shared,
     /// `None` if the memory ends with the process. Behind `shared`, which must be dropped first.
     region: Option<SharedRegion>,
+    /// Nothing is locked under it, and no stripe's lock is held with it.
+    ages: Mutex<AgeMarks>,
 }
 
 /// Looks up a batch of keys. Cheap to make: one per round of the server's loop.
@@ -49,7 +52,11 @@ impl Store {
         let no_memory = |error: std::io::Error| OptionsError::NoMemory { memory_bytes, reason: error.to_string() };
         let region = Region::new(geometry.region_bytes()).map_err(no_memory)?;
         let stripes = stripe::create_all(&options, geometry.stripe_bits);
-        Ok(Store { shared: Shared::new(&options, geometry, stripes, region), region: None })
+        Ok(Store::with_shared(Shared::new(&options, geometry, stripes, region), None))
+    }
+
+    fn with_shared(shared: Shared, region: Option<SharedRegion>) -> Store {
+        Store { shared, region, ages: Mutex::default() }
     }
 
     /// The geometry of a store that ends with its process.
@@ -178,6 +185,21 @@ impl Store {
             reclaimer.rebalancer.shrink(memory, &reclaimer.evictor, attempt, own, now)
         };
         let _ = (0..SHRUNK_PER_TICK_BYTES / memory.pages.geometry.page_bytes).all(shrink);
+    }
+
+    /// Notes which items are stored by now, so that [`Store::item_age`] knows later how old they are. To be called about
+    /// once a second; each stripe is locked for a moment, one after the other. `clock` is read before and afterwards: an
+    /// item is stored at a time of the caller's choice, so a time that was read before does not bound it.
+    pub fn mark_ages(&self, clock: impl Fn() -> Now) {
+        let begun = clock();
+        let stripes = self.shared.memory.stripes.iter();
+        let sequences = stripes.map(|stripe| lock(&stripe.0).sequence()).collect();
+        lock(&self.ages).add(begun, sequences, clock());
+    }
+
+    /// How long ago the item with this number was stored. Not to be called while an item is shown.
+    pub fn item_age(&self, number: StoreNumber, now: Now) -> ItemAge {
+        lock(&self.ages).age(number, now)
     }
 
     /// Lowers the memory limit, or raises it again, to at most what the options said; `false` if it is out of bounds.
@@ -350,6 +372,6 @@ impl Preparation {
     /// saved region is not written to before, so that another process can still restore it.
     pub fn attach(self, now: Now, is_wanted: impl FnOnce() -> bool) -> Result<Option<(Store, Start)>, RegionError> {
         let attached = self.attach_shared(now, is_wanted)?;
-        Ok(attached.map(|(shared, region, start)| (Store { shared, region: Some(region) }, start)))
+        Ok(attached.map(|(shared, region, start)| (Store::with_shared(shared, Some(region)), start)))
     }
 }

@@ -1,9 +1,10 @@
 //! What runs while the invalidator is active: the pipelines, and what serves them all.
 
-use super::{Daemon, DatabaseUrl, background_panicked, table_store::TableStore};
+use super::{Daemon, background_panicked, open_log, table_store::TableStore};
 use crate::{
     CommitLog, WallClock,
     election::{SharedMarks, SharedPositions, Term},
+    key_options::SourceDatabase,
     observe::{source_lag, stats::Statistics},
     options::Options,
     pipeline::{
@@ -33,7 +34,7 @@ pub(super) struct Active {
 impl Active {
     /// Starts them. Positions are shared in `term`, or files if it is `None`.
     pub fn start(daemon: &Daemon<'_>, term: Option<&Arc<Term>>) -> Result<Active, String> {
-        let Daemon { options, database, network, statistics, .. } = daemon;
+        let Daemon { options, database, statistics, .. } = daemon;
         let mut background = JoinSet::new();
         let shared = term.map(|term| (options.shared_state_name.as_str(), term));
         let spool = match database.needs_spool() {
@@ -41,7 +42,7 @@ impl Active {
                 let store = TableStore::new(&options.state_dir, term);
                 let seen = watch::Sender::new(store.load()?);
                 background.spawn(store.save_changes(seen.subscribe()));
-                let log = database.log(network, shared, Some(seen));
+                let log = open_log(daemon, shared, Some(seen));
                 Some(open_spool(options, log, term, statistics, &mut background)?)
             }
             false => None,
@@ -49,7 +50,7 @@ impl Active {
         let log_of = |cluster: &str| -> Arc<dyn CommitLog> {
             match &spool {
                 Some(spool) => Arc::new(SpooledLog::new(spool.clone(), cluster)),
-                None => database.log(network, shared, None),
+                None => open_log(daemon, shared, None),
             }
         };
         let (request_shutdown, shutdown) = watch::channel(false);
@@ -62,7 +63,7 @@ impl Active {
         }
         background.spawn(source_lag::watch(watched, statistics.clone()));
         // The other databases prune their logs themselves.
-        if let DatabaseUrl::Sqlite(log) = database {
+        if let SourceDatabase::Sqlite(log) = database {
             let history = Duration::from_secs(options.journal_history_s.into());
             background.spawn(prune_loop(log.path().to_path_buf(), statistics.clone(), history));
         }

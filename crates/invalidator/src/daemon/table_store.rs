@@ -40,7 +40,9 @@ impl TableStore {
             let file = self.file.display();
             format!("{file}: {why}; if no table with a rule was altered meanwhile, move the file away")
         };
-        let Some(bytes) = state_file::read(&self.file).map_err(|why| failed(why.to_string()))? else {
+        let Some(bytes) =
+            state_file::read(&self.file, state_file::FILE_BYTES_MAX).map_err(|why| failed(why.to_string()))?
+        else {
             return Ok(SeenTables::default());
         };
         let stored = serde_json::from_slice(&bytes).map_err(|why| why.to_string());

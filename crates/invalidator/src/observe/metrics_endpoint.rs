@@ -1,13 +1,10 @@
 //! The endpoint that Prometheus reads at `--metrics-address`, on a thread of its own.
 
-use super::{prometheus, stats::Statistics};
 use lookaside_telemetry::Endpoint;
 use std::{
     net::TcpListener,
     os::unix::net::UnixStream,
-    sync::Arc,
     thread::{self, JoinHandle},
-    time::SystemTime,
 };
 
 /// The thread that serves the endpoint until this is dropped.
@@ -18,14 +15,14 @@ pub struct MetricsThread {
 }
 
 impl MetricsThread {
-    /// Binds `address`, host:port, and serves `statistics` there.
-    pub fn start(address: &str, statistics: Arc<Statistics>) -> Result<MetricsThread, String> {
+    /// Binds `address`, host:port, and serves the text that `render` returns there.
+    pub fn start(address: &str, render: impl Fn() -> String + Send + 'static) -> Result<MetricsThread, String> {
         let endpoint = TcpListener::bind(address).and_then(Endpoint::new).map_err(|why| {
             format!("cannot listen on {address}: {why}; choose another address with --metrics-address")
         })?;
         let no_thread = |why: std::io::Error| format!("cannot start the metrics thread: {why}");
         let (stop, stopped) = UnixStream::pair().map_err(no_thread)?;
-        let run = move || endpoint.run(|| prometheus::render(&statistics, SystemTime::now()), &stopped);
+        let run = move || endpoint.run(render, &stopped);
         let thread = thread::Builder::new().name("metrics".to_owned()).spawn(run).map_err(no_thread)?;
         tracing::info!(address, "serving metrics");
         Ok(MetricsThread { stop: Some(stop), thread: Some(thread) })
@@ -36,7 +33,7 @@ impl Drop for MetricsThread {
     fn drop(&mut self) {
         self.stop.take();
         if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the metrics thread failed; this is a bug of the invalidator");
+            tracing::error!("the metrics thread failed; please report this bug");
         }
     }
 }

@@ -120,7 +120,7 @@ impl PositionFile {
 
     /// Reads the position; blocks.
     pub fn read(&self) -> Result<Option<SavedPosition>, PositionError> {
-        let bytes = match state_file::read(&self.path) {
+        let bytes = match state_file::read(&self.path, state_file::FILE_BYTES_MAX) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return Ok(None),
             Err(why) if why.kind() == io::ErrorKind::FileTooLarge => return Err(self.malformed(why.to_string())),

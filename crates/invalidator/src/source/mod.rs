@@ -115,7 +115,7 @@ impl SourceError {
     }
 
     /// The longest delay before the next attempt.
-    pub(crate) fn retry_delay_max(&self) -> Duration {
+    pub fn retry_delay_max(&self) -> Duration {
         match self {
             SourceError::NotConnected { .. } => CONNECT_DELAY_MAX,
             SourceError::Unreachable { .. }

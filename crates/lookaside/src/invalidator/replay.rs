@@ -6,7 +6,7 @@ use clap::value_parser;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_invalidator::{
     CommitLog, Position, Start,
-    key_options::{KeyOptions, RowDatabase},
+    key_options::{KeyOptions, RowDatabase, SourceDatabase},
     observe::stats::Statistics,
     options::Cluster,
     pipeline::delivery::{Delivery, connect_routers},
@@ -17,7 +17,6 @@ use lookaside_invalidator::{
         SourceUrl,
         mysql::{MysqlLog, MysqlOptions},
         postgres::PostgresLog,
-        sqlite::SqliteLog,
     },
     spool::SpoolArchive,
 };
@@ -188,29 +187,26 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
 
 /// Opens the log, with keys named as the daemon with the same options finds them.
 async fn open_log(options: &ReplayOptions, row_rules: &Arc<RowRules>, network: &Arc<dyn Network>) -> Result<OpenedLog> {
-    let url = &options.database;
-    let database = options.keys.row_database("--database", url, row_rules).map_err(|why| anyhow!(why))?;
-    if let Some(RowDatabase::Postgres(server)) = database {
-        return open_spool(options, PostgresLog::new(server, network.clone(), Arc::new(SystemTime::now)));
+    let database = SourceDatabase::from_url(&options.keys, "--database", &options.database, row_rules);
+    let database = database.map_err(|why| anyhow!(why))?;
+    if !database.needs_spool() {
+        if options.state_dir.is_some() {
+            bail!("--state-dir is for PostgreSQL: the logs of other databases are read again");
+        }
+        if let Some(check) = database.rule_checker(network) {
+            let checked = options.keys.check_rules(&check, &row_rules.current(), RuleCheck::Full).await;
+            checked.map_err(|why| anyhow!(why))?;
+        }
     }
-    if options.state_dir.is_some() {
-        bail!("--state-dir is for PostgreSQL: the logs of other databases are read again");
-    }
-    if let Some(database) = &database {
-        let check = database.rule_checker(network);
-        let checked = options.keys.check_rules(&check, &row_rules.current(), RuleCheck::Full).await;
-        checked.map_err(|why| anyhow!(why))?;
-    }
-    if let Some(RowDatabase::Mysql(server)) = database {
-        let server = MysqlOptions { is_replay: true, ..server };
-        return Ok(OpenedLog::of_database(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))));
-    }
-    match url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
-        Some(path) => Ok(OpenedLog::of_database(SqliteLog::new(path))),
-        // Not the URL itself: it may hold a password.
-        None => bail!(
-            "--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres:// with USER:PASSWORD@HOST:PORT"
-        ),
+    match database {
+        SourceDatabase::Sqlite(log) => Ok(OpenedLog::of_database(log)),
+        SourceDatabase::Rows(RowDatabase::Mysql(server)) => {
+            let server = MysqlOptions { is_replay: true, ..server };
+            Ok(OpenedLog::of_database(MysqlLog::new(server, network.clone(), Arc::new(SystemTime::now))))
+        }
+        SourceDatabase::Rows(RowDatabase::Postgres(server)) => {
+            open_spool(options, PostgresLog::new(server, network.clone(), Arc::new(SystemTime::now)))
+        }
     }
 }
 

@@ -36,6 +36,7 @@ const LINES: &[&str] = &[
     "md a I T30\r\n",
     "ma d N0 J13 v\r\n",
     "me a\r\n",
+    "me a a\r\n",
     "mg YQ== b k v\r\n",
     "set a 0 0 -1\r\n",
     "set a 0 0 5\r\nlonger than that\r\n",

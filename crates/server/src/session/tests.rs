@@ -251,3 +251,30 @@ fn a_crawl_whose_client_does_not_read_is_given_up_for_another() {
     let refusal = "SERVER_ERROR crawl given up: its client has read nothing for 60 s\r\n";
     assert_eq!(String::from_utf8_lossy(&out), refusal);
 }
+
+#[test]
+fn me_shows_the_age_of_an_item_if_asked_for_and_whether_it_is_hidden() {
+    let harness = Harness::new();
+    let exchange = |commands: &str, now: Now| {
+        let (mut input, mut out) = (commands.as_bytes().to_vec(), Vec::new());
+        Session::new().serve(&mut input, &harness.context(), now, &mut out);
+        String::from_utf8_lossy(&out).into_owned()
+    };
+    let later = |ms: u64| Now { unix_ms: NOW.unix_ms + ms };
+    exchange("set a 0 0 1\r\nx\r\n", NOW);
+    let shown = exchange("me a\r\nme a a\r\nme absent a\r\n", NOW);
+    let [plain, with_age, absent] = shown.lines().collect::<Vec<_>>()[..] else { panic!("{shown}") };
+    assert_eq!(with_age, format!("{plain} age=0- hidden=no"), "nothing is known without a mark");
+    assert_eq!(absent, "EN");
+    harness.store.mark_ages(|| later(1_000));
+    exchange("set b 0 0 1\r\nx\r\n", later(1_500));
+    harness.store.mark_ages(|| later(2_000));
+    let age_of = |key: &str| {
+        let shown = exchange(&format!("me {key} a\r\n"), later(9_000));
+        shown.trim_end().split_once(" age=").map(|(_, age)| age.to_owned()).expect("an age")
+    };
+    assert_eq!(age_of("a"), "7999- hidden=no");
+    assert_eq!(age_of("b"), "6999-8001 hidden=no");
+    exchange("md a I T30\r\n", later(9_000));
+    assert!(age_of("a").ends_with(" hidden=yes"), "{}", age_of("a"));
+}

@@ -42,6 +42,7 @@ const LINES: &[&str] = &[
     "md b q\r\n",
     "ma n N0 J13 v\r\n",
     "me a\r\n",
+    "me a a\r\n",
     "mg YQ== b k v\r\n",
     "ms a 2 MA\r\nxy\r\n",
     "ms a 2 MX\r\nxy\r\n",

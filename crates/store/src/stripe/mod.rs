@@ -142,6 +142,11 @@ impl Stripe {
         }
     }
 
+    /// The last sequence number that it gave.
+    pub fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
     /// A sequence number that comes again only after 2^32 stores to the stripe.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);

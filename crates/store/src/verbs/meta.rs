@@ -7,6 +7,7 @@
 use super::arithmetic::Number;
 use super::insert::{Extension, NewContent};
 use super::{ItemRef, StripeGuard};
+use crate::ages::StoreNumber;
 use crate::memory::OutOfMemory;
 use crate::meta_conditions::{
     MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome,
@@ -41,12 +42,14 @@ impl StripeGuard<'_> {
         let found = if is_won && !is_vivified { self.mark_won(key, found, meta_state, now)? } else { found };
         let (slab_class, item_bytes) = self.extent(&found);
         let touch = conditions.touch.filter(|_| !is_vivified);
+        let number = StoreNumber { stripe: self.stripe.number, sequence: found.header.sequence };
         let item = match conditions.no_bump {
             true => self.set_expiry_and_view(found, touch, now),
             false => self.access(found, touch, now),
         };
         let win_already_sent = !win_is_free && !is_vivified;
         let is_stale = meta_state.contains_any(MetaState::STALE);
+        let is_hidden = is_vivified || meta_state.is_hidden();
         Some(render(MetaGetOutcome {
             item,
             expiry_before,
@@ -54,6 +57,8 @@ impl StripeGuard<'_> {
             is_won,
             win_already_sent,
             is_stale,
+            is_hidden,
+            number,
             slab_class,
             item_bytes,
         }))

@@ -209,6 +209,8 @@ pub struct PostgresSource {
     released: Arc<AtomicU64>,
     delivered: Delivered,
     shared_slot: Option<SharedSlot>,
+    /// The connection that has a temporary slot, until the log is read on it; `None` if the slot is not temporary.
+    slot_connection: Option<PostgresConnection>,
     catalogue: CatalogueReader,
     queries: Option<PostgresConnection>,
     stream: Option<LogStream>,
@@ -265,6 +267,7 @@ impl PostgresSource {
             released: released.clone(),
             delivered: delivered.clone(),
             shared_slot: shared_slot.clone(),
+            slot_connection: options.is_slot_temporary.then_some(connection),
             queries: Some(queries),
             stream: None,
             returned: (from, Instant::now()),
@@ -297,7 +300,7 @@ impl PostgresSource {
 
     async fn open_stream(&mut self) -> Result<(), SourceError> {
         if self.stream.is_none() {
-            let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await?;
+            let mut connection = self.open_replication().await?;
             standby::check_is_primary(&mut connection).await?;
             let read = self.assembler.read();
             // This connection may lead to another server than the last one did.
@@ -322,6 +325,15 @@ impl PostgresSource {
             self.stream = Some(LogStream::new(stream));
         }
         Ok(())
+    }
+
+    /// A connection on which the slot can be read. A temporary slot is read on the one that created it, once.
+    async fn open_replication(&mut self) -> Result<PostgresConnection, SourceError> {
+        if !self.options.is_slot_temporary {
+            return PostgresConnection::open(&*self.network, &self.options, Purpose::Replication).await;
+        }
+        let ended = || SourceError::Unreachable { why: "the temporary slot has ended with its connection".into() };
+        self.slot_connection.take().ok_or_else(ended)
     }
 
     /// Whether another reader had the slot after it was looked at and before it became ours. The server would begin where

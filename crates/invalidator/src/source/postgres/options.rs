@@ -39,6 +39,9 @@ pub struct PostgresOptions {
     pub application_name: String,
     /// The replication slot. Created at the first start. Default `lookaside`.
     pub slot: String,
+    /// Whether the slot is created for each source, and ends with it: reading can only begin at the present. The server
+    /// keeps no log for a reader that is stopped. Default false.
+    pub is_slot_temporary: bool,
     /// The publication, which names the outbox table and the tables with a rule. Default `lookaside`.
     pub publication: String,
     /// The table, in any schema, whose inserted rows name a key in the first column of a text type. Default
@@ -73,6 +76,7 @@ impl Default for PostgresOptions {
             tls: None,
             application_name: APPLICATION_NAME.into(),
             slot: "lookaside".into(),
+            is_slot_temporary: false,
             publication: "lookaside".into(),
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
@@ -128,6 +132,13 @@ impl PostgresOptions {
         options.port = port;
         options.set_parameters(parameters)?;
         Ok(options)
+    }
+
+    /// The same with a temporary slot, whose name begins with `prefix` and has this number, since names are unique on a
+    /// server. Its sessions are shown by that name.
+    pub fn with_temporary_slot(self, prefix: &str, number: u64) -> PostgresOptions {
+        let slot = format!("{prefix}_{number:016x}");
+        PostgresOptions { application_name: prefix.replace('_', "-"), slot, is_slot_temporary: true, ..self }
     }
 
     fn set_parameters(&mut self, parameters: &str) -> Result<(), SourceError> {

@@ -240,7 +240,9 @@ async fn create_slot(
 ) -> Result<Lsn, SourceError> {
     let slot = &options.slot;
     tracing::info!(slot, "creating the replication slot; this waits for all open transactions to end");
-    let sql = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput NOEXPORT_SNAPSHOT", setup::quote_name(slot));
+    let temporary = if options.is_slot_temporary { " TEMPORARY" } else { "" };
+    let name = setup::quote_name(slot);
+    let sql = format!("CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput NOEXPORT_SNAPSHOT");
     let creating = connection.query_unlimited(&sql);
     tokio::pin!(creating);
     let created = loop {

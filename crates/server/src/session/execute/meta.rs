@@ -6,7 +6,7 @@
 //! | `ms` | every mode, each with `C` and `E`; `N` with append and prepend; `I` accepts an older `C` and marks the item stale |
 //! | `md` | delete; `C` is compared first; `I` marks the item stale instead; `x` leaves an empty value |
 //! | `ma` | incr and decr, with `C`, `E`, `N` and `J`, `T` |
-//! | `me` | shows what the store knows of an item; does not update the access state |
+//! | `me` | shows what the store knows of an item, with `a` its age too; does not update the access state |
 //!
 //! Each command is one atomic step in the store, which also defines the commands that see an item that is stale or has
 //! no value yet (`lookaside_store`).
@@ -21,8 +21,8 @@ use lookaside_protocol::meta::{
 use lookaside_protocol::text::refusal;
 use lookaside_protocol::{Cas, KEY_BYTES_MAX};
 use lookaside_store::{
-    ArithmeticOutcome, Expiry, HashedKey, MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome,
-    MetaGet, MetaGetOutcome, MetaSet, NewItem, Now, Recache, StoreOutcome,
+    ArithmeticOutcome, Expiry, HashedKey, ItemAge, MetaArithmetic, MetaArithmeticOutcome, MetaDelete,
+    MetaDeleteOutcome, MetaGet, MetaGetOutcome, MetaSet, NewItem, Now, Recache, StoreNumber, StoreOutcome,
 };
 
 /// The status of a command, or an error line.
@@ -335,13 +335,24 @@ impl Meta<'_> {
                 got.slab_class,
                 got.item_bytes,
             );
-            reply::write_line(info.as_bytes(), out);
+            out.extend_from_slice(info.as_bytes());
+            (got.number, got.is_hidden)
         });
-        if found.is_some() {
-            return MetaStatus::Debug;
-        }
-        reply::write_line(b"EN", out);
-        MetaStatus::Miss
+        let Some((number, is_hidden)) = found else {
+            reply::write_line(b"EN", out);
+            return MetaStatus::Miss;
+        };
+        let age = if self.flags.has(b'a') { self.age(number, is_hidden) } else { String::new() };
+        reply::write_line(age.as_bytes(), out);
+        MetaStatus::Debug
+    }
+
+    /// What `a` adds to an `me`: ` age=1500-2530 hidden=no`. The least and the greatest number of milliseconds since the
+    /// item was stored, the latter empty if it is not known, and whether classic verbs miss it.
+    fn age(&self, number: StoreNumber, is_hidden: bool) -> String {
+        let ItemAge { min_ms, max_ms } = self.context.store.item_age(number, self.now);
+        let max_ms = max_ms.map_or_else(String::new, |max_ms| max_ms.to_string());
+        format!(" age={min_ms}-{max_ms} hidden={}", if is_hidden { "yes" } else { "no" })
     }
 }
 

@@ -1,0 +1,128 @@
+//! Reads and deletes cached values, by a router of the cluster.
+
+use anyhow::{Result, anyhow, bail};
+use lookaside_client::{CommandConnection, Network};
+use lookaside_invalidator::options::Cluster;
+use lookaside_monitor::audit::comparison::CachedItem;
+use lookaside_protocol::{
+    Reply,
+    meta::MetaStatus,
+    percent,
+    text::{Limits, ReplyPart},
+};
+use lookaside_routing::Address;
+use std::{sync::Arc, time::Duration};
+
+const LIMITS: Limits = Limits { value_bytes_max: 64 << 20, line_bytes_max: 4_096 };
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a listing of all keys may take.
+const LISTING_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// A cluster, by its routers.
+pub struct AuditedCluster {
+    pub name: String,
+    routers: Vec<Address>,
+    network: Arc<dyn Network>,
+    /// `None` before the first request, and after a failure.
+    connection: Option<CommandConnection>,
+}
+
+impl AuditedCluster {
+    pub fn new(cluster: &Cluster, network: &Arc<dyn Network>) -> AuditedCluster {
+        let routers = cluster.routers.iter().map(|router| Address(router.as_str().into())).collect();
+        AuditedCluster { name: cluster.name.clone(), routers, network: network.clone(), connection: None }
+    }
+
+    /// The item of `key`; `None` if none is cached. It is not touched; the server counts a get.
+    pub async fn read(&mut self, key: &[u8]) -> Result<Option<CachedItem>> {
+        let command = [b"mg ", key, b" v c u\r\n"].concat();
+        let read = |reply: &ReplyPart<'_>| match reply {
+            ReplyPart::Reply(Reply::Meta(reply)) if reply.status == MetaStatus::Miss => Ok(None),
+            // Marked as stale by `md` with `I`: readers are not shown it as a value.
+            ReplyPart::Reply(Reply::Meta(reply)) if reply.flag(b'X').is_some() => Ok(None),
+            ReplyPart::Reply(Reply::Meta(reply)) if reply.status == MetaStatus::Value => {
+                let cas = reply.flag(b'c').and_then(|cas| std::str::from_utf8(cas).ok()?.parse().ok());
+                let cas = cas.ok_or_else(|| anyhow!("the reply to mg has no CAS unique"))?;
+                Ok(Some(CachedItem { cas, value: reply.value.unwrap_or_default().to_vec() }))
+            }
+            other => Err(unexpected(other)),
+        };
+        self.ask(&command, read).await
+    }
+
+    /// Deletes `key`, as an application would.
+    pub async fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let command = [b"delete ", key, b"\r\n"].concat();
+        let read = |reply: &ReplyPart<'_>| match reply {
+            ReplyPart::Reply(Reply::Deleted | Reply::NotFound) => Ok(()),
+            other => Err(unexpected(other)),
+        };
+        self.ask(&command, read).await
+    }
+
+    /// Sends a command to one router, or to the others in turn if it does not answer.
+    async fn ask<T>(&mut self, command: &[u8], read: impl Fn(&ReplyPart<'_>) -> Result<T>) -> Result<T> {
+        let mut last = anyhow!("the cluster has no routers");
+        for attempt in 0..=self.routers.len() {
+            let mut connection = match self.connection.take() {
+                Some(connection) => connection,
+                None => {
+                    let router = &self.routers[attempt % self.routers.len()];
+                    match CommandConnection::connect(&*self.network, router, LIMITS, TIMEOUT).await {
+                        Ok(connection) => connection,
+                        Err(why) => {
+                            last = anyhow!("{}: {why}", router.0);
+                            continue;
+                        }
+                    }
+                }
+            };
+            connection.set_timeout(TIMEOUT);
+            let answer = match connection.send(command).await {
+                Ok(()) => connection.read_part().await,
+                Err(why) => Err(why),
+            };
+            match answer {
+                Ok(reply) => {
+                    let result = read(&reply);
+                    self.connection = Some(connection);
+                    return result;
+                }
+                Err(why) => last = anyhow!("cluster {}: {why}", self.name),
+            }
+        }
+        Err(last)
+    }
+}
+
+fn unexpected(reply: &ReplyPart<'_>) -> anyhow::Error {
+    match reply {
+        ReplyPart::Reply(Reply::Error(error)) => anyhow!("{error}"),
+        other => anyhow!("unexpected reply: {other:?}"),
+    }
+}
+
+/// The keys of a server, up to `keys_max`, by `lru_crawler metadump`.
+pub async fn dump_keys(network: &dyn Network, server: &str, keys_max: usize) -> Result<Vec<Vec<u8>>> {
+    let address = Address(server.into());
+    let mut connection = CommandConnection::connect(network, &address, LIMITS, LISTING_TIMEOUT).await?;
+    connection.send(b"lru_crawler metadump all\r\n").await?;
+    let mut keys = Vec::new();
+    loop {
+        let line = connection.read_line().await?;
+        if line == b"END" {
+            return Ok(keys);
+        }
+        // memcached begins the listing at once, this project's server after a line.
+        if line == b"OK" {
+            continue;
+        }
+        let Some(rest) = line.strip_prefix(b"key=") else {
+            bail!("{server}: {}", String::from_utf8_lossy(line));
+        };
+        if keys.len() < keys_max {
+            let key = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+            keys.push(percent::decode(key).ok_or_else(|| anyhow!("{server}: a malformed key in the listing"))?);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Whether a cached value is stale.
+//!
+//! The row is read before and after the value. If it is the same both times, and the value does not match it, the value
+//! is suspected. It is read again after a pause that is longer than a delete takes to arrive. Only the same item beside
+//! the same row counts then: what is being changed during the comparison is never reported.
+//!
+//! ```text
+//! row -> value -> row     pause     row -> value -> row
+//!  \______ same _____/               \_____ same as at first, value and item too _____/   => stale
+//! ```
+
+use super::queries::ValueFormat;
+use serde_json::Value;
+
+/// A column of a row, as text; `None` for NULL.
+pub type Column = (String, Option<String>);
+
+/// What was read about one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparand {
+    /// The row before the value was read; `None` if there is none.
+    pub before: Option<Vec<Column>>,
+    /// The value; `None` if it is not cached.
+    pub cached: Option<CachedItem>,
+    /// The row afterwards.
+    pub after: Option<Vec<Column>>,
+}
+
+/// An item of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CachedItem {
+    /// Its CAS unique.
+    pub cas: u64,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// What a comparison shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    /// The value is that of the row.
+    Fresh,
+    /// There is a row, and no value is cached.
+    Missing,
+    /// There is neither.
+    Nothing,
+    /// The row or the value has changed meanwhile.
+    Changing,
+    /// The value cannot be decoded.
+    Unreadable,
+    /// The value is another one than that of the row.
+    Stale,
+    /// A value is cached, and there is no row.
+    Orphaned,
+}
+
+impl Outcome {
+    /// The names of all, in their order.
+    pub const NAMES: [&'static str; 7] = ["fresh", "missing", "nothing", "changing", "unreadable", "stale", "orphaned"];
+
+    /// Whether the value is wrong.
+    pub fn is_wrong(self) -> bool {
+        matches!(self, Outcome::Stale | Outcome::Orphaned)
+    }
+}
+
+/// What one comparison shows. A wrong value is suspected: see [`confirm`].
+pub fn classify(format: ValueFormat, seen: &Comparand) -> Outcome {
+    if seen.before != seen.after {
+        return Outcome::Changing;
+    }
+    match (&seen.before, &seen.cached) {
+        (None, None) => Outcome::Nothing,
+        (Some(_), None) => Outcome::Missing,
+        (None, Some(_)) => Outcome::Orphaned,
+        (Some(row), Some(item)) => match matches_row(format, row, &item.value) {
+            None => Outcome::Unreadable,
+            Some(true) => Outcome::Fresh,
+            Some(false) => Outcome::Stale,
+        },
+    }
+}
+
+/// What two comparisons show, of which the first has suspected the value: wrong only if nothing has changed in between.
+pub fn confirm(format: ValueFormat, first: &Comparand, second: &Comparand) -> Outcome {
+    match classify(format, second) {
+        wrong if wrong.is_wrong() && second != first => Outcome::Changing,
+        outcome => outcome,
+    }
+}
+
+/// Whether the value is that of the row; `None` if it cannot be decoded.
+fn matches_row(format: ValueFormat, row: &[Column], value: &[u8]) -> Option<bool> {
+    match (format, row) {
+        (ValueFormat::Text, [(_, text)]) => Some(text.as_deref().unwrap_or_default().as_bytes() == value),
+        (ValueFormat::Text, _) => None,
+        (ValueFormat::Json, [(_, Some(text))]) if is_document(text) => {
+            let document: Value = serde_json::from_str(text).ok()?;
+            Some(serde_json::from_slice::<Value>(value).ok()? == document)
+        }
+        (ValueFormat::Json, columns) => {
+            let Value::Object(fields) = serde_json::from_slice(value).ok()? else { return None };
+            let is_same =
+                |(name, text): &Column| fields.get(name).is_some_and(|field| is_scalar(field, text.as_deref()));
+            Some(columns.iter().all(is_same))
+        }
+    }
+}
+
+fn is_document(text: &str) -> bool {
+    matches!(text.trim_start().as_bytes().first(), Some(b'{' | b'['))
+}
+
+/// Whether a field has the value of a column. Databases write booleans as 1, 0, t and f.
+fn is_scalar(field: &Value, text: Option<&str>) -> bool {
+    match (field, text) {
+        (Value::Null, None) => true,
+        (_, None) | (Value::Null, _) => false,
+        (Value::String(field), Some(text)) => field == text,
+        (Value::Bool(field), Some(text)) => match field {
+            true => matches!(text, "1" | "t" | "true"),
+            false => matches!(text, "0" | "f" | "false"),
+        },
+        (Value::Number(field), Some(text)) => {
+            field.to_string() == text || field.as_f64().is_some_and(|field| text.parse() == Ok(field))
+        }
+        (Value::Array(_) | Value::Object(_), Some(text)) => {
+            serde_json::from_str::<Value>(text).is_ok_and(|document| document == *field)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn row(columns: &[(&str, Option<&str>)]) -> Option<Vec<Column>> {
+        Some(columns.iter().map(|(name, text)| ((*name).to_owned(), text.map(ToOwned::to_owned))).collect())
+    }
+
+    fn seen(row: Option<Vec<Column>>, value: Option<&str>) -> Comparand {
+        let cached = value.map(|value| CachedItem { cas: 1, value: value.into() });
+        Comparand { before: row.clone(), cached, after: row }
+    }
+
+    #[test]
+    fn texts_and_json_are_compared_by_their_meaning() {
+        use ValueFormat::{Json, Text};
+        let name = row(&[("name", Some("Ada"))]);
+        let user = row(&[("name", Some("Ada")), ("age", Some("36")), ("is_admin", Some("1")), ("email", None)]);
+        let document = row(&[("body", Some("{\"a\": [1, 2]}"))]);
+        for (format, row, value, outcome) in [
+            (Text, &name, "Ada", Outcome::Fresh),
+            (Text, &name, "Grace", Outcome::Stale),
+            (Text, &user, "Ada", Outcome::Unreadable),
+            (Json, &user, r#"{"email":null,"age":36,"is_admin":true,"name":"Ada","more":1}"#, Outcome::Fresh),
+            (Json, &user, r#"{"email":null,"age":36.0,"is_admin":"1","name":"Ada"}"#, Outcome::Fresh),
+            (Json, &user, r#"{"email":"","age":36,"is_admin":true,"name":"Ada"}"#, Outcome::Stale),
+            (Json, &user, r#"{"email":null,"age":37,"is_admin":true,"name":"Ada"}"#, Outcome::Stale),
+            (Json, &user, r#"{"email":null,"age":36,"name":"Ada"}"#, Outcome::Stale),
+            (Json, &user, "not JSON", Outcome::Unreadable),
+            (Json, &document, r#"{"a":[1,2]}"#, Outcome::Fresh),
+            (Json, &document, r#"{"a":[1,3]}"#, Outcome::Stale),
+        ] {
+            assert_eq!(classify(format, &seen(row.clone(), Some(value))), outcome, "{value}");
+        }
+        assert_eq!(classify(Text, &seen(None, Some("Ada"))), Outcome::Orphaned);
+        assert_eq!(classify(Text, &seen(name, None)), Outcome::Missing);
+        assert_eq!(classify(Text, &seen(None, None)), Outcome::Nothing);
+    }
+
+    #[test]
+    fn what_changes_is_not_reported() {
+        let (old, new) = (row(&[("n", Some("1"))]), row(&[("n", Some("2"))]));
+        let stale = seen(new.clone(), Some("1"));
+        assert_eq!(confirm(ValueFormat::Text, &stale, &stale), Outcome::Stale);
+        let changing = Comparand { before: old, ..stale.clone() };
+        assert_eq!(classify(ValueFormat::Text, &changing), Outcome::Changing);
+        let refilled = Comparand { cached: Some(CachedItem { cas: 2, value: b"1".to_vec() }), ..stale.clone() };
+        assert_eq!(confirm(ValueFormat::Text, &stale, &refilled), Outcome::Changing);
+        let later = seen(row(&[("n", Some("3"))]), Some("1"));
+        assert_eq!(confirm(ValueFormat::Text, &stale, &later), Outcome::Changing);
+        assert_eq!(confirm(ValueFormat::Text, &stale, &seen(new, None)), Outcome::Missing);
+    }
+
+    /// A key of which the row changes at some times; each change removes the value at most `delay` later, or never.
+    #[derive(Clone, Debug)]
+    struct World {
+        /// When the row got the versions 1, 2, ...
+        changes: Vec<u64>,
+        delay: u64,
+        is_lost: bool,
+    }
+
+    impl World {
+        fn version_at(&self, now: u64) -> usize {
+            self.changes.iter().filter(|&&at| at <= now).count()
+        }
+
+        /// The item: filled at once after each delete, with the row of that time.
+        fn item_at(&self, now: u64) -> (u64, usize) {
+            let deletes = self.changes.iter().map(|at| at + self.delay).filter(|&at| at <= now && !self.is_lost);
+            deletes.max().map_or((0, 0), |at| (at, self.version_at(at)))
+        }
+
+        fn observe(&self, times: [u64; 3]) -> Comparand {
+            let row_at = |now: u64| row(&[("version", Some(&self.version_at(now).to_string()))]);
+            let (cas, version) = self.item_at(times[1]);
+            let cached = Some(CachedItem { cas, value: version.to_string().into_bytes() });
+            Comparand { before: row_at(times[0]), cached, after: row_at(times[2]) }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_value_that_is_wrong_for_less_than_the_pause_is_never_reported(
+            mut changes in prop::collection::vec(0..20_000_u64, 0..30),
+            delay in 0..999_u64,
+            is_lost: bool,
+            at in 0..20_000_u64,
+            steps in [0..200_u64, 0..200, 0..200, 0..200],
+        ) {
+            const PAUSE: u64 = 1_000;
+            changes.sort_unstable();
+            let world = World { changes, delay, is_lost };
+            let times = [at, at + steps[0], at + steps[0] + steps[1]];
+            let again = times[2] + PAUSE;
+            let first = world.observe(times);
+            let second = world.observe([again, again + steps[2], again + steps[2] + steps[3]]);
+            if classify(ValueFormat::Text, &first).is_wrong() {
+                let is_wrong = confirm(ValueFormat::Text, &first, &second).is_wrong();
+                prop_assert!(is_lost || !is_wrong, "every delete arrives");
+                let is_quiet = world.version_at(times[0]) == world.version_at(again + steps[2] + steps[3]);
+                prop_assert_eq!(is_wrong, is_lost && is_quiet, "a lost delete is found once the row stays");
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The command line.
+
+use crate::{asking::Through, sampling::SamplerOptions};
+use clap::{Parser, value_parser};
+use lookaside_invalidator::{key_options::KeyOptions, options::Cluster, source::SourceUrl};
+use lookaside_telemetry::LogFormat;
+use std::{path::PathBuf, str::FromStr};
+
+/// The most ages.
+const AGES_MAX: usize = 16;
+/// The greatest age, in seconds: a week.
+const AGE_S_MAX: u32 = 7 * 24 * 3_600;
+/// The most clusters.
+const CLUSTERS_MAX: usize = 256;
+
+const EXAMPLES: &str = "Examples:
+  One delete in a thousand of a MariaDB, in two clusters of this region and one of another:
+    lookaside-monitor --source mysql://lookaside:secret@db.example:3306 --region east \\
+        --state-dir /var/lib/lookaside-monitor --metrics-address 9154 \\
+        --cluster front-1=10.0.1.1:5000,10.0.1.2:5000 --cluster front-2=10.0.2.1:5000 \\
+        --cluster west/front-3=10.9.1.1:5000
+
+  Every delete, server by server:
+    lookaside-monitor --source sqlite:///srv/app.db --sample 1 --state-dir /tmp/monitor \\
+        --servers front-1=10.0.1.11:11211,10.0.1.12:11211
+
+  What was found, as a table, and drawn:
+    lookaside monitor --state-dir /var/lib/lookaside-monitor --svg stale.svg
+
+Give it --rules, --outbox-table and so on as the invalidator has them. With PostgreSQL it reads by a temporary
+replication slot, which is gone when it stops: deletes that are committed meanwhile are not sampled.
+
+Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start; 2 for an invalid command line.";
+
+/// Samples the deletes of a database's commit log, and asks every cluster at intervals whether a value that is older than
+/// the commit is still there. It changes nothing in the caches.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "lookaside-monitor", version, after_help = EXAMPLES)]
+pub struct Options {
+    /// The database, as the invalidator's --source: sqlite:///PATH; mysql:// or mariadb:// with USER:PASSWORD@HOST:PORT;
+    /// postgres://USER:PASSWORD@HOST:PORT/DATABASE. It need not be reachable at the start
+    #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
+    pub source: SourceUrl,
+    /// A cluster and its routers, of which one is asked: what a client would read. May be given several times
+    #[arg(
+        long = "cluster",
+        value_name = "[REGION/]NAME=HOST:PORT[,HOST:PORT...]",
+        required_unless_present = "servers"
+    )]
+    pub clusters: Vec<WatchedCluster>,
+    /// A cluster and its servers, of which each is asked about each key: also what no router reads at present
+    #[arg(long = "servers", value_name = "[REGION/]NAME=HOST:PORT[,HOST:PORT...]")]
+    pub servers: Vec<WatchedCluster>,
+    /// The region of the database, and of clusters that are given without one
+    #[arg(long, value_name = "NAME", default_value = "local", value_parser = region_name)]
+    pub region: String,
+    /// Asks about one delete in this many. The choice depends on the key and the commit alone
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..))]
+    pub sample: u32,
+    /// The ages of a delete at which clusters are asked, in seconds, ascending
+    #[arg(long, value_name = "SECONDS[,SECONDS...]", default_value = "1,10,60,600,3600")]
+    pub ages: Ages,
+    /// The most questions to each cluster per second. Questions beyond it wait, and are counted as late if they have waited
+    /// for too long
+    #[arg(long, value_name = "QUESTIONS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    pub rate: u32,
+    /// The most deletes that are watched at a time, some 500 bytes each, and 500 in the state file; beyond it chosen deletes
+    /// are dropped and counted. A delete is watched until its last age, so this bounds how many can be sampled in an hour
+    #[arg(long, value_name = "DELETES", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
+    pub pending_max: u32,
+    /// Milliseconds between two look-ups of the end of the log, two logins each, 10 to 60,000. A value that was stored this
+    /// long before the commit, or up to a second more, cannot be distinguished from one that was stored after it
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = value_parser!(u64).range(10..=60_000))]
+    pub look_up_every_ms: u64,
+    /// Milliseconds within which a router or server must answer
+    #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = value_parser!(u64).range(1..=60_000))]
+    pub timeout_ms: u64,
+    /// Directory for the file that keeps counts and samples over restarts; created if missing
+    #[arg(long, value_name = "PATH")]
+    pub state_dir: PathBuf,
+    /// Address for Prometheus metrics (GET /metrics): host:port, or a port of 127.0.0.1
+    #[arg(long, value_name = "ADDR", value_parser = lookaside_invalidator::options::metrics_address)]
+    pub metrics_address: Option<String>,
+    /// Log in at the routers or servers, if they require it (their -Y), with the line user:password in this file
+    #[arg(long, value_name = "FILE")]
+    pub router_login: Option<PathBuf>,
+    /// How commits name keys.
+    #[command(flatten)]
+    pub keys: KeyOptions,
+    /// PostgreSQL: the publication that has the outbox table
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    pub publication: String,
+    /// Log more to stderr: -v debug, -vv trace
+    #[arg(short, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Log format: text, or json with one object per event
+    #[arg(long, value_name = "text|json", default_value = "text")]
+    pub log_format: LogFormat,
+}
+
+/// A cluster on the command line, with its region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedCluster {
+    /// `None` for that of the database.
+    pub region: Option<String>,
+    /// Its name, and its routers or servers.
+    pub cluster: Cluster,
+}
+
+impl FromStr for WatchedCluster {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<WatchedCluster, String> {
+        let name_end = text.find('=').unwrap_or(text.len());
+        let (region, cluster) = match text[..name_end].split_once('/') {
+            Some((region, _)) => (Some(region_name(region)?), &text[region.len() + 1..]),
+            None => (None, text),
+        };
+        Ok(WatchedCluster { region, cluster: cluster.parse()? })
+    }
+}
+
+/// Ages in seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ages(pub Vec<u32>);
+
+impl FromStr for Ages {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Ages, String> {
+        let parse = |age: &str| age.parse().ok().filter(|age| (1..=AGE_S_MAX).contains(age));
+        let ages: Option<Vec<u32>> = text.split(',').map(parse).collect();
+        match ages {
+            Some(ages) if ages.len() <= AGES_MAX && ages.is_sorted_by(|a, b| a < b) => Ok(Ages(ages)),
+            _ => Err(format!(
+                "expected up to {AGES_MAX} ascending numbers of seconds, each from 1 to {AGE_S_MAX}, as in 1,10,60"
+            )),
+        }
+    }
+}
+
+fn region_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=64 if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) => {
+            Ok(text.to_owned())
+        }
+        _ => Err(format!("the region {text:?} is not of 1 to 64 letters, digits, - _ and .")),
+    }
+}
+
+impl Options {
+    /// All clusters, with the way to each: those by routers first.
+    pub fn watched(&self) -> impl Iterator<Item = (Through, &WatchedCluster)> {
+        let by_routers = self.clusters.iter().map(|cluster| (Through::Routers, cluster));
+        by_routers.chain(self.servers.iter().map(|cluster| (Through::Servers, cluster)))
+    }
+
+    /// The region of a cluster.
+    pub fn region_of<'a>(&'a self, cluster: &'a WatchedCluster) -> &'a str {
+        cluster.region.as_deref().unwrap_or(&self.region)
+    }
+
+    /// Checks what no single option can check.
+    pub fn check(&self) -> Result<(), String> {
+        let names: Vec<&str> = self.watched().map(|(_, watched)| watched.cluster.name.as_str()).collect();
+        if names.len() > CLUSTERS_MAX {
+            return Err(format!("{} clusters are over the limit of {CLUSTERS_MAX}", names.len()));
+        }
+        match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
+            Some((_, name)) => Err(format!("the cluster {name} is given twice; give all its routers at once")),
+            None => Ok(()),
+        }
+    }
+
+    /// How much is sampled.
+    pub fn sampler(&self) -> SamplerOptions {
+        SamplerOptions { one_in: self.sample, ages_s: self.ages.0.clone(), pending_max: self.pending_max as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, String> {
+        let fixed = ["lookaside-monitor", "--source", "sqlite:///x.db", "--state-dir", "/tmp/x"];
+        let options = Options::try_parse_from(fixed.iter().chain(arguments)).map_err(|why| why.to_string())?;
+        options.check().map(|()| options)
+    }
+
+    #[test]
+    fn a_cluster_is_in_the_databases_region_unless_it_has_one() {
+        let options = parse(&["--region", "east", "--cluster", "a=h:1,h:2", "--servers", "west/b=h:3"]).expect("valid");
+        let watched: Vec<_> = options
+            .watched()
+            .map(|(through, watched)| (through, options.region_of(watched), watched.cluster.name.as_str()))
+            .collect();
+        assert_eq!(watched, [(Through::Routers, "east", "a"), (Through::Servers, "west", "b")]);
+    }
+
+    #[test]
+    fn bad_command_lines_are_refused() {
+        for arguments in [
+            &[][..],
+            &["--cluster", "a"],
+            &["--cluster", "/a=h:1"],
+            &["--cluster", "we st/a=h:1"],
+            &["--cluster", "a=h:1", "--servers", "west/a=h:2"],
+            &["--cluster", "a=h:1", "--ages", "10,1"],
+            &["--cluster", "a=h:1", "--ages", "1,1"],
+            &["--cluster", "a=h:1", "--ages", "0,1"],
+            &["--cluster", "a=h:1", "--ages", ""],
+            &["--cluster", "a=h:1", "--sample", "0"],
+        ] {
+            assert!(parse(arguments).is_err(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn a_slash_of_an_address_is_no_region() {
+        assert!("a=/run/router.sock:1".parse::<WatchedCluster>().is_ok_and(|watched| watched.region.is_none()));
+    }
+}

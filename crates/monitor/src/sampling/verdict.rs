@@ -1,0 +1,212 @@
+//! What an answer of a cluster says about an old value.
+//!
+//! A value is old if it was stored before the commit. A server tells how long ago an item was stored, at least and at
+//! most (`me KEY a`), so its clock need not agree with the monitor's. Three times bound the commit, all by the monitor's
+//! clock:
+//!
+//! ```text
+//!        not_before            commit             read_at              look: sent_at .. received_at
+//! -----------|--------------------|------------------|------------------------|-----------|----------> time
+//!   stored here: old      stored here: undecided          stored here: new
+//! ```
+//!
+//! | verdict | the key has |
+//! |---|---|
+//! | absent | no item, or one that readers are not shown (marked as stale by `md` with `I`, a placeholder) |
+//! | old | an item that was stored before `not_before`, whatever the answer's way took: it is older than the commit |
+//! | new | an item that was stored after `read_at`; or one that was not there at the first look, which comes right after `read_at` |
+//! | undecided | another item: stored in the second or two before the commit, or refilled before the first look; or its server does not tell ages |
+//!
+//! "Old" is certain, if clocks run at the same speed within [`DRIFT_SHARE`]. What it misses is undecided, and counted so.
+//! A value that was *read* from the database before the commit and stored after it (a stale set, §3.2.1) is new here: its
+//! age does not tell. An audit against the database finds it.
+
+use super::{moment::Moment, sample::Sample};
+use serde::{Deserialize, Serialize};
+
+/// Two clocks may differ by one part in this many of a time that both measure: far more than those of computers do.
+const DRIFT_SHARE: u64 = 1_000;
+/// A server may have read its clock this long before the request arrived: it reads it once for all requests of a round.
+const ROUND_MS_MAX: u64 = 50;
+
+/// The answer of one server, or of a router for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Which router or server.
+    pub from: String,
+    /// When it was asked.
+    pub sent_at: Moment,
+    /// When it answered.
+    pub received_at: Moment,
+    /// The answer.
+    pub seen: Seen,
+}
+
+/// The content of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// The key has no item.
+    Absent,
+    /// It has one that classic verbs miss.
+    Hidden,
+    /// It has an item.
+    Item(SeenItem),
+    /// There was no answer; the reason.
+    Failed(String),
+}
+
+/// An item of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenItem {
+    /// Its CAS unique.
+    pub cas: u64,
+    /// How long ago it was stored; `None` if the server does not tell.
+    pub age: Option<AgeBounds>,
+}
+
+/// How long ago an item was stored, by its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgeBounds {
+    /// At least, in milliseconds.
+    pub min_ms: u64,
+    /// At most, in milliseconds; `None` if that is not known.
+    pub max_ms: Option<u64>,
+}
+
+/// What the first look, right after `read_at`, has found. A later item that is another one was stored after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Baseline {
+    /// Nothing: there was no answer.
+    Unknown,
+    /// No item.
+    Absent,
+    /// The item with this CAS unique.
+    Item(u64),
+}
+
+impl Baseline {
+    /// The result of a look.
+    pub fn of(look: &Look) -> Baseline {
+        match &look.seen {
+            Seen::Absent | Seen::Hidden => Baseline::Absent,
+            Seen::Item(item) => Baseline::Item(item.cas),
+            Seen::Failed(_) => Baseline::Unknown,
+        }
+    }
+}
+
+/// What a look says about an old value. In the order of what counts for a cluster with several looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// No value is there.
+    Absent,
+    /// A value that was stored after the commit.
+    New,
+    /// A value that may be either.
+    Undecided,
+    /// No answer.
+    Failed,
+    /// A value that was stored before the commit.
+    Old,
+}
+
+/// Judges one look, by what the same router or server answered at first.
+pub fn judge(sample: &Sample, baseline: Baseline, look: &Look) -> Verdict {
+    let item = match &look.seen {
+        Seen::Absent | Seen::Hidden => return Verdict::Absent,
+        Seen::Failed(_) => return Verdict::Failed,
+        Seen::Item(item) => item,
+    };
+    if let (Some(age), Some(not_before)) = (item.age, sample.not_before)
+        && latest_store(look, age) < not_before
+    {
+        return Verdict::Old;
+    }
+    let is_other_item = match baseline {
+        Baseline::Unknown => false,
+        Baseline::Absent => true,
+        Baseline::Item(cas) => cas != item.cas,
+    };
+    let is_newer = item.age.and_then(|age| earliest_store(look, age)).is_some_and(|stored| stored >= sample.read_at);
+    if is_other_item || is_newer { Verdict::New } else { Verdict::Undecided }
+}
+
+/// The item was stored by then, by the monitor's clock: the server measured its age before the answer arrived.
+fn latest_store(look: &Look, age: AgeBounds) -> Moment {
+    look.received_at.minus_ms(age.min_ms - age.min_ms.div_ceil(DRIFT_SHARE))
+}
+
+/// The item was not stored before; `None` if that is not known.
+fn earliest_store(look: &Look, age: AgeBounds) -> Option<Moment> {
+    let max_ms = age.max_ms?;
+    Some(look.sent_at.minus_ms(max_ms.saturating_add(max_ms.div_ceil(DRIFT_SHARE)).saturating_add(ROUND_MS_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_invalidator::Position;
+    use std::time::SystemTime;
+
+    const CAS: u64 = 7;
+
+    /// A commit after 10,000 ms, read at 10,100 ms.
+    fn sample() -> Sample {
+        Sample {
+            key: b"k".to_vec(),
+            position: Position("1".into()),
+            committed_at: SystemTime::UNIX_EPOCH,
+            not_before: Some(Moment { ms: 10_000 }),
+            read_at: Moment { ms: 10_100 },
+        }
+    }
+
+    /// An item seen at 12,000 ms, with an age of these bounds.
+    fn look(min_ms: u64, max_ms: Option<u64>) -> Look {
+        let seen = Seen::Item(SeenItem { cas: CAS, age: Some(AgeBounds { min_ms, max_ms }) });
+        Look { from: "r".into(), sent_at: Moment { ms: 11_990 }, received_at: Moment { ms: 12_000 }, seen }
+    }
+
+    #[test]
+    fn an_item_is_old_only_if_its_least_age_reaches_back_before_the_commit() {
+        let verdict = |min_ms| judge(&sample(), Baseline::Unknown, &look(min_ms, None));
+        assert_eq!(verdict(2_100), Verdict::Old);
+        // Its server's clock may be faster by a thousandth.
+        assert_eq!(verdict(2_002), Verdict::Undecided);
+        assert_eq!(verdict(1_000), Verdict::Undecided);
+    }
+
+    #[test]
+    fn an_item_that_was_stored_between_the_bounds_of_the_commit_is_undecided() {
+        let verdict = |min_ms, max_ms| judge(&sample(), Baseline::Item(CAS), &look(min_ms, Some(max_ms)));
+        assert_eq!(verdict(1_900, 1_980), Verdict::Undecided);
+        assert_eq!(verdict(0, 1_500), Verdict::New);
+        assert_eq!(verdict(0, 1_900), Verdict::Undecided, "it may have been stored before it was read");
+    }
+
+    #[test]
+    fn an_item_that_was_not_there_at_first_is_new_unless_it_is_old() {
+        let verdict = |baseline, min_ms| judge(&sample(), baseline, &look(min_ms, Some(3_000)));
+        assert_eq!(verdict(Baseline::Absent, 500), Verdict::New);
+        assert_eq!(verdict(Baseline::Item(CAS + 1), 500), Verdict::New);
+        assert_eq!(verdict(Baseline::Item(CAS), 500), Verdict::Undecided);
+        // The first answer came from another server: the gutter, while this one was away.
+        assert_eq!(verdict(Baseline::Absent, 2_900), Verdict::Old);
+    }
+
+    #[test]
+    fn nothing_is_old_without_an_age_or_without_a_bound_of_the_commit() {
+        let ageless = Look { seen: Seen::Item(SeenItem { cas: CAS, age: None }), ..look(0, None) };
+        assert_eq!(judge(&sample(), Baseline::Item(CAS), &ageless), Verdict::Undecided);
+        let unbounded = Sample { not_before: None, ..sample() };
+        assert_eq!(judge(&unbounded, Baseline::Item(CAS), &look(11_000, None)), Verdict::Undecided);
+    }
+
+    #[test]
+    fn a_hidden_item_is_no_value() {
+        for seen in [Seen::Absent, Seen::Hidden] {
+            assert_eq!(judge(&sample(), Baseline::Unknown, &Look { seen, ..look(0, None) }), Verdict::Absent);
+        }
+    }
+}

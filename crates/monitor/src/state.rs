@@ -1,0 +1,122 @@
+//! The state file: what was found, the samples, and where the log is read from.
+//!
+//! It is replaced as a whole, so it holds the state before a crash or after it, never a part. Its size is bounded by
+//! the number of samples (`--pending-max`).
+
+use crate::sampling::{Moment, SavedSampler};
+use lookaside_invalidator::state_file;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// The name of the file in `--state-dir`.
+pub const FILE_NAME: &str = "monitor.json";
+/// A longer file is refused: it is none of this program.
+const FILE_BYTES_MAX: u64 = 4 << 30;
+/// A number that changes with each boot of the host.
+const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The content of the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedState {
+    /// The version of the format: 1.
+    pub version: u32,
+    /// The boot of the host that times are of.
+    pub boot: String,
+    /// The region whose log is read.
+    pub region: String,
+    /// The deletes, one in how many.
+    pub sample: u32,
+    /// The rest.
+    pub sampler: SavedSampler,
+}
+
+/// The file of one monitor.
+#[derive(Clone, Debug)]
+pub struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    /// The file in this directory.
+    pub fn in_directory(directory: &Path) -> StateFile {
+        StateFile { path: directory.join(FILE_NAME) }
+    }
+
+    /// The saved state; `None` if there is none. The error names the file.
+    pub fn load(&self) -> Result<Option<SavedState>, String> {
+        let failed = |why: String| format!("{}: {why}", self.path.display());
+        let read = state_file::read(&self.path, FILE_BYTES_MAX).map_err(|why| failed(why.to_string()))?;
+        let Some(bytes) = read else { return Ok(None) };
+        let state: SavedState = serde_json::from_slice(&bytes).map_err(|why| {
+            failed(format!("{why}; it is no state of this version. Move it away to start without it"))
+        })?;
+        match state.version {
+            1 => Ok(Some(state)),
+            other => Err(failed(format!("the version {other} of the format is unknown"))),
+        }
+    }
+
+    /// Replaces the file; blocks until it is on disk.
+    pub fn save(&self, state: &SavedState) -> Result<(), String> {
+        let bytes = serde_json::to_vec(state).expect("the state can be written as JSON");
+        state_file::replace(&self.path, &bytes).map_err(|why| format!("{}: {why}", self.path.display()))
+    }
+}
+
+/// The boot of this host.
+pub fn boot_id() -> Result<String, String> {
+    let id = fs::read_to_string(BOOT_ID_FILE).map_err(|why| format!("{BOOT_ID_FILE}: {why}"))?;
+    Ok(id.trim().to_owned())
+}
+
+/// The monitor's clock: the time since the boot of the host, which goes on while the host is suspended.
+pub fn now() -> Moment {
+    let since_boot = clock_gettime(ClockId::Boottime);
+    Moment { ms: since_boot.tv_sec as u64 * 1_000 + since_boot.tv_nsec as u64 / 1_000_000 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::{Sampler, SamplerOptions};
+
+    fn state() -> SavedState {
+        let options = SamplerOptions { one_in: 1, ages_s: vec![1], pending_max: 1 };
+        let sampler = Sampler::new(options, [("one", "here")]).save();
+        SavedState { version: 1, boot: "b".into(), region: "here".into(), sample: 1, sampler }
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = StateFile::in_directory(directory.path());
+        assert_eq!(file.load(), Ok(None));
+        file.save(&state()).expect("saved");
+        assert_eq!(file.load(), Ok(Some(state())));
+    }
+
+    #[test]
+    fn a_file_that_is_no_state_is_refused_and_kept() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = StateFile::in_directory(directory.path());
+        let unknown = serde_json::to_string(&SavedState { version: 2, ..state() }).expect("JSON");
+        for bad in ["", "{}", "[1]", &unknown] {
+            fs::write(directory.path().join(FILE_NAME), bad).expect("written");
+            let why = file.load().expect_err(bad);
+            assert!(why.contains(FILE_NAME), "{why}");
+            assert_eq!(fs::read_to_string(directory.path().join(FILE_NAME)).expect("read"), bad);
+        }
+    }
+
+    #[test]
+    fn the_clock_goes_on() {
+        let before = now();
+        assert!(now() >= before && before.ms > 0);
+        assert!(!boot_id().expect("Linux has one").is_empty());
+    }
+}

@@ -1,0 +1,280 @@
+//! The sampler against a model: commits, deletes that arrive or are lost, refills, clusters that do not answer, and
+//! restarts. Its counts must be those of the model.
+
+use lookaside_invalidator::{Commit, Commits, Position};
+use lookaside_monitor::sampling::{
+    AgeBounds, AgeCounts, EndOfLog, Finding, Look, Moment, Sampler, SamplerOptions, Seen, SeenItem,
+};
+use proptest::{collection::vec, prelude::*};
+use std::time::SystemTime;
+
+const AGES_S: [u32; 3] = [1, 10, 60];
+const LOG: &str = "log";
+
+fn options(pending_max: usize) -> SamplerOptions {
+    SamplerOptions { one_in: 1, ages_s: AGES_S.into(), pending_max }
+}
+
+fn covers(position: &Position, other: &Position) -> bool {
+    let number = |position: &Position| position.0.parse::<u64>().expect("a number");
+    number(position) >= number(other)
+}
+
+/// What becomes of a key's value in a cluster after the commit of its delete, in milliseconds after the commit.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// The delete arrives, and nothing is filled.
+    Deleted { after_ms: u64 },
+    /// The delete arrives, and the key is filled again.
+    Refilled { deleted_after_ms: u64, filled_after_ms: u64 },
+    /// Nothing was cached.
+    NeverCached,
+    /// The delete is lost.
+    Lost,
+    /// The servers do not answer.
+    Unreachable,
+}
+
+/// The verdict of the checker, which knows what was stored when.
+fn expected(fate: Fate, age_s: u32, found: &mut AgeCounts) {
+    let age_ms = u64::from(age_s) * 1_000;
+    let count = match fate {
+        Fate::Unreachable => &mut found.failed,
+        Fate::NeverCached => &mut found.absent,
+        Fate::Lost => &mut found.old,
+        Fate::Deleted { after_ms } if after_ms > age_ms => &mut found.old,
+        Fate::Deleted { .. } => &mut found.absent,
+        Fate::Refilled { deleted_after_ms, .. } if deleted_after_ms > age_ms => &mut found.old,
+        Fate::Refilled { filled_after_ms, .. } if filled_after_ms > age_ms => &mut found.absent,
+        Fate::Refilled { .. } => &mut found.new,
+    };
+    *count += 1;
+}
+
+fn fate() -> impl Strategy<Value = Fate> {
+    // Not at the very moment of a look.
+    let late = || {
+        (5..70_000_u64).prop_filter("at a look", |ms| AGES_S.iter().all(|s| ms.abs_diff(u64::from(*s) * 1_000) > 200))
+    };
+    prop_oneof![
+        late().prop_map(|after_ms| Fate::Deleted { after_ms }),
+        (late(), late())
+            .prop_map(|(a, b)| Fate::Refilled { deleted_after_ms: a.min(b), filled_after_ms: a.max(b) + 60 }),
+        Just(Fate::NeverCached),
+        Just(Fate::Lost),
+        Just(Fate::Unreachable),
+    ]
+}
+
+/// A commit of one key, at a time in milliseconds, and its fate in each cluster.
+#[derive(Clone, Debug)]
+struct Change {
+    at_ms: u64,
+    fates: [Fate; 2],
+}
+
+impl Change {
+    fn look(&self, cluster: usize, now: Moment) -> Look {
+        /// The value is a minute old when the commit comes.
+        const OLD_FOR_MS: u64 = 60_000;
+        let item = |cas: u64, stored_ms: u64| {
+            let age_ms = now.ms - stored_ms;
+            let age = AgeBounds { min_ms: age_ms.saturating_sub(500), max_ms: Some(age_ms + 500) };
+            Seen::Item(SeenItem { cas, age: Some(age) })
+        };
+        let old = || item(1, self.at_ms - OLD_FOR_MS);
+        let seen = match self.fates[cluster] {
+            Fate::Unreachable => Seen::Failed("it does not answer".into()),
+            Fate::NeverCached => Seen::Absent,
+            Fate::Lost => old(),
+            Fate::Deleted { after_ms: ms } | Fate::Refilled { deleted_after_ms: ms, .. }
+                if now.ms < self.at_ms + ms =>
+            {
+                old()
+            }
+            Fate::Refilled { filled_after_ms, .. } if now.ms >= self.at_ms + filled_after_ms => {
+                item(2, self.at_ms + filled_after_ms)
+            }
+            Fate::Deleted { .. } | Fate::Refilled { .. } => Seen::Absent,
+        };
+        Look { from: format!("router {cluster}"), sent_at: now, received_at: now, seen }
+    }
+}
+
+/// The monitor's world: time goes on in steps of 50 ms, and each is a chance to ask.
+struct World {
+    changes: Vec<Change>,
+    sampler: Sampler,
+    findings: Vec<Finding>,
+}
+
+impl World {
+    fn new(changes: Vec<Change>, pending_max: usize) -> World {
+        let mut sampler = Sampler::new(options(pending_max), [("one", "east"), ("two", "west")]);
+        sampler.start_reading(LOG, &Position("0".into()));
+        World { changes, sampler, findings: Vec::new() }
+    }
+
+    /// What is committed and asked at this time.
+    fn step(&mut self, now: Moment) {
+        let committed = |ms: u64| self.changes.iter().filter(|change| change.at_ms <= ms).count();
+        if now.ms.is_multiple_of(1_000) {
+            let position = Position(committed(now.ms).to_string());
+            self.sampler.add_end_of_log(LOG, EndOfLog { begun_at: now, position });
+        }
+        let new: Vec<Commit> = (committed(now.ms - 50)..committed(now.ms))
+            .map(|index| Commit {
+                position: Position((index + 1).to_string()),
+                keys: vec![index.to_string().into_bytes()],
+                committed_at: SystemTime::UNIX_EPOCH,
+            })
+            .collect();
+        let position = Position(committed(now.ms).to_string());
+        self.sampler.add_commits(&Commits { commits: new, position }, now, &covers);
+        for cluster in 0..2 {
+            while let Some(batch) = self.sampler.clusters[cluster].due(now, 3) {
+                let looks = batch.samples.iter().map(|sample| {
+                    let index: usize = String::from_utf8_lossy(&sample.key).parse().expect("a number");
+                    vec![self.changes[index].look(cluster, now)]
+                });
+                let looks = looks.collect();
+                self.findings.extend(self.sampler.clusters[cluster].record(batch, looks));
+            }
+        }
+    }
+
+    /// The monitor is killed, and starts again with what it has saved.
+    fn restart(&mut self) {
+        let saved = serde_json::to_string(&self.sampler.save()).expect("JSON");
+        let mut sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
+        sampler.restore(serde_json::from_str(&saved).expect("a state"));
+        assert_eq!(sampler.resume_from(LOG), self.sampler.resume_from(LOG));
+        self.sampler = sampler;
+    }
+
+    fn counts(&self, cluster: usize) -> Vec<AgeCounts> {
+        self.sampler.clusters[cluster].counts().map(|(_, counts)| *counts).collect()
+    }
+}
+
+const BEGIN_MS: u64 = 100_000;
+const END_MS: u64 = 200_000;
+
+fn steps(from_ms: u64, to_ms: u64) -> impl Iterator<Item = Moment> {
+    (from_ms..to_ms).step_by(50).map(|ms| Moment { ms })
+}
+
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    vec((BEGIN_MS + 2_000..BEGIN_MS + 20_000, [fate(), fate()]), 1..12).prop_map(|mut changes| {
+        changes.sort_by_key(|(at_ms, _)| *at_ms);
+        changes.into_iter().map(|(at_ms, fates)| Change { at_ms, fates }).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn counts_are_those_of_the_checker(changes in changes(), restarts_ms in vec(BEGIN_MS..END_MS, 0..3)) {
+        let mut world = World::new(changes.clone(), 100);
+        for now in steps(BEGIN_MS, END_MS) {
+            world.step(now);
+            if restarts_ms.iter().any(|ms| (now.ms..now.ms + 50).contains(ms)) {
+                world.restart();
+            }
+        }
+        for cluster in 0..2 {
+            let mut wanted = vec![AgeCounts::default(); AGES_S.len()];
+            for (found, age_s) in wanted.iter_mut().zip(AGES_S) {
+                changes.iter().for_each(|change| expected(change.fates[cluster], age_s, found));
+            }
+            prop_assert_eq!(world.counts(cluster), wanted);
+            prop_assert_eq!(world.sampler.clusters[cluster].pending(), 0);
+        }
+        prop_assert_eq!(world.sampler.counts.sampled, changes.len() as u64);
+        let old: u64 = (0..2).flat_map(|cluster| world.counts(cluster)).map(|counts| counts.old).sum();
+        prop_assert_eq!(world.findings.len() as u64, old);
+    }
+}
+
+fn change(at_ms: u64, fate: Fate) -> Change {
+    Change { at_ms, fates: [fate, Fate::NeverCached] }
+}
+
+#[test]
+fn looks_for_which_it_is_too_late_are_counted_and_not_made() {
+    let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::Lost)], 100);
+    steps(BEGIN_MS, BEGIN_MS + 2_500).for_each(|now| world.step(now));
+    // The monitor is stopped over the looks at 1 s and 10 s.
+    steps(BEGIN_MS + 30_000, BEGIN_MS + 65_000).for_each(|now| world.step(now));
+    let old_and_late: Vec<_> = world.counts(0).iter().map(|counts| (counts.old, counts.late)).collect();
+    assert_eq!(old_and_late, [(0, 1), (0, 1), (1, 0)]);
+}
+
+#[test]
+fn a_commit_that_is_read_late_is_not_asked_about_as_if_it_were_new() {
+    let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::Lost)], 100);
+    steps(BEGIN_MS, BEGIN_MS + 2_000).for_each(|now| world.step(now));
+    // It is in the log for 20 s before it is read, as after a restart of the monitor.
+    let now = Moment { ms: BEGIN_MS + 22_000 };
+    let commit =
+        Commit { position: Position("1".into()), keys: vec![b"0".to_vec()], committed_at: SystemTime::UNIX_EPOCH };
+    let commits = Commits { commits: vec![commit], position: Position("1".into()) };
+    world.sampler.add_commits(&commits, now, &covers);
+    steps(BEGIN_MS + 22_050, BEGIN_MS + 90_000).for_each(|now| {
+        while let Some(batch) = world.sampler.clusters[0].due(now, 3) {
+            let looks = batch.samples.iter().map(|_| vec![world.changes[0].look(0, now)]).collect();
+            world.sampler.clusters[0].record(batch, looks);
+        }
+    });
+    let old_and_late: Vec<_> = world.counts(0).iter().map(|counts| (counts.old, counts.late)).collect();
+    assert_eq!(old_and_late, [(0, 1), (0, 1), (1, 0)]);
+}
+
+#[test]
+fn samples_are_bounded_and_dropped_ones_are_counted() {
+    let changes = (0..5).map(|n| change(BEGIN_MS + 2_010 + n, Fate::Lost)).collect();
+    let mut world = World::new(changes, 3);
+    steps(BEGIN_MS, BEGIN_MS + 4_000).for_each(|now| world.step(now));
+    assert_eq!((world.sampler.counts.sampled, world.sampler.counts.dropped), (3, 2));
+    assert_eq!(world.counts(0)[0].old, 3);
+}
+
+#[test]
+fn a_value_that_comes_back_after_it_was_gone_is_found() {
+    // The gutter answered at first: nothing was there. Then the server came back with the old value.
+    let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::NeverCached)], 100);
+    steps(BEGIN_MS, BEGIN_MS + 4_000).for_each(|now| world.step(now));
+    assert_eq!(world.counts(0)[0].absent, 1);
+    world.changes[0].fates[0] = Fate::Lost;
+    steps(BEGIN_MS + 4_000, BEGIN_MS + 15_000).for_each(|now| world.step(now));
+    assert_eq!(world.counts(0)[1].old, 1);
+}
+
+#[test]
+fn samples_of_another_boot_are_dropped_and_counted_and_counts_stay() {
+    let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::Lost)], 100);
+    steps(BEGIN_MS, BEGIN_MS + 4_000).for_each(|now| world.step(now));
+    let mut saved = world.sampler.save();
+    saved.drop_times();
+    let mut sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
+    sampler.restore(saved);
+    assert_eq!((sampler.counts.sampled, sampler.counts.dropped), (1, 1));
+    assert_eq!(sampler.clusters[0].pending(), 0);
+    assert_eq!(sampler.clusters[0].counts().next().map(|(_, counts)| counts.old), Some(1));
+}
+
+#[test]
+fn every_server_of_a_cluster_counts_and_the_worst_is_its_verdict() {
+    let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::Lost)], 100);
+    steps(BEGIN_MS, BEGIN_MS + 2_100).for_each(|now| world.step(now));
+    let now = Moment { ms: BEGIN_MS + 4_000 };
+    let cluster = &mut world.sampler.clusters[0];
+    let batch = cluster.due(now, 3).expect("a look is due");
+    let absent = Look { from: "server 0".into(), sent_at: now, received_at: now, seen: Seen::Absent };
+    let failed = Look { from: "server 1".into(), seen: Seen::Failed("closed".into()), ..absent.clone() };
+    let old = Look { from: "server 2".into(), ..world.changes[0].look(0, now) };
+    let findings = cluster.record(batch, vec![vec![absent, failed, old]]);
+    assert_eq!(findings.iter().map(|finding| finding.from.as_str()).collect::<Vec<_>>(), ["server 2"]);
+    assert_eq!(cluster.counts().next().map(|(_, counts)| (counts.old, counts.failed)), Some((1, 0)));
+}
