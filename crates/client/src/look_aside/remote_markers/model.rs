@@ -34,10 +34,17 @@ struct Faults {
     pool_restarts: bool,
     /// Where a miss is read if a search fails.
     when_unknown: ReadFrom,
+    /// The requests of a batch to the pool are executed from the last to the first.
+    is_last_first: bool,
 }
 
-const NO_FAULTS: Faults =
-    Faults { repeats_deletes: false, pool_fails: false, pool_restarts: false, when_unknown: ReadFrom::Master };
+const NO_FAULTS: Faults = Faults {
+    repeats_deletes: false,
+    pool_fails: false,
+    pool_restarts: false,
+    when_unknown: ReadFrom::Master,
+    is_last_first: false,
+};
 
 #[derive(Clone, Debug)]
 struct World {
@@ -61,6 +68,8 @@ struct User {
     step: UserStep,
     /// Its own write; 0 if it only reads.
     written: Version,
+    /// Whether it reads after its write.
+    reads: bool,
     order: Order,
 }
 
@@ -101,9 +110,12 @@ impl<M: Exchange> Running<M> {
         Running { machine, outcomes }
     }
 
-    fn waiting(&self) -> Vec<(usize, Request<Bytes>)> {
+    /// The request of the batch that is executed next: the first, or the last.
+    fn next_request(&self, is_last_first: bool) -> (usize, Request<Bytes>) {
         let requests = self.machine.requests().into_iter().enumerate();
-        requests.filter(|&(at, _)| self.outcomes[at].is_none()).collect()
+        let mut waiting = requests.filter(|&(at, _)| self.outcomes[at].is_none());
+        let next = if is_last_first { waiting.last() } else { waiting.next() };
+        next.expect("the exchange is not over")
     }
 
     /// Returns whether the exchange is over.
@@ -174,32 +186,30 @@ impl World {
         let mut add = |label: String, step: Result<World, Stale>| all.push((format!("user {user} {label}"), step));
         match &self.users[user].step {
             UserStep::Mark(running) => {
-                for (at, request) in running.waiting() {
-                    for (label, mut world, outcome) in self.execute_in_all_ways(&request) {
-                        let mut running = running.clone();
-                        let is_over = running.record(at, outcome);
-                        world.users[user].step = match running.machine.result() {
-                            Some(Ok(())) if is_over => UserStep::Commit(running.machine),
-                            // The write fails: nothing is written, and the user has nothing to read.
-                            Some(Err(_)) if is_over => UserStep::Ended,
-                            _ => UserStep::Mark(running),
-                        };
-                        add(label, Ok(world));
-                    }
+                let (at, request) = running.next_request(self.faults.is_last_first);
+                for (label, mut world, outcome) in self.execute_in_all_ways(&request) {
+                    let mut running = running.clone();
+                    let is_over = running.record(at, outcome);
+                    world.users[user].step = match running.machine.result() {
+                        Some(Ok(())) if is_over => UserStep::Commit(running.machine),
+                        // The write fails: nothing is written, and the user has nothing to read.
+                        Some(Err(_)) if is_over => UserStep::Ended,
+                        _ => UserStep::Mark(running),
+                    };
+                    add(label, Ok(world));
                 }
             }
             UserStep::Search(running, is_holder) => {
-                for (at, request) in running.waiting() {
-                    for (label, mut world, outcome) in self.execute_in_all_ways(&request) {
-                        let mut running = running.clone();
-                        running.record(at, outcome);
-                        world.users[user].step = match (running.machine.found(), *is_holder) {
-                            (None, is_holder) => UserStep::Search(running, is_holder),
-                            (Some(found), None) => UserStep::LeaseGet(Some(self.source(found))),
-                            (Some(found), Some(is_holder)) => UserStep::Load { from: self.source(found), is_holder },
-                        };
-                        add(label, Ok(world));
-                    }
+                let (at, request) = running.next_request(self.faults.is_last_first);
+                for (label, mut world, outcome) in self.execute_in_all_ways(&request) {
+                    let mut running = running.clone();
+                    running.record(at, outcome);
+                    world.users[user].step = match (running.machine.found(), *is_holder) {
+                        (None, is_holder) => UserStep::Search(running, is_holder),
+                        (Some(found), None) => UserStep::LeaseGet(Some(self.source(found))),
+                        (Some(found), Some(is_holder)) => UserStep::Load { from: self.source(found), is_holder },
+                    };
+                    add(label, Ok(world));
                 }
             }
             UserStep::Ended => {}
@@ -210,7 +220,7 @@ impl World {
     /// The steps that do not ask the pool.
     fn after(&self, user: usize, step: &UserStep) -> Result<World, Stale> {
         let mut world = self.clone();
-        let User { written, order, .. } = world.users[user];
+        let User { written, reads, order, .. } = world.users[user];
         let search = |is_holder| {
             let names = MarkerNames::new(&settings(self.form), KEY).expect("a short key");
             UserStep::Search(Running::new(MarkerSearch::new(names)), is_holder)
@@ -224,7 +234,7 @@ impl World {
             }
             UserStep::DeleteLocally => {
                 world.delete(KEY);
-                UserStep::LeaseGet(None)
+                if reads { UserStep::LeaseGet(None) } else { UserStep::Ended }
             }
             UserStep::LeaseGet(None) if order == Order::MarkersFirst => search(None),
             UserStep::LeaseGet(source) => match (world.cached, source) {
@@ -377,11 +387,11 @@ fn settings(form: MarkerForm) -> MarkerSettings {
 fn writer(form: MarkerForm, token: u64) -> User {
     let names = MarkerNames::new(&settings(form), KEY).expect("a short key");
     let marking = Marking::new(names, Token(token), 60).with_checked_tokens_min(1);
-    User { step: UserStep::Mark(Running::new(marking)), written: 0, order: Order::LeaseFirst }
+    User { step: UserStep::Mark(Running::new(marking)), written: 0, reads: true, order: Order::LeaseFirst }
 }
 
 fn reader(order: Order) -> User {
-    User { step: UserStep::LeaseGet(None), written: 0, order }
+    User { step: UserStep::LeaseGet(None), written: 0, reads: true, order }
 }
 
 fn assert_never_stale(world: World, states_min: usize) {
@@ -397,9 +407,11 @@ fn assert_stale_after(world: World, step: &str) {
 
 #[test]
 fn two_writers_read_their_own_writes() {
-    let faults = Faults { repeats_deletes: true, ..NO_FAULTS };
-    let writers = [1, 2].map(|token| writer(MarkerForm::PerWrite, token));
-    assert_never_stale(World::new(MarkerForm::PerWrite, faults, writers.into()), 10_000);
+    for is_last_first in [false, true] {
+        let faults = Faults { repeats_deletes: !is_last_first, is_last_first, ..NO_FAULTS };
+        let writers = [1, 2].map(|token| writer(MarkerForm::PerWrite, token));
+        assert_never_stale(World::new(MarkerForm::PerWrite, faults, writers.into()), 10_000);
+    }
 }
 
 #[test]
@@ -409,8 +421,9 @@ fn a_writer_reads_its_own_write_among_readers() {
 }
 
 #[test]
-fn two_writers_read_their_own_writes_among_readers() {
-    let users = vec![writer(MarkerForm::PerWrite, 1), writer(MarkerForm::PerWrite, 2), reader(Order::LeaseFirst)];
+fn a_writer_reads_its_own_write_beside_another_writer_and_a_reader() {
+    let another = User { reads: false, ..writer(MarkerForm::PerWrite, 2) };
+    let users = vec![writer(MarkerForm::PerWrite, 1), another, reader(Order::LeaseFirst)];
     assert_never_stale(World::new(MarkerForm::PerWrite, NO_FAULTS, users), 10_000);
 }
 
