@@ -35,7 +35,7 @@ install: ## what the tests need: Debian packages, Python packages in .venv, data
 	tests/install
 
 build:
-	$(CARGO) build --workspace --bins --lib --example direct_client
+	$(CARGO) build --workspace --bins --lib --example direct_client --example regional_client
 	install -C target/debug/lib_lookaside.so python/lookaside/_lookaside.abi3.so
 
 lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links

@@ -147,12 +147,12 @@ def test_a_usage_error_is_named_and_exits_with_2(arguments, complaint):
 
 def test_ignored_options_are_logged_as_warnings(tmp_path):
     path = tmp_path / "m.sock"
-    command = [PROGRAMS / "lookaside-server", "-s", path, "-l", "127.0.0.1", "-M", "-o", "ext_path=/x:1G,hashpower=20"]
+    command = [PROGRAMS / "lookaside-server", "-s", path, "-l", "127.0.0.1", "-o", "ext_path=/x:1G,hashpower=20"]
     server = Process("server", command, tmp_path)
     try:
         server.wait_ready(path.exists)
         warnings = [line for line in server.log().splitlines() if "WARN" in line]
-        for option in ("-M", "-o ext_path=/x:1G", "-l"):
+        for option in ("-o ext_path=/x:1G", "-l"):
             assert any(f"{option} has no effect" in line for line in warnings), server.log()
         assert not any("hashpower" in line for line in warnings) and "-o hashpower=20" in server.log()
     finally:

@@ -45,8 +45,9 @@ pub use fence::Fence;
 pub use login_network::{LoginNetwork, RefusalHandler};
 pub use look_aside::{
     Client, ClientError, ClientStatistics, FillOutcome, HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, HedgeDelay,
-    HedgeSettings, Lease, Lookup, NodeError, NodeId, NodeValues, Origin, Plan, PlanError, PlanResults, ReadError,
-    ReadOptions, TypedClient, TypedError, TypedReadError, Value,
+    HedgeSettings, Lease, Lookup, MarkError, MarkerForm, MarkerSettings, MarkerSettingsError, MarkerStatistics,
+    NodeError, NodeId, NodeValues, Origin, Plan, PlanError, PlanResults, ReadError, ReadFrom, ReadOptions,
+    RegionalClient, RemoteWrite, TypedClient, TypedError, TypedReadError, Value, WhenNotSet,
 };
 pub use network::{Listener, Network, Stream, TcpNetwork};
 pub use tasks::{GatedTask, TaskGate, spawn, spawn_in};

@@ -14,6 +14,7 @@ mod direct_udp;
 mod late_lookups;
 mod network;
 mod read_through;
+mod remote_markers;
 mod store_cas;
 mod stream_sync;
 mod tko;

@@ -30,6 +30,9 @@ pub struct Options {
     /// Items with an exptime of up to this many seconds leave memory in the second in which they expire (§6.3); others
     /// when a look-up or eviction finds them. Default 60, at most 60; 0 is off.
     pub transient_s: u32,
+    /// Whether live items are evicted for new ones (`-M` is false). Default true. If false, a store that finds no free
+    /// memory, nor items that have expired or are stale, is refused.
+    pub evictions: bool,
     /// Makes the lease tokens of two servers, or of two processes of one server, differ.
     pub seed: u64,
 }
@@ -47,6 +50,7 @@ impl Default for Options {
             rebalance: true,
             age_exponent: 0.5,
             transient_s: 60,
+            evictions: true,
             seed: 0,
         }
     }

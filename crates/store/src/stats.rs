@@ -13,6 +13,8 @@ pub struct Statistics {
     pub evictions: u64,
     /// Evicted items that were never fetched.
     pub evictions_unfetched: u64,
+    /// Stores refused because no memory was found for them.
+    pub stores_out_of_memory: u64,
     /// Items removed because they had expired.
     pub expirations: u64,
     /// Expired items that were never fetched.
@@ -57,6 +59,7 @@ impl std::ops::Add for Statistics {
             memory_bytes: self.memory_bytes + other.memory_bytes,
             evictions: self.evictions + other.evictions,
             evictions_unfetched: self.evictions_unfetched + other.evictions_unfetched,
+            stores_out_of_memory: self.stores_out_of_memory + other.stores_out_of_memory,
             expirations: self.expirations + other.expirations,
             expirations_unfetched: self.expirations_unfetched + other.expirations_unfetched,
             lease_tokens: self.lease_tokens + other.lease_tokens,

@@ -92,7 +92,7 @@ impl Store {
     }
 
     /// Stores `item` under `key` as `mode` says. `append` and `prepend` keep the item's flags and expiry. A `set` that
-    /// is refused for its size removes the older value.
+    /// is refused for its size, or for want of memory, removes the older value.
     pub fn store(&self, key: HashedKey<'_>, mode: StoreMode, item: &NewItem<'_>, now: Now) -> StoreOutcome {
         self.lock_stripe(key, now).store(key, mode, item, now)
     }
@@ -204,7 +204,7 @@ impl Store {
 
     /// Lowers the memory limit, or raises it again, to at most what the options said; `false` if it is out of bounds.
     /// If more memory is in use, the next stores and [`Store::tick`]s clear pages, starting with the class of the
-    /// greatest age.
+    /// greatest age. Without evictions, pages whose items cannot be relocated stay.
     #[must_use]
     pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
         self.shared.memory.pages.set_memory_limit(memory_bytes)

@@ -4,6 +4,7 @@
 //! * With scarce memory, a value may be missing, and a token may be issued early or refused; but every value shown is
 //!   the one that was last stored, no fill that the model refuses is accepted, no hold-off is lost, and the memory
 //!   limit holds after every command.
+//! * With scarce memory and without evictions, no live value may be missing; stores may be refused.
 //! * A store in a region may be saved and restored between any two commands: it loses only leases.
 
 mod model {
@@ -75,6 +76,24 @@ proptest! {
                 pair.run(key, command)?;
             }
         }
+        pair.store().audit();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn without_evictions_no_live_value_is_lost(commands in commands(200, 4_000, 1_500)) {
+        let options =
+            Options { memory_bytes_max: 64 << 10, item_bytes_max: 8 << 10, evictions: false, ..Options::default() };
+        let mut pair = Pair::new(options, true);
+        for (count, (key, command)) in commands.into_iter().enumerate() {
+            if count % 50 == 0 || !matches!(command, Command::Flush { .. }) {
+                pair.run(key, command)?;
+            }
+        }
+        pair.check_nothing_is_lost()?;
         pair.store().audit();
     }
 }

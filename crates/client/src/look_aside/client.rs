@@ -109,6 +109,12 @@ impl Client {
         Client { counters: self.counters.nested(), ..self.clone() }
     }
 
+    /// A client for requests to another route, with the same deadline and counters.
+    pub(super) fn with_route(&self, route: Arc<dyn Route>) -> Client {
+        let context = self.lookups.sender().context.clone();
+        Client { lookups: HedgedSender::new(Sender { route, context }), batcher: None, ..self.clone() }
+    }
+
     /// The counters of this client and its clones.
     pub fn statistics(&self) -> ClientStatistics {
         self.counters.snapshot()

@@ -19,7 +19,7 @@
 //!
 //! [`Client`] knows bytes and flags; [`TypedClient`] adds formats and compression. Batching, hedging, a deadline and
 //! counters of one's own are each a `with_` method that returns another client. A [`Plan`] reads values whose keys
-//! depend on other values.
+//! depend on other values. A [`RegionalClient`] reads and writes from a replica region (`remote_markers`).
 //!
 //! Deliberately absent: the choice of a server: any [`Route`] will do, a tree of routes or one destination that is a
 //! router.
@@ -32,6 +32,7 @@ mod lease;
 mod lookup;
 mod plan;
 mod read_through;
+mod remote_markers;
 mod stats;
 mod typed;
 mod updates;
@@ -42,5 +43,9 @@ pub use hedge::{HedgeDelay, HedgeSettings};
 pub use lease::{Lease, Lookup};
 pub use plan::{NodeError, NodeId, NodeValues, Plan, PlanError, PlanResults};
 pub use read_through::{HOT_MISS_DELAY_MS_MAX, HOT_MISS_DELAY_MS_MIN, Origin, ReadError, ReadOptions, Value};
+pub use remote_markers::{
+    MarkError, MarkerForm, MarkerSettings, MarkerSettingsError, MarkerStatistics, ReadFrom, RegionalClient,
+    RemoteWrite, WhenNotSet,
+};
 pub use stats::ClientStatistics;
 pub use typed::{TypedClient, TypedError, TypedReadError};

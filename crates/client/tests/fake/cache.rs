@@ -3,7 +3,7 @@
 use super::{AcceptedStream, AcceptedStreams};
 use bytes::Bytes;
 use lookaside_protocol::{
-    Command, Direction, ErrorReply, LeaseToken, Operation, Reply, StoreMode,
+    Cas, Command, Direction, ErrorReply, LeaseToken, Operation, Reply, StoreMode,
     text::{END, Limits, Parsed, compose_reply, parse_command},
 };
 use std::{
@@ -26,6 +26,11 @@ const LEASE_INTERVAL: Duration = Duration::from_secs(10);
 pub struct Cache {
     items: BTreeMap<Vec<u8>, Item>,
     tokens: u64,
+    uniques: u64,
+    /// Stores are refused, as by a full server that does not evict.
+    pub is_full: bool,
+    /// Each `cas` is refused, as if memory were short of large chunks alone.
+    pub refused_cas: bool,
     /// How long every reply takes.
     pub delay: Duration,
     /// Keys of all lease-gets.
@@ -47,6 +52,7 @@ pub struct Cache {
 #[derive(Default)]
 struct Item {
     live: Option<Bytes>,
+    unique: u64,
     flags: u32,
     /// `None` if the live value does not expire.
     expires: Option<Instant>,
@@ -61,6 +67,11 @@ impl Cache {
 
     pub fn set(&mut self, key: &str, value: impl Into<Bytes>) {
         self.items.entry(key.into()).or_default().live = Some(value.into());
+    }
+
+    pub fn live_keys(&self) -> Vec<String> {
+        let live = self.items.iter().filter(|(_, item)| item.live.is_some());
+        live.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     pub fn delete(&mut self, key: &str) -> bool {
@@ -99,6 +110,19 @@ impl Cache {
         Some(Reply::Value { flags, cas: None, value: item.live.clone()? })
     }
 
+    fn get_with_unique(&mut self, key: &[u8]) -> Option<Reply<Bytes>> {
+        let unique = self.items.get(key)?.unique;
+        match self.get(key)? {
+            Reply::Value { flags, value, .. } => Some(Reply::Value { flags, cas: Some(Cas(unique)), value }),
+            other => Some(other),
+        }
+    }
+
+    fn unique_of(&mut self, key: &[u8]) -> Option<Cas> {
+        self.get(key)?;
+        Some(Cas(self.items[key].unique))
+    }
+
     fn lease_set(&mut self, key: &[u8], token: LeaseToken) -> bool {
         self.lease_sets += 1;
         let item = self.items.entry(key.to_vec()).or_default();
@@ -110,7 +134,12 @@ impl Cache {
     }
 
     fn store(&mut self, key: &[u8], flags: u32, exptime: i64, value: &[u8]) -> Reply<Bytes> {
+        if self.is_full {
+            return Reply::Error(ErrorReply::Server("out of memory storing object".into()));
+        }
+        self.uniques += 1;
         let item = self.items.entry(key.to_vec()).or_default();
+        item.unique = self.uniques;
         item.live = (exptime >= 0).then(|| Bytes::copy_from_slice(value));
         item.flags = flags;
         item.expires = (exptime > 0).then(|| Instant::now() + Duration::from_secs(exptime as u64));
@@ -145,6 +174,7 @@ impl Cache {
                 for key in *keys {
                     let reply = match operation {
                         Operation::LeaseGet => self.lease_get(key),
+                        Operation::Get { cas: true } => self.get_with_unique(key).unwrap_or(Reply::Miss),
                         _ => self.get(key).unwrap_or(Reply::Miss),
                     };
                     compose_reply(key, &reply, out);
@@ -163,6 +193,16 @@ impl Cache {
                     }
                     Operation::Store { mode: StoreMode::Add, .. } if self.get(request.key).is_some() => {
                         Reply::NotStored
+                    }
+                    Operation::Store { mode: StoreMode::Cas(_), .. } if self.refused_cas => {
+                        Reply::Error(ErrorReply::Server("out of memory storing object".into()))
+                    }
+                    Operation::Store { mode: StoreMode::Cas(cas), .. } if self.unique_of(request.key) != Some(*cas) => {
+                        if self.get(request.key).is_some() {
+                            Reply::Exists
+                        } else {
+                            Reply::NotFound
+                        }
                     }
                     Operation::Store { flags, exptime, value, .. } => {
                         self.plain_sets += 1;

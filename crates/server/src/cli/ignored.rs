@@ -20,9 +20,6 @@ pub(crate) struct IgnoredOption {
 /// Options accepted for compatibility with memcached.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CompatibleOptions {
-    /// Errors instead of evictions when memory is full: not supported, a full store evicts
-    #[arg(short = 'M', long, help_heading = IGNORED_HEADING)]
-    disable_evictions: bool,
     /// No effect here (memcached: large memory pages)
     #[arg(short = 'L', long, help_heading = IGNORED_HEADING)]
     enable_largepages: bool,
@@ -124,7 +121,6 @@ impl CompatibleOptions {
     /// A log line for each given option without effect.
     pub(crate) fn ignored_options(&self) -> Vec<IgnoredOption> {
         let given = [
-            (self.disable_evictions, "-M", true, "a full store evicts"),
             (self.enable_largepages, "-L", false, "the store asks for large pages by itself where the system has them"),
             (
                 self.max_reqs_per_event.is_some(),

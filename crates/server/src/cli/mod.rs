@@ -38,6 +38,7 @@ Examples:
   lookaside-server --lease-interval 0.5 --stale-seconds 2
   lookaside-server -m 4096 --warm-restart main  items outlive a restart, say for an upgrade
   lookaside-server --remove-region main         frees that memory
+  lookaside-server -M -m 1024                   a pool for remote markers, which evicts nothing
   lookaside-server -m 4096 --warm-restart main --upgrade-socket /run/lookaside/upgrade --take-over
                                                 replaces a server started with these options; clients stay connected
 
@@ -80,6 +81,11 @@ pub struct Arguments {
     #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64,
           value_parser = values::parse_megabytes, allow_negative_numbers = true)]
     pub memory_megabytes: u64,
+
+    /// When memory is full, refuse to store instead of evicting items: SERVER_ERROR out of memory storing object. Items
+    /// that have expired leave. For data that must not vanish, as remote markers; a cache should evict
+    #[arg(short = 'M', long)]
+    pub disable_evictions: bool,
 
     /// Worker threads; by default one per core
     #[arg(short = 't', allow_negative_numbers = true, long = "threads", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -307,6 +313,7 @@ impl Arguments {
             rebalance: self.compatible.slab_automove(),
             age_exponent: self.age_exponent,
             transient_s: self.transient_seconds,
+            evictions: !self.disable_evictions,
             seed,
         }
     }
@@ -389,8 +396,8 @@ mod tests {
         assert_eq!(ignored_options.len(), 4);
         assert!(ignored_options[0].text.starts_with("-R ") && ignored_options[3].text.starts_with("-o hashpower=20 "));
         assert!(ignored_options.iter().all(|remark| !remark.is_unsupported));
-        let lost = parse(&["-M", "-o", "ext_path=/x:1G"]).expect("memcached takes these").compatible.ignored_options();
-        assert!(lost.len() == 2 && lost.iter().all(|remark| remark.is_unsupported));
+        let lost = parse(&["-o", "ext_path=/x:1G"]).expect("memcached takes these").compatible.ignored_options();
+        assert!(lost.len() == 1 && lost.iter().all(|remark| remark.is_unsupported));
         assert_eq!(compatible.refusal(), None);
     }
 
@@ -408,7 +415,8 @@ mod tests {
         let default = Options::default();
         assert_eq!((options.growth_factor, options.chunk_bytes_min), (default.growth_factor, default.chunk_bytes_min));
         assert_eq!((options.age_exponent, options.transient_s), (default.age_exponent, default.transient_s));
-        assert!(options.rebalance);
+        assert!(options.rebalance && options.evictions);
+        assert!(!parse(&["-M"]).expect("memcached takes it").store_options(0).evictions);
         let arguments = parse(&["-f", "1.25", "-n", "80", "-o", "modern,slab_automove=0", "--age-exponent", "0"]);
         let options = arguments.expect("memcached takes most of these").store_options(0);
         assert_eq!((options.growth_factor, options.chunk_bytes_min, options.age_exponent), (1.25, 96, 0.0));

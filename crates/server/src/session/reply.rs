@@ -7,7 +7,7 @@ use lookaside_protocol::LeaseToken;
 use lookaside_store::{ItemView, Value};
 
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory storing object";
-pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory in incr";
+pub(crate) const OUT_OF_MEMORY_ARITHMETIC: &str = "SERVER_ERROR out of memory";
 pub(crate) const NOT_A_NUMBER: &str = "CLIENT_ERROR cannot increment or decrement non-numeric value";
 
 /// Appends `VALUE <key> <flags> <bytes>[ <cas>]\r\n<data>\r\n`. Returns the length of the data.

@@ -109,7 +109,7 @@ const HELP_TEXTS: &[(&str, &str)] = &[
     ("ssl_new_sessions", "Successful TLS handshakes."),
     ("ssl_proto_errors", "TLS protocol errors after the handshake."),
     ("stale_hits", "Stale values that were returned, marked as such."),
-    ("store_no_memory", "Always 0: stores that find no memory get an error and are not counted."),
+    ("store_no_memory", "Stores refused because no memory was found for them, as with -M once memory is full."),
     ("store_too_large", "Always 0: values over -I are refused before they are counted."),
     ("threads", "Worker threads, -t."),
     ("time", "The server's clock, in seconds since 1970."),

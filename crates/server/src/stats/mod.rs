@@ -171,6 +171,7 @@ fn store_stats(store: &Statistics, baseline: &Statistics, stats: &mut StatList) 
     let since_reset = [
         ("total_items", store.items_total, baseline.items_total),
         ("evictions", store.evictions, baseline.evictions),
+        ("store_no_memory", store.stores_out_of_memory, baseline.stores_out_of_memory),
         ("reclaimed", store.expirations, baseline.expirations),
         ("evicted_unfetched", store.evictions_unfetched, baseline.evictions_unfetched),
         ("expired_unfetched", store.expirations_unfetched, baseline.expirations_unfetched),

@@ -13,6 +13,7 @@ impl ServerState {
         let arguments = &self.arguments;
         let mut stats = StatList::default();
         stats.add("maxbytes", self.store.memory_limit());
+        stats.add("evictions", if self.options.evictions { "on" } else { "off" });
         stats.add("maxconns", arguments.connections_max);
         stats.add("tcpport", self.tcp_port.load(Ordering::Relaxed));
         stats.add("udpport", arguments.udp_port);

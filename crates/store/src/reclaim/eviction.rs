@@ -14,13 +14,16 @@
 //!
 //! A stale value gets no second chance: it has been deleted already. A chained item leaves as a whole, when the hand
 //! comes to its head, to its last piece in another class, or to one of those between that count as a visit.
+//!
+//! Without evictions ([`crate::Options::evictions`]) the hand takes only items that have expired or are stale, and
+//! gives up after [`STEPS_MAX`] steps: the next store continues from there, so each such item is found in the end.
 
 use crate::memory::Memory;
 use crate::memory::chunk::{ChunkKind, Header};
 use crate::memory::handle::Handle;
 use crate::memory::slab::Class;
 use crate::stripe::Stripe;
-use crate::{Expiry, Now};
+use crate::{Expiry, Now, Options};
 use std::sync::OnceLock;
 
 /// An item that is evicted.
@@ -59,12 +62,19 @@ const YOUNG_MAX: usize = 64;
 
 pub(crate) struct Evictor {
     age_exponent: f64,
+    pub evicts_live_items: bool,
     pub hook: OnceLock<EvictionHook>,
 }
 
 impl Evictor {
-    pub fn new(age_exponent: f64) -> Evictor {
-        Evictor { age_exponent, hook: OnceLock::new() }
+    pub fn new(options: &Options) -> Evictor {
+        let (age_exponent, evicts_live_items) = (options.age_exponent, options.evictions);
+        Evictor { age_exponent, evicts_live_items, hook: OnceLock::new() }
+    }
+
+    /// Whether the item may leave to make room for others.
+    pub fn may_remove(&self, header: &Header, now: Now) -> bool {
+        self.evicts_live_items || header.is_stale() || header.is_expired(now)
     }
 
     /// Evicts an item of the class; its chunk is the caller's, and the other chunks of a chained item go to `freed`.
@@ -80,12 +90,14 @@ impl Evictor {
         if class.number == geometry.timer_class() {
             return None;
         }
-        let steps_max = STEPS_MAX + class.pages.len() * geometry.chunks_per_page(class.number);
+        let forced_steps =
+            if self.evicts_live_items { class.pages.len() * geometry.chunks_per_page(class.number) } else { 0 };
         let mut samples = Samples { age_s: None, young_left: YOUNG_MAX };
-        for step in 0..steps_max {
+        for step in 0..STEPS_MAX + forced_steps {
             let chunk = advance_hand(memory, class)?;
-            let is_forced = step >= STEPS_MAX;
-            if samples.pass_over(memory, class, chunk, now) {
+            // Items that may leave although live ones may not have no second chance.
+            let is_forced = step >= STEPS_MAX || !self.evicts_live_items;
+            if self.evicts_live_items && samples.pass_over(memory, class, chunk, now) {
                 continue;
             }
             let evicted = match memory.pages.usage(chunk).kind() {
@@ -113,14 +125,15 @@ impl Evictor {
         now: Now,
     ) -> Option<Header> {
         let header = memory.pages.header(head);
-        if give_second_chance(memory, head, &header, is_forced, now) {
+        if !self.may_remove(&header, now) || give_second_chance(memory, head, &header, is_forced, now) {
             return None;
         }
         let stripe = header.usage.stripe();
         let evict = |locked: &mut Stripe| {
             let header = memory.pages.header(head);
             let is_same = header.usage.kind() == ChunkKind::Head && header.usage.stripe() == stripe;
-            if !is_same || !is_forced && header.usage.clock() > 0 && !header.is_expired(now) {
+            let is_accessed = !is_forced && header.usage.clock() > 0 && !header.is_expired(now);
+            if !is_same || is_accessed || !self.may_remove(&header, now) {
                 return None;
             }
             self.evict(memory, head, &header, locked, freed, now);
@@ -154,7 +167,7 @@ impl Evictor {
             {
                 return None;
             }
-            if give_second_chance(memory, head, &header, is_forced, now) {
+            if !self.may_remove(&header, now) || give_second_chance(memory, head, &header, is_forced, now) {
                 return None;
             }
             self.evict(memory, head, &header, locked, freed, now);

@@ -2,7 +2,8 @@
 //!
 //! A store first takes a free chunk of its class, then a free page; then it evicts an item of the class
 //! (`eviction.rs`); and if the class has nothing to evict, it takes a page from another class (`rebalance.rs`). Pages
-//! also move to classes that make more of them, and to the index when it grows (`index_growth.rs`).
+//! also move to classes that make more of them, and to the index when it grows (`index_growth.rs`). Without evictions
+//! all of these remove only items that have expired or are stale.
 
 pub(crate) mod eviction;
 mod index_growth;
@@ -27,11 +28,19 @@ pub(crate) struct Reclaimer {
 
 impl Reclaimer {
     pub fn new(options: &Options) -> Reclaimer {
-        Reclaimer { evictor: Evictor::new(options.age_exponent), rebalancer: Rebalancer::new(options.rebalance) }
+        Reclaimer { evictor: Evictor::new(options), rebalancer: Rebalancer::new(options.rebalance) }
     }
 
     /// A chunk of `class`, for which other items may be evicted. It is the caller's until it is published or freed.
     pub fn allocate(&self, memory: &Memory, class: usize, own: &mut Stripe, now: Now) -> Result<Handle, OutOfMemory> {
+        let allocated = self.find_chunk(memory, class, own, now);
+        if allocated.is_err() {
+            memory.slabs.counters[class].refusals.add(1);
+        }
+        allocated
+    }
+
+    fn find_chunk(&self, memory: &Memory, class: usize, own: &mut Stripe, now: Now) -> Result<Handle, OutOfMemory> {
         let (pages, slabs) = (&memory.pages, &memory.slabs);
         for _ in 0..ATTEMPTS_MAX {
             let mut guard = lock(&slabs.classes[class]);
@@ -53,7 +62,6 @@ impl Reclaimer {
                 None => self.rebalancer.steal_page(memory, &self.evictor, Some(class), own, now)?,
             }
         }
-        slabs.counters[class].refusals.add(1);
         Err(OutOfMemory)
     }
 }

@@ -13,6 +13,9 @@
 //! time. Those of its items that were accessed lately are relocated to other chunks of their class, the others are
 //! evicted. One page moves at a time, by [`STEP_CHUNKS`] chunks with each store that evicts, so that no single store
 //! bears the cost; only a class without any page waits for one.
+//!
+//! Without evictions all live items of the page are relocated. If one cannot be, since its class has no free chunk or
+//! it lies in several, the page stays where it is.
 
 use super::eviction::Evictor;
 use crate::memory::age::Age;
@@ -36,6 +39,9 @@ pub(super) const STEP_CHUNKS: usize = 64;
 const ROUNDS_MAX: usize = 4;
 /// How many rounds through pages are made for a class that has none: enough for sixteen pages that cannot be cleared.
 const STEAL_ROUNDS_MAX: usize = 80;
+/// The same without evictions, where most pages cannot be cleared, and a store that is refused should cost little. A
+/// page that stays comes behind the others, so that the next store tries other pages.
+const STEAL_ROUNDS_MAX_WITHOUT_EVICTIONS: usize = 16;
 
 /// The page that moves, and its progress. Its lock also guards the growth of the index.
 #[derive(Default)]
@@ -69,6 +75,16 @@ pub(super) enum MoveProgress {
     Unfinished,
     Moved,
     GivenUp,
+}
+
+#[derive(PartialEq, Eq)]
+enum ClearedChunk {
+    /// It is the caller's now.
+    Cleared,
+    /// Another thread has changed it meanwhile.
+    Changed,
+    /// Its item is live, can go nowhere, and must not be evicted.
+    MustStay,
 }
 
 pub(crate) struct Rebalancer {
@@ -173,7 +189,11 @@ impl Rebalancer {
         now: Now,
     ) -> Result<(), OutOfMemory> {
         let (target, mut choice) = (to.map_or(Target::Index, Target::Class), 0);
-        for round in 0..STEAL_ROUNDS_MAX {
+        let rounds = match evictor.evicts_live_items {
+            true => STEAL_ROUNDS_MAX,
+            false => STEAL_ROUNDS_MAX_WITHOUT_EVICTIONS,
+        };
+        for round in 0..rounds {
             if round > 0 {
                 yield_now();
             }
@@ -295,7 +315,9 @@ impl Rebalancer {
             }
             let chunk = Handle::new(current.page, current.chunk_next);
             current.chunk_next += 1;
-            self.clear_chunk(memory, evictor, chunk, class, &mut spare, own, freed, now);
+            if !self.clear_chunk(memory, evictor, chunk, class, &mut spare, own, freed, now) {
+                current.rounds = ROUNDS_MAX + 1;
+            }
             // Further pieces of an evicted item may lie in this page too, and belong to this class.
             free_chunks_of_class(memory, class, freed);
         }
@@ -309,7 +331,8 @@ impl Rebalancer {
         }
     }
 
-    /// Frees one chunk of a page that moves away, if its stripe's lock can be taken.
+    /// Frees one chunk of a page that moves away, if its stripe's lock can be taken. `false` if it has an item that must
+    /// stay.
     #[expect(clippy::too_many_arguments, reason = "the parts of the store come as arguments")]
     fn clear_chunk(
         &self,
@@ -321,28 +344,29 @@ impl Rebalancer {
         own: &mut Stripe,
         freed: &mut Vec<Handle>,
         now: Now,
-    ) {
+    ) -> bool {
         let (pages, slabs) = (&memory.pages, &memory.slabs);
         let usage = pages.usage(chunk);
         let kind = usage.kind();
         let is_head = match kind {
-            ChunkKind::Free | ChunkKind::Allocated => return,
+            ChunkKind::Free | ChunkKind::Allocated => return true,
             ChunkKind::Head => true,
             ChunkKind::Continuation => false,
         };
-        if is_head && spare.is_none() && is_worth_moving(&pages.header(chunk), now) {
+        if is_head && spare.is_none() && is_worth_moving(evictor, &pages.header(chunk), now) {
             *spare = slabs.allocate_in_class(pages, class).or_else(|| evictor.sweep(memory, class, own, freed, now));
         }
         let stripe = usage.stripe();
         let clear = |locked: &mut Stripe| {
             let usage = pages.usage(chunk);
             if usage.stripe() != stripe || usage.kind() != kind {
-                return false;
+                return ClearedChunk::Changed;
             }
             let head = if is_head { chunk } else { Handle(pages.first_word(chunk)) };
             let header = pages.header(head);
-            match spare.take_if(|_| is_head && is_worth_moving(&header, now)) {
+            match spare.take_if(|_| is_head && is_worth_moving(evictor, &header, now)) {
                 Some(spare) => self.relocate(memory, head, spare, &header, locked, now),
+                None if !evictor.may_remove(&header, now) => return ClearedChunk::MustStay,
                 None => {
                     evictor.evict(memory, head, &header, locked, freed, now);
                     slabs.record_evicted_age(class.number, &header, now);
@@ -350,11 +374,13 @@ impl Rebalancer {
                     freed.retain(|&piece| piece != chunk);
                 }
             }
-            true
+            ClearedChunk::Cleared
         };
-        if memory.try_stripe(stripe, own, clear) == Some(true) {
+        let cleared = memory.try_stripe(stripe, own, clear);
+        if cleared == Some(ClearedChunk::Cleared) {
             slabs.free_locked(pages, class, chunk);
         }
+        cleared != Some(ClearedChunk::MustStay)
     }
 
     /// Moves an item to another chunk of its class, unchanged.
@@ -450,8 +476,9 @@ fn free_chunks_of_class(memory: &Memory, class: &mut Class, freed: &mut Vec<Hand
     });
 }
 
-fn is_worth_moving(header: &Header, now: Now) -> bool {
-    header.usage.clock() > 0 && !header.is_chained() && !header.is_stale() && !header.is_expired(now)
+fn is_worth_moving(evictor: &Evictor, header: &Header, now: Now) -> bool {
+    let is_wanted = header.usage.clock() > 0 || !evictor.evicts_live_items;
+    is_wanted && !header.is_chained() && !header.is_stale() && !header.is_expired(now)
 }
 
 #[cfg(test)]

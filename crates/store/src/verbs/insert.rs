@@ -49,7 +49,8 @@ impl Extension {
 }
 
 impl StripeGuard<'_> {
-    /// Stores `content` under `key`, in place of an older item. If no memory can be freed, the older item stays.
+    /// Stores `content` under `key`, in place of an older item. If no memory can be freed, the older item stays, unless
+    /// it was evicted on the way.
     pub(super) fn insert(
         &mut self,
         key: HashedKey<'_>,
@@ -76,7 +77,15 @@ impl StripeGuard<'_> {
                 header
             }
             None => {
-                let slot = self.find_slot(key, now);
+                let slot = match self.find_slot(key, now) {
+                    Ok(slot) => slot,
+                    Err(OutOfMemory) => {
+                        let mut freed = vec![handle];
+                        pages.unlink_chunks(handle, &header, &mut freed);
+                        memory.slabs.free_all(pages, &freed);
+                        return Err(OutOfMemory);
+                    }
+                };
                 pages.publish_continuations(handle, &header, self.stripe.number, now);
                 pages.set_header(handle, &header);
                 index.set_slot(&pages.region, slot, key, handle);
@@ -164,16 +173,16 @@ impl StripeGuard<'_> {
         Ok(chain[0])
     }
 
-    /// An empty slot for a key that has none; an item may move or be evicted for it.
-    fn find_slot(&mut self, key: HashedKey<'_>, now: Now) -> SlotAt {
+    /// An empty slot for a key that has none; an item may move or be evicted for it. Without evictions there may be none.
+    fn find_slot(&mut self, key: HashedKey<'_>, now: Now) -> Result<SlotAt, OutOfMemory> {
         let (memory, reclaimer) = (&self.shared.memory, &self.shared.reclaimer);
         let (pages, index, region) = (&memory.pages, &memory.index, &memory.pages.region);
         let displace = || index.displace(region, &memory.crawls, key, &|item| pages.hashed_key(item));
         if let Some(slot) = index.find_empty_slot(region, key) {
-            return slot;
+            return Ok(slot);
         }
         if let Some(slot) = displace() {
-            return slot;
+            return Ok(slot);
         }
         // While there are few buckets, one stripe may have far more items than its share.
         for _ in 0..GROWTHS_MAX {
@@ -182,7 +191,7 @@ impl StripeGuard<'_> {
                 break;
             }
             if let Some(slot) = index.find_empty_slot(region, key).or_else(displace) {
-                return slot;
+                return Ok(slot);
             }
         }
         let coldness = |handle| {
@@ -190,11 +199,14 @@ impl StripeGuard<'_> {
             let is_over = header.is_stale() || header.is_expired(now);
             (is_over, std::cmp::Reverse(header.usage.clock()), header.usage.access_age_s(now))
         };
-        let coldest = index.candidates(region, key).max_by_key(|&(_, handle)| coldness(handle));
-        let (slot, handle) = coldest.expect("full buckets have items");
+        let may_remove = |handle| reclaimer.evictor.may_remove(&pages.header(handle), now);
+        let candidates = index.candidates(region, key).filter(|&(_, handle)| may_remove(handle));
+        let Some((slot, handle)) = candidates.max_by_key(|&(_, handle)| coldness(handle)) else {
+            return Err(OutOfMemory);
+        };
         let mut freed = vec![handle];
         reclaimer.evictor.evict(memory, handle, &pages.header(handle), &mut self.stripe, &mut freed, now);
         memory.slabs.free_all(pages, &freed);
-        slot
+        Ok(slot)
     }
 }

@@ -101,8 +101,13 @@ impl StripeGuard<'_> {
 
     fn store_whole(&mut self, key: HashedKey<'_>, mode: StoreMode, content: &NewContent<'_>, now: Now) -> StoreOutcome {
         let outcome = self.store_content(key, content, now);
-        if mode == StoreMode::Set && matches!(outcome, StoreOutcome::Stored(_)) {
-            self.stripe.hold_offs.remove(key.hash());
+        if mode == StoreMode::Set {
+            match outcome {
+                StoreOutcome::Stored(_) => self.stripe.hold_offs.remove(key.hash()),
+                // As in memcached: the older value must not outlive the refused update. Other verbs leave it.
+                StoreOutcome::OutOfMemory => self.remove_undeleted(key, now),
+                _ => {}
+            }
         }
         outcome
     }
@@ -141,19 +146,30 @@ impl StripeGuard<'_> {
         HEADER_BYTES + key.key().len() + value_bytes > self.shared.item_bytes_max
     }
 
-    /// Stores `content`. If it is refused, the older value is removed: the writer meant to replace that, so it must
+    /// Stores `content`. If it is too large, the older value is removed: the writer meant to replace that, so it must
     /// not be served any longer.
     pub(super) fn store_content(&mut self, key: HashedKey<'_>, content: &NewContent<'_>, now: Now) -> StoreOutcome {
         self.stripe.leases.void(key.hash());
-        let is_too_large = self.is_too_large(key, content.value.len());
-        if !is_too_large && let Ok(cas) = self.insert(key, content, now) {
-            self.stripe.counters.items_total += 1;
-            return StoreOutcome::Stored(cas);
+        if self.is_too_large(key, content.value.len()) {
+            self.remove_undeleted(key, now);
+            return StoreOutcome::TooLarge;
         }
+        match self.insert(key, content, now) {
+            Ok(cas) => {
+                self.stripe.counters.items_total += 1;
+                StoreOutcome::Stored(cas)
+            }
+            Err(OutOfMemory) => {
+                self.stripe.counters.stores_out_of_memory += 1;
+                StoreOutcome::OutOfMemory
+            }
+        }
+    }
+
+    fn remove_undeleted(&mut self, key: HashedKey<'_>, now: Now) {
         if let Some(found) = self.find_undeleted(key, now) {
             self.remove_item(found);
         }
-        if is_too_large { StoreOutcome::TooLarge } else { StoreOutcome::OutOfMemory }
     }
 
     fn refresh_stale(&mut self, key: HashedKey<'_>, item: &NewItem<'_>, until_ms: u64, now: Now) -> LeaseSetOutcome {
@@ -164,7 +180,10 @@ impl StripeGuard<'_> {
         let content = NewContent { stale_until_ms, ..NewContent::live(item.flags, item.expiry, item.value) };
         match self.insert(key, &content, now) {
             Ok(_) => LeaseSetOutcome::StaleStored,
-            Err(OutOfMemory) => LeaseSetOutcome::OutOfMemory,
+            Err(OutOfMemory) => {
+                self.stripe.counters.stores_out_of_memory += 1;
+                LeaseSetOutcome::OutOfMemory
+            }
         }
     }
 
@@ -195,7 +214,10 @@ impl StripeGuard<'_> {
                 self.stripe.counters.items_total += 1;
                 (StoreOutcome::Stored(cas), value_bytes)
             }
-            Err(OutOfMemory) => (StoreOutcome::OutOfMemory, value_bytes),
+            Err(OutOfMemory) => {
+                self.stripe.counters.stores_out_of_memory += 1;
+                (StoreOutcome::OutOfMemory, value_bytes)
+            }
         }
     }
 }

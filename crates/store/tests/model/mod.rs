@@ -451,6 +451,19 @@ impl Model {
         self.entries.remove(&key);
     }
 
+    /// Records that the store refused a value for want of memory.
+    pub fn refuse(&mut self, key: u8, is_old_removed: bool) {
+        self.void(key);
+        if is_old_removed && self.undeleted(key).is_some() {
+            self.entries.remove(&key);
+        }
+    }
+
+    /// The keys with a live value.
+    pub fn live_keys(&self) -> Vec<u8> {
+        self.entries.iter().filter(|(_, entry)| entry.is_live()).map(|(&key, _)| key).collect()
+    }
+
     /// Returns whether the unique is the chosen one, or new and greater than those before it.
     fn put(&mut self, key: u8, entry: Entry, chosen: Option<Cas>) -> bool {
         self.void(key);

@@ -24,6 +24,10 @@ pub struct Pair {
     model: Model,
     /// Values may be missing, leases may be lost.
     is_short_of_memory: bool,
+    /// No value may be missing, but stores may be refused: the store evicts nothing.
+    is_refusing: bool,
+    /// Stores that were refused.
+    pub refusals: u64,
     memory_bytes_max: u64,
     tokens: Vec<(u8, LeaseToken)>,
     uniques: BTreeMap<u8, Cas>,
@@ -54,6 +58,8 @@ impl Pair {
             store: Some(Store::new(options.clone()).expect("the options are fine")),
             region: None,
             options: options.clone(),
+            is_refusing: is_short_of_memory && !options.evictions,
+            refusals: 0,
             model: Model::new(options, START_MS),
             is_short_of_memory,
             tokens: Vec::new(),
@@ -173,7 +179,10 @@ impl Pair {
         if self.is_short_of_memory {
             match self.store().reader(self.model.now()).get(hashed, shown) {
                 Some(seen) => prop_assert_eq!(Some(seen), self.model.live(key).map(of_model)),
-                None if self.model.live(key).is_some() => self.model.evict(key),
+                None if self.model.live(key).is_some() => {
+                    prop_assert!(!self.is_refusing, "key {} was evicted", key);
+                    self.model.evict(key);
+                }
                 None if self.model.undeleted(key).is_some() => {
                     self.meta_get(key, hashed, &MetaGet { no_bump: true, ..MetaGet::default() })?;
                 }
@@ -192,6 +201,7 @@ impl Pair {
         });
         if seen.is_none() && self.is_short_of_memory {
             if self.model.undeleted(key).is_some() {
+                prop_assert!(!self.is_refusing, "key {} was evicted", key);
                 self.model.evict(key);
             }
             return Ok(());
@@ -247,8 +257,27 @@ impl Pair {
             StoreOutcome::TooLarge if self.is_short_of_memory => {
                 prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
             }
-            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+            StoreOutcome::OutOfMemory => self.refuse_store(key, mode, expected)?,
+            StoreOutcome::TooLarge => prop_assert!(false, "{:?}", outcome),
         }
+        Ok(())
+    }
+
+    /// A store that evicts nothing has found no memory.
+    fn refuse_store(&mut self, key: u8, mode: StoreMode, expected: Expected) -> Result<(), TestCaseError> {
+        prop_assert!(self.is_refusing && matches!(expected, Expected::Stored | Expected::StaleStored));
+        self.model.refuse(key, mode == StoreMode::Set);
+        self.refusals += 1;
+        Ok(())
+    }
+
+    /// Checks that each live value of the model is there.
+    pub fn check_nothing_is_lost(&mut self) -> Result<(), TestCaseError> {
+        for key in self.model.live_keys() {
+            self.run(key, Command::Get)?;
+        }
+        prop_assert_eq!(self.store().statistics().evictions, 0);
+        prop_assert!(self.store().statistics().stores_out_of_memory >= self.refusals);
         Ok(())
     }
 
@@ -259,7 +288,10 @@ impl Pair {
         let (expected, is_fine) = self.model.meta_delete(key, conditions, cas);
         prop_assert_eq!(outcome, expected);
         prop_assert!(is_fine, "the unique is new and grows, or is the one that was requested");
-        if stays {
+        if stays && cas.is_none() && self.is_refusing {
+            // There was no memory for the changed item.
+            self.model.evict(key);
+        } else if stays {
             // The get of the unique has won.
             self.model.meta_get(key, &MetaGet { no_bump: true, ..MetaGet::default() }, None);
         }
@@ -278,6 +310,11 @@ impl Pair {
         if self.is_short_of_memory && outcome == MetaArithmeticOutcome::NotStored {
             // A hold-off that was merged refuses other keys too.
             prop_assert!(self.model.undeleted(key).is_none() && conditions.vivify.is_some());
+            return Ok(());
+        }
+        if let MetaArithmeticOutcome::Counted { outcome: ArithmeticOutcome::OutOfMemory, .. } = outcome {
+            prop_assert!(self.is_refusing);
+            self.model.refuse(key, false);
             return Ok(());
         }
         let is_expected = self.model.meta_arithmetic(key, direction, delta, conditions, outcome);
@@ -301,6 +338,7 @@ impl Pair {
             }
             (ArithmeticOutcome::NotFound, Expected::NotFound) => {}
             (ArithmeticOutcome::NotANumber, Expected::NotANumber) => {}
+            (ArithmeticOutcome::OutOfMemory, Expected::Number(_)) if self.is_refusing => self.model.refuse(key, false),
             other => prop_assert!(false, "{:?}", other),
         }
         Ok(())
@@ -386,7 +424,8 @@ impl Pair {
             StoreOutcome::TooLarge if self.is_short_of_memory => {
                 prop_assert!(matches!(mode, StoreMode::Append | StoreMode::Prepend));
             }
-            StoreOutcome::TooLarge | StoreOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
+            StoreOutcome::OutOfMemory => self.refuse_store(key, mode, expected)?,
+            StoreOutcome::TooLarge => prop_assert!(false, "{:?}", outcome),
         }
         Ok(())
     }
@@ -414,6 +453,14 @@ impl Pair {
             }
             LeaseSetOutcome::NotStored => {
                 prop_assert!(expected == Expected::NotStored || self.is_short_of_memory, "{:?}", expected);
+            }
+            // A lease that a store short of memory has displaced is refused as a stale one.
+            LeaseSetOutcome::OutOfMemory if self.is_refusing => {
+                prop_assert!(expected != Expected::NotStored, "{:?}", expected);
+                if expected == Expected::Stored {
+                    self.model.refuse(key, false);
+                }
+                self.refusals += 1;
             }
             LeaseSetOutcome::TooLarge | LeaseSetOutcome::OutOfMemory => prop_assert!(false, "{:?}", outcome),
         }

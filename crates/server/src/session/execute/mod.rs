@@ -204,7 +204,7 @@ pub(crate) fn store_line(outcome: StoreOutcome) -> &'static str {
     }
 }
 
-/// Stores and counts. A `set` that finds no memory deletes the old value, which is out of date.
+/// Stores and counts.
 pub(crate) fn store_outcome(
     context: &SessionContext<'_>,
     key: HashedKey<'_>,
@@ -222,9 +222,6 @@ pub(crate) fn store_outcome(
             StoreOutcome::NotFound => counters.cas_misses.add(1),
             _ => {}
         }
-    }
-    if mode == StoreMode::Set && outcome == StoreOutcome::OutOfMemory {
-        context.store.delete(key, 0, now);
     }
     outcome
 }

@@ -1,0 +1,462 @@
+//! All interleavings of writers, readers and replication, with the state machines of production and a small model of
+//! the rest: one key, two databases, a cluster with leases, a regional pool.
+//!
+//! A user writes, and then reads. A read is wrong if it is older than the user's own write. [`explore`] goes through
+//! every reachable state once. Deletes of the invalidator come in any order, each once, or once more if
+//! [`Faults::repeats_deletes`]: at least once is what an invalidator promises.
+
+use super::exchange::Exchange;
+use super::load::ReadFrom;
+use super::marking::Marking;
+use super::names::{MarkerNames, Token};
+use super::search::{Found, MarkerSearch};
+use super::settings::{MarkerForm, MarkerSettings};
+use bytes::Bytes;
+use lookaside_protocol::{Cas, Operation, Reply, Request, StoreMode};
+use lookaside_routing::{Failure, Outcome};
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hasher};
+use std::rc::Rc;
+
+const KEY: &[u8] = b"k";
+
+/// A version of the key's row: the number of commits that it includes.
+type Version = usize;
+
+#[derive(Clone, Copy, Debug)]
+struct Faults {
+    /// Each delete of a marker may come twice.
+    repeats_deletes: bool,
+    /// Each request to the pool may fail, executed or not.
+    pool_fails: bool,
+    /// The pool may lose all its items, once.
+    pool_restarts: bool,
+    /// Where a miss is read if a search fails.
+    when_unknown: ReadFrom,
+    /// The requests of a batch to the pool are executed from the last to the first.
+    is_last_first: bool,
+}
+
+const NO_FAULTS: Faults = Faults {
+    repeats_deletes: false,
+    pool_fails: false,
+    pool_restarts: false,
+    when_unknown: ReadFrom::Master,
+    is_last_first: false,
+};
+
+#[derive(Clone, Debug)]
+struct World {
+    form: MarkerForm,
+    faults: Faults,
+    /// The keys that each commit of the master names.
+    log: Vec<[Bytes; 2]>,
+    /// Commits that the replica has.
+    applied: Version,
+    /// Deletes of the invalidator that may come, and how often.
+    deletes: Vec<(Bytes, u8)>,
+    pool: BTreeMap<Bytes, Bytes>,
+    cached: Option<Version>,
+    /// The user that holds the lease.
+    lease: Option<usize>,
+    users: Vec<User>,
+}
+
+#[derive(Clone, Debug)]
+struct User {
+    step: UserStep,
+    /// Its own write; 0 if it only reads.
+    written: Version,
+    /// Whether it reads after its write.
+    reads: bool,
+    order: Order,
+}
+
+/// When a reader looks for markers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    LeaseFirst,
+    /// As if both travelled in one batch, and the pool were faster.
+    MarkersFirst,
+}
+
+#[derive(Clone, Debug)]
+enum UserStep {
+    Mark(Running<Marking>),
+    Commit(Marking),
+    DeleteLocally,
+    LeaseGet(Option<ReadFrom>),
+    /// `None`: the lease comes after the search.
+    Search(Running<MarkerSearch>, Option<bool>),
+    Load {
+        from: ReadFrom,
+        is_holder: bool,
+    },
+    Fill(Version),
+    Ended,
+}
+
+/// An exchange, and the outcomes of those of its requests that were executed.
+#[derive(Clone, Debug)]
+struct Running<M> {
+    machine: M,
+    outcomes: Vec<Option<Outcome>>,
+}
+
+impl<M: Exchange> Running<M> {
+    fn new(machine: M) -> Running<M> {
+        let outcomes = vec![None; machine.requests().len()];
+        Running { machine, outcomes }
+    }
+
+    /// The request of the batch that is executed next: the first, or the last.
+    fn next_request(&self, is_last_first: bool) -> (usize, Request<Bytes>) {
+        let requests = self.machine.requests().into_iter().enumerate();
+        let mut waiting = requests.filter(|&(at, _)| self.outcomes[at].is_none());
+        let next = if is_last_first { waiting.last() } else { waiting.next() };
+        next.expect("the exchange is not over")
+    }
+
+    /// Returns whether the exchange is over.
+    fn record(&mut self, at: usize, outcome: Outcome) -> bool {
+        self.outcomes[at] = Some(outcome);
+        if self.outcomes.iter().all(Option::is_some) {
+            let outcomes = std::mem::take(&mut self.outcomes);
+            self.machine.receive(outcomes.into_iter().flatten().collect());
+            self.outcomes = vec![None; self.machine.requests().len()];
+        }
+        self.outcomes.is_empty()
+    }
+}
+
+/// A user has read this version, which is older than its own write.
+struct Stale(Version);
+
+type Successors = Vec<(String, Result<World, Stale>)>;
+
+impl World {
+    fn new(form: MarkerForm, faults: Faults, users: Vec<User>) -> World {
+        World {
+            form,
+            faults,
+            log: Vec::new(),
+            applied: 0,
+            deletes: Vec::new(),
+            pool: BTreeMap::new(),
+            cached: None,
+            lease: None,
+            users,
+        }
+    }
+
+    fn successors(&self) -> Successors {
+        let mut all = Vec::new();
+        (0..self.users.len()).for_each(|user| self.add_user_steps(user, &mut all));
+        let mut add = |label: String, change: &dyn Fn(&mut World)| {
+            let mut world = self.clone();
+            change(&mut world);
+            all.push((label, Ok(world)));
+        };
+        if self.applied < self.log.len() {
+            add(format!("the replica applies commit {}", self.applied + 1), &|world| {
+                let times = |key: &Bytes| 1 + u8::from(world.faults.repeats_deletes && key != KEY);
+                let deletes: Vec<_> = world.log[world.applied].iter().map(|key| (key.clone(), times(key))).collect();
+                world.deletes.extend(deletes);
+                world.applied += 1;
+            });
+        }
+        for (at, (key, _)) in self.deletes.iter().enumerate() {
+            add(format!("the invalidator deletes {key:?}"), &|world| {
+                world.delete(key);
+                world.deletes[at].1 -= 1;
+                world.deletes.retain(|&(_, times)| times > 0);
+            });
+        }
+        if self.faults.pool_restarts && !self.pool.is_empty() {
+            add("the pool restarts empty".into(), &|world| {
+                world.pool.clear();
+                world.faults.pool_restarts = false;
+            });
+        }
+        all
+    }
+
+    fn add_user_steps(&self, user: usize, all: &mut Successors) {
+        let mut add = |label: String, step: Result<World, Stale>| all.push((format!("user {user} {label}"), step));
+        match &self.users[user].step {
+            UserStep::Mark(running) => {
+                let (at, request) = running.next_request(self.faults.is_last_first);
+                for (label, mut world, outcome) in self.execute_in_all_ways(&request) {
+                    let mut running = running.clone();
+                    let is_over = running.record(at, outcome);
+                    world.users[user].step = match running.machine.result() {
+                        Some(Ok(())) if is_over => UserStep::Commit(running.machine),
+                        // The write fails: nothing is written, and the user has nothing to read.
+                        Some(Err(_)) if is_over => UserStep::Ended,
+                        _ => UserStep::Mark(running),
+                    };
+                    add(label, Ok(world));
+                }
+            }
+            UserStep::Search(running, is_holder) => {
+                let (at, request) = running.next_request(self.faults.is_last_first);
+                for (label, mut world, outcome) in self.execute_in_all_ways(&request) {
+                    let mut running = running.clone();
+                    running.record(at, outcome);
+                    world.users[user].step = match (running.machine.found(), *is_holder) {
+                        (None, is_holder) => UserStep::Search(running, is_holder),
+                        (Some(found), None) => UserStep::LeaseGet(Some(self.source(found))),
+                        (Some(found), Some(is_holder)) => UserStep::Load { from: self.source(found), is_holder },
+                    };
+                    add(label, Ok(world));
+                }
+            }
+            UserStep::Ended => {}
+            other => add(format!("{other:?}"), self.after(user, other)),
+        }
+    }
+
+    /// The steps that do not ask the pool.
+    fn after(&self, user: usize, step: &UserStep) -> Result<World, Stale> {
+        let mut world = self.clone();
+        let User { written, reads, order, .. } = world.users[user];
+        let search = |is_holder| {
+            let names = MarkerNames::new(&settings(self.form), KEY).expect("a short key");
+            UserStep::Search(Running::new(MarkerSearch::new(names)), is_holder)
+        };
+        let see = |version| if version < written { Err(Stale(version)) } else { Ok(()) };
+        world.users[user].step = match *step {
+            UserStep::Commit(ref marking) => {
+                world.log.push([Bytes::from_static(KEY), marking.marker()]);
+                world.users[user].written = world.log.len();
+                UserStep::DeleteLocally
+            }
+            UserStep::DeleteLocally => {
+                world.delete(KEY);
+                if reads { UserStep::LeaseGet(None) } else { UserStep::Ended }
+            }
+            UserStep::LeaseGet(None) if order == Order::MarkersFirst => search(None),
+            UserStep::LeaseGet(source) => match (world.cached, source) {
+                (Some(version), _) => {
+                    see(version)?;
+                    UserStep::Ended
+                }
+                // If another user holds the lease, this one has waited for too long: it loads and does not fill.
+                (None, source) => {
+                    let is_holder = world.lease.is_none();
+                    world.lease = world.lease.or(Some(user));
+                    source.map_or_else(|| search(Some(is_holder)), |from| UserStep::Load { from, is_holder })
+                }
+            },
+            UserStep::Load { from, is_holder } => {
+                let version = match from {
+                    ReadFrom::Master => world.log.len(),
+                    ReadFrom::Replica => world.applied,
+                };
+                see(version)?;
+                if is_holder { UserStep::Fill(version) } else { UserStep::Ended }
+            }
+            UserStep::Fill(version) => {
+                if world.lease == Some(user) {
+                    (world.cached, world.lease) = (Some(version), None);
+                }
+                UserStep::Ended
+            }
+            UserStep::Mark(_) | UserStep::Search(..) | UserStep::Ended => unreachable!("not here"),
+        };
+        Ok(world)
+    }
+
+    fn source(&self, found: Found) -> ReadFrom {
+        match found {
+            Found::Marked => ReadFrom::Master,
+            Found::Unmarked => ReadFrom::Replica,
+            Found::Unknown => self.faults.when_unknown,
+        }
+    }
+
+    /// A delete in the cluster or in the pool.
+    fn delete(&mut self, key: &[u8]) {
+        if key == KEY {
+            (self.cached, self.lease) = (None, None);
+        } else {
+            self.pool.remove(key);
+        }
+    }
+
+    fn execute_in_all_ways(&self, request: &Request<Bytes>) -> Vec<(String, World, Outcome)> {
+        let mut executed = self.clone();
+        let outcome = executed.execute(request);
+        let label = format!("{:?} of {:?}: {outcome:?}", request.operation, request.key);
+        let mut ways = vec![(label, executed.clone(), outcome)];
+        if self.faults.pool_fails {
+            let lost = || Err(Failure::ConnectionLost);
+            ways.push((format!("{:?} of {:?} is not executed", request.operation, request.key), self.clone(), lost()));
+            ways.push((format!("{:?} of {:?} gets no reply", request.operation, request.key), executed, lost()));
+        }
+        ways
+    }
+
+    fn execute(&mut self, request: &Request<Bytes>) -> Outcome {
+        let found = self.pool.get(&request.key).cloned();
+        let (mode, value) = match &request.operation {
+            Operation::Get { cas } => {
+                let hit = |value: Bytes| Reply::Value { flags: 0, cas: cas.then(|| unique_of(&value)), value };
+                return Ok(found.map_or(Reply::Miss, hit));
+            }
+            Operation::Store { mode, value, .. } => (*mode, value.clone()),
+            other => panic!("not for the pool: {other:?}"),
+        };
+        match (mode, found) {
+            (StoreMode::Add, Some(_)) | (StoreMode::Replace, None) => return Ok(Reply::NotStored),
+            (StoreMode::Cas(_), None) => return Ok(Reply::NotFound),
+            (StoreMode::Cas(cas), Some(found)) if cas != unique_of(&found) => return Ok(Reply::Exists),
+            _ => {}
+        }
+        self.pool.insert(request.key.clone(), value);
+        Ok(Reply::Stored)
+    }
+}
+
+/// Equal values have equal uniques, so that there are fewer states. A real `cas` succeeds less often.
+fn unique_of(value: &[u8]) -> Cas {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(value);
+    Cas(hasher.finish())
+}
+
+/// What [`explore`] has found.
+#[derive(Debug)]
+struct Explored {
+    states: usize,
+    /// The steps to a read that is older than the user's write. `None` if there is none.
+    violation: Option<Vec<String>>,
+}
+
+struct Trail {
+    label: String,
+    before: Option<Rc<Trail>>,
+}
+
+fn explore(start: World) -> Explored {
+    let mut seen = HashSet::from([fingerprint(&start)]);
+    let mut stack: Vec<(World, Option<Rc<Trail>>)> = vec![(start, None)];
+    while let Some((world, before)) = stack.pop() {
+        for (label, next) in world.successors() {
+            let trail = Some(Rc::new(Trail { label, before: before.clone() }));
+            match next {
+                Err(Stale(version)) => {
+                    let violation = steps(trail.as_ref(), format!("and reads version {version}"));
+                    return Explored { states: seen.len(), violation: Some(violation) };
+                }
+                Ok(next) if seen.insert(fingerprint(&next)) => stack.push((next, trail)),
+                Ok(_) => {}
+            }
+        }
+    }
+    Explored { states: seen.len(), violation: None }
+}
+
+fn steps(trail: Option<&Rc<Trail>>, last: String) -> Vec<String> {
+    let labels = std::iter::successors(trail, |trail| trail.before.as_ref()).map(|trail| trail.label.clone());
+    let mut steps: Vec<String> = std::iter::once(last).chain(labels).collect();
+    steps.reverse();
+    steps
+}
+
+/// Equal states have equal texts.
+fn fingerprint(world: &World) -> u64 {
+    struct HashingWriter(DefaultHasher);
+    impl Write for HashingWriter {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    let mut writer = HashingWriter(DefaultHasher::new());
+    write!(writer, "{world:?}").expect("a hasher takes everything");
+    writer.0.finish()
+}
+
+fn settings(form: MarkerForm) -> MarkerSettings {
+    MarkerSettings { form, ..MarkerSettings::default() }
+}
+
+/// A user that writes and then reads. It checks the tokens of other writes from the first on.
+fn writer(form: MarkerForm, token: u64) -> User {
+    let names = MarkerNames::new(&settings(form), KEY).expect("a short key");
+    let marking = Marking::new(names, Token(token), 60).with_checked_tokens_min(1);
+    User { step: UserStep::Mark(Running::new(marking)), written: 0, reads: true, order: Order::LeaseFirst }
+}
+
+fn reader(order: Order) -> User {
+    User { step: UserStep::LeaseGet(None), written: 0, reads: true, order }
+}
+
+fn assert_never_stale(world: World, states_min: usize) {
+    let Explored { states, violation } = explore(world);
+    assert_eq!(violation, None);
+    assert!(states >= states_min, "{states} states are too few: something cannot happen any more");
+}
+
+fn assert_stale_after(world: World, step: &str) {
+    let violation = explore(world).violation.expect("the model sees this race");
+    assert!(violation.iter().any(|label| label.contains(step)), "{violation:#?}");
+}
+
+#[test]
+fn two_writers_read_their_own_writes() {
+    for is_last_first in [false, true] {
+        let faults = Faults { repeats_deletes: !is_last_first, is_last_first, ..NO_FAULTS };
+        let writers = [1, 2].map(|token| writer(MarkerForm::PerWrite, token));
+        assert_never_stale(World::new(MarkerForm::PerWrite, faults, writers.into()), 10_000);
+    }
+}
+
+#[test]
+fn a_writer_reads_its_own_write_among_readers() {
+    let users = vec![writer(MarkerForm::PerWrite, 1), reader(Order::LeaseFirst), reader(Order::LeaseFirst)];
+    assert_never_stale(World::new(MarkerForm::PerWrite, NO_FAULTS, users), 1_000);
+}
+
+#[test]
+fn a_writer_reads_its_own_write_beside_another_writer_and_a_reader() {
+    let another = User { reads: false, ..writer(MarkerForm::PerWrite, 2) };
+    let users = vec![writer(MarkerForm::PerWrite, 1), another, reader(Order::LeaseFirst)];
+    assert_never_stale(World::new(MarkerForm::PerWrite, NO_FAULTS, users), 10_000);
+}
+
+#[test]
+fn a_pool_that_fails_makes_no_read_stale() {
+    let faults = Faults { pool_fails: true, ..NO_FAULTS };
+    let users = || vec![writer(MarkerForm::PerWrite, 1), reader(Order::LeaseFirst)];
+    assert_never_stale(World::new(MarkerForm::PerWrite, faults, users()), 500);
+    let to_replica = Faults { when_unknown: ReadFrom::Replica, ..faults };
+    assert_stale_after(World::new(MarkerForm::PerWrite, to_replica, users()), "of b\"marker:k");
+}
+
+/// The race that §5 of the paper accepts.
+#[test]
+fn with_one_marker_for_each_key_the_replication_of_one_write_uncovers_another() {
+    let writers = [1, 2].map(|token| writer(MarkerForm::PerKey, token));
+    let world = World::new(MarkerForm::PerKey, NO_FAULTS, writers.into());
+    assert_stale_after(world, "the invalidator deletes b\"marker:k\"");
+    let alone = vec![writer(MarkerForm::PerKey, 1), reader(Order::LeaseFirst)];
+    assert_never_stale(World::new(MarkerForm::PerKey, NO_FAULTS, alone), 100);
+}
+
+/// Why the markers are not looked up in the batch of the lease-get.
+#[test]
+fn a_reader_that_looks_for_markers_before_it_has_the_lease_fills_an_old_value() {
+    let users = vec![writer(MarkerForm::PerWrite, 1), reader(Order::MarkersFirst)];
+    assert_stale_after(World::new(MarkerForm::PerWrite, NO_FAULTS, users), "Fill(0)");
+}
+
+/// The limit of the guarantee: a marker must not vanish before its write is replicated.
+#[test]
+fn a_pool_that_loses_its_memory_uncovers_a_write() {
+    let faults = Faults { pool_restarts: true, ..NO_FAULTS };
+    let world = World::new(MarkerForm::PerWrite, faults, vec![writer(MarkerForm::PerWrite, 1)]);
+    assert_stale_after(world, "the pool restarts empty");
+}

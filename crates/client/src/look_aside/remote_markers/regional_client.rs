@@ -1,0 +1,223 @@
+//! The application's client in a replica region: it sets markers before writes, and looks for them at misses.
+
+use super::exchange;
+use super::load::{ReadFrom, load_each};
+use super::marking::Marking;
+use super::names::{MARKER_SUFFIX_BYTES, MarkerNames, Token};
+use super::search::{Found, MarkerSearch};
+use super::settings::{MarkerSettings, MarkerSettingsError, WhenNotSet};
+use super::statistics::{MarkerCounters, MarkerStatistics};
+use super::write::{MarkError, RemoteWrite, WrittenKey};
+use crate::look_aside::client::{Client, check_and_copy_keys};
+use crate::look_aside::{ClientError, ReadError, ReadOptions, Value};
+use crate::tasks::spawn;
+use bytes::Bytes;
+use lookaside_protocol::KEY_BYTES_MAX;
+use lookaside_routing::{BoxFuture, Route};
+use lookaside_sync::Mutex;
+use std::{collections::HashSet, fmt, sync::Arc};
+
+/// A look-aside client in a replica region, with remote markers. Cheap to clone; clones share everything.
+///
+/// ```no_run
+/// # async fn example(client: lookaside_client::Client, pool: std::sync::Arc<dyn lookaside_routing::Route>)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// use lookaside_client::{MarkerSettings, ReadFrom, ReadOptions, RegionalClient};
+/// let regional = RegionalClient::new(client, pool, MarkerSettings::default())?;
+///
+/// let write = regional.begin_write(&["user:42"]).await?;
+/// let comment = write.sql_comment().expect("a plain key");
+/// // At the master: UPDATE user SET name = 'bob' WHERE id = 42 {comment}; COMMIT
+/// # let _ = comment;
+/// write.finish().await?;
+///
+/// let user = regional.read("user:42", &ReadOptions::default(), |from| async move {
+///     match from {
+///         ReadFrom::Master => {}  // SELECT name FROM user WHERE id = 42, at the master
+///         ReadFrom::Replica => {} // the same, at this region's replica
+///     }
+///     Ok::<_, std::io::Error>("bob".into())
+/// });
+/// println!("{:?}", user.await?.value);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RegionalClient {
+    client: Client,
+    markers: Arc<Markers>,
+}
+
+struct Markers {
+    /// To the regional pool; it shares deadline and counters with the client.
+    pool: Client,
+    settings: MarkerSettings,
+    random: Mutex<fastrand::Rng>,
+    counters: MarkerCounters,
+}
+
+impl RegionalClient {
+    /// A client that reads and writes as `client` does, with markers at `pool`: often the same route, which sends keys
+    /// with the prefix of [`MarkerSettings`] to the regional pool.
+    pub fn new(
+        client: Client,
+        pool: Arc<dyn Route>,
+        settings: MarkerSettings,
+    ) -> Result<RegionalClient, MarkerSettingsError> {
+        settings.check()?;
+        let seed = settings.seed.unwrap_or_else(|| fastrand::u64(..));
+        let random = Mutex::new(fastrand::Rng::with_seed(seed));
+        let pool = client.with_route(pool);
+        let markers = Arc::new(Markers { pool, settings, random, counters: MarkerCounters::default() });
+        Ok(RegionalClient { client, markers })
+    }
+
+    /// The client underneath. Its own reads look for no markers.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn pool(&self) -> &Client {
+        &self.markers.pool
+    }
+
+    /// The counters of markers. Requests to the pool are counted by the client underneath as well.
+    pub fn marker_statistics(&self) -> MarkerStatistics {
+        self.markers.counters.snapshot()
+    }
+
+    /// Sets the markers of keys that a transaction is about to make stale. Two round trips to the regional pool, three
+    /// if a key had many writes of late. If this is dropped before it is ready, markers may stay until they expire.
+    pub async fn begin_write<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<RemoteWrite, MarkError> {
+        let Markers { pool, settings, random, counters } = &*self.markers;
+        let mut seen = HashSet::new();
+        let mut keys = check_and_copy_keys(keys).map_err(MarkError::BadKey)?;
+        keys.retain(|key| seen.insert(key.clone()));
+        let token = Token(random.lock().u64(..));
+        let start = |key: &Bytes| match MarkerNames::new(settings, key) {
+            Some(names) => Ok(Marking::new(names, token, settings.ttl_s)),
+            None => {
+                let bytes_max = KEY_BYTES_MAX - MARKER_SUFFIX_BYTES - settings.key_prefix.len();
+                Err(MarkError::KeyTooLong { key: key.clone(), bytes_max })
+            }
+        };
+        let mut markings = keys.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+        // Markings that the deadline has ended have no result.
+        let _ = self.client.limit(exchange::run(pool, &mut markings)).await;
+        let to_written = |(key, marking): (Bytes, Marking)| {
+            let result = marking.result().cloned().unwrap_or(Err(ClientError::DeadlineExceeded));
+            WrittenKey { key, marker: marking.marker(), result }
+        };
+        let written: Vec<WrittenKey> = keys.into_iter().zip(markings).map(to_written).collect();
+        let failed = written.iter().find_map(|written| Some((written.key.clone(), written.result.clone().err()?)));
+        let not_marked = written.iter().filter(|written| written.result.is_err()).count();
+        counters.marked.add((written.len() - not_marked) as u64);
+        counters.not_marked.add(not_marked as u64);
+        let write = RemoteWrite::new(self.clone(), written, settings.form);
+        match (failed, settings.when_not_set) {
+            (Some((key, why)), WhenNotSet::Fail) => {
+                // Whatever comes of it: the markers expire at the latest.
+                spawn(async move { drop(write.abort().await) });
+                Err(MarkError::NotSet { key, why })
+            }
+            (Some(_), WhenNotSet::AcceptLag) | (None, _) => Ok(write),
+        }
+    }
+
+    /// Reads one key's value from the cache, or else with `load` from the database that it is given. As
+    /// [`Client::read`] otherwise; a miss costs one round trip more, or two after writes.
+    ///
+    /// With [`ReadOptions::allow_stale`] a read may be older than a write of the same user.
+    pub async fn read<E, F, L>(
+        &self,
+        key: impl AsRef<[u8]>,
+        options: &ReadOptions,
+        load: F,
+    ) -> Result<Value, ReadError<E>>
+    where
+        F: FnOnce(ReadFrom) -> L + Send,
+        L: Future<Output = Result<Bytes, E>> + Send,
+        E: Send,
+    {
+        let mut load = Some(load);
+        let load_once = |from, _: Vec<Bytes>| {
+            let load = load.take().expect("a key is loaded at most once");
+            async move { Ok(vec![load(from).await?]) }
+        };
+        let mut values = self.read_many(&[key], options, load_once).await?;
+        Ok(values.pop().expect("one value per key"))
+    }
+
+    /// Reads the values of many keys, in order. `load` gets the keys whose values must come from a database, and from
+    /// which one; it may be called twice at the same time, for the keys of each. As [`Client::read_many`] otherwise.
+    pub async fn read_many<K, E, F, L>(
+        &self,
+        keys: &[K],
+        options: &ReadOptions,
+        load: F,
+    ) -> Result<Vec<Value>, ReadError<E>>
+    where
+        K: AsRef<[u8]>,
+        F: FnMut(ReadFrom, Vec<Bytes>) -> L + Send,
+        L: Future<Output = Result<Vec<Bytes>, E>> + Send,
+        E: Send,
+    {
+        self.client.read_many(keys, options, self.loader(load)).await
+    }
+
+    /// A loader for [`Client::read_many`], [`TypedClient::get_or_load_many`](crate::TypedClient::get_or_load_many) or a
+    /// node of a [`Plan`](crate::Plan), which looks for the markers of the keys that have missed, and calls `load` with
+    /// the database to read them from. These calls have taken the leases by then, as the guarantee needs.
+    pub fn loader<'a, T, E, F, L>(&self, load: F) -> impl FnMut(Vec<Bytes>) -> BoxFuture<'a, Result<Vec<T>, E>> + 'a
+    where
+        T: Send + 'a,
+        E: Send + 'a,
+        F: FnMut(ReadFrom, Vec<Bytes>) -> L + Send + 'a,
+        L: Future<Output = Result<Vec<T>, E>> + Send + 'a,
+    {
+        let (markers, load) = (self.markers.clone(), Arc::new(Mutex::new(load)));
+        move |keys| {
+            let (markers, load) = (markers.clone(), load.clone());
+            Box::pin(async move {
+                let sources = markers.find_sources(&keys).await;
+                load_each(keys, &sources, |from, keys| (load.lock())(from, keys)).await
+            })
+        }
+    }
+}
+
+impl Markers {
+    /// Where to read each key.
+    async fn find_sources(&self, keys: &[Bytes]) -> Vec<ReadFrom> {
+        let names: Vec<_> = keys.iter().map(|key| MarkerNames::new(&self.settings, key)).collect();
+        let mut searches: Vec<_> = names.iter().flatten().cloned().map(MarkerSearch::new).collect();
+        self.counters.searches.add(searches.len() as u64);
+        exchange::run(&self.pool, &mut searches).await;
+        let mut found = searches.iter().map(|search| search.found().expect("the exchange is over"));
+        // No write of a key that is too long has a marker: it was refused.
+        let source =
+            |names: &Option<MarkerNames>| names.as_ref().map_or(ReadFrom::Replica, |_| self.source(found.next()));
+        names.iter().map(source).collect()
+    }
+
+    fn source(&self, found: Option<Found>) -> ReadFrom {
+        match found.expect("one search per name") {
+            Found::Unmarked => ReadFrom::Replica,
+            Found::Marked => {
+                self.counters.found.add(1);
+                ReadFrom::Master
+            }
+            Found::Unknown => {
+                self.counters.unknown.add(1);
+                self.settings.when_unknown
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RegionalClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Markers { settings, .. } = &*self.markers;
+        f.debug_struct("RegionalClient").field("client", &self.client).field("settings", settings).finish()
+    }
+}
