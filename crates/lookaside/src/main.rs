@@ -5,6 +5,7 @@
 mod configuration;
 mod demo;
 mod invalidator;
+mod process;
 mod replay;
 mod simulate;
 mod statistics;

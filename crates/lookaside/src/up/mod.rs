@@ -2,31 +2,23 @@
 
 mod plan;
 mod postgres;
-mod process;
+mod region;
 mod view;
 
 use crate::demo::{self, Demo};
-use crate::statistics::DaemonStats;
 use anyhow::{Context, Result, bail};
 use lookaside_invalidator::source::SourceUrl;
-use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
+use plan::{CLUSTERS_MAX, PORTS_MAX, RegionPlan, SERVERS_MAX, local};
 use postgres::RegionSlot;
-use process::Process;
+use region::{LocalRegion, RegionOptions, logs_of};
 use std::{
     fs::File,
     io::Write,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use view::View;
-
-const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// How long the invalidator may take to start reading the database's log.
-const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// A step of the start that takes longer than this is explained.
-const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Options of `lookaside up`.
 #[derive(Clone, Debug, clap::Args)]
@@ -76,7 +68,7 @@ fn is_postgres(url: &str) -> bool {
 
 /// Runs the region until a signal or `--seconds`. Its processes always end with it.
 pub fn run(options: &Options) -> Result<()> {
-    let plan = Plan::new(options.port, options.clusters, options.servers);
+    let plan = RegionPlan::new("local", options.port, options.clusters, options.servers);
     check_ports_free(&plan)?;
     let temporary = tempfile::Builder::new().prefix("lookaside-").tempdir().context("cannot create a directory")?;
     let state_dir = options.state_dir.as_deref().unwrap_or(temporary.path());
@@ -92,14 +84,22 @@ pub fn run(options: &Options) -> Result<()> {
     let mut shutdown = runtime.block_on(async { ShutdownSignals::listen() })?;
     let slot = runtime.block_on(prepare_database(&database, options))?;
     let result = runtime.block_on(async {
-        let start = start(&plan, options, &database, slot.as_ref(), state_dir);
+        let region = RegionOptions {
+            plan: plan.clone(),
+            database: database.clone(),
+            slot: slot.as_ref().map(|slot| slot.name.clone()),
+            state_dir: state_dir.clone(),
+            memory_mib: options.memory,
+        };
+        let start = start(&region, options.demo);
         let (mut region, demo) = tokio::select! {
             biased;
             () = shutdown.wait() => return Ok(()),
             started = start => started?,
         };
         announce(&plan, options, &database, state_dir)?;
-        let view = View::new(options.json, demo.as_ref().map(Demo::counters));
+        let mut view = View::new(options.json);
+        view.add_region(plan, demo.as_ref().map(Demo::counters));
         run_view(&mut region, view, shutdown, options.seconds).await
     });
     // The processes have ended.
@@ -121,37 +121,16 @@ async fn prepare_database(database: &str, options: &Options) -> Result<Option<Re
     prepare.await.with_context(|| format!("preparing the database {}", view::without_password(database)))
 }
 
-async fn start(
-    plan: &Plan,
-    options: &Options,
-    database: &str,
-    slot: Option<&RegionSlot>,
-    state_dir: &Path,
-) -> Result<(LocalRegion, Option<Demo>)> {
-    let mut region = LocalRegion { plan: plan.clone(), processes: Vec::new() };
-    let logs = state_dir.join("logs");
-    std::fs::create_dir_all(&logs)?;
-    region.start_servers(options.memory, &logs)?;
-    with_slow_notice(region.wait_until_ready(&plan.servers()), "waiting for the servers to start").await?;
-    region.start_routers(state_dir, &logs)?;
-    region.start_invalidator(database, slot, state_dir, &logs)?;
-    with_slow_notice(region.wait_until_ready(&plan.ports()), "waiting for the processes to start").await?;
-    with_slow_notice(region.wait_until_pipelines_run(), "waiting for the invalidator to read the commit log").await?;
-    let demo = match options.demo {
-        true => Some(Demo::start(database, &plan_routers(plan)).await.context("starting the demo application")?),
+async fn start(options: &RegionOptions, with_demo: bool) -> Result<(LocalRegion, Option<Demo>)> {
+    let region = LocalRegion::start(options).await?;
+    let demo = match with_demo {
+        true => {
+            let started = Demo::start(&options.database, &options.plan.endpoints()).await;
+            Some(started.context("starting the demo application")?)
+        }
         false => None,
     };
     Ok((region, demo))
-}
-
-/// Prints `what` if `work` takes longer than [`SLOW_AFTER`].
-async fn with_slow_notice<T>(work: impl Future<Output = T>, what: &str) -> T {
-    let mut work = std::pin::pin!(work);
-    if let Ok(done) = tokio::time::timeout(SLOW_AFTER, work.as_mut()).await {
-        return done;
-    }
-    eprintln!("lookaside: {what}");
-    work.await
 }
 
 /// Locks the directory, until the file is closed, so that no two regions write to it.
@@ -164,12 +143,8 @@ fn lock_directory(state_dir: &Path) -> Result<File> {
     }
 }
 
-fn plan_routers(plan: &Plan) -> Vec<String> {
-    plan.clusters.iter().map(|cluster| local(cluster.router_port)).collect()
-}
-
 /// Fails if a port is in use, before anything is started.
-fn check_ports_free(plan: &Plan) -> Result<()> {
+fn check_ports_free(plan: &RegionPlan) -> Result<()> {
     for (port, purpose) in plan.ports() {
         if let Err(error) = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))) {
             bail!(
@@ -182,115 +157,7 @@ fn check_ports_free(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-struct LocalRegion {
-    plan: Plan,
-    processes: Vec<Process>,
-}
-
-impl LocalRegion {
-    /// The servers start before the routers, which connect eagerly: a missing server would be TKO for a while.
-    fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
-        for cluster in &self.plan.clusters {
-            for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
-                let name = match index < cluster.server_ports.len() {
-                    true => format!("{}-server-{}", cluster.name, index + 1),
-                    false => format!("{}-gutter", cluster.name),
-                };
-                let arguments = to_strings(&["-p", &port.to_string(), "-t", "1", "-m", &memory_mib.to_string()]);
-                self.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], logs)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn start_routers(&mut self, state_dir: &Path, logs: &Path) -> Result<()> {
-        let configuration = state_dir.join("router.json");
-        std::fs::write(&configuration, format!("{:#}\n", self.plan.router_configuration()))?;
-        for cluster in &self.plan.clusters {
-            let spool = state_dir.join("spool").join(cluster.name);
-            let arguments = to_strings(&[
-                "-p",
-                &cluster.router_port.to_string(),
-                "--spool",
-                &spool.display().to_string(),
-                "-R",
-                &cluster.routing_prefix(),
-                "-f",
-                &configuration.display().to_string(),
-                "--num-proxies",
-                "1",
-            ]);
-            let name = format!("{}-router", cluster.name);
-            self.processes.push(Process::start(&name, "lookaside-router", arguments, vec![], logs)?);
-        }
-        Ok(())
-    }
-
-    fn start_invalidator(
-        &mut self,
-        database: &str,
-        slot: Option<&RegionSlot>,
-        state_dir: &Path,
-        logs: &Path,
-    ) -> Result<()> {
-        let state = state_dir.display().to_string();
-        let mut arguments = to_strings(&["--state-dir", &state]);
-        arguments.extend(to_strings(&["--listen", &local(self.plan.invalidator_port)]));
-        for cluster in &self.plan.clusters {
-            arguments.extend(to_strings(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
-        }
-        if let Some(slot) = slot {
-            arguments.extend(to_strings(&["--slot", &slot.name]));
-        }
-        let source = vec![("LOOKASIDE_SOURCE", database.to_owned())];
-        self.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, logs)?);
-        Ok(())
-    }
-
-    async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
-        let deadline = Instant::now() + START_TIME_MAX;
-        for (port, purpose) in ports {
-            while let Err(error) = DaemonStats::fetch(*port).await {
-                self.processes.iter_mut().try_for_each(Process::ensure_running)?;
-                if Instant::now() > deadline {
-                    return Err(error.context(format!("{purpose} did not start")));
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until the pipeline of every cluster runs: otherwise caches would silently go stale.
-    async fn wait_until_pipelines_run(&mut self) -> Result<()> {
-        let deadline = Instant::now() + DATABASE_TIME_MAX;
-        loop {
-            let statistics = DaemonStats::fetch(self.plan.invalidator_port).await;
-            let unhealthy = statistics.as_ref().map_or_else(ToString::to_string, DaemonStats::unhealthy);
-            if unhealthy.is_empty() {
-                return Ok(());
-            }
-            self.processes.iter_mut().try_for_each(Process::ensure_running)?;
-            if Instant::now() > deadline {
-                bail!("no commit would reach the caches: {unhealthy}");
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-}
-
-impl Drop for LocalRegion {
-    fn drop(&mut self) {
-        // All at once, so that stopping takes only as long as the slowest process.
-        self.processes.iter().for_each(Process::terminate);
-    }
-}
-
-fn to_strings(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
-}
-
-fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<()> {
+fn announce(plan: &RegionPlan, options: &Options, database: &str, state_dir: &Path) -> Result<()> {
     let mut out = std::io::stdout().lock();
     if options.json {
         let endpoint = |cluster: &plan::Cluster| serde_json::json!({ "name": cluster.name, "endpoint": local(cluster.router_port) });
@@ -310,7 +177,7 @@ fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) ->
     }
     writeln!(out, "Database   {}", view::without_password(database))?;
     writeln!(out, "Statistics {}   (of the invalidator; the endpoints serve their own)", local(plan.invalidator_port))?;
-    writeln!(out, "Logs       {}", state_dir.join("logs").display())?;
+    writeln!(out, "Logs       {}", logs_of(state_dir).display())?;
     writeln!(out, "{}", demo::invalidation_help(database))?;
     if options.demo {
         writeln!(out, "The demo application uses the table demo_users.")?;
@@ -335,12 +202,10 @@ async fn run_view(
             () = shutdown.wait() => break,
             () = async { tokio::time::sleep_until(end.expect("guarded by is_some")).await }, if end.is_some() => break,
             _ = tick.tick() => {
-                for process in &mut region.processes {
-                    if let Some(notice) = process.supervise()? {
-                        view.print_notice(&notice)?;
-                    }
+                for notice in region.supervise()? {
+                    view.print_notice(&notice)?;
                 }
-                view.print_line(&region.plan).await?;
+                view.print_lines().await?;
             }
         }
     }

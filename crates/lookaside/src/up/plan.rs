@@ -25,7 +25,9 @@ const CLUSTER_NAMES: [&str; CLUSTERS_MAX as usize] =
 
 /// A region on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct RegionPlan {
+    /// Its name, the first part of its routing prefixes.
+    pub name: &'static str,
     /// The frontend clusters.
     pub clusters: Vec<Cluster>,
     /// The port on which the invalidator serves `stats`.
@@ -37,6 +39,8 @@ pub struct Plan {
 pub struct Cluster {
     /// Its name, the second part of its routing prefix.
     pub name: &'static str,
+    /// The routing prefix of its keys.
+    pub routing_prefix: String,
     /// The port to which applications connect.
     pub router_port: u16,
     /// The servers of the wildcard pool.
@@ -45,19 +49,21 @@ pub struct Cluster {
     pub gutter_port: u16,
 }
 
-impl Plan {
+impl RegionPlan {
     /// Assigns ports from `port` on to `clusters` clusters of `servers` servers.
-    pub fn new(port: u16, clusters: u16, servers: u16) -> Plan {
+    pub fn new(name: &'static str, port: u16, clusters: u16, servers: u16) -> RegionPlan {
         let cluster = |index: u16| {
             let first = port + 10 * (index + 1);
+            let cluster = CLUSTER_NAMES[usize::from(index)];
             Cluster {
-                name: CLUSTER_NAMES[usize::from(index)],
+                name: cluster,
+                routing_prefix: format!("/{name}/{cluster}/"),
                 router_port: port + index,
                 server_ports: (first..first + servers).collect(),
                 gutter_port: first + 9,
             }
         };
-        Plan { clusters: (0..clusters).map(cluster).collect(), invalidator_port: port + 9 }
+        RegionPlan { name, clusters: (0..clusters).map(cluster).collect(), invalidator_port: port + 9 }
     }
 
     /// All ports, each with its purpose.
@@ -83,6 +89,11 @@ impl Plan {
         ports
     }
 
+    /// The endpoints of the clusters, in their order.
+    pub fn endpoints(&self) -> Vec<String> {
+        self.clusters.iter().map(|cluster| local(cluster.router_port)).collect()
+    }
+
     /// The configuration of every router: all clusters, each under its routing prefix, so that `/*/*/key` reaches all.
     pub fn router_configuration(&self) -> Value {
         let mut pools = serde_json::Map::new();
@@ -97,11 +108,6 @@ impl Plan {
 }
 
 impl Cluster {
-    /// The routing prefix of its keys.
-    pub fn routing_prefix(&self) -> String {
-        format!("/local/{}/", self.name)
-    }
-
     fn pool(&self, role: &str) -> String {
         format!("{}.{role}", self.name)
     }
@@ -112,7 +118,7 @@ impl Cluster {
         let wildcard = format!("PoolRoute|{}", self.pool("wildcard"));
         let gutter = format!("PoolRoute|{}", self.pool("gutter"));
         json!({
-            "aliases": [self.routing_prefix()],
+            "aliases": [self.routing_prefix],
             "route": {
                 "type": "PrefixSelectorRoute",
                 "policies": {},
@@ -144,7 +150,7 @@ mod tests {
 
     #[test]
     fn ports_are_distinct_and_within_the_range() {
-        let plan = Plan::new(5000, CLUSTERS_MAX, SERVERS_MAX);
+        let plan = RegionPlan::new("local", 5000, CLUSTERS_MAX, SERVERS_MAX);
         let mut ports: Vec<u16> = plan.ports().into_iter().map(|(port, _)| port).collect();
         assert_eq!(ports.len(), 1 + usize::from(CLUSTERS_MAX * (SERVERS_MAX + 2)));
         ports.dedup();
@@ -154,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_router_knows_every_cluster() {
-        let configuration = Plan::new(5000, 2, 2).router_configuration();
+        let configuration = RegionPlan::new("local", 5000, 2, 2).router_configuration();
         assert_eq!(configuration["routes"][1]["aliases"], json!(["/local/two/"]));
         assert_eq!(configuration["pools"]["two.wildcard"]["servers"], json!(["127.0.0.1:5020", "127.0.0.1:5021"]));
         assert_eq!(configuration["pools"]["one.gutter"]["servers"], json!(["127.0.0.1:5019"]));
