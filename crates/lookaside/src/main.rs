@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod configuration;
+mod databases;
 mod demo;
 mod invalidator;
 mod process;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "Examples:
   lookaside up --demo                                     a region with a demo application
+  lookaside up --demo --regions 2                         a master region and a replica region
   lookaside up --database mariadb://app:pw@127.0.0.1:3306/app
   lookaside replay --endpoint 127.0.0.1:5000 trace.pack.zst
   lookaside simulate --seeds 300                          the production code under faults

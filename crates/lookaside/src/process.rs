@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::{
     fs::File,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -25,13 +26,38 @@ pub struct ProcessSpec {
     pub stop_signal: Signal,
     /// How long it may take to exit then, before it is killed. Default 5 s.
     pub stop_time_max: Duration,
+    /// The account to run it as; `None` (the default) for that of this process.
+    pub account: Option<Account>,
+}
+
+/// An account of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Account {
+    /// The user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+impl Account {
+    /// Finds an account in /etc/passwd.
+    pub fn find(name: &str) -> Result<Account> {
+        let accounts = std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
+        let parse = |line: &str| {
+            let mut fields = line.split(':');
+            let is_it = fields.next() == Some(name);
+            let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+            is_it.then_some(Account { uid, gid })
+        };
+        accounts.lines().find_map(parse).with_context(|| format!("this machine has no account {name}"))
+    }
 }
 
 impl ProcessSpec {
     /// The program in that file.
     pub fn new(path: PathBuf, arguments: Vec<String>) -> ProcessSpec {
         let (stop_signal, stop_time_max) = (Signal::TERM, Duration::from_secs(5));
-        ProcessSpec { path, arguments, environment: Vec::new(), stop_signal, stop_time_max }
+        ProcessSpec { path, arguments, environment: Vec::new(), stop_signal, stop_time_max, account: None }
     }
 
     /// One of ours, from the directory of this program.
@@ -67,7 +93,7 @@ impl Process {
     fn spawn(&mut self) -> Result<()> {
         let log = File::options().create(true).append(true).open(&self.log_path);
         let log = log.with_context(|| format!("cannot write {}", self.log_path.display()))?;
-        let ProcessSpec { path, arguments, environment, stop_signal, .. } = &self.program;
+        let ProcessSpec { path, arguments, environment, stop_signal, account, .. } = &self.program;
         let mut command = Command::new(path);
         command
             .args(arguments)
@@ -75,6 +101,10 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
+        if let Some(Account { uid, gid }) = account {
+            // It need not be able to read the directory of this process.
+            command.uid(*uid).gid(*gid).current_dir("/");
+        }
         parent_death::send_signal(&mut command, *stop_signal);
         let child = command.spawn().with_context(|| format!("cannot start {}", path.display()))?;
         self.running = Some(child);

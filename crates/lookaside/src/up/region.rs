@@ -47,8 +47,8 @@ impl LocalRegion {
         explain_if_slow(region.wait_until_ready(&servers), "waiting for the servers to start").await?;
         region.start_routers(&options.state_dir, &logs)?;
         region.start_invalidator(options, &logs)?;
-        let ports = region.plan.ports();
-        explain_if_slow(region.wait_until_ready(&ports), "waiting for the processes to start").await?;
+        let daemons = region.plan.daemons();
+        explain_if_slow(region.wait_until_ready(&daemons), "waiting for the processes to start").await?;
         let pipelines = region.wait_until_pipelines_run();
         explain_if_slow(pipelines, "waiting for the invalidator to read the commit log").await?;
         Ok(region)
@@ -60,13 +60,18 @@ impl LocalRegion {
         Ok(notices.into_iter().flatten().collect())
     }
 
+    /// Asks all processes to exit.
+    pub fn terminate(&self) {
+        self.processes.iter().for_each(Process::terminate);
+    }
+
     /// The servers start before the routers, which connect eagerly: a missing server would be TKO for a while.
     fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
-        for cluster in &self.plan.clusters {
-            for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
-                let name = match index < cluster.server_ports.len() {
-                    true => format!("{}-server-{}", cluster.name, index + 1),
-                    false => format!("{}-gutter", cluster.name),
+        for group in self.plan.server_groups() {
+            for (index, port) in group.server_ports.iter().chain([&group.gutter_port]).enumerate() {
+                let name = match index < group.server_ports.len() {
+                    true => format!("{}-server-{}", group.name, index + 1),
+                    false => format!("{}-gutter", group.name),
                 };
                 let arguments = to_strings(&["-p", &port.to_string(), "-t", "1", "-m", &memory_mib.to_string()]);
                 let program = ProcessSpec::sibling("lookaside-server", arguments)?;
@@ -150,7 +155,7 @@ impl LocalRegion {
 impl Drop for LocalRegion {
     fn drop(&mut self) {
         // All at once, so that stopping takes only as long as the slowest process.
-        self.processes.iter().for_each(Process::terminate);
+        self.terminate();
     }
 }
 

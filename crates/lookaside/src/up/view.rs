@@ -40,6 +40,10 @@ struct Totals {
     latency_us_p99: u64,
     unreachable: u64,
     demo_failures: u64,
+    /// Values that the demo application read and that were older than the master database.
+    stale_reads: u64,
+    /// The lag of the region's database; see [`DemoCounters::lag_us`].
+    lag_us: u64,
     /// Deletes that clusters have not acknowledged yet.
     backlog: u64,
     /// The clusters whose pipeline is not running, and why; empty if all are running.
@@ -52,6 +56,7 @@ struct Activity {
     hit_rate: f64,
     database_reads_per_s: f64,
     invalidations_per_s: f64,
+    stale_reads_per_s: f64,
     warnings: String,
     totals: Totals,
 }
@@ -85,9 +90,17 @@ impl View {
         let are_several = self.regions.len() > 1;
         for region in &mut self.regions {
             let activity = region.measure().await;
-            let line = match self.json {
-                true => activity.json(region.plan.name).to_string(),
-                false => activity.text(are_several.then_some(region.plan.name)),
+            let line = match (self.json, are_several) {
+                (true, _) => activity.json(region.plan.name).to_string(),
+                (false, false) => format!("{}{}", activity.text(""), activity.warnings),
+                (false, true) => {
+                    let replication = activity.replication_text(region.demo.is_some());
+                    format!(
+                        "{}{replication}{}",
+                        activity.text(&format!("  {:<6}", region.plan.name)),
+                        activity.warnings
+                    )
+                }
             };
             writeln!(stdout(), "{line}")?;
         }
@@ -99,14 +112,20 @@ impl View {
         let is_terminal = stdout().is_terminal();
         if self.lines == 0 || (is_terminal && self.lines.is_multiple_of(LINES_PER_HEADING)) {
             let reads = if self.regions.iter().any(|region| region.demo.is_some()) { "database" } else { "misses" };
-            let (blank, region) = if self.regions.len() > 1 { ("        ", "  region") } else { ("", "") };
+            let (region, replication) = match self.regions.len() {
+                1 => (["", ""], ["", ""]),
+                _ => (["        ", "  region"], ["   stale  database", "       /s       lag"]),
+            };
+            let [blank, name] = region;
+            let [above, below] = replication;
+            let mut out = stdout().lock();
             writeln!(
-                stdout(),
-                "          {blank}                hit  {reads:>9}      deletes       commit to last cluster"
+                out,
+                "          {blank}                hit  {reads:>9}      deletes       commit to last cluster{above}"
             )?;
             writeln!(
-                stdout(),
-                "time (UTC){region}     gets/s    rate         /s        /s backlog         p50           p99"
+                out,
+                "time (UTC){name}     gets/s    rate         /s        /s backlog         p50           p99{below}"
             )?;
         }
         Ok(())
@@ -125,6 +144,7 @@ impl RegionView {
             hit_rate: if gets > 0.0 { hits / gets } else { 0.0 },
             database_reads_per_s: rate_since(totals.database_reads, self.before.database_reads),
             invalidations_per_s: rate_since(totals.invalidations, self.before.invalidations),
+            stale_reads_per_s: rate_since(totals.stale_reads, self.before.stale_reads),
             warnings: totals.warnings(&self.before),
             totals: totals.clone(),
         };
@@ -160,6 +180,8 @@ impl RegionView {
         if let Some(demo) = &self.demo {
             totals.database_reads = demo.database_reads();
             totals.demo_failures = demo.failures();
+            totals.stale_reads = demo.stale_reads();
+            totals.lag_us = demo.lag_us();
         }
         totals
     }
@@ -191,16 +213,16 @@ impl Activity {
             "invalidations_per_s": self.invalidations_per_s, "deletes_backlog": totals.backlog,
             "invalidation_latency_us": { "p50": totals.latency_us_p50, "p99": totals.latency_us_p99 },
             "unreachable_daemons": totals.unreachable, "demo_failures": totals.demo_failures,
+            "stale_reads_per_s": self.stale_reads_per_s, "database_lag_us": totals.lag_us,
             "unhealthy": totals.unhealthy,
         })
     }
 
-    /// A line of the table; `region` is `None` if there is only one.
-    fn text(&self, region: Option<&str>) -> String {
-        let region = region.map(|name| format!("  {name:<6}")).unwrap_or_default();
+    /// A line of the table; `region` is its column, or empty if there is only one.
+    fn text(&self, region: &str) -> String {
         let hit_rate = if self.gets_per_s > 0.0 { format!("{:.2}%", self.hit_rate * 100.0) } else { "-".to_owned() };
         format!(
-            "{}{region}  {:>9.0}  {hit_rate:>8}  {:>9.0}  {:>8.0}  {:>6}  {:>12}  {:>12}{}",
+            "{}{region}  {:>9.0}  {hit_rate:>8}  {:>9.0}  {:>8.0}  {:>6}  {:>12}  {:>12}",
             time_of_day(),
             self.gets_per_s,
             self.database_reads_per_s,
@@ -208,8 +230,15 @@ impl Activity {
             self.totals.backlog,
             milliseconds(self.totals.latency_us_p50),
             milliseconds(self.totals.latency_us_p99),
-            self.warnings,
         )
+    }
+
+    /// The columns of several regions, of which only the demo application knows.
+    fn replication_text(&self, is_demo: bool) -> String {
+        match is_demo {
+            true => format!("  {:>6.0}  {:>8}", self.stale_reads_per_s, milliseconds(self.totals.lag_us)),
+            false => format!("  {:>6}  {:>8}", "-", "-"),
+        }
     }
 }
 
