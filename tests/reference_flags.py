@@ -14,6 +14,7 @@ COMMANDS = (
     ("lookaside-invalidator",),
     ("lookaside", "up"),
     ("lookaside", "replay"),
+    ("lookaside", "advise"),
     ("lookaside", "simulate"),
     ("lookaside", "stats"),
     ("lookaside", "check-config"),
