@@ -38,9 +38,10 @@ build:
 	$(CARGO) build --workspace --bins --lib --example direct_client
 	install -C target/debug/lib_lookaside.so python/lookaside/_lookaside.abi3.so
 
-lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links
+lint: ## format, lints as errors, documentation, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	$(PYTHON) tests/check_architecture.py
 	$(PYTHON) tests/check_test_programs.py
 	$(PYTHON) tests/check_words.py

@@ -37,17 +37,24 @@ class Forwarder:
         server.settimeout(None)
         self.sockets += [client, server]
         for source, destination in ((client, server), (server, client)):
-            threading.Thread(target=self.copy, args=(source, destination), daemon=True).start()
+            threading.Thread(target=self.copy, args=(source, destination, source is server), daemon=True).start()
 
-    def copy(self, source: socket.socket, destination: socket.socket) -> None:
+    def copy(self, source: socket.socket, destination: socket.socket, is_from_server: bool) -> None:
         """Copies until either side ends. While the link is cut, bytes wait, as they do when packets are lost."""
+        is_first = True
         with contextlib.suppress(OSError):
             while piece := source.recv(PIECE_BYTES):
                 self.is_open.wait()
-                destination.sendall(piece)
+                destination.sendall(self.change(piece, is_first) if is_from_server else piece)
+                is_first = False
         for end in (source, destination):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def change(self, piece: bytes, is_first: bool) -> bytes:
+        """What is forwarded of a server's bytes, which may be the first of a connection."""
+        del is_first
+        return piece
 
     def cut(self) -> None:
         """Nothing passes any more, without an error."""
@@ -72,3 +79,21 @@ class Forwarder:
             self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
         self.switch(self.target)
+
+
+class HandshakeProxy(Forwarder):
+    """Names other sessions in the handshakes of a database than those that serve the connections, as a proxy does that
+    shares sessions."""
+
+    def change(self, piece: bytes, is_first: bool) -> bytes:
+        """Changes a byte of the session's id."""
+        changed, at = bytearray(piece), 0
+        if is_first and piece[4:5] == b"\x0a":
+            # MySQL and MariaDB: four bytes, the protocol, the version up to a NUL, the id.
+            at = piece.index(b"\0", 5) + 1
+        elif (key := piece.find(b"K\0\0\0\x0c")) >= 0:
+            # PostgreSQL: a message of 12 bytes, which begins with the id.
+            at = key + 5
+        if at:
+            changed[at] ^= 0x40
+        return bytes(changed)

@@ -256,6 +256,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "former_owner_fills": "Values copied from former owners to new ones.",
         "covering_deletes": "Deletes sent to servers that only other covered configurations name for their keys.",
         "servers_emptied": "Servers flushed before they joined a pool.",
+        "lease_voids_refused": (
+            "Attempts to void the leases of a server that has leases and does not know `lease-void-all`: upgrade it."
+        ),
         "purge_keys_checked": "Keys listed at servers in search of copies that a former configuration placed.",
         "purge_keys_removed": "Keys deleted because only a former configuration placed them there.",
         "plain_lease_misses": "Keys whose misses are remembered for clients that know no leases.",
@@ -350,7 +353,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cluster:NAME:source_lag_ms": "For how long the saved position has been behind the end of the log; `-` while"
         " that is unknown.",
         "cluster:NAME:source_lag_transactions": "Transactions between the two (SQLite: rows); `-` for PostgreSQL.",
-        "cluster:NAME:source_lag_bytes": "Bytes of the log between the two; `-` but for PostgreSQL.",
+        "cluster:NAME:source_lag_transaction_ids": "PostgreSQL: about how many transaction ids were given out between"
+        " the two; `-` for others.",
+        "cluster:NAME:source_lag_bytes": "Bytes of the log between the two; `-` for SQLite, and while that is unknown.",
         "source_failures|cluster:NAME:source_failures": "Failures to read the commit log.",
         "positions_lost|cluster:NAME:positions_lost": "How often the log no longer reached back to the position.",
         "(cluster:NAME:)?flush_failures": "How often no router flushed the cluster after a lost position; retried.",
@@ -359,6 +364,14 @@ MEANINGS: dict[str, dict[str, str]] = {
         "renewal_age_ms": "Milliseconds since the active one last wrote the shared state; `-` of a standby, or without"
         " `--shared-state`.",
         "takeovers": "How often this invalidator became active (`--shared-state`).",
+        "source_lookup_failures_not_connected": "Look-ups of the end of the log that made no connection.",
+        "source_lookup_failures_unreachable": "Those that the database did not answer.",
+        "source_lookup_failures_refused": "Those that the database refused, as it would a start: a privilege, a login.",
+        "source_lookup_failures_keys_hidden": "Those that found settings which hide keys (`source_unusable`).",
+        "source_lookup_failures_incomplete": "Those that could not look up bytes.",
+        "takeovers_at_session_end": "How often it did because the session of the former active one had ended.",
+        "session_lock": "1 of the active one while its session holds a lock, and of a standby that sees it: it takes"
+        " over at once.",
         "shared_state_failures": "Failures to read or write the shared state.",
         "shared_options_differ": "1 if this is a standby and the active invalidator has other clusters, rules or "
         "another slot (`--shared-state`).",

@@ -48,7 +48,7 @@ class MariaDb(Process):
         with self.connect("root", "", None) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE app")
             cursor.execute(f"CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'")
-            cursor.execute(f"GRANT ALL ON *.* TO {USER}@'%'")
+            cursor.execute(f"GRANT ALL ON *.* TO {USER}@'%' WITH GRANT OPTION")
 
     def accepts(self) -> bool:
         """Whether the server accepts connections."""

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pymemcache.client.base import Client
@@ -140,6 +140,23 @@ def frozen(process: Process):
         yield
     finally:
         process.thaw()
+
+
+def run_in_children(works: Sequence[Callable[[], None]], seconds: int = 60) -> None:
+    """Runs each function in a forked child of its own, all at the same time; fails if one fails or hangs."""
+    children = []
+    for work in works:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                signal.alarm(seconds)
+                work()
+                status = 0
+            finally:
+                os._exit(status)
+        children.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [0] * len(children)
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:

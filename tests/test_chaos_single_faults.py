@@ -26,6 +26,15 @@ def test_with_one_failed_process_no_old_value_is_read_for_long(tmp_path, name):
     assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
 
 
+def test_a_standby_takes_the_place_of_a_killed_invalidator(tmp_path):
+    options = (*ONE_CLUSTER, "--invalidators", "2", "--own-deletes", "0", "--seconds", "16")
+    # The standby takes over after three seconds; the killed one returns as a standby.
+    fault = ("--fault", "kill:invalidator@1+12", "--stale-ms-max", "9000")
+    status, output, figures = Run(tmp_path, "standby", *options, *fault).wait()
+    assert status == 0 and figures["violations"] == [], output
+    assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
+
+
 def test_an_invalidator_that_is_away_is_found(tmp_path):
     options = (
         *ONE_CLUSTER,

@@ -107,3 +107,30 @@ def test_a_taken_port_is_named(tmp_path):
         port = taken.getsockname()[1]
         ended = subprocess.run(command("-p", str(port)), capture_output=True, text=True, timeout=20)
         assert ended.returncode == 1 and f"127.0.0.1:{port} is taken" in ended.stderr, ended.stderr
+
+
+def test_it_does_not_listen_while_it_asks_its_peers(tmp_path):
+    """Two routers that start together would each wait for the other's answer until they give up."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        peer.settimeout(30)
+        peers = f"127.0.0.1:{peer.getsockname()[1]}"
+        router = start(tmp_path, "-p", port, "--spool", tmp_path / "spool", "--spool-peers", peers)
+        try:
+            question, _ = peer.accept()
+            with question, pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            router.wait_ready(lambda: reply_to(("127.0.0.1", port)))
+        finally:
+            router.stop()
+
+
+def test_a_taken_port_is_refused_before_the_peers_are_asked(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as peer:
+        port, peers = taken.getsockname()[1], f"127.0.0.1:{peer.getsockname()[1]}"
+        words = command("-p", port, "--spool", tmp_path / "spool", "--spool-peers", peers)
+        ended = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 1 and "taken by another process" in ended.stderr, ended.stderr
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.accept()

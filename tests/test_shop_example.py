@@ -1,5 +1,6 @@
 """The example application: `examples/shop/run` opens the shop, pages show what the cache did, and nothing is left."""
 
+import http.client
 import os
 import re
 import signal
@@ -89,6 +90,8 @@ def test_the_shop(shop):
     shopper = Browser(shop.port)
     pages_show_what_the_cache_did(shopper)
     an_order_takes_from_the_stock(shopper)
+    a_new_name_stands_at_old_reviews(Browser(shop.port))
+    redirects_name_what_was_sent(shop)
     a_new_price_is_seen_within_a_second(Browser(shop.port))
     the_load_script_finds_old_prices_if_there_are_any(shop)
     pages_work_without_a_cache_server(shop, shopper)
@@ -123,6 +126,26 @@ def an_order_takes_from_the_stock(shopper: Browser) -> None:
     assert stock_of(shopper.open("/product/2")) == before - 2
 
 
+def a_new_name_stands_at_old_reviews(reviewer: Browser) -> None:
+    # Once the names were cached with the reviews, under a key that a change of a name does not make stale.
+    reviewer.open("/product/5/review", stars=5, text="It is still in use.")
+    customer = re.search(r'<code class="[a-z]+" title="[a-z]+">customer:(\d+)</code>', reviewer.open("/cart"))[1]
+    reviewer.open("/product/5")
+    page = reviewer.open("/name", name="Ada <Lovelace>")
+    assert f'<code class="named">customer:{customer}</code>' in page
+    assert f'data-customer="{customer}">Ada &lt;Lovelace&gt;</span>' in reviewer.open("/product/5")
+
+
+def redirects_name_what_was_sent(shop: Shop) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", shop.port, timeout=20)
+    form = urlencode({"product": 6, "price_cents": 1_000, "category": "a&b=c d\r\nX-Injected: 1"})
+    connection.request("POST", "/owner/price", form, {"Content-Type": "application/x-www-form-urlencoded"})
+    response = connection.getresponse()
+    assert response.status == 303 and response.getheader("X-Injected") is None
+    assert response.getheader("Location") == "/owner?category=a%26b%3Dc+d%0D%0AX-Injected%3A+1"
+    connection.close()
+
+
 def a_new_price_is_seen_within_a_second(visitor: Browser) -> None:
     # The form writes to the database alone: the invalidator deletes what is cached.
     before = price_of(visitor.open("/product/3"))
@@ -142,7 +165,8 @@ def the_load_script_finds_old_prices_if_there_are_any(shop: Shop) -> None:
         load = subprocess.run([sys.executable, SHOP / "load", *options], capture_output=True, text=True, timeout=60)
         os.kill(invalidator, signal.SIGCONT)
         assert (load.returncode != 0) == is_stopped, load.stdout + load.stderr
-        assert re.search(r"[1-9]\d* price changes; the oldest price shown", load.stdout), load.stdout
+        for what in ("price", "name"):
+            assert re.search(rf"[1-9]\d* {what} changes; the oldest {what} shown", load.stdout), load.stdout
 
 
 def pages_work_without_a_cache_server(shop: Shop, shopper: Browser) -> None:
@@ -158,7 +182,9 @@ def pages_work_without_the_router(shop: Shop, shopper: Browser) -> None:
     os.kill(shop.pid_of("lookaside-router", shop.region_port), signal.SIGKILL)
     page = shopper.open("/product/3")
     assert "the cache did not answer" in page
-    assert shopper.cache["hits"] == 0 and shopper.cache["loads"] == 4
+    reviewers = set(re.findall(r'data-customer="(\d+)"', page))
+    assert shopper.cache["hits"] == 0
+    assert shopper.cache["loads"] == 4 + len(reviewers), "product, stock, reviews, their customers, and the shopper"
     assert '<a href="/product/5">' in shopper.open("/cart", product=5)
 
 

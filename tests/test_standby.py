@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from forwarder import Forwarder
+from forwarder import Forwarder, HandshakeProxy
 from invalidator_pair import SHARED, PairRegion, url_of
 from processes import PROGRAMS, answers, eventually, stats
 
@@ -18,11 +18,33 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_killed_active(pair_region):
+    """Its session ends with it, and the standby sees that: it need not wait until the row expires."""
     active, standby, writer = pair_region.begin_with_pair()
+    for member in (active, standby):
+        eventually(lambda member=member: stats(member.port)["session_lock"] == "1", "the active one's session is seen")
     killed_at = time.monotonic()
     active.kill()
     pair_region.wait_takeover(standby, killed_at)
+    assert stats(standby.port)["takeovers_at_session_end"] == "1", standby.log()
+    assert "the session of the former one has ended" in standby.log()
     pair_region.finish()
+
+
+def test_active_behind_a_proxy_that_shares_sessions(pair_region):
+    """Its lock would say nothing of it, so there is none: the standby waits until the row expires."""
+    proxy = HandshakeProxy(pair_region.database.port)
+    try:
+        active, standby, writer = pair_region.begin_with_pair(url_of(pair_region.database, proxy.port))
+        assert "a proxy between this and the database shares its sessions" in active.log()
+        assert stats(active.port)["session_lock"] == stats(standby.port)["session_lock"] == "0"
+        killed_at = time.monotonic()
+        active.kill()
+        pair_region.wait_takeover(standby, killed_at)
+        assert stats(standby.port)["takeovers_at_session_end"] == "0", standby.log()
+        assert "has not renewed the shared state for 3 s" in standby.log()
+        pair_region.finish()
+    finally:
+        proxy.close()
 
 
 def test_active_that_hangs_and_resumes(pair_region):
@@ -31,6 +53,7 @@ def test_active_that_hangs_and_resumes(pair_region):
     stopped_at = time.monotonic()
     active.freeze()
     pair_region.wait_takeover(standby, stopped_at)
+    assert stats(standby.port)["takeovers_at_session_end"] == "0", "its session stays open"
     holder, counter = pair_region.row()
     active.thaw()
     eventually(lambda: active.role() == "standby", "the old one steps down")

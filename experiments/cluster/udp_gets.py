@@ -41,12 +41,18 @@ TEXT = """# Gets by UDP, by TCP, and through a router
 of one thread reads {servers} servers on the same machine, itself or through a router of one thread. A page has 24 keys,
 of values of 135 bytes; every key is in the cache.
 
-| read | by | mean, us | p50 | p95 | processor time for a key, us | errors, of keys |
-|---|---|---|---|---|---|---|
+| read | by | mean, us | p50 | p95 | processor time for a key, us | of which in the kernel | errors, of keys |
+|---|---|---|---|---|---|---|---|
 {rows}
 
 The mean of one key by UDP is {saved} than through the router; the paper has 20 % less. The processor time is that of
-the client, with its routes, its permits and its window; the bar for a page is {bar} us, and it is {verdict}.
+the client, with its routes, its permits and its window. On one machine the kernel's part holds what a network card
+would do elsewhere: sending to a server over the loopback device runs the receiver's side of TCP or UDP in the sender's
+time, once for each of the {servers} servers of a page. The bar is {bar} us for a key of a page:
+
+| read | by | bar | outside of the kernel |
+|---|---|---|---|
+{verdicts}
 
 {facts}
 """
@@ -81,16 +87,23 @@ def report(results: list[dict], facts: dict[str, str]) -> str:
     for result in results:
         times = " | ".join(f"{result[name]:.0f}" for name in ("mean_us", "p50_us", "p95_us"))
         errors = f"{result['errors']} of {result['keys']}"
-        cpu = f"{result['cpu_us_per_key']:.2f}"
+        cpu = f"{result['cpu_us_per_key']:.2f} | {100 * result['kernel_share']:.0f} %"
         rows.append(f"| {result['load']} | {WAYS[result['way']]} | {times} | {cpu} | {errors} |")
     found = {(result["load"], result["way"]): result for result in results}
     ratio = found["one key", "udp"]["mean_us"] / found["one key", "router"]["mean_us"]
     saved = f"{100 * (1 - ratio):.0f} % less" if ratio < 1 else f"{100 * (ratio - 1):.0f} % more"
-    cpu_us = found["a page", "udp"]["cpu_us_per_key"]
-    verdict = "met" if cpu_us <= CPU_US_MAX else "missed"
+
+    def verdict(load: str, way: str) -> str:
+        """A row: whether the bar is met, in all and without the kernel."""
+        us = found[load, way]["cpu_us_per_key"]
+        own = us * (1 - found[load, way]["kernel_share"])
+        figures = " | ".join(f"{figure:.2f}: {'met' if figure <= CPU_US_MAX else 'missed'}" for figure in (us, own))
+        return f"| {load} | {WAYS[way]} | {figures} |"
+
+    verdicts = "\n".join(verdict(load, way) for load in ("a page", "16 pages at a time") for way in ("udp", "tcp"))
     facts_text = "\n".join(f"* {name}: {fact}" for name, fact in facts.items())
     return TEXT.format(
-        servers=SERVERS, rows="\n".join(rows), saved=saved, bar=CPU_US_MAX, verdict=verdict, facts=facts_text
+        servers=SERVERS, rows="\n".join(rows), saved=saved, bar=CPU_US_MAX, verdicts=verdicts, facts=facts_text
     )
 
 

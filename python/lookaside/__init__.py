@@ -12,6 +12,7 @@
 from lookaside._lookaside import __version__
 from lookaside.async_client import AsyncClient
 from lookaside.client import Client
+from lookaside.connection_settings import Hedge, Tls
 from lookaside.errors import (
     CacheUnavailableError,
     ClosedError,
@@ -39,6 +40,7 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "Explanation",
+    "Hedge",
     "InexpressibleValueError",
     "InvalidKeyError",
     "LookasideError",
@@ -47,5 +49,6 @@ __all__ = [
     "Plan",
     "PlanResults",
     "RefusedError",
+    "Tls",
     "__version__",
 ]

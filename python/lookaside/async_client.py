@@ -10,10 +10,10 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 from lookaside._lookaside import Channel, ClientCore, LoadRequest
 from lookaside.cached import KeyTemplate
 from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
-from lookaside.errors import DecodeError
+from lookaside.errors import DecodeError, LookasideError
 from lookaside.event_loops import EventLoops
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
-from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
+from lookaside.plan import Key, Level, Loader, Plan, PlanResults, Ttl, ttl_of, values_in_order
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -36,7 +36,8 @@ class AsyncClient(ClientBase):
     """A look-aside client for asyncio. Its arguments and calls are those of `Client`; loaders are coroutine functions.
 
     The gets that tasks make in one turn of the event loop travel as one batch. With `config`, the constructor blocks
-    while it reads the configuration. Several event loops may use one client, each from its own thread.
+    while it reads the configuration, unless that is not required. Several event loops may use one client, each from its
+    own thread.
     """
 
     _is_async = True
@@ -85,14 +86,14 @@ class AsyncClient(ClientBase):
         async def load_one(_: list[Any]) -> list[T]:
             return [await loader()]
 
-        return cast(T, (await self._read((key,), load_one, ttl, stale, wait, absent_ttl, timeout))[0])
+        return cast(T, (await self._read((key,), load_one, (ttl,), stale, wait, absent_ttl, timeout))[0])
 
     async def get_or_load_many(
         self,
         keys: Iterable[Key],
         loader: Loader,
         *,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         stale: bool = False,
         wait: float = WAIT_S,
         absent_ttl: float = ABSENT_TTL_S,
@@ -104,7 +105,8 @@ class AsyncClient(ClientBase):
         async def load(missing: list[Any]) -> list[Any]:
             return values_in_order(missing, await loader(missing))
 
-        values = await self._read(names, load, ttl, stale, wait, absent_ttl, timeout)
+        ttls = [ttl_of(ttl, name) for name in names] if callable(ttl) else (ttl,)
+        values = await self._read(names, load, ttls, stale, wait, absent_ttl, timeout)
         return dict(zip(names, values, strict=True))
 
     async def _read(
@@ -135,37 +137,37 @@ class AsyncClient(ClientBase):
 
     async def set(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> None:
         """As `Client.set`."""
-        await self._open_channel().set(key, value, ttl, timeout)
+        await self._open_channel().update(self._core.set(key, value, ttl), timeout)
 
     async def set_many(
         self, values: Mapping[Any, Any], *, ttl: float | None = None, timeout: float | None = None
-    ) -> list[Any]:
+    ) -> dict[Any, LookasideError]:
         """As `Client.set_many`."""
-        return await self._open_channel().set_many(values, ttl, timeout)
+        return await self._open_channel().update(self._core.set_many(values, ttl), timeout)
 
     async def add(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> bool:
         """As `Client.add`."""
-        return await self._open_channel().add(key, value, ttl, timeout)
+        return await self._open_channel().update(self._core.add(key, value, ttl), timeout)
 
     async def incr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
         """As `Client.incr`."""
-        return await self._open_channel().incr(key, delta, timeout)
+        return await self._open_channel().update(self._core.incr(key, delta), timeout)
 
     async def decr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
         """As `Client.decr`."""
-        return await self._open_channel().decr(key, delta, timeout)
+        return await self._open_channel().update(self._core.decr(key, delta), timeout)
 
     async def touch(self, key: Key, ttl: float | None, *, timeout: float | None = None) -> bool:
         """As `Client.touch`."""
-        return await self._open_channel().touch(key, ttl, timeout)
+        return await self._open_channel().update(self._core.touch(key, ttl), timeout)
 
     async def delete(self, key: Key, *, timeout: float | None = None) -> bool:
         """As `Client.delete`."""
-        return await self._open_channel().delete(key, timeout)
+        return await self._open_channel().update(self._core.delete(key), timeout)
 
     async def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, bool]:
         """As `Client.delete_many`."""
-        return await self._open_channel().delete_many(keys, timeout)
+        return await self._open_channel().update(self._core.delete_many(keys), timeout)
 
     async def flush_all(self, *, timeout: float = FLUSH_TIMEOUT_S) -> None:
         """As `Client.flush_all`."""
@@ -206,7 +208,7 @@ class AsyncClient(ClientBase):
         self,
         plan: Plan,
         *,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         stale: bool = False,
         wait: float = WAIT_S,
         absent_ttl: float = ABSENT_TTL_S,
@@ -225,7 +227,7 @@ class AsyncClient(ClientBase):
                 return values
 
             values = await self.get_or_load_many(
-                level.keys, load, ttl=ttl, stale=stale, wait=wait, absent_ttl=absent_ttl
+                level.keys, load, ttl=level.ttls(ttl), stale=stale, wait=wait, absent_ttl=absent_ttl
             )
             level.store(values, results)
         return results

@@ -7,6 +7,7 @@ server. A client has a thread and connections, so all backends with the same set
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,6 +19,8 @@ from .errors import (
     DeadlineExceededError,
     DecodeError,
     EncodeError,
+    LookasideError,
+    NotStoredError,
     RefusedError,
 )
 
@@ -38,10 +41,14 @@ class ClientSettings:
     """The routers and options of a client, and the clients of this process that have them."""
 
     def __init__(self, routers: str | Sequence[str], options: dict[str, Any]) -> None:
-        """`routers` may be one text, with commas or semicolons between them. Objects are pickled by default."""
+        """`routers` may be one text, with commas or semicolons between them.
+
+        By default objects are pickled, and a configuration may follow: to make a client waits for nothing, and a cache
+        that is away is no error, as with backends of other caches.
+        """
         found = re.split("[;,]", routers) if isinstance(routers, str) else routers
         self._routers = tuple(router.strip() for router in found)
-        self._options = {"pickle": True} | options
+        self._options = {"pickle": True, "config_required": False} | options
         self._identity = (self._routers, *sorted(self._options.items()))
 
     def client(self) -> Client:
@@ -62,3 +69,12 @@ def encoding() -> Iterator[None]:
         yield
     except EncodeError as error:
         raise error.__cause__ or error from None
+
+
+def log_not_stored(log: logging.Logger, key: str, error: LookasideError) -> None:
+    """Logs why a value was not stored, in place of raising it."""
+    if isinstance(error, NotStoredError):
+        # A router that takes leases: the value may be older than a delete. The one that is there is not.
+        log.debug("a value of %s was not stored: it was not read under the key's lease", key)
+    else:
+        log.warning("a value of %s was not stored: %s", key, error)

@@ -8,8 +8,9 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from lookaside.cached import KeyTemplate
 from lookaside.client_base import ABSENT_TTL_S, FLUSH_TIMEOUT_S, WAIT_S, ClientBase
+from lookaside.errors import LookasideError
 from lookaside.explanation import Explanation, explanation_key, parse_explanation
-from lookaside.plan import Key, Level, Loader, Plan, PlanResults, values_in_order
+from lookaside.plan import Key, Level, Loader, Plan, PlanResults, Ttl, ttl_of, values_in_order
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,21 +62,22 @@ class Client(ClientBase):
         most, and then load it without caching it. With `stale`, they take the value from before the delete meanwhile,
         if there is one. A value that was read before a delete is not cached after it.
 
-        `None` from the loader means that there is no such row, which is cached for `absent_ttl` seconds. A cache that
-        fails, or takes longer than `timeout`, is no error: then the value is loaded.
+        `None` from the loader means that there is no such row, which is cached for `absent_ttl` seconds. `timeout`
+        bounds how long the call waits for the cache in all, and so for other clients' loads, too; the time of its own
+        loader does not count. A cache that fails, or takes longer, is no error: then the value is loaded.
         """
 
         def load_one(_: list[Any]) -> list[T]:
             return [loader()]
 
-        return cast(T, self._core.read((key,), load_one, ttl, stale, wait, absent_ttl, timeout)[0])
+        return cast(T, self._core.read((key,), load_one, (ttl,), stale, wait, absent_ttl, timeout)[0])
 
     def get_or_load_many(
         self,
         keys: Iterable[Key],
         loader: Loader,
         *,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         stale: bool = False,
         wait: float = WAIT_S,
         absent_ttl: float = ABSENT_TTL_S,
@@ -85,14 +87,15 @@ class Client(ClientBase):
 
         `loader` gets the keys that must come from the database, and returns their values as a dictionary, in which
         absent rows may be missing, or in the order of the keys. It may be called again for keys that another client was
-        loading.
+        loading. `ttl` may be a function of a key.
         """
         names = list(dict.fromkeys(keys))
 
         def load(missing: list[Any]) -> list[Any]:
             return values_in_order(missing, loader(missing))
 
-        values = self._core.read(names, load, ttl, stale, wait, absent_ttl, timeout)
+        ttls = [ttl_of(ttl, name) for name in names] if callable(ttl) else (ttl,)
+        values = self._core.read(names, load, ttls, stale, wait, absent_ttl, timeout)
         return dict(zip(names, values, strict=True))
 
     def set(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> None:
@@ -100,52 +103,53 @@ class Client(ClientBase):
 
         It may overwrite a newer value by an older one: for rows of a database use `get_or_load` and `delete`.
         """
-        self._core.set(key, value, ttl, timeout)
+        self._core.update(self._core.set(key, value, ttl), timeout)
 
     def set_many(
         self, values: Mapping[Any, Any], *, ttl: float | None = None, timeout: float | None = None
-    ) -> list[Any]:
-        """Stores the values of a mapping in one round trip, each as `set` does. Returns the keys that were not stored.
+    ) -> dict[Any, LookasideError]:
+        """Stores the values of a mapping in one round trip, each as `set` does.
 
-        Of a key whose server does not answer in time it is unknown whether it was stored; it is in the list.
+        Returns the keys that were not stored, each with the error that `set` would have raised; nothing is raised for
+        them. Of a key whose server does not answer in time it is unknown whether it was stored.
         """
-        return self._core.set_many(values, ttl, timeout)
+        return self._core.update(self._core.set_many(values, ttl), timeout)
 
     def add(self, key: Key, value: Any, *, ttl: float | None = None, timeout: float | None = None) -> bool:
         """Stores a value if there is none; whether it was stored. A client that is loading the key does not store then.
 
         A value from before a delete that is kept for `stale` is none.
         """
-        return self._core.add(key, value, ttl, timeout)
+        return self._core.update(self._core.add(key, value, ttl), timeout)
 
     def incr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
         """Adds to an int from 0 to 2**64 - 1, and returns the sum; it wraps. `None` if there is no value.
 
         A value that is no such int is a `RefusedError`. After another error it is unknown whether it was added.
         """
-        return self._core.incr(key, delta, timeout)
+        return self._core.update(self._core.incr(key, delta), timeout)
 
     def decr(self, key: Key, delta: int = 1, *, timeout: float | None = None) -> int | None:
         """Subtracts, as `incr` adds; it stops at 0."""
-        return self._core.decr(key, delta, timeout)
+        return self._core.update(self._core.decr(key, delta), timeout)
 
     def touch(self, key: Key, ttl: float | None, *, timeout: float | None = None) -> bool:
         """Lets a value expire in `ttl` seconds, or never; whether there is one."""
-        return self._core.touch(key, ttl, timeout)
+        return self._core.update(self._core.touch(key, ttl), timeout)
 
     def delete(self, key: Key, *, timeout: float | None = None) -> bool:
         """Deletes a key, after the database was changed; whether there was a value.
 
         No value that was read before is cached afterwards.
         """
-        return self._core.delete(key, timeout)
+        return self._core.update(self._core.delete(key), timeout)
 
     def delete_many(self, keys: Iterable[Key], *, timeout: float | None = None) -> dict[Any, bool]:
         """Deletes keys in one round trip, each as `delete` does; for each, whether there was a value.
 
         All are tried. If one may not be deleted, that is an error: delete them again.
         """
-        return self._core.delete_many(keys, timeout)
+        return self._core.update(self._core.delete_many(keys), timeout)
 
     def flush_all(self, *, timeout: float = FLUSH_TIMEOUT_S) -> None:
         """Empties all servers of the cluster, whatever the prefix of this client's pool is.
@@ -192,14 +196,15 @@ class Client(ClientBase):
         self,
         plan: Plan,
         *,
-        ttl: float | None = None,
+        ttl: Ttl = None,
         stale: bool = False,
         wait: float = WAIT_S,
         absent_ttl: float = ABSENT_TTL_S,
     ) -> PlanResults:
         """Reads the values of all nodes of a plan: one round trip for each level, and one for what was loaded.
 
-        Nodes that name the same key share its value, which the loader of the first of them loads.
+        Nodes that name the same key share its value, which the loader of the first of them loads, for its ttl. `ttl` is
+        for nodes without one of their own. Values of different ttls are stored in a round trip for each.
         """
         results = PlanResults()
         for nodes in list(plan.levels()):
@@ -211,7 +216,9 @@ class Client(ClientBase):
                     values.update(zip(keys, values_in_order(keys, node.load(keys)), strict=True))
                 return values
 
-            values = self.get_or_load_many(level.keys, load, ttl=ttl, stale=stale, wait=wait, absent_ttl=absent_ttl)
+            values = self.get_or_load_many(
+                level.keys, load, ttl=level.ttls(ttl), stale=stale, wait=wait, absent_ttl=absent_ttl
+            )
             level.store(values, results)
         return results
 

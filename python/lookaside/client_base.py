@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 from lookaside._lookaside import ClientCore
+from lookaside.connection_settings import Hedge, Tls
 from lookaside.plan import Plan
 
 AnyClient = TypeVar("AnyClient", bound="ClientBase")
@@ -26,15 +27,20 @@ class ClientBase:
 
     `routers` are those of the cluster, as `HOST:PORT`. The first is used, and the next one if it does not answer.
 
-    With `config`, `file:PATH` or `etcd://HOST:PORT/KEY`, gets go to the servers of the routers' configuration
-    directly, while a router permits it; all else goes through the routers. `routing_prefix` is that of the routers
-    (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram is a miss that is not filled.
+    With `config`, `file:PATH`, `etcd://HOST:PORT/KEY` or `etcds://HOST:PORT/KEY`, gets go to the servers of the
+    routers' configuration directly, while a router permits it; all else goes through the routers. The constructor reads
+    the configuration, for 10 s at most, and raises `ConfigurationError` if it cannot. Without `config_required` it
+    waits for nothing: all goes through the routers until the configuration is there. `routing_prefix` is that of the
+    routers (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram is a miss that is not filled.
+    With `hedge`, late lookups of `get_or_load` go to replicas, too.
 
-    `timeout` bounds each call, in seconds; a call can shorten it. A router that has not answered after half of it is
-    given up, and a server that is read directly after a third. `pickle` stores objects that are no bytes, str or int as
-    pickles instead of JSON, and reads pickles: only for caches to which trusted programs alone can write. `compression`
-    is `"zlib"`, which pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for values of `compression_bytes_min` bytes
-    or more.
+    `tls` has the certificates by which routers, servers and etcd are connected to.
+
+    `timeout` bounds how long each call waits for the cache, in seconds; a call can shorten it. A router that has not
+    answered after half of it is given up, and a server that is read directly after a third. `pickle` stores objects
+    that are no bytes, str or int as pickles instead of JSON, and reads pickles: only for caches to which trusted
+    programs alone can write. `compression` is `"zlib"`, which pymemcache and pylibmc read too, `"zstd"` or `"lz4"`, for
+    values of `compression_bytes_min` bytes or more.
     """
 
     _is_async: ClassVar[bool]
@@ -45,8 +51,11 @@ class ClientBase:
         routers: Sequence[str] = (),
         *,
         config: str | None = None,
+        config_required: bool = True,
         routing_prefix: str | None = None,
         udp: bool = False,
+        tls: Tls | None = None,
+        hedge: Hedge | None = None,
         timeout: float = TIMEOUT_S,
         pickle: bool = False,
         compression: str | None = None,
@@ -56,8 +65,11 @@ class ClientBase:
             # One alone may be a str.
             [routers] if isinstance(routers, str) else list(routers),
             config=config,
+            config_required=config_required,
             routing_prefix=routing_prefix,
             udp=udp,
+            tls=tls,
+            hedge=hedge,
             timeout=timeout,
             pickle=pickle,
             compression=compression,

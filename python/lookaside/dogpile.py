@@ -20,9 +20,9 @@ from typing import Any
 from dogpile.cache.api import NO_VALUE, BackendFormatted, BackendSetType, CacheBackend, CachedValue, CacheMutex
 from dogpile.cache.util import sha1_mangle_key
 
-from .cache_backends import FAILURES, MISSES, ClientSettings, encoding
+from .cache_backends import FAILURES, MISSES, ClientSettings, encoding, log_not_stored
 from .client import Client
-from .errors import ConfigurationError, EncodeError, InvalidKeyError, LookasideError, NotStoredError
+from .errors import ConfigurationError, EncodeError, InvalidKeyError, LookasideError
 from .key_templates import check_key
 
 log = logging.getLogger("lookaside.dogpile")
@@ -32,7 +32,10 @@ LOCK_TIMEOUT_S = 60.0
 #: The first and the longest pause between two attempts to acquire a lock.
 PAUSE_S, PAUSE_MAX_S = 0.002, 0.1
 
-CLIENT_OPTIONS = ("config", "routing_prefix", "timeout", "pickle", "compression", "compression_bytes_min")
+CLIENT_OPTIONS = (
+    "config", "config_required", "routing_prefix", "udp", "tls", "hedge", "timeout", "pickle", "compression",
+    "compression_bytes_min",
+)  # fmt: skip
 
 
 class LookasideBackend(CacheBackend):
@@ -44,7 +47,8 @@ class LookasideBackend(CacheBackend):
     | `distributed_lock` | whether one creator runs in all processes (the default), or one in each |
     | `lock_timeout` | how long a creator may take, in seconds (60) |
     | `memcached_expire_time` | when values leave the cache, in seconds; without it, or with 0, they stay |
-    | `config`, `routing_prefix`, `timeout`, `pickle`, `compression`, `compression_bytes_min` | those of `Client` |
+    | `config`, `config_required`, `routing_prefix`, `udp`, `tls`, `hedge`, `timeout`, `pickle`, `compression`,
+      `compression_bytes_min` | those of `Client` |
 
     A get that fails is a miss. A set that fails is logged, as the value is there. A delete that fails raises.
     """
@@ -96,18 +100,15 @@ class LookasideBackend(CacheBackend):
         try:
             with encoding():
                 self._client.set(key, value, ttl=self._ttl)
-        except NotStoredError:
-            # A router that takes leases: the value may be older than a delete.
-            log.debug("a value of %s was not stored: it was not read under the key's lease", key)
         except FAILURES as error:
-            log.warning("a value of %s was not stored: %s", key, error)
+            log_not_stored(log, key, error)
 
     def set_multi(self, mapping: Mapping[str, BackendSetType]) -> None:
         self._check_values(mapping.values())
         with encoding():
             not_stored = self._client.set_many(mapping, ttl=self._ttl)
-        for key in not_stored:
-            log.warning("a value of %s was not stored: the cache does not answer, or refuses it", key)
+        for key, error in not_stored.items():
+            log_not_stored(log, key, error)
 
     def _check_values(self, values: Iterable[BackendSetType]) -> None:
         if not self._is_pickling and not all(isinstance(value, bytes) for value in values):

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from flask import Flask
 from flask_caching.backends.base import BaseCache
 
-from .cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding
+from .cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding, log_not_stored
 from .client_base import WAIT_S
-from .errors import InvalidKeyError, NotStoredError
+from .errors import InvalidKeyError, LookasideError
 from .key_templates import check_key
 
 T = TypeVar("T")
@@ -112,12 +112,8 @@ class LookasideCache(BaseCache):
             else:
                 with encoding():
                     self._client.set(name, value, ttl=ttl)
-        except NotStoredError:
-            # A router that takes leases: the value may be older than a delete.
-            log.debug("a value of %s was not stored: it was not read under the key's lease", name)
-            return False
         except FAILURES as error:
-            log.warning("a value of %s was not stored: %s", name, error)
+            log_not_stored(log, name, error)
             return False
         return True
 
@@ -125,17 +121,17 @@ class LookasideCache(BaseCache):
         """Returns the keys that were stored."""
         ttl = self._ttl(timeout)
         values = {self.key_prefix + key: value for key, value in mapping.items()}
-        not_stored: set[str] = set()
+        not_stored: dict[str, LookasideError] = {}
         try:
             if ttl == 0:
                 self._client.delete_many(values)
             else:
                 with encoding():
-                    not_stored = set(self._client.set_many(values, ttl=ttl))
-        except FAILURES:
-            not_stored = set(values)
-        for name in not_stored:
-            log.warning("a value of %s was not stored; look at the router that it belongs to", name)
+                    not_stored = self._client.set_many(values, ttl=ttl)
+        except FAILURES as error:
+            not_stored = dict.fromkeys(values, error)
+        for name, reason in not_stored.items():
+            log_not_stored(log, name, reason)
         return [key for key in mapping if self.key_prefix + key not in not_stored]
 
     def add(self, key: str, value: Any, timeout: Any = None) -> bool:

@@ -9,6 +9,7 @@ A plan runs level by level: the keys of all nodes of a level travel together, an
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 from lookaside.errors import LookasideError
@@ -16,6 +17,8 @@ from lookaside.errors import LookasideError
 Key = str | bytes
 #: Returns the values of keys, as a mapping, or in the order of the keys.
 Loader = Callable[[list[Any]], Any]
+#: Seconds, None for a value that does not expire, or a function that returns one of these for a key.
+Ttl = float | None | Callable[[Any], float | None]
 
 
 class CycleError(LookasideError, ValueError):
@@ -29,6 +32,8 @@ class Node:
     keys: Sequence[Key] | Callable[..., Iterable[Key]]
     load: Loader
     after: tuple["Node", ...]
+    #: `...` for that of the plan.
+    ttl: Ttl | EllipsisType
 
 
 class PlanResults(Mapping[Node, dict[Any, Any]]):
@@ -59,14 +64,15 @@ class Plan:
         load: Loader,
         *,
         after: Iterable[Node] = (),
+        ttl: Ttl | EllipsisType = ...,
     ) -> Node:
         """Adds a node.
 
         `keys` are its keys, or a function that returns them from the values of the nodes in `after`: it gets one
         dictionary for each of them. `load` gets the keys that must come from the database, and returns their values as
-        a dictionary or in that order.
+        a dictionary or in that order. They are cached for `ttl` seconds; without it, for the `ttl` of `run_plan`.
         """
-        node = Node(keys, load, tuple(after))
+        node = Node(keys, load, tuple(after), ttl)
         self.nodes.append(node)
         return node
 
@@ -102,6 +108,17 @@ class Level:
                 level.keys.setdefault(key, node)
         return level
 
+    def ttls(self, default: Ttl) -> Ttl:
+        """The ttl of each key: that of the node that loads it, or else the default."""
+        if all(isinstance(node.ttl, EllipsisType) for node, _ in self.nodes):
+            return default
+
+        def of(key: Key) -> float | None:
+            ttl = self.keys[key].ttl
+            return ttl_of(default if isinstance(ttl, EllipsisType) else ttl, key)
+
+        return of
+
     def to_load(self, missing: list[Key]) -> Iterator[tuple[Node, list[Key]]]:
         """The missing keys, by the node that loads them."""
         by_node: dict[Node, list[Key]] = {}
@@ -113,6 +130,11 @@ class Level:
         """Records the values of its nodes."""
         for node, keys in self.nodes:
             results._values[node] = {key: values[key] for key in keys}
+
+
+def ttl_of(ttl: Ttl, key: Key) -> float | None:
+    """The ttl of a key."""
+    return ttl(key) if callable(ttl) else ttl
 
 
 def values_in_order(keys: list[Key], loaded: Any) -> list[Any]:

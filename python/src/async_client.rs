@@ -9,7 +9,7 @@ use crate::key::{Key, checked_key};
 use crate::options::parse_timeout;
 use crate::read::{Read, Step};
 use crate::sync_client::ClientCore;
-use crate::updates::Update;
+use crate::updates::{PreparedUpdate, Update};
 use crate::waiting::Inside;
 use bytes::Bytes;
 use lookaside_client::{Content, TypedClient, TypedError};
@@ -103,76 +103,13 @@ impl Channel {
         Channel::submit(slf, timeout, Request::GetMany { keys, names })
     }
 
-    fn set<'py>(
+    /// Sends an update.
+    fn update<'py>(
         slf: &Bound<'py, Self>,
-        key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
+        prepared: &PreparedUpdate,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::set(slf.get().core(), key, value, ttl)?))
-    }
-
-    fn add<'py>(
-        slf: &Bound<'py, Self>,
-        key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::add(slf.get().core(), key, value, ttl)?))
-    }
-
-    fn incr<'py>(
-        slf: &Bound<'py, Self>,
-        key: &Bound<'py, PyAny>,
-        delta: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::incr(slf.get().core(), key, delta)?))
-    }
-
-    fn decr<'py>(
-        slf: &Bound<'py, Self>,
-        key: &Bound<'py, PyAny>,
-        delta: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::decr(slf.get().core(), key, delta)?))
-    }
-
-    fn touch<'py>(
-        slf: &Bound<'py, Self>,
-        key: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::touch(slf.get().core(), key, ttl)?))
-    }
-
-    fn delete<'py>(
-        slf: &Bound<'py, Self>,
-        key: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::delete(slf.get().core(), key)?))
-    }
-
-    fn set_many<'py>(
-        slf: &Bound<'py, Self>,
-        mapping: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::set_many(slf.get().core(), mapping, ttl)?))
-    }
-
-    fn delete_many<'py>(
-        slf: &Bound<'py, Self>,
-        keys: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        Channel::submit(slf, timeout, Request::Update(Update::delete_many(slf.get().core(), keys)?))
+        Channel::submit(slf, timeout, Request::Update(prepared.take()?))
     }
 
     /// The future is a list of values, or a `LoadRequest`.
@@ -180,7 +117,7 @@ impl Channel {
     fn read<'py>(
         slf: &Bound<'py, Self>,
         keys: Vec<Bound<'py, PyAny>>,
-        ttl: Option<f64>,
+        ttls: Vec<Option<f64>>,
         stale: bool,
         wait: f64,
         absent_ttl: f64,
@@ -188,7 +125,7 @@ impl Channel {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (py, core) = (slf.py(), slf.get().core());
         let engine = core.connection.engine(py)?;
-        let (full_keys, read) = core.start_read(py, &engine, &keys, ttl, stale, wait, absent_ttl, timeout)?;
+        let (full_keys, read) = core.start_read(py, &engine, &keys, &ttls, stale, wait, absent_ttl, timeout)?;
         let names = Arc::new(keys.into_iter().map(Bound::unbind).collect());
         Channel::submit(slf, None, Request::Read { read, keys: full_keys, names })
     }

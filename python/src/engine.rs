@@ -23,12 +23,12 @@ use crate::options::Settings;
 use crate::waiting::wait;
 use bytes::Bytes;
 use lookaside_client::{
-    Client, CommandConnection, CommandError, DestinationOptions, DirectError, DirectRoute, Routers, TcpNetwork,
-    TypedClient, UdpOptions, WindowSettings,
+    Client, CommandConnection, CommandError, DestinationOptions, DirectError, DirectRoute, Routers, TypedClient,
+    UdpOptions, WindowSettings,
 };
 use lookaside_protocol::text::Limits;
 use lookaside_protocol::{Operation, Request};
-use lookaside_routing::{Address, Outcome, Route};
+use lookaside_routing::{Outcome, Route};
 use pyo3::prelude::*;
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -60,6 +60,7 @@ pub(crate) struct Engine {
     routers: Arc<Routers>,
     /// `None` if all requests go through the routers.
     direct: Option<Arc<DirectRoute>>,
+    driving: Driving,
     _stop: StopSender,
 }
 
@@ -70,7 +71,7 @@ enum StopSender {
 }
 
 impl Engine {
-    /// Connects, and starts the engine's thread. Waits while a configuration is read.
+    /// Connects, and starts the engine's thread. Waits while a configuration is read that the client needs.
     pub(crate) fn start(py: Python<'_>, settings: &Settings, driving: Driving) -> PyResult<Engine> {
         let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
         let connected = wait(py, &runtime, connect(settings))
@@ -86,14 +87,21 @@ impl Engine {
             Some(direct) => direct.clone(),
             None => routers.clone(),
         };
+        let client = Client::new(route);
+        let client = match (&settings.hedging, &direct) {
+            (Some(hedging), Some(direct)) => {
+                client.with_hedging(direct.replicas(hedging.replicas.clone()), hedging.settings)
+            }
+            _ => client,
+        };
         let client = match driving {
-            Driving::Callers => Client::new(route),
-            Driving::Thread => Client::new(route).with_batching(),
+            Driving::Callers => client,
+            Driving::Thread => client.with_batching(),
         };
         let limited = TypedClient::new(client.clone().with_deadline(settings.timeout), settings.codec);
         let client = TypedClient::new(client, settings.codec);
         let stop = start_thread(runtime.clone(), driving)?;
-        Ok(Engine { runtime: Some(runtime), client, limited, routers, direct, _stop: stop })
+        Ok(Engine { runtime: Some(runtime), client, limited, routers, direct, driving, _stop: stop })
     }
 
     fn runtime(&self) -> &Runtime {
@@ -120,6 +128,11 @@ impl Engine {
         &self.client
     }
 
+    /// Whether its client sends the lookups of one turn of the runtime as one batch.
+    pub(crate) fn is_batching(&self) -> bool {
+        self.driving == Driving::Thread
+    }
+
     /// What a router answers to a get of `key`, which may be one of its admin keys.
     pub(crate) async fn ask_router(&self, key: Bytes) -> Outcome {
         let request = Request { key, operation: Operation::Get { cas: false } };
@@ -128,11 +141,11 @@ impl Engine {
     }
 
     /// Empties all servers of the cluster, by the first router that can be connected to.
-    pub(crate) async fn flush_all(&self, routers: &[Address], timeout: Duration) -> Result<(), CommandError> {
+    pub(crate) async fn flush_all(&self, settings: &Settings, timeout: Duration) -> Result<(), CommandError> {
         let limits = Limits { value_bytes_max: 0, line_bytes_max: 512 };
         let mut failure = None;
-        for router in routers {
-            match CommandConnection::connect(&TcpNetwork, router, limits, timeout).await {
+        for router in &settings.routers {
+            match CommandConnection::connect(&*settings.network, router, limits, timeout).await {
                 Ok(mut connection) => return connection.flush_all(None).await,
                 Err(error) => failure = Some(error),
             }
@@ -168,15 +181,17 @@ async fn connect(settings: &Settings) -> Result<(Arc<Routers>, Option<Arc<Direct
     let timeout_ms_max = (settings.timeout.as_millis() as u64 / 3).max(1);
     let options =
         DestinationOptions { server_timeout_ms, timeout_ms_max, seed: seed(), ..DestinationOptions::default() };
-    let routers = Arc::new(Routers::new(settings.routers.iter().cloned(), Arc::new(TcpNetwork), &options));
+    let network = settings.network.clone();
+    let routers = Arc::new(Routers::new(settings.routers.iter().cloned(), network.clone(), &options));
     let direct = match &settings.source {
         None => None,
         Some(source) => {
-            let builder = DirectRoute::builder(source.clone(), settings.routers.iter().cloned());
+            let builder = DirectRoute::builder(source.clone(), settings.routers.iter().cloned()).network(network);
             let window = WindowSettings::by_delay();
             let wait_ms_max = window.wait_ms_max.min(timeout_ms_max);
             let builder = builder.window(Some(WindowSettings { wait_ms_max, ..window }));
             let builder = if settings.is_udp { builder.udp(UdpOptions::default()) } else { builder };
+            let builder = if settings.needs_configuration { builder } else { builder.configuration_may_follow() };
             Some(builder.defaults(settings.defaults.clone()).destination_options(options).build().await?)
         }
     };

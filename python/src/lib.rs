@@ -39,6 +39,7 @@ fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<sync_client::ClientCore>()?;
     module.add_class::<async_client::Channel>()?;
     module.add_class::<completions::LoadRequest>()?;
+    module.add_class::<updates::PreparedUpdate>()?;
     module.py().import("atexit")?.call_method1("register", (waiting::End::default(),))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

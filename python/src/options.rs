@@ -2,10 +2,13 @@
 
 use crate::codec::ValueCodec;
 use crate::error::exception;
-use lookaside_client::config::Source;
-use lookaside_client::{Codec, Compression};
-use lookaside_routing::{Address, Defaults, RoutingPrefix};
+use lookaside_client::config::{EtcdLocation, Source};
+use lookaside_client::tls::{CertificatePaths, TlsClientNetwork};
+use lookaside_client::{Codec, Compression, HedgeDelay, HedgeSettings, Network, TcpNetwork};
+use lookaside_routing::{Address, Defaults, RoutingPrefix, Security, TlsPolicy};
 use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The longest timeout: tokio's timers have a limit, and a year is as good as none.
@@ -13,35 +16,106 @@ const SECONDS_MAX: f64 = 365.0 * 86_400.0;
 /// memcached takes a larger exptime for a Unix time.
 const RELATIVE_EXPTIME_S_MAX: f64 = 30.0 * 86_400.0;
 
-#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// Not empty.
     pub(crate) routers: Vec<Address>,
+    /// How routers, servers and etcd are connected to.
+    pub(crate) network: Arc<dyn Network>,
     /// `None` if all requests go through the routers.
     pub(crate) source: Option<Source>,
+    /// Whether the client cannot be used before it has read a configuration.
+    pub(crate) needs_configuration: bool,
     /// What the configuration leaves to the command line of the routers.
     pub(crate) defaults: Defaults,
     /// Whether gets are sent to servers by UDP.
     pub(crate) is_udp: bool,
+    /// `None` if late lookups are not sent to replicas.
+    pub(crate) hedging: Option<Hedging>,
     /// How long a call may take.
     pub(crate) timeout: Duration,
     pub(crate) codec: Codec,
     pub(crate) values: ValueCodec,
 }
 
-/// Where a configuration is: `file:PATH`, or `etcd://HOST:PORT/KEY`.
+/// To which replicas late lookups are sent, too, and when.
+pub(crate) struct Hedging {
+    pub(crate) replicas: RoutingPrefix,
+    pub(crate) settings: HedgeSettings,
+}
+
+/// The fields of `lookaside.Tls`.
+#[derive(FromPyObject)]
+pub(crate) struct TlsArguments {
+    authorities: PathBuf,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    server_name: Option<String>,
+    routers: bool,
+}
+
+/// The fields of `lookaside.Hedge`.
+#[derive(FromPyObject)]
+pub(crate) struct HedgeArguments {
+    replicas: String,
+    delay: Option<f64>,
+    quantile: f64,
+    share_max: f64,
+}
+
+/// Where a configuration is: `file:PATH`, or `etcd://HOST:PORT/KEY`, with `etcds` by TLS.
 pub(crate) fn parse_source(text: &str) -> Result<Source, String> {
-    use lookaside_client::config::EtcdLocation;
     if let Some(path) = text.strip_prefix("file:") {
         return Ok(Source::File(path.into()));
     }
     match EtcdLocation::parse(text) {
-        Some(Ok(location)) if location.is_secured => {
-            Err("etcds:// is not supported: this client connects without TLS".to_owned())
-        }
         Some(location) => location.map(Source::Etcd),
-        None => Err("expected file:PATH or etcd://HOST:PORT/KEY".to_owned()),
+        None => Err("expected file:PATH, etcd://HOST:PORT/KEY or etcds://HOST:PORT/KEY".to_owned()),
     }
+}
+
+/// The network that reaches routers, and etcd. An error tells which file or name cannot be used.
+pub(crate) fn parse_tls(
+    tls: Option<TlsArguments>,
+    routers: &[Address],
+    source: Option<&Source>,
+) -> Result<Arc<dyn Network>, String> {
+    let Some(tls) = tls else {
+        return match source {
+            Some(Source::Etcd(location)) if location.is_secured => {
+                Err("etcds:// needs tls=Tls(authorities=...)".to_owned())
+            }
+            _ => Ok(Arc::new(TcpNetwork)),
+        };
+    };
+    let TlsArguments { authorities, certificate, key, server_name, routers: are_routers_secured } = tls;
+    if key.is_some() && certificate.is_none() {
+        return Err("tls: a key without a certificate".to_owned());
+    }
+    let files = CertificatePaths { chain: certificate, key, authorities: Some(authorities) };
+    let network = TlsClientNetwork::new(Arc::new(TcpNetwork), files).map_err(|why| format!("tls: {why}"))?;
+    let policy = TlsPolicy { security: Security::Tls, certificate_name: server_name.map(Into::into) };
+    let routers = routers.iter().filter(|_| are_routers_secured).map(|router| (router.clone(), policy.clone()));
+    let network = network.with_policies(routers).map_err(|why| format!("tls: server_name for router {why}"))?;
+    let etcd = source.and_then(|source| match source {
+        Source::Etcd(location) => Some(location.tls_policies()),
+        _ => None,
+    });
+    Ok(Arc::new(network.with_policies(etcd.into_iter().flatten())?))
+}
+
+pub(crate) fn parse_hedge(py: Python<'_>, hedge: HedgeArguments) -> PyResult<Hedging> {
+    let HedgeArguments { replicas, delay, quantile, share_max } = hedge;
+    let is_share = |number: f64| number > 0.0 && number <= 1.0;
+    if !is_share(quantile) || !is_share(share_max) {
+        let message = format!("hedge: quantile {quantile}, share_max {share_max}; expected more than 0, up to 1");
+        return Err(exception(py, "ConfigurationError", message));
+    }
+    let delay = match delay {
+        Some(seconds) => HedgeDelay::Fixed(parse_timeout(py, seconds)?),
+        None => HedgeDelay::Quantile(quantile),
+    };
+    let settings = HedgeSettings { delay, share_max };
+    Ok(Hedging { replicas: parse_routing_prefix(py, &replicas)?, settings })
 }
 
 pub(crate) fn parse_routing_prefix(py: Python<'_>, text: &str) -> PyResult<RoutingPrefix> {

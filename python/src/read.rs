@@ -6,10 +6,14 @@
 //!   next() -> Done(values)
 //! ```
 //!
-//! The cache gets a bounded time for each step. After that the read gives it up: what it does not have yet is loaded,
-//! and not filled. Dropped, a read releases its leases.
+//! The cache is waited for during a bounded time, which all steps share; the loader's time does not count. After that
+//! the read gives the cache up: what it does not have yet is loaded, and not filled. Dropped, a read releases its leases.
+//!
+//! Keys whose values expire at different times are read side by side: by a client with batching their lookups are one
+//! round trip, and what they miss is loaded together.
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
 use lookaside_client::{Content, ReadOptions, TypedClient, TypedReadError};
 use lookaside_routing::BoxFuture;
 use std::collections::HashMap;
@@ -17,7 +21,7 @@ use std::fmt;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// The loader has failed. Its error is known to the caller of the read.
 #[derive(Debug)]
@@ -36,6 +40,30 @@ struct LoadCall {
     reply: oneshot::Sender<Result<Vec<Content>, LoadFailed>>,
 }
 
+/// Keys whose values expire at the same time, by their indexes.
+pub(crate) struct KeyGroup {
+    indexes: Vec<usize>,
+    exptime: i64,
+}
+
+impl KeyGroup {
+    /// The groups of keys, by the exptime of all of them, or that of each.
+    pub(crate) fn by_exptime(keys: usize, exptimes: &[i64]) -> Vec<KeyGroup> {
+        if let [exptime] = *exptimes {
+            return vec![KeyGroup { indexes: (0..keys).collect(), exptime }];
+        }
+        assert_eq!(exptimes.len(), keys, "an exptime for all keys, or one for each");
+        let mut groups: Vec<KeyGroup> = Vec::new();
+        for (index, &exptime) in exptimes.iter().enumerate() {
+            match groups.iter_mut().find(|group| group.exptime == exptime) {
+                Some(group) => group.indexes.push(index),
+                None => groups.push(KeyGroup { indexes: vec![index], exptime }),
+            }
+        }
+        groups
+    }
+}
+
 /// What a read needs next.
 pub(crate) enum Step {
     /// The values of the keys, in order.
@@ -52,43 +80,42 @@ pub(crate) struct Read {
     load_calls: mpsc::UnboundedReceiver<LoadCall>,
     /// The keys whose values were asked for last.
     missing: Vec<Bytes>,
-    /// `None` if the cache does not wait for them.
-    reply: Option<oneshot::Sender<Result<Vec<Content>, LoadFailed>>>,
+    /// Where the values go, each with their number; empty if the cache does not wait for them.
+    replies: Vec<(usize, oneshot::Sender<Result<Vec<Content>, LoadFailed>>)>,
     loaded: HashMap<Bytes, Content>,
-    step_max: Duration,
+    /// For how long the cache may still be waited for.
+    time_left: Duration,
     runtime: Handle,
 }
 
 impl Read {
-    /// A read of valid keys. Each step may take `step_max` in the cache; `client` has no deadline of its own.
+    /// A read of valid keys, by a client without a deadline of its own. The cache is waited for during `time_max`.
     pub(crate) fn new(
         client: TypedClient,
         runtime: Handle,
         keys: Vec<Bytes>,
+        groups: Vec<KeyGroup>,
         options: ReadOptions,
-        step_max: Duration,
+        time_max: Duration,
     ) -> Read {
         let (calls, load_calls) = mpsc::unbounded_channel();
         let wanted = keys.clone();
         let running = Box::pin(async move {
-            let load = |keys| {
-                let calls = calls.clone();
-                async move {
-                    let (reply, loaded) = oneshot::channel();
-                    calls.send(LoadCall { keys, reply }).map_err(|_| LoadFailed)?;
-                    loaded.await.unwrap_or(Err(LoadFailed))
-                }
-            };
-            client.get_or_load_many(&wanted, &options, load).await
+            let reads = groups.into_iter().map(|group| read_group(&client, &wanted, group, options, &calls));
+            let mut values: Vec<Option<Content>> = wanted.iter().map(|_| None).collect();
+            for (index, value) in try_join_all(reads).await?.into_iter().flatten() {
+                values[index] = Some(value);
+            }
+            Ok::<_, ReadError>(values.into_iter().map(|value| value.expect("each key is of a group")).collect())
         });
         Read {
             keys,
             running: Some(running),
             load_calls,
             missing: Vec::new(),
-            reply: None,
+            replies: Vec::new(),
             loaded: HashMap::new(),
-            step_max,
+            time_left: time_max,
             runtime,
         }
     }
@@ -96,6 +123,7 @@ impl Read {
     /// Continues until values must be loaded, or all are there.
     pub(crate) async fn next(&mut self) -> Step {
         if let Some(running) = &mut self.running {
+            let began = Instant::now();
             let step = async {
                 tokio::select! {
                     biased;
@@ -103,11 +131,10 @@ impl Read {
                     ended = running => Err(ended),
                 }
             };
-            match timeout(self.step_max, step).await {
-                Ok(Ok(LoadCall { keys, reply })) => {
-                    self.reply = Some(reply);
-                    return self.ask(keys);
-                }
+            let step = timeout(self.time_left, step).await;
+            self.time_left = self.time_left.saturating_sub(began.elapsed());
+            match step {
+                Ok(Ok(call)) => return self.ask_for(call),
                 Ok(Err(ended)) => return ended.map_or_else(Step::Failed, Step::Done),
                 Err(_) => self.running = None,
             }
@@ -124,6 +151,18 @@ impl Read {
         }
     }
 
+    /// Asks for the values of a call, and of those of other groups that came with it.
+    fn ask_for(&mut self, first: LoadCall) -> Step {
+        let mut keys = Vec::new();
+        let mut call = Some(first);
+        while let Some(LoadCall { keys: wanted, reply }) = call {
+            self.replies.push((wanted.len(), reply));
+            keys.extend(wanted);
+            call = self.load_calls.try_recv().ok();
+        }
+        self.ask(keys)
+    }
+
     fn ask(&mut self, keys: Vec<Bytes>) -> Step {
         self.missing = keys.clone();
         Step::ToLoad(keys)
@@ -133,9 +172,10 @@ impl Read {
     pub(crate) fn load_succeeded(&mut self, values: Vec<Content>) {
         assert_eq!(values.len(), self.missing.len(), "one value for each key");
         self.loaded.extend(self.missing.drain(..).zip(values.iter().cloned()));
-        if let Some(reply) = self.reply.take() {
+        let mut values = values.into_iter();
+        for (count, reply) in self.replies.drain(..) {
             // If the read has ended, its values are in `loaded`.
-            let _ = reply.send(Ok(values));
+            let _ = reply.send(Ok(values.by_ref().take(count).collect()));
         }
     }
 }
@@ -144,7 +184,26 @@ impl Drop for Read {
     fn drop(&mut self) {
         // Its leases are released by a task, whichever thread drops it.
         let _inside = self.runtime.enter();
-        self.reply = None;
+        self.replies.clear();
         self.running = None;
     }
+}
+
+/// Reads the keys of one group; returns each value with the index of its key.
+async fn read_group(
+    client: &TypedClient,
+    keys: &[Bytes],
+    group: KeyGroup,
+    options: ReadOptions,
+    calls: &mpsc::UnboundedSender<LoadCall>,
+) -> Result<Vec<(usize, Content)>, ReadError> {
+    let wanted: Vec<Bytes> = group.indexes.iter().map(|&index| keys[index].clone()).collect();
+    let load = |keys| async move {
+        let (reply, loaded) = oneshot::channel();
+        calls.send(LoadCall { keys, reply }).map_err(|_| LoadFailed)?;
+        loaded.await.unwrap_or(Err(LoadFailed))
+    };
+    let options = ReadOptions { exptime: group.exptime, ..options };
+    let values = client.get_or_load_many(&wanted, &options, load).await?;
+    Ok(group.indexes.into_iter().zip(values).collect())
 }

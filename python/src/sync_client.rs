@@ -6,12 +6,13 @@ use crate::engine::{Driving, Engine};
 use crate::error::{command_error, exception, typed_error};
 use crate::key::{Key, checked_key};
 use crate::options::{
-    Settings, exptime, is_address, parse_codec, parse_routing_prefix, parse_source, parse_timeout, unix_s,
+    HedgeArguments, Settings, TlsArguments, exptime, is_address, parse_codec, parse_hedge, parse_routing_prefix,
+    parse_source, parse_timeout, parse_tls, unix_s,
 };
-use crate::read::{Read, Step};
+use crate::read::{KeyGroup, Read, Step};
 use crate::results::{found_values, name_of, read_error};
 use crate::statistics::OwnStatistics;
-use crate::updates::{Update, update_result};
+use crate::updates::{PreparedUpdate, Update, update_result};
 use crate::waiting::{Inside, outside};
 use bytes::Bytes;
 use lookaside_client::{Content, ReadOptions, TypedClient};
@@ -36,14 +37,20 @@ pub(crate) struct ClientCore {
 impl ClientCore {
     /// Connects at once if there is a configuration to read, and otherwise with the first call.
     #[new]
-    #[pyo3(signature = (routers, *, config, routing_prefix, udp, timeout, pickle, compression, compression_bytes_min, is_async))]
+    #[pyo3(signature = (
+        routers, *, config, config_required, routing_prefix, udp, tls, hedge, timeout, pickle, compression,
+        compression_bytes_min, is_async
+    ))]
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn new(
         py: Python<'_>,
         routers: Vec<String>,
         config: Option<&str>,
+        config_required: bool,
         routing_prefix: Option<&str>,
         udp: bool,
+        tls: Option<TlsArguments>,
+        hedge: Option<HedgeArguments>,
         timeout: f64,
         pickle: bool,
         compression: Option<&str>,
@@ -61,17 +68,24 @@ impl ClientCore {
         if udp && config.is_none() {
             return Err(refuse("udp=True without config=: routers are reached by TCP".to_owned()));
         }
+        if hedge.is_some() && config.is_none() {
+            return Err(refuse("hedge= without config=: replicas are read directly".to_owned()));
+        }
         let source = config.map(parse_source).transpose();
         let source = source.map_err(|why| refuse(format!("config {:?}: {why}", config.unwrap_or_default())))?;
         let mut defaults = Defaults::default();
         if let Some(prefix) = routing_prefix {
             defaults.prefix = parse_routing_prefix(py, prefix)?;
         }
+        let routers: Vec<Address> = routers.into_iter().map(|router| Address(router.into())).collect();
         let settings = Settings {
-            routers: routers.into_iter().map(|router| Address(router.into())).collect(),
+            network: parse_tls(tls, &routers, source.as_ref()).map_err(refuse)?,
+            routers,
             source,
+            needs_configuration: config_required,
             defaults,
             is_udp: udp,
+            hedging: hedge.map(|hedge| parse_hedge(py, hedge)).transpose()?,
             timeout: parse_timeout(py, timeout)?,
             codec: parse_codec(py, compression, compression_bytes_min)?,
             values: ValueCodec { is_pickling: pickle },
@@ -128,79 +142,60 @@ impl ClientCore {
         found_values(py, self.values(), names, found)
     }
 
-    fn set<'py>(
+    fn set(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::set(self, key, value, ttl)?))
+    }
+
+    fn add(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::add(self, key, value, ttl)?))
+    }
+
+    fn incr(&self, key: &Bound<'_, PyAny>, delta: &Bound<'_, PyAny>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::incr(self, key, delta)?))
+    }
+
+    fn decr(&self, key: &Bound<'_, PyAny>, delta: &Bound<'_, PyAny>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::decr(self, key, delta)?))
+    }
+
+    fn touch(&self, key: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::touch(self, key, ttl)?))
+    }
+
+    fn delete(&self, key: &Bound<'_, PyAny>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::delete(self, key)?))
+    }
+
+    fn set_many(&self, mapping: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::set_many(self, mapping, ttl)?))
+    }
+
+    fn delete_many(&self, keys: &Bound<'_, PyAny>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::delete_many(self, keys)?))
+    }
+
+    /// Sends an update, and waits for its outcome.
+    fn update<'py>(
         &self,
-        key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
+        py: Python<'py>,
+        prepared: &PreparedUpdate,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.update(key.py(), timeout, Update::set(self, key, value, ttl)?)
-    }
-
-    fn add<'py>(
-        &self,
-        key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.update(key.py(), timeout, Update::add(self, key, value, ttl)?)
-    }
-
-    fn incr<'py>(
-        &self,
-        key: &Bound<'py, PyAny>,
-        delta: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.update(key.py(), timeout, Update::incr(self, key, delta)?)
-    }
-
-    fn decr<'py>(
-        &self,
-        key: &Bound<'py, PyAny>,
-        delta: &Bound<'py, PyAny>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.update(key.py(), timeout, Update::decr(self, key, delta)?)
-    }
-
-    fn touch<'py>(
-        &self,
-        key: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.update(key.py(), timeout, Update::touch(self, key, ttl)?)
-    }
-
-    fn delete<'py>(&self, key: &Bound<'py, PyAny>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        self.update(key.py(), timeout, Update::delete(self, key)?)
-    }
-
-    fn set_many<'py>(
-        &self,
-        mapping: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.update(mapping.py(), timeout, Update::set_many(self, mapping, ttl)?)
-    }
-
-    fn delete_many<'py>(&self, keys: &Bound<'py, PyAny>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
-        self.update(keys.py(), timeout, Update::delete_many(self, keys)?)
+        let _inside = Inside::enter(py);
+        let (engine, client) = self.open(py, timeout)?;
+        update_result(py, engine.wait(py, prepared.take()?.send(&client))?)
     }
 
     /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and returns a list
-    /// of values in their order. A value in the cache that cannot be decoded is loaded, and not filled.
+    /// of values in their order. A value in the cache that cannot be decoded is loaded, and not filled. `ttls` has the
+    /// ttl of all keys, or one for each.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn read<'py>(
         &self,
         py: Python<'py>,
         keys: Vec<Bound<'py, PyAny>>,
         load: &Bound<'py, PyAny>,
-        ttl: Option<f64>,
+        ttls: Vec<Option<f64>>,
         stale: bool,
         wait: f64,
         absent_ttl: f64,
@@ -208,7 +203,7 @@ impl ClientCore {
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let _inside = Inside::enter(py);
         let engine = self.connection.engine(py)?;
-        let (full_keys, mut read) = self.start_read(py, &engine, &keys, ttl, stale, wait, absent_ttl, timeout)?;
+        let (full_keys, mut read) = self.start_read(py, &engine, &keys, &ttls, stale, wait, absent_ttl, timeout)?;
         let values = loop {
             match engine.wait(py, read.next())? {
                 Step::Done(values) => break values,
@@ -248,7 +243,7 @@ impl ClientCore {
     fn flush_all(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
         let engine = self.connection.engine(py)?;
         let timeout = parse_timeout(py, timeout)?;
-        let flushed = engine.wait(py, engine.flush_all(&self.connection.settings.routers, timeout))?;
+        let flushed = engine.wait(py, engine.flush_all(&self.connection.settings, timeout))?;
         flushed.map_err(|error| command_error(py, &error))
     }
 
@@ -309,12 +304,6 @@ impl ClientCore {
         }
     }
 
-    fn update<'py>(&self, py: Python<'py>, timeout: Option<f64>, update: Update) -> PyResult<Bound<'py, PyAny>> {
-        let _inside = Inside::enter(py);
-        let (engine, client) = self.open(py, timeout)?;
-        update_result(py, engine.wait(py, update.send(&client))?)
-    }
-
     /// A read, and its keys as they are sent.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     pub(crate) fn start_read(
@@ -322,7 +311,7 @@ impl ClientCore {
         py: Python<'_>,
         engine: &Arc<Engine>,
         keys: &[Bound<'_, PyAny>],
-        ttl: Option<f64>,
+        ttls: &[Option<f64>],
         stale: bool,
         wait: f64,
         absent_ttl: f64,
@@ -334,14 +323,21 @@ impl ClientCore {
             .map_err(|_| exception(py, "ConfigurationError", format!("a wait of {wait} s; expected 0 or more")))?;
         let options = ReadOptions {
             allow_stale: stale,
-            exptime: exptime(py, ttl, unix_s)?,
+            exptime: 0,
             hot_miss_wait_ms: wait.as_millis() as u64,
             absent_exptime: exptime(py, Some(absent_ttl), unix_s)?,
         };
+        let exptimes: Vec<i64> = ttls.iter().map(|ttl| exptime(py, *ttl, unix_s)).collect::<PyResult<_>>()?;
+        let groups = KeyGroup::by_exptime(full_keys.len(), &exptimes);
         let timeout = timeout.map(|seconds| parse_timeout(py, seconds)).transpose()?;
-        let step_max = wait.saturating_add(timeout.unwrap_or(self.connection.settings.timeout));
+        let time_max = timeout.unwrap_or(self.connection.settings.timeout);
         let client = self.unlimited_client(engine);
-        let read = Read::new(client, engine.handle().clone(), full_keys.clone(), options, step_max);
+        let client = match groups.len() > 1 && !engine.is_batching() {
+            // So that the lookups of all groups are one round trip.
+            true => TypedClient::new(client.client().clone().with_batching(), self.connection.settings.codec),
+            false => client,
+        };
+        let read = Read::new(client, engine.handle().clone(), full_keys.clone(), groups, options, time_max);
         Ok((full_keys, read))
     }
 

@@ -1,13 +1,30 @@
 //! The updates of both clients: from the arguments of a call to a request, and from its outcome to the call's result.
 
-use crate::error::{error_name, exception, typed_error};
+use crate::error::{client_error, error_name, exception, typed_error};
 use crate::key::{Key, checked_key};
 use crate::options::{exptime, unix_s};
 use crate::sync_client::ClientCore;
 use bytes::Bytes;
 use lookaside_client::{ClientError, Content, TypedClient, TypedError};
+use lookaside_sync::Mutex;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::PyDict;
+
+/// An update that `ClientCore` has prepared from a call's arguments, to be sent once: by `ClientCore.update`, which
+/// blocks, or by that of a `Channel`.
+#[pyclass(frozen, module = "lookaside._lookaside")]
+pub(crate) struct PreparedUpdate(Mutex<Option<Update>>);
+
+impl PreparedUpdate {
+    pub(crate) fn new(update: Update) -> PreparedUpdate {
+        PreparedUpdate(Mutex::new(Some(update)))
+    }
+
+    pub(crate) fn take(&self) -> PyResult<Update> {
+        self.0.lock().take().ok_or_else(|| PyRuntimeError::new_err("an update is sent once"))
+    }
+}
 
 /// A request that changes what is cached.
 pub(crate) enum Update {
@@ -45,8 +62,8 @@ impl Update {
         value: &Bound<'_, PyAny>,
         ttl: Option<f64>,
     ) -> PyResult<Update> {
-        let (key, content) = (full_key(core, key)?, core.values().encode(value)?);
-        Ok(Update::Set { key, content, exptime: exptime(value.py(), ttl, unix_s)? })
+        let (key, content, exptime) = parse_store(core, key, value, ttl)?;
+        Ok(Update::Set { key, content, exptime })
     }
 
     pub(crate) fn add(
@@ -55,8 +72,8 @@ impl Update {
         value: &Bound<'_, PyAny>,
         ttl: Option<f64>,
     ) -> PyResult<Update> {
-        let (key, content) = (full_key(core, key)?, core.values().encode(value)?);
-        Ok(Update::Add { key, content, exptime: exptime(value.py(), ttl, unix_s)? })
+        let (key, content, exptime) = parse_store(core, key, value, ttl)?;
+        Ok(Update::Add { key, content, exptime })
     }
 
     pub(crate) fn incr(core: &ClientCore, key: &Bound<'_, PyAny>, delta: &Bound<'_, PyAny>) -> PyResult<Update> {
@@ -126,8 +143,13 @@ impl Updated {
             Updated::Flag(flag) => Ok(flag.into_pyobject(py)?.to_owned().into_any()),
             Updated::Number(number) => Ok(number.into_pyobject(py)?),
             Updated::SetMany { names, stored } => {
-                let failed = names.into_iter().zip(stored).filter_map(|(name, stored)| stored.err().map(|_| name));
-                Ok(PyList::new(py, failed.collect::<Vec<_>>())?.into_any())
+                let errors = PyDict::new(py);
+                for (name, stored) in names.into_iter().zip(stored) {
+                    if let Err(error) = stored {
+                        errors.set_item(name, client_error(py, &error).into_value(py))?;
+                    }
+                }
+                Ok(errors.into_any())
             }
             Updated::DeletedMany { names, deleted } => {
                 let errors: Vec<&ClientError> = deleted.iter().filter_map(|deleted| deleted.as_ref().err()).collect();
@@ -152,6 +174,15 @@ pub(crate) fn update_result<'py>(py: Python<'py>, updated: Result<Updated, Typed
 
 fn full_key(core: &ClientCore, key: &Bound<'_, PyAny>) -> PyResult<Bytes> {
     checked_key(key.py(), Key::new(&core.prefix, key)?)
+}
+
+fn parse_store(
+    core: &ClientCore,
+    key: &Bound<'_, PyAny>,
+    value: &Bound<'_, PyAny>,
+    ttl: Option<f64>,
+) -> PyResult<(Bytes, Content, i64)> {
+    Ok((full_key(core, key)?, core.values().encode(value)?, exptime(value.py(), ttl, unix_s)?))
 }
 
 fn parse_delta(delta: &Bound<'_, PyAny>) -> PyResult<u64> {

@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--clusters", type=int, default=2, help="clusters, up to 4 (default: %(default)s)")
     options.add_argument("--routers", type=int, default=2, help="routers of a cluster (default: %(default)s)")
     options.add_argument("--servers", type=int, default=3, help="servers of a cluster (default: %(default)s)")
+    options.add_argument("--invalidators", type=int, default=1, help="one of them is active (default: %(default)s)")
     options.add_argument("--keys", type=int, default=200, help="keys (default: %(default)s)")
     options.add_argument("--reads", type=float, default=2000, help="keys read a second (default: %(default)s)")
     options.add_argument("--writes", type=float, default=60, help="commits a second (default: %(default)s)")
@@ -87,6 +88,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
             clusters=options.clusters,
             servers=options.servers,
             routers=options.routers,
+            invalidators=options.invalidators,
             is_spooling=not options.no_spool,
             is_resized=options.resize or bool(used & set(RESIZE_KINDS)),
             router_options=tuple(options.router_options.split()),

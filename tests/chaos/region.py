@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mariadb import MariaDb
+from mariadb import USER, MariaDb
 from processes import PROGRAMS, STOP_S, Process, answers, connect, eventually, stats
 
 from chaos.network import Loopback, Namespaces
@@ -345,7 +345,10 @@ class Region:
 
     def create_shared_state(self) -> None:
         """Creates the table by which invalidators know which one is active."""
-        command = [PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--database", self.database.url]
+        command = [
+            PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", USER, "--database",
+            self.database.url,
+        ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, f"setup --shared-state: {done.stderr}"
 

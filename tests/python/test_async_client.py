@@ -73,7 +73,7 @@ def test_a_thousand_coroutines_that_miss_one_key_load_it_once(address):
                 await asyncio.sleep(0.001)
             return "value"
 
-        return await asyncio.gather(*(cache.get_or_load("hot", load, wait=20) for _ in range(1_000)))
+        return await asyncio.gather(*(cache.get_or_load("hot", load, wait=20, timeout=60) for _ in range(1_000)))
 
     assert run(address, test) == ["value"] * 1_000
     assert len(loads) == 1
@@ -92,7 +92,7 @@ def test_coroutines_of_two_processes_load_a_key_once(address, tmp_path):
                 await asyncio.sleep(0.001)
             return "value"
 
-        return await asyncio.gather(*(cache.get_or_load("hot", load, wait=20) for _ in range(100)))
+        return await asyncio.gather(*(cache.get_or_load("hot", load, wait=20, timeout=60) for _ in range(100)))
 
     def child() -> None:
         assert run(address, read_all) == ["value"] * 100

@@ -9,6 +9,7 @@ from lookaside import (
     ClosedError,
     ConfigurationError,
     DeadlineExceededError,
+    Hedge,
     InvalidKeyError,
     RefusedError,
 )
@@ -83,7 +84,10 @@ def test_bad_routers_are_refused(arguments, message):
         ({"timeout": 0}, "expected more than 0"),
         ({"compression": "rot13"}, "rot13"),
         ({"config": "/a/file"}, "expected file:PATH"),
-        ({"config": "etcds://h:1/k"}, "without TLS"),
+        ({"config": "etcds://h:1/k"}, "needs tls="),
+        ({"hedge": Hedge("/a/b/")}, "replicas are read directly"),
+        ({"config": "file:/nowhere", "hedge": Hedge("/a/b/", share_max=2)}, "share_max 2"),
+        ({"config": "file:/nowhere", "hedge": Hedge("a")}, "routing prefix"),
         ({"config": "file:/nowhere/at/all"}, "/nowhere/at/all"),
     ],
 )

@@ -5,10 +5,11 @@ import json
 import time
 
 import pytest
+from both_clients import KINDS, open_client
 from etcd import Etcd
 from leases import LeaseClient
-from lookaside import AsyncClient, Client, LookasideError
-from processes import PROGRAMS, Process, answers, eventually, free_port, frozen, stats
+from lookaside import AsyncClient, Client, Hedge, LookasideError
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, frozen, stats
 
 KEYS = [f"row:{number}" for number in range(60)]
 # A permit is valid for this long; the client asks for the next one before that.
@@ -24,11 +25,12 @@ def text_of(servers) -> str:
 class Router(Process):
     """A router with a spool."""
 
-    def __init__(self, tmp_path, source: str) -> None:
+    def __init__(self, tmp_path, source: str, *arguments: str) -> None:
         self.port, self.config = free_port(), source
         command = [
             PROGRAMS / "lookaside-router", "-p", self.port, "--config", source, "--num-proxies", "1",
             "--server-timeout", "300", "--probe-timeout-initial", "50", "--spool", tmp_path / f"spool-{self.port}",
+            *arguments,
         ]  # fmt: skip
         super().__init__(f"router-{self.port}", command, tmp_path)
         self.wait_ready(lambda: answers(self.port))
@@ -135,6 +137,32 @@ def test_an_event_loop_reads_servers_directly(router):
             assert cache.stats()["direct.direct_reads"] >= len(KEYS)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_late_lookup_is_answered_by_a_replica(tmp_path, servers, kind):
+    pools = {f"p{index}": {"servers": [f"127.0.0.1:{server.port}"]} for index, server in enumerate(servers)}
+    file = tmp_path / "replicas.json"
+    routes = [{"aliases": [f"/west/{pool}/"], "route": f"PoolRoute|{pool}"} for pool in pools]
+    file.write_text(json.dumps({"pools": pools, "routes": routes}))
+    router = Router(tmp_path, f"file:{file}", "-R", "/west/p0/")
+    options = {
+        "config": router.config,
+        "routing_prefix": "/west/p0/",
+        "hedge": Hedge("/west/p1/", delay=0.02, share_max=1),
+        "timeout": 60,
+    }
+    try:
+        with open_client(kind, [router.address], **options) as cache:
+            wait_permitted(cache)
+            for server in servers:
+                assert connect(server.port).set("k", "replicated", flags=16)
+            with frozen(servers[0]):
+                assert cache.get_or_load("k", lambda: "loaded") == "replicated"
+            figures = cache.stats()
+            assert figures["hedges"] == figures["hedges_won"] == 1 and figures["loads"] == 0, figures
+    finally:
+        router.stop()
 
 
 def test_a_configuration_in_etcd_is_followed(tmp_path, servers):

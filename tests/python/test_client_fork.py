@@ -1,7 +1,6 @@
 """A client that is used before and after a fork, in parent and child, and by threads that end."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -9,24 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from lookaside import Client
-from processes import eventually
+from processes import eventually, run_in_children
 
 CHILD_S = 30
 
 
 def run_in_child(work) -> None:
     """Runs `work` in a forked child; fails if it fails or hangs."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            signal.alarm(CHILD_S)
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+    run_in_children([work], CHILD_S)
 
 
 def test_a_child_has_connections_of_its_own(cache):

@@ -5,6 +5,7 @@ import threading
 import uuid
 
 import pytest
+from both_clients import KINDS, open_client
 from leases import LeaseClient
 from lookaside import Client, CycleError, DecodeError, EncodeError
 from processes import connect, eventually
@@ -41,7 +42,7 @@ def test_threads_that_miss_one_key_load_it_once(address):
 
     def read(cache: Client) -> None:
         together.wait()
-        values.append(cache.get_or_load("hot", load, wait=10))
+        values.append(cache.get_or_load("hot", load, wait=20, timeout=60))
 
     with Client([address], timeout=5) as one, Client([address], timeout=5) as other:
         caches = [one, other]
@@ -216,6 +217,60 @@ def test_a_plan_takes_a_round_trip_for_each_level(cache):
         assert results[photos] == {"photos:1": ["p1"]}
         assert results[friends] == {"user:2": {"name": "user:2"}, "user:3": {"name": "user:3"}}
         assert cache.stats()["round_trips"] - before == expected, "the first time, each level is filled"
+
+
+def ttl_at_server(cluster, key: str) -> int:
+    """Until a value expires, in seconds; -1 if it does not."""
+    return int(cluster.client().raw_command(f"mg {key} t".encode(), b"\r\n").split(b" t")[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_of_a_plan_have_ttls_of_their_own(kind, address, cluster):
+    """In one level, which is one round trip all the same, and asks each loader once."""
+    asked = []
+
+    def loader(name):
+        def load(keys):
+            asked.append((name, sorted(keys)))
+            return {key: key for key in keys}
+
+        async def load_later(keys):
+            return load(keys)
+
+        return load if kind == "Client" else load_later
+
+    with open_client(kind, [address], timeout=30) as cache:
+        plan = cache.plan()
+        short = plan.node(["short:1", "short:2"], loader("short"), ttl=100)
+        plan.node(["plan:1", "short:1"], loader("plan"))
+        plan.node(["endless"], loader("endless"), ttl=None)
+        by_key = plan.node(["by:1", "by:2"], loader("by_key"), ttl=lambda key: 200 * int(key[3:]))
+        below = plan.node(lambda values: [f"below:{key}" for key in values], loader("below"), after=[short], ttl=500)
+        results = cache.run_plan(plan, ttl=300)
+        assert results[by_key] == {"by:1": "by:1", "by:2": "by:2"}
+        assert list(results[below]) == ["below:short:1", "below:short:2"]
+        assert sorted(asked) == [
+            ("below", ["below:short:1", "below:short:2"]),
+            ("by_key", ["by:1", "by:2"]),
+            ("endless", ["endless"]),
+            ("plan", ["plan:1"]),
+            ("short", ["short:1", "short:2"]),
+        ]
+        expected = {
+            "short:1": 100, "short:2": 100, "plan:1": 300, "endless": -1,
+            "by:1": 200, "by:2": 400, "below:short:1": 500,
+        }  # fmt: skip
+        for key, seconds in expected.items():
+            assert seconds - 60 < ttl_at_server(cluster, key) <= seconds, key
+        before = cache.stats()["round_trips"]
+        cache.run_plan(plan, ttl=300)
+        assert cache.stats()["round_trips"] - before == 2, "one for each level"
+
+
+def test_many_keys_may_have_a_ttl_each(cache, cluster):
+    found = cache.get_or_load_many(["a", "bb"], lambda keys: keys, ttl=lambda key: 100 * len(key))
+    assert found == {"a": "a", "bb": "bb"}
+    assert 90 < ttl_at_server(cluster, "a") <= 100 and 190 < ttl_at_server(cluster, "bb") <= 200
 
 
 def test_a_plan_with_a_node_of_another_plan_is_refused(cache):

@@ -1,13 +1,10 @@
 """`add`, `incr`, `decr`, `touch`, `set_many`, `delete_many` and `flush_all` of both clients."""
 
-import asyncio
-import inspect
-
 import pylibmc
 import pytest
+from both_clients import KINDS, open_client
 from leases import LeaseClient
 from lookaside import (
-    AsyncClient,
     CacheUnavailableError,
     Client,
     ConfigurationError,
@@ -22,35 +19,11 @@ from pymemcache.client.base import Client as Pymemcache
 from pymemcache.serde import pickle_serde
 
 
-class Both:
-    """An `AsyncClient` whose calls block."""
-
-    def __init__(self, client: AsyncClient, event_loop: asyncio.AbstractEventLoop) -> None:
-        self.client, self.event_loop = client, event_loop
-
-    def pool(self, prefix: str) -> "Both":
-        """The same for a pool."""
-        return Both(self.client.pool(prefix), self.event_loop)
-
-    def __getattr__(self, name: str):
-        call = getattr(self.client, name)
-        if not inspect.iscoroutinefunction(call):
-            return call
-        return lambda *args, **kwargs: self.event_loop.run_until_complete(call(*args, **kwargs))
-
-
-@pytest.fixture(params=["Client", "AsyncClient"])
+@pytest.fixture(params=KINDS)
 def either(request, address):
     """A client of either kind, with calls that block."""
-    if request.param == "Client":
-        with Client([address], timeout=5) as cache:
-            yield cache
-    else:
-        event_loop = asyncio.new_event_loop()
-        cache = Both(AsyncClient([address], timeout=5), event_loop)
+    with open_client(request.param, [address], timeout=5) as cache:
         yield cache
-        cache.close()
-        event_loop.close()
 
 
 def test_add_stores_only_where_there_is_no_value(either):
@@ -111,19 +84,22 @@ def seconds_left(cluster, key: str) -> int:
 
 def test_many_values_are_stored_and_deleted_in_one_round_trip_each(either):
     before = either.stats()["round_trips"]
-    assert either.set_many({f"k:{number}": number for number in range(200)}, ttl=60) == []
+    assert either.set_many({f"k:{number}": number for number in range(200)}, ttl=60) == {}
     assert either.get_many([f"k:{number}" for number in range(200)]) == {f"k:{number}": number for number in range(200)}
     assert either.delete_many(["k:1", b"k:2", "other"]) == {"k:1": True, b"k:2": True, "other": False}
     assert either.stats()["round_trips"] - before == 3
     assert either.get_many(["k:1", "k:2", "k:3"]) == {"k:3": 3}
-    assert either.set_many({}) == [] and either.delete_many([]) == {}
+    assert either.set_many({}) == {} and either.delete_many([]) == {}
     users = either.pool("user:")
-    assert users.set_many({"1": "ada", b"2": "bob"}) == [] and either.get("user:2") == "bob"
+    assert users.set_many({"1": "ada", b"2": "bob"}) == {} and either.get("user:2") == "bob"
     assert users.delete_many([b"2"]) == {b"2": True} and either.get_many(["user:1", "user:2"]) == {"user:1": "ada"}
 
 
-def test_a_value_that_is_refused_is_named(either):
-    assert either.set_many({"small": 1, "large": b"x" * (2 << 20)}) == ["large"]
+def test_a_value_that_is_refused_is_named_with_the_reason(either):
+    errors = either.set_many({"small": 1, "large": b"x" * (2 << 20)})
+    assert list(errors) == ["large"]
+    with pytest.raises(RefusedError, match="too large"):
+        raise errors["large"]
     assert either.get_many(["small", "large"]) == {"small": 1}
     assert either.stats()["errors"] == 1
 
@@ -143,7 +119,8 @@ def test_nothing_is_sent_if_an_argument_is_wrong(either):
 def test_a_cache_that_does_not_answer(either, cluster):
     either.set("k", 1)
     with frozen(cluster.router):
-        assert either.set_many({"k": 2, "l": 2}, timeout=0.1) == ["k", "l"]
+        errors = either.set_many({"k": 2, "l": 2}, timeout=0.1)
+        assert {key: type(error) for key, error in errors.items()} == dict.fromkeys("kl", DeadlineExceededError)
         for call in (
             lambda: either.add("k", 2, timeout=0.1),
             lambda: either.incr("k", timeout=0.1),
@@ -153,7 +130,8 @@ def test_a_cache_that_does_not_answer(either, cluster):
             with pytest.raises(DeadlineExceededError):
                 call()
     with Client([f"127.0.0.1:{free_port()}"]) as gone:
-        assert gone.set_many({"k": 2}) == ["k"]
+        errors = gone.set_many({"k": 2})
+        assert list(errors) == ["k"] and isinstance(errors["k"], CacheUnavailableError)
         with pytest.raises(CacheUnavailableError, match="2 of 2 keys may not be deleted"):
             gone.delete_many(["k", "l"])
         with pytest.raises(CacheUnavailableError):
@@ -202,7 +180,7 @@ def test_a_cluster_is_flushed(tmp_path):
     try:
         # The first router is gone.
         with Client([f"127.0.0.1:{free_port()}", f"127.0.0.1:{permitting.port}"]) as cache:
-            assert cache.set_many({f"k:{number}": number for number in range(20)}) == []
+            assert cache.set_many({f"k:{number}": number for number in range(20)}) == {}
             cache.flush_all()
             assert cache.get_many([f"k:{number}" for number in range(20)]) == {}
     finally:
@@ -213,7 +191,9 @@ def test_routers_that_take_leases_for_plain_clients_store_what_was_missed(tmp_pa
     leasing = Cluster("leasing", tmp_path, ("--leases",))
     try:
         with Client([f"127.0.0.1:{leasing.port}"], timeout=5) as cache:
-            assert cache.add("k", 1) is False and cache.set_many({"k": 1}) == ["k"]
+            assert cache.add("k", 1) is False
+            errors = cache.set_many({"k": 1})
+            assert list(errors) == ["k"] and isinstance(errors["k"], NotStoredError)
             with pytest.raises(NotStoredError):
                 cache.set("k", 1)
             assert cache.incr("k") is None, "a miss"

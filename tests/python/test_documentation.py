@@ -4,6 +4,7 @@ import re
 import types
 
 import pytest
+from certificates import Authority
 from processes import ROOT
 
 
@@ -23,7 +24,7 @@ class Database:
         """Nothing to do."""
 
 
-def run_page(page: str, cluster, **names) -> types.SimpleNamespace:
+def run_page(page: str, cluster, authority: Authority | None = None, **names) -> types.SimpleNamespace:
     """The names that are defined after all code of a page has run."""
     database = Database()
 
@@ -42,12 +43,16 @@ def run_page(page: str, cluster, **names) -> types.SimpleNamespace:
         # The cluster's router has a routing prefix.
         configuration = f'config="file:{cluster.configuration_path}", routing_prefix="/local/{cluster.name}/"'
         code = code.replace('config="file:router.json"', configuration)
+        if "Tls(" in code:
+            certificate, key = authority.sign("client")
+            for name, file in (("ca.pem", authority.certificate), ("client.pem", certificate), ("client.key", key)):
+                code = code.replace(f'"{name}"', f'"{file}"')
         exec(code, names)
     return types.SimpleNamespace(**names)
 
 
-def test_the_page(cluster, capsys):
-    page = run_page("docs/clients/python.md", cluster)
+def test_the_page(cluster, capsys, tmp_path):
+    page = run_page("docs/clients/python.md", cluster, Authority(tmp_path))
     assert page.read_user(3) == {"name": "user 3"}
     page.rename_user(3, "ada")
     assert page.read_user(3) == {"name": "ada"}
@@ -55,8 +60,9 @@ def test_the_page(cluster, capsys):
     assert capsys.readouterr().out == "user 7\nuser 9\n"
     assert len(page.users) == 100 and page.users[7] == {"name": "user 7"}
     assert page.direct.get("user:3") == {"name": "ada"}
-    page.direct.close()
-    page.cache.close()
+    assert page.hedged.get_or_load("user:3", lambda: "loaded") == {"name": "ada"}
+    for client in (page.direct, page.hedged, page.secured, page.cache):
+        client.close()
 
 
 def test_the_readme(cluster):

@@ -10,6 +10,7 @@
 //! * [`spawn`] stands between the tasks of a process and tokio, as a simulation stops all tasks of one process.
 //! * [`config`] reads and watches a routing configuration, in a file or in etcd; [`tree`] is what a tree of routes
 //!   stands on, in a router and in a client that routes for itself.
+//! * `tls` secures connections to routers, servers and etcd (feature `tls`).
 //! * [`CommandConnection`] carries `version`, `flush_all`, `stats` and maintenance.
 //!
 //! Deliberately absent: the choice of a server for a key (`routing`), and clocks and randomness of its own (it uses
@@ -27,6 +28,8 @@ mod look_aside;
 mod network;
 mod tasks;
 mod tko;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod tree;
 mod udp;
 mod values;

@@ -250,6 +250,24 @@ async fn a_cold_plan_does_not_wait_for_its_fills() {
     assert_eq!(fixture.cache.lock().live("third").as_deref(), Some(&b"row of third"[..]));
 }
 
+/// Nodes whose values live for different times are looked up together all the same.
+#[tokio::test(start_paused = true)]
+async fn a_node_may_have_options_of_its_own() {
+    let fixture = cached();
+    let mut plan = Plan::new(ReadOptions { exptime: 60, ..OPTIONS });
+    let short = plan.node([], |_| key("short"), load_rows);
+    plan.node([], |_| key("long"), load_rows);
+    plan.set_options(short, ReadOptions { exptime: 5, ..OPTIONS });
+    fixture.client.run_plan(plan).await.expect("no cycle");
+    assert_eq!(fixture.reads(), [vec!["short", "long"]], "one round trip");
+    let is_cached = async |key: &str| matches!(fixture.client.get(key).await, Ok(Lookup::Hit { .. }));
+    assert!(is_cached("short").await && is_cached("long").await);
+    sleep(Duration::from_secs(6)).await;
+    assert!(!is_cached("short").await && is_cached("long").await);
+    sleep(Duration::from_secs(60)).await;
+    assert!(!is_cached("long").await);
+}
+
 /// A task that the first one wakes is ready, too, although it runs after the one that sends the batch was spawned.
 #[tokio::test(start_paused = true)]
 async fn a_task_that_is_woken_in_the_same_turn_joins_the_batch() {

@@ -11,7 +11,7 @@ use lookaside_routing::Address;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Long enough for a permit to be renewed some times.
 const MOMENT: Duration = Duration::from_millis(300);
@@ -341,6 +341,31 @@ async fn a_client_reads_by_the_configuration_that_its_router_reads() {
     let statistics = route.statistics();
     assert_eq!((statistics.configurations, statistics.configurations_refused), (1, 1));
     assert!(statistics.permits_of_other_configurations > 0);
+}
+
+/// Its source is away at first, has nothing valid then, and is read at last.
+#[tokio::test(start_paused = true)]
+async fn a_client_may_begin_without_a_configuration() {
+    let cluster = Cluster::of(&["a:1", "gutter:1", "router:1"]);
+    cluster.set_everywhere("k");
+    cluster.permit("router:1", &permit(&config("a:1")));
+    let (texts, received) = mpsc::unbounded_channel();
+    let builder = DirectRoute::builder(Source::Text(String::new()), [Address("router:1".into())]);
+    let builder = builder.network(Arc::new(cluster.clone())).watcher(ConfigWatcher::of_texts(received));
+    let began = Instant::now();
+    let route = builder.configuration_may_follow().build().await.expect("nothing is waited for");
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    let client = Client::new(route.clone());
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "router:1");
+    texts.send("{ this is no configuration".to_owned()).expect("it is received");
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "router:1");
+    texts.send(config("a:1")).expect("it is received");
+    sleep(MOMENT).await;
+    assert_eq!(value(&client, "k").await, "a:1");
+    let statistics = route.statistics();
+    assert_eq!((statistics.configurations, statistics.configurations_refused), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

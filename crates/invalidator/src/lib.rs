@@ -44,5 +44,6 @@ pub mod spool;
 mod state_file;
 
 pub use source::{
-    Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock,
+    Commit, CommitLog, Commits, LogDistance, LogFile, LogLookup, OpenedSource, Position, Source, SourceError, Start,
+    WallClock,
 };

@@ -220,6 +220,16 @@ async fn a_prefix_among_the_keys_flushes_its_pools() {
         assert_eq!(result(name).await, DeleteResult::Refused(why.into()));
     }
     assert!(matches!(result("has_no_server").await, DeleteResult::Unroutable(_)), "nothing can be cached there");
+    let differing = delivery_through(&[&router("has_no_server"), &router("accepts")]);
+    for _ in 0..2 {
+        let results = differing.delete(vec![Bytes::from(users)]).await;
+        assert_eq!(results, [DeleteResult::Applied], "whichever is asked first");
+    }
+    let unknown = delivery_through(&[&router("has_no_server"), &router("refuses")]);
+    for _ in 0..2 {
+        let results = unknown.delete(vec![Bytes::from(users)]).await;
+        assert!(matches!(&results[0], DeleteResult::Refused(_)), "one may have a server: {results:?}");
+    }
     assert!(matches!(result("silent").await, DeleteResult::Refused(why) if why.contains("no reply within")));
 }
 

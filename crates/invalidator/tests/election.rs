@@ -1,5 +1,6 @@
 //! Several invalidators of one database, with faults by a seed: processes hang and are killed at any moment, the database
-//! goes away, replies are lost, and statements of connections that are given up are executed seconds later.
+//! goes away, its sessions end while their processes live, replies are lost, and statements of connections that are given
+//! up are executed seconds later.
 //!
 //! At each record that is stored:
 //! * its holder has not been replaced before: never do two renew;
@@ -9,7 +10,7 @@
 //! Within 5 s after the last fault one is active, and in the end every commit is deleted and the position is at the end.
 
 use crate::fakes::{self, ms};
-use crate::invalidators::{Ignored, Node, Table};
+use crate::invalidators::{Ignored, Locks, Node, Table};
 use lookaside_invalidator::{
     election::{MemberOptions, SharedMarks, Standby},
     observe::stats::Statistics,
@@ -64,9 +65,17 @@ impl Faults {
             }
         }
         match self.database_back {
-            None if rng.u32(0..200) == 0 => self.database_back = Some(now + ms(rng.u64(0..6_000))),
+            None if rng.u32(0..200) == 0 => {
+                self.database_back = Some(now + ms(rng.u64(0..6_000)));
+                if rng.bool() {
+                    self.table.state().end_sessions();
+                }
+            }
             Some(at) if at <= now => self.database_back = None,
             _ => {}
+        }
+        if rng.u32(0..200) == 0 {
+            self.table.state().end_session_of_active();
         }
         let failing_percent = if rng.u32(0..4) == 0 { rng.u32(0..60) } else { 0 };
         let cluster_percent = rng.u32(0..20);
@@ -164,22 +173,93 @@ fn statements_that_demand_less_are_found() {
     }
 }
 
+/// Two invalidators of a database with such locks, of which the first is active.
+async fn pair(locks: Locks) -> (Arc<Table>, [Node; 2]) {
+    let table = Table::new(fastrand::Rng::with_seed(1), Ignored::Nothing);
+    table.state().locks = locks;
+    let [mut one, mut two] = [Node::new("one"), Node::new("two")];
+    one.start(&table);
+    fakes::until("it is active", || one.is_active()).await;
+    two.start(&table);
+    (table, [one, two])
+}
+
+fn takeovers_at_session_end(node: &Node) -> u64 {
+    node.statistics.election.takeovers_at_session_end.value()
+}
+
 /// The time that a standby needs, by the moment of the death.
 #[tokio::test(start_paused = true)]
 async fn a_standby_is_active_soon_after_a_death() {
-    for killed_after in [0, 300, 600, 900] {
-        let table = Table::new(fastrand::Rng::with_seed(1), Ignored::Nothing);
-        let [mut one, mut two] = [Node::new("one"), Node::new("two")];
-        one.start(&table);
-        fakes::until("it is active", || one.is_active()).await;
-        two.start(&table);
-        sleep(Duration::from_secs(2) + ms(killed_after)).await;
-        assert!(!two.is_active());
-        one.kill().await;
-        let killed_at = Instant::now();
-        fakes::until("the standby is active", || two.is_active()).await;
-        let took = killed_at.elapsed();
-        assert!((ms(1_900)..=ms(3_500)).contains(&took), "{took:?}");
+    for (locks, expected, at_session_end) in
+        [(Locks::EndWithSession, ms(0)..=ms(500), 1), (Locks::Missing, ms(1_900)..=ms(3_500), 0)]
+    {
+        for killed_after in [0, 300, 600, 900] {
+            let (_, [mut one, two]) = pair(locks).await;
+            sleep(Duration::from_secs(2) + ms(killed_after)).await;
+            assert!(!two.is_active());
+            assert_eq!(two.statistics.election.has_session_lock(), locks == Locks::EndWithSession);
+            one.kill().await;
+            let killed_at = Instant::now();
+            fakes::until("the standby is active", || two.is_active()).await;
+            let took = killed_at.elapsed();
+            assert!(expected.contains(&took), "{locks:?}: {took:?}");
+            assert_eq!(takeovers_at_session_end(&two), at_session_end, "{locks:?}");
+        }
+    }
+}
+
+/// A session stays open while its process hangs, and that of a host that died does until the database notices.
+#[tokio::test(start_paused = true)]
+async fn a_standby_of_one_that_hangs_waits_until_the_record_expires() {
+    let (_, [one, two]) = pair(Locks::EndWithSession).await;
+    sleep(Duration::from_secs(2)).await;
+    one.gate.set_hung(true);
+    let hung_at = Instant::now();
+    fakes::until("the standby is active", || two.is_active()).await;
+    assert!((ms(1_900)..=ms(3_500)).contains(&hung_at.elapsed()), "{:?}", hung_at.elapsed());
+    assert_eq!(takeovers_at_session_end(&two), 0);
+}
+
+/// A restarted database has no locks, and so has one that was promoted: nothing shows there that the active one is gone.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_a_restart_of_the_database_freed_is_no_sign() {
+    let (table, [one, two]) = pair(Locks::EndWithSession).await;
+    for _ in 0..20 {
+        sleep(ms(2_100)).await;
+        assert!(one.statistics.election.has_session_lock() && two.statistics.election.has_session_lock());
+        table.state().end_sessions();
+    }
+    sleep(ms(2_100)).await;
+    assert!(one.is_active() && one.statistics.election.has_session_lock());
+    assert_eq!(two.statistics.election.takeovers.value(), 0);
+}
+
+/// Lets locks be lost in the way of `lose`, again and again, while their holders live, and returns how many takeovers
+/// followed.
+async fn needless_takeovers(locks: Locks, lose: impl Fn(&Table)) -> u64 {
+    let (table, nodes) = pair(locks).await;
+    let takeovers = || nodes.iter().map(|node| node.statistics.election.takeovers.value()).sum::<u64>();
+    for _ in 0..60 {
+        sleep(ms(2_100)).await;
+        lose(&table);
+    }
+    assert!(nodes.iter().all(|node| !node.statistics.election.has_session_lock()));
+    assert_eq!(nodes.iter().map(takeovers_at_session_end).sum::<u64>(), takeovers() - 1);
+    assert_eq!(table.state().violation.take(), None);
+    takeovers() - 1
+}
+
+/// A proxy that closes shared sessions, or a firewall that ends connections, would make the two replace each other for ever.
+#[tokio::test(start_paused = true)]
+async fn locks_that_are_lost_cost_each_process_one_needless_takeover_at_most() {
+    for (locks, ends_sessions) in [(Locks::Vanish, false), (Locks::EndWithSession, true)] {
+        let needless = needless_takeovers(locks, |table| {
+            if ends_sessions {
+                table.state().end_session_of_active();
+            }
+        });
+        assert!((1..=2).contains(&needless.await), "{locks:?}");
     }
 }
 

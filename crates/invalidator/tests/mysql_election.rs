@@ -2,12 +2,12 @@
 
 use crate::mysql_server::{Server, TABLES};
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::election::{ElectionRecord, RecordVersion, SharedState, StateLocation};
+use lookaside_invalidator::election::{ElectionRecord, RecordVersion, SessionLock, SharedState, StateLocation};
 use std::sync::Arc;
 
 fn record(counter: u64, losses: u64) -> ElectionRecord {
     let version = RecordVersion { holder: "one".into(), counter };
-    ElectionRecord { version, state: SharedState { losses, ..SharedState::default() } }
+    ElectionRecord { version, lock: Some(SessionLock(7)), state: SharedState { losses, ..SharedState::default() } }
 }
 
 /// A renewal whose result was unknown had been executed, and its repetition, with newer positions, was taken for stored:

@@ -1,7 +1,7 @@
 //! What the settings of real servers do to the log: formats, row images, semi-synchronous commits; and what continues a
 //! log: a restarted server with prepared transactions, a promoted replica. Each test runs on MariaDB and on MySQL.
 
-use crate::mysql_server::{Client, DEADLINE, Server, fetched, keys_of, last_position, read_until};
+use crate::mysql_server::{Client, DEADLINE, Kind, Server, fetched, keys_of, kinds, last_position, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{MysqlLog, MysqlOptions};
 use lookaside_invalidator::{CommitLog as _, Position, Source as _, SourceError, Start};
@@ -16,39 +16,9 @@ const TABLES: &str = "CREATE DATABASE app; CREATE TABLE app.user (id INT PRIMARY
 
 const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Mariadb,
-    Mysql,
-}
-
-/// Both kinds, or MariaDB alone where MySQL has not been fetched.
-fn kinds() -> Vec<Kind> {
-    let mysql = fetched::mysqld().map(|_| Kind::Mysql);
-    [Some(Kind::Mariadb), mysql].into_iter().flatten().collect()
-}
-
-impl Kind {
-    async fn start(self, arguments: &[&str]) -> Server {
-        match self {
-            Kind::Mariadb => Server::start(arguments).await,
-            Kind::Mysql => {
-                let mysqld = fetched::mysqld().expect("it was there");
-                let plugins = fetched::plugin_dir(&mysqld);
-                let more = [&[plugins.as_str(), "--binlog-rows-query-log-events=ON"], arguments].concat();
-                Server::start_mysql(&mysqld, &more).await
-            }
-        }
-    }
-
-    fn of<'a>(self, mariadb: &'a str, mysql: &'a str) -> &'a str {
-        if self == Kind::Mariadb { mariadb } else { mysql }
-    }
-}
-
 async fn refusal(server: &Server, options: MysqlOptions) -> String {
     match server.try_source(options, Start::Now).await.err() {
-        Some(SourceError::Unusable { why }) => why,
+        Some(SourceError::KeysHidden { why }) => why,
         other => panic!("{other:?}"),
     }
 }

@@ -1,8 +1,23 @@
 //! The gate of the binlog source: readers of a real MariaDB or MySQL see what has passed it.
 
-use crate::mysql_server::{DEADLINE, Server, TABLES, fetched::mysqld, keys_of};
-use lookaside_invalidator::{Source, Start};
-use std::time::Duration;
+use crate::fakes::{Fixture, UncheckedDisk, until};
+use crate::mysql_server::{Client, DEADLINE, Server, TABLES, fetched::mysqld, keys_of};
+use bytes::Bytes;
+use lookaside_client::TcpNetwork;
+use lookaside_invalidator::{
+    Source, Start,
+    pipeline::{
+        Pipeline,
+        delivery::{DeleteResult, Delivery, Refusal},
+    },
+    source::mysql::MysqlLog,
+};
+use lookaside_routing::BoxFuture;
+use std::{
+    future::ready,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::time::{Instant, timeout};
 
 #[tokio::test]
@@ -65,6 +80,65 @@ async fn check_invisible_rows(server: &Server, (role, replica): (&str, &str)) {
 #[tokio::test]
 async fn readers_see_a_row_after_the_gate() {
     check_gate(150, |id| format!("INSERT INTO app.user VALUES ({id}, '') /* lookaside: {id} */")).await;
+}
+
+/// A cluster that applies all.
+struct AppliesAll;
+
+impl Delivery for AppliesAll {
+    fn delete(&self, keys: Vec<Bytes>) -> BoxFuture<'_, Vec<DeleteResult>> {
+        Box::pin(ready(vec![DeleteResult::Applied; keys.len()]))
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), Refusal>> {
+        Box::pin(ready(Ok(())))
+    }
+}
+
+/// How many snapshots the gate of MariaDB has taken: the server counts them as transactions that were begun, and none of
+/// the others is.
+async fn snapshots(client: &mut Client) -> u64 {
+    let row = client.run("SHOW GLOBAL STATUS LIKE 'Com_begin'").await.remove(0);
+    let value = row[1].clone().expect("a value");
+    String::from_utf8(value).expect("text").parse().expect("a number")
+}
+
+/// A burst of commits that name no key had a query of the gate for each read, of each cluster.
+#[tokio::test]
+async fn a_burst_without_keys_asks_the_gate_at_most_every_ten_milliseconds() {
+    const WRITERS: u32 = 4;
+    const COMMITS: u32 = 500;
+    let server = Server::start(&[]).await;
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let fixture = Fixture::new(1);
+    let log = Arc::new(MysqlLog::new(server.options(), Arc::new(TcpNetwork), Arc::new(SystemTime::now)));
+    let pipeline =
+        Pipeline { log, delivery: Arc::new(AppliesAll), positions: UncheckedDisk::new(), ..fixture.pipeline(0) };
+    let _run = tokio::spawn(pipeline.run(fixture.shutdown.subscribe()));
+    until("it runs", || fixture.stat("cluster:a:state") == "running").await;
+    client.run("INSERT INTO app.user VALUES (0, '') /* lookaside: begin */").await;
+    until("it is read", || fixture.stat("cluster:a:invalidations") == "1").await;
+    let (before, begun) = (snapshots(&mut client).await, Instant::now());
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let mut client = server.client().await;
+        writers.push(tokio::spawn(async move {
+            for row in 0..COMMITS {
+                client.run(&format!("INSERT INTO app.user VALUES ({}, '')", 1 + writer * COMMITS + row)).await;
+            }
+        }));
+    }
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    client.run("INSERT INTO app.user VALUES (10000, '') /* lookaside: end */").await;
+    until("it is read", || fixture.stat("cluster:a:invalidations") == "2").await;
+    let (queries, took) = (snapshots(&mut client).await - before, begun.elapsed());
+    println!("{queries} queries of the gate for {} commits in {} ms", WRITERS * COMMITS, took.as_millis());
+    // The last one may have waited for its commit.
+    let most = took.as_millis() / 10 + 50;
+    assert!(u128::from(queries) <= most, "{queries} queries in {} ms", took.as_millis());
 }
 
 #[tokio::test]

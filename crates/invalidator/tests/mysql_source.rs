@@ -278,7 +278,7 @@ async fn replica_that_does_not_log_its_changes_is_refused() {
     // Nothing listens there, but the server is a replica now.
     client.run("CHANGE MASTER TO master_host = '127.0.0.1', master_port = 1, master_user = 'x'").await;
     let error = server.try_source(server.options(), Start::Now).await.err().expect("half a log");
-    assert!(matches!(&error, SourceError::Unusable { why } if why.contains("log_slave_updates=ON")), "{error}");
+    assert!(matches!(&error, SourceError::KeysHidden { why } if why.contains("log_slave_updates=ON")), "{error}");
     // Without the privilege to query this there is only a warning: most servers are not replicas.
     let reader = MysqlOptions { user: "reader".into(), ..server.options() };
     server.try_source(reader, Start::Now).await.expect("a source with a warning");
@@ -398,5 +398,5 @@ async fn log_identifies_its_server_and_opens_sources() {
 async fn server_without_a_log_is_refused() {
     let server = Server::start(&["--skip-log-bin"]).await;
     let error = server.try_source(server.options(), Start::Now).await.err().expect("no log");
-    assert!(matches!(&error, SourceError::Unusable { why } if why.contains("log_bin")), "{error}");
+    assert!(matches!(&error, SourceError::KeysHidden { why } if why.contains("log_bin")), "{error}");
 }

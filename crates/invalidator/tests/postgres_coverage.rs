@@ -173,6 +173,29 @@ async fn an_outbox_that_is_not_published_is_found_and_setup_adds_it() {
     assert_eq!(client.one("SELECT concat(pubinsert, pubupdate, pubdelete) FROM pg_publication").await, "ttf");
 }
 
+/// `setup` looked up each table of the publication by its name, which fails in a schema that the account may not use.
+#[tokio::test]
+async fn setup_needs_no_privilege_on_the_other_tables_of_the_publication() {
+    let server = Server::start(&[]).await;
+    let mut superuser = server.client().await;
+    superuser.run("CREATE ROLE owner LOGIN PASSWORD 'secret'").await;
+    superuser.run("CREATE DATABASE shop OWNER owner").await;
+    let of_superuser = PostgresOptions { database: "shop".into(), ..server.options() };
+    let mut superuser = Client::open(&of_superuser).await;
+    let of_owner = PostgresOptions { user: "owner".into(), password: "secret".into(), ..of_superuser };
+    // Before the outbox, so that it is looked at first.
+    superuser.run("CREATE SCHEMA private; CREATE TABLE private.hidden (id int PRIMARY KEY)").await;
+    superuser.run("GRANT ALL ON SCHEMA public TO owner").await;
+    let mut owner = Client::open(&of_owner).await;
+    owner.run(&setup_sql("lookaside", "lookaside_outbox")).await;
+    superuser.run("ALTER PUBLICATION lookaside ADD TABLE private.hidden").await;
+    owner.run("ALTER PUBLICATION lookaside DROP TABLE lookaside_outbox").await;
+    owner.run(&setup_sql("lookaside", "lookaside_outbox")).await;
+    let published = "SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables";
+    assert_eq!(owner.one(published).await, "hidden lookaside_outbox");
+    owner.run(&setup_sql("lookaside", "lookaside_outbox")).await;
+}
+
 async fn read_until_outboxes_are(process: &mut Process, client: &mut Client, unpublished: u64) {
     eventually("the catalogue was read", async || {
         process.read_to_end(client).await;

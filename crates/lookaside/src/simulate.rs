@@ -29,7 +29,7 @@ pub struct Options {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
     /// Disable a guarantee on purpose, to test the checker: gate, leases, plain-leases, acknowledgement, fence,
-    /// peers, spool, promptness, spares, resize, gutter, coverage or copy-leases
+    /// peers, spool, promptness, spares, resize, gutter, coverage, permits, copy-leases or lease-voids
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]
@@ -65,6 +65,7 @@ pub fn run(options: &Options) -> Result<()> {
             "lost_coverages": tally.lost_coverages,
             "former_owner_fills": tally.former_owner_fills, "direct_reads": tally.direct_reads,
             "plain_sets_stored": tally.plain_sets_stored, "plain_sets_refused": tally.plain_sets_refused,
+            "stalled_fills_stored": tally.stalled_fills_stored, "stalled_fills_refused": tally.stalled_fills_refused,
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
                 "after_invalidator": outdated.after_invalidator_ms, "any": outdated.any_ms,
@@ -88,7 +89,8 @@ pub fn run(options: &Options) -> Result<()> {
             out,
             "processes that hung: {}, routers upgraded: {}, deletes spooled: {}, servers flushed: {}, spares in place of \
              servers: {}, changes of a router's configuration: {}, files of covered configurations lost: {}, values copied \
-             from former owners: {}, reads sent to servers directly: {}, sets of plain clients stored: {}, refused: {}",
+             from former owners: {}, reads sent to servers directly: {}, sets of plain clients stored: {}, refused: {}, fills \
+             of clients that had stalled stored: {}, refused: {}",
             tally.hangs,
             tally.upgrades,
             tally.spooled,
@@ -100,6 +102,8 @@ pub fn run(options: &Options) -> Result<()> {
             tally.direct_reads,
             tally.plain_sets_stored,
             tally.plain_sets_refused,
+            tally.stalled_fills_stored,
+            tally.stalled_fills_refused,
         )?;
         writeln!(
             out,

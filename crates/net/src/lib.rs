@@ -1,11 +1,12 @@
-//! Listening addresses, Unix sockets, the file limit and certificates, for the server and the router.
+//! Listening addresses, Unix sockets, the file limit and certificates, for the server, the router and the client.
 //!
-//! Deliberately absent: the sockets' options, accepting, and TLS itself. The server uses epoll and the router tokio.
+//! Deliberately absent: the sockets' options, accepting, and handshakes. The server uses epoll and the router tokio.
 #![forbid(unsafe_code)]
 
 mod fd_limit;
 mod listen_spec;
 pub mod pem;
+pub mod tls_client;
 mod unix;
 
 pub use fd_limit::raise_fd_limit;

@@ -2,7 +2,7 @@
 
 use crate::environment::FakeEnvironment;
 use crate::fakes::{Fake, request};
-use crate::lease_world::{World, refusing, with};
+use crate::lease_world::{Client, World, refusing, with};
 use bytes::Bytes;
 use lookaside_protocol::{
     LeaseToken, Operation, Reply, Request, StoreMode,
@@ -104,39 +104,66 @@ async fn a_get_that_its_caller_gives_up_counts_as_a_miss() {
     assert_eq!(client.one("set k").await, Reply::Stored);
 }
 
-/// A batch is given up while its hot miss is held back. Once the miss that was recorded already was counted again, and so
-/// were updates: their keys were void for all sets that came.
-#[tokio::test]
-async fn a_miss_of_a_batch_that_is_given_up_counts_once() {
-    /// The sleep of a hot miss never ends.
-    struct Stopped;
-    impl Clock for Stopped {
-        fn now(&self) -> Duration {
-            Duration::ZERO
-        }
-        fn unix_s(&self) -> u64 {
-            0
-        }
-        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-            Box::pin(std::future::pending())
-        }
+/// The sleep of a hot miss never ends.
+struct Stopped;
+
+impl Clock for Stopped {
+    fn now(&self) -> Duration {
+        Duration::ZERO
     }
-    let world = refusing();
-    let (client, other) = (world.client(), world.client());
-    other.one("get hot").await;
+
+    fn unix_s(&self) -> u64 {
+        0
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// A client sends a batch with a hot miss, and gives it up while that is held back: all other outcomes are known.
+async fn give_up_while_held_back(world: &World, client: &Client<'_>, requests: &[&str]) {
     let slow = LeaseRoute::new(world.server.leaf(), LeaseSettings::default(), Arc::new(Stopped));
     let context = Context { misses: Some(client.misses.clone()), ..Context::default() };
     tokio::select! {
         biased;
-        _ = slow.route(["get a", "incr n", "get hot"].map(request).into(), &context) => unreachable!("it is held back"),
+        _ = slow.route(requests.iter().copied().map(request).collect(), &context) => unreachable!("it is held back"),
         () = std::future::ready(()) => {}
     }
+}
+
+/// Once the miss that was recorded already was counted again, and so were updates: their keys were void for all sets that
+/// came.
+#[tokio::test]
+async fn a_miss_of_a_batch_that_is_given_up_counts_once() {
+    let world = refusing();
+    let (client, other) = (world.client(), world.client());
+    other.one("get hot").await;
+    give_up_while_held_back(&world, &client, &["get a", "incr n", "get hot"]).await;
     assert_eq!(world.clients.remembered(), 4, "one of them is of the other client");
     for key in ["a", "n"] {
         assert_eq!(client.one(&format!("set {key}")).await, Reply::Stored, "{key}");
     }
     assert_eq!(client.one("set hot").await, Reply::NotStored);
     assert_eq!(world.clients.remembered(), 1);
+}
+
+/// The client does not get the hit either, so it reads the database. If the hit did not count, the value of that thread would
+/// be stored under the token of the other one's miss, although it was read before the delete.
+#[tokio::test]
+async fn a_hit_of_a_batch_that_is_given_up_counts_as_a_miss() {
+    let world = refusing();
+    let (client, other) = (world.client(), world.client());
+    other.one("get a").await;
+    assert_eq!(other.one("set a").await, Reply::Stored);
+    other.one("get hot").await;
+    give_up_while_held_back(&world, &client, &["get a", "get hot"]).await;
+    world.delete("a");
+    assert_eq!(client.one("get a").await, Reply::Miss);
+    assert_eq!(client.one("set a").await, Reply::NotStored, "it may be the value from before the delete");
+    assert_eq!(client.one("set a").await, Reply::NotStored);
+    assert_eq!(client.one("get a").await, Reply::Miss);
+    assert_eq!(client.one("set a").await, Reply::Stored);
 }
 
 /// Both were sent before the reply to either, so the value is older than the miss.

@@ -3,8 +3,8 @@
 //! 1. **No stale read.** Once a cluster has acknowledged a delete, a read of that key in that cluster that begins later
 //!    returns no version older than the newest that had passed the gate when the delete was sent. The same holds for
 //!    all keys up to a position that the invalidator has saved. (Values marked as stale are exempt.)
-//! 2. **No old read.** While at most one router or one server of the cluster has failed, and the server that owns the
-//!    key has not, no read returns a value that is older than the newest visible one by more than [`OUTDATED_MAX`],
+//! 2. **No old read.** While at most one router or one server of the cluster has failed, and no server that the key is
+//!    read from has, no read returns a value that is older than the newest visible one by more than [`OUTDATED_MAX`],
 //!    whether its delete has been acknowledged or not. While the invalidator has failed, there is no such bound; if
 //!    nothing else has failed, the same holds again [`OUTDATED_MAX`] after it has been repaired.
 //! 3. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
@@ -170,6 +170,10 @@ pub struct Tally {
     pub plain_sets_stored: u64,
     /// Sets of clients that know no leases, refused.
     pub plain_sets_refused: u64,
+    /// Fills of clients that had stalled, stored.
+    pub stalled_fills_stored: u64,
+    /// Fills of clients that had stalled, refused.
+    pub stalled_fills_refused: u64,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -181,7 +185,7 @@ pub struct OutdatedMax {
     pub calm_ms: u64,
     /// While one router had failed, and nothing else.
     pub one_router_ms: u64,
-    /// While one server had failed that does not own the key, and nothing else.
+    /// While one server had failed that the key is not read from, and nothing else.
     pub one_server_ms: u64,
     /// After the invalidator had failed, and nothing else: since it was repaired.
     pub after_invalidator_ms: u64,
@@ -233,18 +237,19 @@ impl Tally {
             direct_reads: self.direct_reads + other.direct_reads,
             plain_sets_stored: self.plain_sets_stored + other.plain_sets_stored,
             plain_sets_refused: self.plain_sets_refused + other.plain_sets_refused,
+            stalled_fills_stored: self.stalled_fills_stored + other.stalled_fills_stored,
+            stalled_fills_refused: self.stalled_fills_refused + other.stalled_fills_refused,
             outdated: self.outdated.max(other.outdated),
         }
     }
 }
 
 /// A read in progress, with the oldest version that it may return.
-#[derive(Clone, Debug)]
 pub struct ReadInProgress {
     cluster: String,
     key: String,
-    /// The server that has the key; `None` if that changes.
-    owner: Option<String>,
+    /// The servers that the key is read from; `None` if that is not known.
+    owners: Box<dyn Fn() -> Option<Vec<String>>>,
     began: Instant,
     version_min: u64,
 }
@@ -254,7 +259,7 @@ impl CheckerState {
     fn check_age(&mut self, read: &ReadInProgress, version: u64) {
         let since = self.database.outdated_since(&read.key, version).filter(|since| *since < read.began);
         let Some(since) = since else { return };
-        let exposure = self.faults.exposure(&read.cluster, read.owner.as_deref(), since, read.began);
+        let exposure = self.faults.exposure(&read.cluster, (read.owners)().as_deref(), since, read.began);
         self.tally.outdated.record(Exposure::Failed, read.began - since);
         let since = match exposure {
             Exposure::InvalidatorUntil(repaired) => since.max(repaired.min(read.began)),
@@ -309,14 +314,20 @@ impl Checker {
         self.state().acknowledged.get(cluster).copied().unwrap_or(0)
     }
 
-    /// Records that a read of `key` begins in `cluster`. `owner` is the server that has it; `None` if that changes.
-    pub fn begin_read(&self, cluster: &str, key: &str, owner: Option<String>) -> ReadInProgress {
+    /// Records that a read of `key` begins in `cluster`. `owners` returns the servers that it is read from; `None` if that
+    /// is not known.
+    pub fn begin_read(
+        &self,
+        cluster: &str,
+        key: &str,
+        owners: impl Fn() -> Option<Vec<String>> + 'static,
+    ) -> ReadInProgress {
         let state = self.state();
         let saved = state.acknowledged.get(cluster).copied().unwrap_or(0);
         let applied = state.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
         let version_min = state.database.version_at(key, saved.max(applied));
         let (cluster, key) = (cluster.to_owned(), key.to_owned());
-        ReadInProgress { cluster, key, owner, began: Instant::now(), version_min }
+        ReadInProgress { cluster, key, owners: Box::new(owners), began: Instant::now(), version_min }
     }
 
     /// Records that the read returned `version`.

@@ -44,7 +44,7 @@ pub enum Exposure {
     Calm,
     /// One router had failed, and nothing else.
     OneRouter,
-    /// One server that does not own the key had failed, and nothing else.
+    /// One server that the key is not read from had failed, and nothing else.
     OneServer,
     /// The invalidator had failed, and nothing else, and it was repaired then.
     InvalidatorUntil(Instant),
@@ -65,9 +65,9 @@ impl FaultLog {
         self.faults()[fault].ended = Some(Instant::now());
     }
 
-    /// The faults that could have kept a key of `cluster` from being deleted between `from` and `to`. `owner` is the
-    /// server that has it; `None` if that changes.
-    pub fn exposure(&self, cluster: &str, owner: Option<&str>, from: Instant, to: Instant) -> Exposure {
+    /// The faults that could have kept a key of `cluster` from being deleted between `from` and `to`. `owners` are the
+    /// servers that it is read from; `None` if that is not known.
+    pub fn exposure(&self, cluster: &str, owners: Option<&[String]>, from: Instant, to: Instant) -> Exposure {
         let faults = self.faults();
         let mut concerned = faults.iter().filter(|fault| {
             let is_here = fault.cluster.as_deref().is_none_or(|other| other == cluster);
@@ -77,7 +77,9 @@ impl FaultLog {
         match (&fault.part, fault.ended) {
             _ if another.is_some() => Exposure::Failed,
             (FailedPart::Router, _) => Exposure::OneRouter,
-            (FailedPart::Server(server), _) if owner.is_some_and(|owner| server != owner) => Exposure::OneServer,
+            (FailedPart::Server(server), _) if owners.is_some_and(|owners| !owners.contains(server)) => {
+                Exposure::OneServer
+            }
             (FailedPart::Invalidator, Some(ended)) => Exposure::InvalidatorUntil(ended),
             _ => Exposure::Failed,
         }

@@ -35,6 +35,8 @@ pub(crate) struct Pipe {
     pub(crate) writer_is_reset: bool,
     /// One of the ends is closed: the reader sees EOF after the bytes in flight, the writer an error.
     is_ended: bool,
+    /// Wakes the reader when the first of the bytes in flight arrive.
+    arrival: Pin<Box<Sleep>>,
     reader: Option<Waker>,
     writer: Option<Waker>,
 }
@@ -50,6 +52,7 @@ impl Pipe {
             reader_is_reset: false,
             writer_is_reset: false,
             is_ended: false,
+            arrival: Box::pin(tokio::time::sleep(Duration::ZERO)),
             reader: None,
             writer: None,
         }
@@ -75,7 +78,20 @@ impl Pipe {
         self.arrives_last = self.arrives_last.max(arrives + self.extra_delay);
         self.in_flight.push_back((self.arrives_last, bytes.to_vec()));
         self.in_flight_bytes += bytes.len();
-        self.reader.take().into_iter().for_each(Waker::wake);
+        if self.in_flight.len() == 1 && !self.is_cut {
+            self.wake_on_arrival(self.arrives_last);
+        }
+    }
+
+    /// Has a reader that waits woken at this time, and not before: polling its task only to start a timer would cost as
+    /// much as reading.
+    fn wake_on_arrival(&mut self, arrives: Instant) {
+        let Some(reader) = self.reader.take() else { return };
+        self.arrival.as_mut().reset(arrives);
+        match self.arrival.as_mut().poll(&mut Context::from_waker(&reader)) {
+            Poll::Ready(()) => reader.wake(),
+            Poll::Pending => self.reader = Some(reader),
+        }
     }
 
     fn copy_arrived(&mut self, buffer: &mut ReadBuf<'_>) {
@@ -95,13 +111,11 @@ pub(crate) struct SimulatedStream {
     delays: LinkDelays,
     incoming: Arc<Mutex<Pipe>>,
     outgoing: Arc<Mutex<Pipe>>,
-    arrival: Pin<Box<Sleep>>,
 }
 
 impl SimulatedStream {
     pub(crate) fn new(delays: LinkDelays, incoming: Arc<Mutex<Pipe>>, outgoing: Arc<Mutex<Pipe>>) -> Self {
-        let arrival = Box::pin(tokio::time::sleep(Duration::ZERO));
-        SimulatedStream { delays, incoming, outgoing, arrival }
+        SimulatedStream { delays, incoming, outgoing }
     }
 }
 
@@ -120,19 +134,17 @@ impl Drop for SimulatedStream {
 
 impl AsyncRead for SimulatedStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
+        let mut pipe = lock(&self.incoming);
+        pipe.reader = Some(cx.waker().clone());
         loop {
-            let mut pipe = lock(&this.incoming);
-            pipe.reader = Some(cx.waker().clone());
             match pipe.in_flight.front().map(|(arrives, _)| *arrives) {
                 Some(arrives) if !pipe.is_cut && arrives <= Instant::now() => {
                     pipe.copy_arrived(buffer);
                     return Poll::Ready(Ok(()));
                 }
                 Some(arrives) if !pipe.is_cut => {
-                    drop(pipe);
-                    this.arrival.as_mut().reset(arrives);
-                    ready!(this.arrival.as_mut().poll(cx));
+                    pipe.arrival.as_mut().reset(arrives);
+                    ready!(pipe.arrival.as_mut().poll(cx));
                 }
                 _ if pipe.reader_is_reset => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
                 None if pipe.is_ended => return Poll::Ready(Ok(())),

@@ -33,6 +33,7 @@ fn guarantees_hold_under_load_and_faults() {
     assert!(sum.config_changes > 50 && sum.lost_coverages > 0, "{sum:?}");
     assert!(sum.former_owner_fills > 30 && sum.direct_reads > 1_000, "{sum:?}");
     assert!(sum.plain_sets_stored > 300 && sum.plain_sets_refused > 30, "{sum:?}");
+    assert!(sum.stalled_fills_stored > 10 && sum.stalled_fills_refused > 50, "{sum:?}");
     assert!(sum.outdated.calm_ms > 0 && sum.outdated.any_ms > OUTDATED_MAX.as_millis() as u64, "{sum:?}");
 }
 
@@ -112,6 +113,12 @@ fn losing_covered_configurations_without_asking_a_peer_is_found() {
 #[test]
 fn copies_of_moved_keys_without_leases_are_found() {
     assert!(is_found(DisabledGuarantee::CopyLeases, is_staleness));
+}
+
+/// A client stalls between a miss and its fill. Its key moves away, is deleted where it is then, and moves back.
+#[test]
+fn leases_that_outlast_a_move_of_their_keys_are_found() {
+    assert!(is_found(DisabledGuarantee::LeaseVoids, is_staleness));
 }
 
 #[test]

@@ -53,9 +53,12 @@ impl Inherited {
 
     /// Takes the socket that listens on this TCP address; with port 0, on any port of it.
     pub fn take_tcp(&mut self, address: SocketAddr) -> Option<Socket> {
-        let matches =
-            |local: SocketAddr| local.ip() == address.ip() && (address.port() == 0 || local.port() == address.port());
-        self.take_matching(|socket, local| is_listening(socket) && local.as_socket().is_some_and(matches))
+        self.take_matching(|socket, local| listens_on(socket, local, address))
+    }
+
+    /// Whether [`Inherited::take_tcp`] finds a socket.
+    pub fn has_tcp(&self, address: SocketAddr) -> bool {
+        self.sockets.iter().any(|socket| socket.local_addr().is_ok_and(|local| listens_on(socket, &local, address)))
     }
 
     /// Takes the socket that listens on this file.
@@ -86,6 +89,12 @@ impl Inherited {
             tracing::warn!("{} was handed over, and no option asks for it: closed", address.unwrap_or_default());
         }
     }
+}
+
+fn listens_on(socket: &Socket, local: &SockAddr, address: SocketAddr) -> bool {
+    let matches =
+        |local: SocketAddr| local.ip() == address.ip() && (address.port() == 0 || local.port() == address.port());
+    is_listening(socket) && local.as_socket().is_some_and(matches)
 }
 
 fn is_listening(socket: &Socket) -> bool {

@@ -54,6 +54,8 @@ const LOADS: [Load; 3] = [
 struct Figures {
     ns: Histogram<u64>,
     cpu: Duration,
+    kernel_ticks: u64,
+    ticks: u64,
     keys: u64,
     errors: u64,
 }
@@ -121,14 +123,23 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// The clock ticks that this thread has run, and those of them in the kernel.
+fn ticks() -> (u64, u64) {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
+    let fields = stat.rsplit(')').next().expect("the name ends with it").split_whitespace();
+    // proc_pid_stat(5): utime and stime are the fields 14 and 15, the first one after the name is 3.
+    let times: Vec<u64> = fields.skip(11).take(2).map(|field| field.parse().expect("a number")).collect();
+    (times[0] + times[1], times[1])
+}
+
 impl Figures {
     fn new() -> Figures {
         let ns = Histogram::new(3).expect("valid");
-        Figures { ns, cpu: Duration::ZERO, keys: 0, errors: 0 }
+        Figures { ns, cpu: Duration::ZERO, kernel_ticks: 0, ticks: 0, keys: 0, errors: 0 }
     }
 
     async fn measure(&mut self, client: &Client, pages: &[Vec<Bytes>], load: Load, turn: Duration) {
-        let (cpu_before, until) = (cpu(), Instant::now() + turn);
+        let (cpu_before, ticks_before, until) = (cpu(), ticks(), Instant::now() + turn);
         let readers = (0..load.outstanding).map(|reader| read(client, pages, load.keys, reader, until));
         for (ns, errors) in futures_util::future::join_all(readers).await {
             self.errors += errors;
@@ -138,6 +149,9 @@ impl Figures {
             }
         }
         self.cpu += cpu() - cpu_before;
+        let (ticks, kernel_ticks) = ticks();
+        self.ticks += ticks - ticks_before.0;
+        self.kernel_ticks += kernel_ticks - ticks_before.1;
     }
 
     fn to_json(&self, way: &Way, load: Load) -> String {
@@ -147,7 +161,7 @@ impl Figures {
         format!(
             concat!(
                 r#"{{"way": "{}", "load": "{}", "requests": {}, "keys": {}, "errors": {}, "mean_us": {:.1}, "#,
-                r#""p50_us": {:.1}, "p95_us": {:.1}, "cpu_us_per_key": {:.3}, "unpermitted_reads": {}}}"#
+                r#""p50_us": {:.1}, "p95_us": {:.1}, "cpu_us_per_key": {:.3}, "kernel_share": {:.3}, "unpermitted_reads": {}}}"#
             ),
             way.name,
             load.name,
@@ -158,6 +172,7 @@ impl Figures {
             percentile(0.5),
             percentile(0.95),
             self.cpu.as_secs_f64() * 1e6 / self.keys as f64,
+            self.kernel_ticks as f64 / self.ticks.max(1) as f64,
             statistics.unpermitted_reads,
         )
     }

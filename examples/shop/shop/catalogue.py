@@ -22,7 +22,11 @@ Row = dict[str, Any]
 
 
 def product(visit: Visit, id: int) -> Row | None:
-    """A product, with its stock and its reviews; None if there is none. The first two are one round trip."""
+    """A product, with its stock and its reviews; None if there is none.
+
+    Three round trips: the product and its stock, its reviews, and the names of their customers. These names have keys
+    of their own: cached with the reviews, they would stay when a customer changes the name.
+    """
     plan = visit.cache.plan()
     row = plan.node([f"product:{id}"], loader(visit, products))
     stock = plan.node([f"stock:{id}"], loader(visit, stocks))
@@ -32,7 +36,9 @@ def product(visit: Visit, id: int) -> Row | None:
         return None
     # While another client loads the reviews, those from before the last one will do.
     reviews = visit.cache.get_or_load(f"reviews_of:{id}", lambda: reviews_of(visit, id), ttl=TTL_S, stale=True)
-    return {**found, "stock": results[stock][f"stock:{id}"], "reviews": reviews}
+    name_of = customer_names(visit, [review["customer_id"] for review in reviews])
+    named = [{**review, "name": name_of[f"customer:{review['customer_id']}"]} for review in reviews]
+    return {**found, "stock": results[stock][f"stock:{id}"], "reviews": named}
 
 
 def category(visit: Visit, name: str) -> list[Row]:
@@ -45,9 +51,9 @@ def category(visit: Visit, name: str) -> list[Row]:
 
 def popular(visit: Visit) -> list[Row]:
     """The products that were ordered most, with their stock."""
-    # Not in the plan, which has one expiry for all that it loads.
-    ids = visit.cache.get_or_load("popular", lambda: popular_ids(visit), ttl=POPULAR_TTL_S)
-    return listed(visit, visit.cache.plan(), lambda: ids, after=[])
+    plan = visit.cache.plan()
+    ids = plan.node(["popular"], lambda _: [popular_ids(visit)], ttl=POPULAR_TTL_S)
+    return listed(visit, plan, lambda values: values["popular"], after=[ids])
 
 
 def listed(visit: Visit, plan: Plan, ids_of: Callable[..., list[int]], after: list[Node]) -> list[Row]:
@@ -69,10 +75,12 @@ def seen_lately(visit: Visit, ids: Iterable[int]) -> list[Row]:
 
 def customer_name(visit: Visit) -> str:
     """The customer's name."""
-    query = select(Customer.name).where(Customer.id == visit.customer)
-    return visit.cache.get_or_load(
-        f"customer:{visit.customer}", lambda: visit.database.rows(query)[0]["name"], ttl=TTL_S
-    )
+    return customer_names(visit, [visit.customer])[f"customer:{visit.customer}"]
+
+
+def customer_names(visit: Visit, ids: Iterable[int]) -> dict[str, str]:
+    """The names of customers, by their keys."""
+    return visit.cache.get_or_load_many([f"customer:{id}" for id in ids], loader(visit, names), ttl=TTL_S)
 
 
 def cart(visit: Visit) -> list[Row]:
@@ -124,9 +132,15 @@ def stocks(visit: Visit, ids: list[int]) -> dict[int, int]:
     return {row["product_id"]: row["quantity"] for row in visit.database.rows(query)}
 
 
+def names(visit: Visit, ids: list[int]) -> dict[int, str]:
+    """The names of customers."""
+    query = select(Customer.id, Customer.name).where(Customer.id.in_(ids))
+    return {row["id"]: row["name"] for row in visit.database.rows(query)}
+
+
 def reviews_of(visit: Visit, id: int) -> list[Row]:
     """The last reviews of a product."""
-    query = select(Review.stars, Review.text, Customer.name).join(Customer).where(Review.product_id == id)
+    query = select(Review.stars, Review.text, Review.customer_id).where(Review.product_id == id)
     return visit.database.rows(query.order_by(Review.id.desc()).limit(6))
 
 

@@ -64,6 +64,11 @@ def change_price(session: Session, product: int, price_cents: int) -> None:
     session.get_one(Product, product, with_for_update=True).price_cents = price_cents
 
 
+def rename(session: Session, customer: int, name: str) -> None:
+    """Changes the customer's name."""
+    session.get_one(Customer, customer, with_for_update=True).name = name
+
+
 def lock_customer(session: Session, customer: int) -> None:
     """One change of a customer's cart at a time."""
     session.execute(select(Customer.id).where(Customer.id == customer).with_for_update())

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import anyio.to_thread
 from fastapi import FastAPI, Form, Request, Response
@@ -25,7 +26,7 @@ from .totals import SAMPLES, Totals
 from .visit import Visit, Visits
 
 FOLDER = Path(__file__).parent
-#: Threads that serve requests; each has a client of its own.
+#: Threads that serve requests.
 THREADS = 16
 COOKIE_S = 30 * 86_400
 SEEN_LATELY = 5
@@ -184,9 +185,17 @@ def check_out(request: Request) -> Response:
             result["sold_out"] = sold_out.args[0]
 
     response = form(request, "/cart", change)
-    query = "&".join(f"{name}={value}" for name, value in result.items() if value)
-    response.headers["location"] = f"/cart?{query}"
+    response.headers["location"] = "/cart?" + urlencode({name: value for name, value in result.items() if value})
     return response
+
+
+@app.post("/name")
+def change_name(request: Request, name: Annotated[str, Form(min_length=1, max_length=40)]) -> Response:
+    def change(visit: Visit) -> None:
+        with visit.transaction() as session:
+            orders.rename(session, visit.customer, name)
+
+    return form(request, "/cart", change)
 
 
 @app.get("/owner")
@@ -211,7 +220,7 @@ def change_price(
         with visit.database.transaction() as session:
             orders.change_price(session, product, price_cents)
 
-    return form(request, f"/owner?category={category}", change)
+    return form(request, "/owner?" + urlencode({"category": category}), change)
 
 
 @app.get("/cache")

@@ -1,7 +1,6 @@
-"""A client that records what each of its calls did, for the page's panel.
+"""A client that records what each of its calls did, for the panel of the page that made it.
 
-`stats` counts what a client did. A client that one thread uses alone does one call at a time, so the difference between
-two readings is what the call between them did.
+All threads share it. The counters of one call are those of a client that makes this call alone (`with_own_statistics`).
 """
 
 import time
@@ -40,22 +39,31 @@ class CacheCall:
         return sum(outcome in outcomes for outcome in self.outcomes.values())
 
 
-class TracedClient(Client):
-    """To be used by one thread. A plan makes one call for each of its levels."""
+@dataclass
+class CallLog:
+    """What the calls of one request did."""
 
-    def __init__(self, routers: list[str]) -> None:
+    calls: list[CacheCall] = field(default_factory=list)
+    #: Loads everything, as if there were no cache.
+    is_bypassed: bool = False
+
+
+class TracedClient(Client):
+    """`current_log` returns the log of the request that the calling thread serves.
+
+    A plan makes one call for each of its levels.
+    """
+
+    def __init__(self, routers: list[str], current_log: Callable[[], CallLog]) -> None:
         super().__init__(routers)
-        #: What was done since they were cleared.
-        self.calls: list[CacheCall] = []
-        #: Loads everything, as if there were no cache.
-        self.is_bypassed = False
+        self._current_log = current_log
 
     def get_many(self, keys: Iterable[Any], **options: Any) -> dict[Any, Any]:
-        names = list(keys)
-        if self.is_bypassed or not names:
+        names, log = list(keys), self._current_log()
+        if log.is_bypassed or not names:
             return {}
         call = CacheCall("get_many", dict.fromkeys(names, "absent"), round_trips=1)
-        self.calls.append(call)
+        log.calls.append(call)
         started = time.perf_counter()
         try:
             values = super().get_many(names, **options)
@@ -71,10 +79,10 @@ class TracedClient(Client):
         return self.get_or_load_many([key], lambda _: [loader()], **options)[key]
 
     def get_or_load_many(self, keys: Iterable[Any], loader: Callable[[list[Any]], Any], **options: Any) -> Any:
-        names = list(dict.fromkeys(keys))
+        names, log = list(dict.fromkeys(keys)), self._current_log()
         if not names:
             return {}
-        if self.is_bypassed:
+        if log.is_bypassed:
             return dict(zip(names, values_in_order(names, loader(names)), strict=True))
         loaded: set[str] = set()
         loading_s = 0.0
@@ -88,11 +96,11 @@ class TracedClient(Client):
             finally:
                 loading_s += time.perf_counter() - started
 
-        before, started = self.stats(), time.perf_counter()
-        values = super().get_or_load_many(names, load, **options)
+        counted, started = self.with_own_statistics(), time.perf_counter()
+        # It is a client of this class, too: the plain method is called, which records nothing.
+        values = Client.get_or_load_many(counted, names, load, **options)
         seconds = time.perf_counter() - started - loading_s
-        after = self.stats()
-        done = {name: count - before[name] for name, count in after.items()}
+        done = counted.stats()
         # Each key ends as a hit, as a stale value, or as a loaded one.
         stale = max(0, len(names) - len(loaded) - done["hits"])
         call = CacheCall("get_or_load", {}, done["round_trips"], done["hot_miss_waits"], stale, done["errors"], seconds)
@@ -101,5 +109,5 @@ class TracedClient(Client):
             found = "stale"
         is_stored = done["fills"] >= len(loaded)
         call.outcomes = {key: ("loaded" if is_stored else "unstored") if key in loaded else found for key in names}
-        self.calls.append(call)
+        log.calls.append(call)
         return values

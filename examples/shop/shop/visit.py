@@ -1,6 +1,5 @@
-"""One request: its client, its customer, and what the cache and the database did for it."""
+"""One request: its customer, and what the cache and the database did for it."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,23 +9,19 @@ from lookaside import LookasideError
 from sqlalchemy.orm import Session
 
 from .database import Database, StatementLog
-from .traced_client import CacheCall, TracedClient
+from .traced_client import CallLog, TracedClient
 
-VISIT: ContextVar["Visit | None"] = ContextVar("visit", default=None)
+#: The visit that the running thread or task serves.
+VISIT: ContextVar["Visit"] = ContextVar("visit")
 
 
 @dataclass
-class Visit(StatementLog):
+class Visit(StatementLog, CallLog):
     """What a page needs."""
 
     cache: TracedClient = field(kw_only=True)
     database: Database = field(kw_only=True)
     customer: int = field(kw_only=True)
-
-    @property
-    def calls(self) -> list[CacheCall]:
-        """What the cache did so far."""
-        return self.cache.calls
 
     def count(self, *outcomes: str) -> int:
         """How many keys had one of these outcomes."""
@@ -65,34 +60,23 @@ class Visit(StatementLog):
 
 
 class Visits:
-    """Makes the visits. Each thread that serves requests has a client of its own (`traced_client` says why)."""
+    """Makes the visits, which share a client and the connections to the database."""
 
     def __init__(self, database_url: str, router: str) -> None:
-        self.database = Database(database_url, VISIT.get)
-        self._router = router
-        self._threads = threading.local()
-        self._clients: list[TracedClient] = []
+        self.database = Database(database_url, lambda: VISIT.get(None))
+        self._cache = TracedClient([router], VISIT.get)
 
     @contextmanager
     def begin(self, customer: int, is_bypassed: bool) -> Iterator[Visit]:
         """The visit of a request, which the calling thread serves."""
-        cache = self._client()
-        cache.calls, cache.is_bypassed = [], is_bypassed
-        visit = Visit(cache=cache, database=self.database, customer=customer)
+        visit = Visit(cache=self._cache, database=self.database, customer=customer, is_bypassed=is_bypassed)
         token = VISIT.set(visit)
         try:
             yield visit
         finally:
             VISIT.reset(token)
 
-    def _client(self) -> TracedClient:
-        if not hasattr(self._threads, "client"):
-            self._threads.client = TracedClient([self._router])
-            self._clients.append(self._threads.client)
-        return self._threads.client
-
     def close(self) -> None:
-        """Ends all clients, and the connections to the database."""
-        for client in self._clients:
-            client.close()
+        """Ends the client, and the connections to the database."""
+        self._cache.close()
         self.database.engine.dispose()

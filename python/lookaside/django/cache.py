@@ -23,9 +23,9 @@ from django.core.cache.backends.base import (
 )
 from django.core.exceptions import ImproperlyConfigured
 
-from ..cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding
+from ..cache_backends import ABSENT_TTL_MAX_S, FAILURES, MISSES, ClientSettings, encoding, log_not_stored
 from ..client_base import WAIT_S
-from ..errors import DecodeError, NotStoredError
+from ..errors import DecodeError, LookasideError, NotStoredError
 
 log = logging.getLogger("lookaside.django.cache")
 
@@ -138,25 +138,23 @@ class LookasideCache(BaseCache):
     def set_many(
         self, data: Mapping[Any, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> list[Any]:
-        """Returns the keys that were not stored."""
-        names, ttl = self._names(data, version), self._ttl(timeout)
-        values = {name: data[key] for name, key in names.items()}
+        """Returns the keys that were not stored. Why is logged."""
+        names, values, ttl = self._values(data, timeout, version)
         with encoding():
             if ttl == 0:
                 self._client.delete_many(values)
                 return []
-            return [names[name] for name in self._client.set_many(values, ttl=ttl)]
+            return not_stored(names, self._client.set_many(values, ttl=ttl))
 
     async def aset_many(
         self, data: Mapping[Any, Any], timeout: Any = DEFAULT_TIMEOUT, version: int | None = None
     ) -> list[Any]:
-        names, ttl = self._names(data, version), self._ttl(timeout)
-        values = {name: data[key] for name, key in names.items()}
+        names, values, ttl = self._values(data, timeout, version)
         with encoding():
             if ttl == 0:
                 await self._async_client().delete_many(values)
                 return []
-            return [names[name] for name in await self._async_client().set_many(values, ttl=ttl)]
+            return not_stored(names, await self._async_client().set_many(values, ttl=ttl))
 
     def add(self, key: Any, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         ttl = self._ttl(timeout)
@@ -218,6 +216,13 @@ class LookasideCache(BaseCache):
         """The keys as servers know them, and as the caller does."""
         return {self.make_and_validate_key(key, version=version): key for key in keys}
 
+    def _values(
+        self, data: Mapping[Any, Any], timeout: Any, version: int | None
+    ) -> tuple[dict[str, Any], dict[str, Any], float | None]:
+        """The names of keys, as `_names`, the values by these names, and their ttl."""
+        names = self._names(data, version)
+        return names, {name: data[key] for name, key in names.items()}, self._ttl(timeout)
+
     def _ttl(self, timeout: Any) -> float | None:
         """Seconds; `None` if the value does not expire, 0 if it has expired already."""
         if timeout is DEFAULT_TIMEOUT:
@@ -235,13 +240,17 @@ class LookasideCache(BaseCache):
         try:
             with encoding():
                 yield
-        except NotStoredError:
-            # A router that takes leases: the value may be older than a delete. The one that is there is not.
-            log.debug("a value of %s was not stored: it was not read under the key's lease", key)
         except FAILURES as error:
-            if self._raises_failed_sets:
+            if self._raises_failed_sets and not isinstance(error, NotStoredError):
                 raise
-            log.warning("a value of %s was not stored: %s", key, error)
+            log_not_stored(log, key, error)
+
+
+def not_stored(names: Mapping[str, Any], errors: Mapping[str, LookasideError]) -> list[Any]:
+    """The keys that were not stored, as the caller knows them, after their errors were logged."""
+    for name, error in errors.items():
+        log_not_stored(log, name, error)
+    return [names[name] for name in errors]
 
 
 def found_number(key: Any, number: int | None) -> int:

@@ -8,6 +8,7 @@ import datetime
 import logging
 import os
 import threading
+from functools import partial
 
 import pytest
 from django.core.cache.backends.base import InvalidCacheKey
@@ -16,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from lookaside import AsyncClient, CacheUnavailableError, Client, EncodeError, RefusedError
 from lookaside.cache_backends import FAILURES
 from lookaside.django import LookasideCache
-from processes import connect, eventually, free_port
+from processes import connect, eventually, free_port, run_in_children
 
 OBJECTS = [
     None, True, 0, 7, -7, 2**70, 1.5, "", "grün", b"", b"\0\xff", [1, (2,)], {"a": {1, 2}},
@@ -174,7 +175,7 @@ def test_threads_that_miss_one_key_call_its_default_once(any_address):
         return "value"
 
     def read() -> None:
-        cache = make(any_address, wait=20)
+        cache = make(any_address, wait=20, timeout=60)
         # Its own counters: a repeated lookup of a thread that waits counts as well.
         cache._client = cache._client.with_own_statistics()
         clients.append(cache._client)
@@ -194,11 +195,11 @@ def test_coroutines_that_miss_one_key_call_its_default_once(any_address, is_coro
     calls = []
 
     async def main() -> list[str]:
-        cache = make(any_address, wait=20)
+        cache = make(any_address, wait=20, timeout=60)
         clients = [cache._async_client().with_own_statistics() for _ in range(100)]
 
         async def read(client: AsyncClient) -> str:
-            cache = make(any_address, wait=20)
+            cache = make(any_address, wait=20, timeout=60)
             cache._async_client = lambda: client
             return await cache.aget_or_set(f"hot:{is_coroutine}", default)
 
@@ -261,8 +262,11 @@ def test_without_a_server_gets_miss_and_writes_raise(dead, call, caplog):
     ):  # fmt: skip
         with pytest.raises(FAILURES):
             call(cache, name, *arguments)
-    assert call(cache, "set_many", {"a": 1, "b": 2}) == ["a", "b"]
+    with caplog.at_level(logging.WARNING, "lookaside.django.cache"):
+        assert call(cache, "set_many", {"a": 1, "b": 2}) == ["a", "b"]
+    assert [line.split(" was not stored: ")[0] for line in caplog.messages] == ["a value of :1:a", "a value of :1:b"]
 
+    caplog.clear()
     logging_cache = make(dead, timeout=0.5, on_failed_set="log")
     with caplog.at_level(logging.WARNING, "lookaside.django.cache"):
         call(logging_cache, "set", "k", 1)
@@ -331,20 +335,13 @@ def test_event_loops_that_end_leave_no_descriptor(cache):
 def test_workers_that_are_forked(cache, address, call):
     """gunicorn forks its workers, here from a process that has used the cache."""
     call(cache, "set", "k", "parent")
-    workers = []
-    for number in range(3):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                own = make(address)
-                assert call(cache, "get", "k") == call(own, "get", "k") == "parent"
-                call(own, "set", f"worker:{number}", number)
-                status = 0
-            finally:
-                os._exit(status)
-        workers.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in workers] == [0, 0, 0]
+
+    def work(number: int) -> None:
+        own = make(address)
+        assert call(cache, "get", "k") == call(own, "get", "k") == "parent"
+        call(own, "set", f"worker:{number}", number)
+
+    run_in_children([partial(work, number) for number in range(3)])
     assert call(cache, "get_many", [f"worker:{number}" for number in range(3)]) == {
         f"worker:{number}": number for number in range(3)
     }

@@ -1,8 +1,8 @@
 """The backend of dogpile.cache: dogpile.cache's own tests of backends, which it is published with, and further ones."""
 
+import itertools
 import json
 import logging
-import os
 import threading
 import time
 import tomllib
@@ -15,7 +15,7 @@ from dogpile.cache.api import NO_VALUE
 from dogpile.testing import fixtures
 from lookaside import CacheUnavailableError, ConfigurationError
 from lookaside.dogpile import LookasideBackend
-from processes import ROOT, Cluster, eventually, free_port, frozen
+from processes import ROOT, Cluster, eventually, free_port, frozen, run_in_children
 
 # As the installed package does it.
 register_backend("lookaside", "lookaside.dogpile", "LookasideBackend")
@@ -107,17 +107,23 @@ def test_what_another_program_has_stored_is_a_miss(address, plain):
 def test_threads_of_two_regions_create_a_value_once(address):
     """A stampede of a hundred threads. Regions share no mutex in a process, as two processes share none."""
     regions, together, calls = [region(address), region(address)], threading.Barrier(100), []
+    get, asked = LookasideBackend.get, set()
+
+    def get_and_record(backend: LookasideBackend, key: str):
+        found = get(backend, key)
+        asked.add(threading.get_ident())
+        return found
 
     def create() -> str:
         calls.append(1)
-        time.sleep(0.05)
+        eventually(lambda: len(asked) == 100, "all have missed")
         return "value"
 
     def read(number: int) -> str:
         together.wait()
         return regions[number % 2].get_or_create("hot", create)
 
-    with ThreadPoolExecutor(100) as threads:
+    with patch.object(LookasideBackend, "get", get_and_record), ThreadPoolExecutor(100) as threads:
         assert list(threads.map(read, range(100))) == ["value"] * 100
     assert len(calls) == 1
 
@@ -135,20 +141,13 @@ def test_processes_create_a_value_once(address, plain, tmp_path):
         return "value"
 
     plain.set("arrived", "0")
-    workers = []
-    for _ in range(4):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                assert shared.get("hot") is NO_VALUE
-                shared.backend._client.incr("arrived")
-                assert shared.get_or_create("hot", create) == "value"
-                status = 0
-            finally:
-                os._exit(status)
-        workers.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in workers] == [0] * 4
+
+    def work() -> None:
+        assert shared.get("hot") is NO_VALUE
+        shared.backend._client.incr("arrived")
+        assert shared.get_or_create("hot", create) == "value"
+
+    run_in_children([work] * 4)
     assert calls.read_text() == "x"
 
 
@@ -241,6 +240,36 @@ def test_a_region_behind_a_router_that_takes_leases(leasing):
         mutex.release()
     one.delete("k")
     assert [other.get_or_create("k", lambda number=number: number) for number in (2, 3)] == [2, 3]
+
+
+def test_a_hot_key_behind_a_router_that_takes_leases(tmp_path):
+    """After a delete it is not stored over a connection that goes on to miss it: a region misses twice for each set, so
+    its connection always has misses without one. Once it has not missed it for some times `miss_age_s`, it stores it.
+    """
+    miss_age_s = 1
+    cluster = Cluster("leases", tmp_path, ("--leases", "--lease-miss-age", str(miss_age_s)))
+    try:
+        ours = region(f"127.0.0.1:{cluster.port}")
+        created = itertools.count()
+
+        def read() -> int:
+            return ours.get_or_create("hot", lambda: next(created))
+
+        assert read() == read() == 0
+        ours.delete("hot")
+        began = time.monotonic()
+
+        def is_read_for_long() -> bool:
+            expected = next(created) + 1
+            assert read() == expected, "no value was stored"
+            return time.monotonic() - began > 4 * miss_age_s
+
+        eventually(is_read_for_long, "it is missed all the time")
+        quiet = time.monotonic()
+        eventually(lambda: time.monotonic() - quiet > 4 * miss_age_s, "the key is not missed for a time")
+        assert read() == read()
+    finally:
+        cluster.stop()
 
 
 @pytest.mark.parametrize("is_lock_distributed", [True, False])

@@ -3,9 +3,9 @@
 import copy
 import datetime
 import logging
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -14,7 +14,7 @@ from flask_caching import Cache
 from flask_caching.backends import MemcachedCache
 from lookaside import CacheUnavailableError, Client, InvalidKeyError
 from lookaside.flask_caching import LookasideCache
-from processes import Cluster, eventually, free_port, frozen
+from processes import Cluster, eventually, free_port, frozen, run_in_children
 
 OBJECTS = [None, True, 0, 7, -7, 2**70, 1.5, "", "grün", b"", b"\0\xff", [1, (2,)], {"a": {1, 2}}]
 
@@ -198,7 +198,8 @@ def test_a_value_that_is_too_large_does_not_leave_the_one_before(cache, caplog):
     assert cache.get("k") is None
 
 
-def test_threads_that_miss_one_key_load_it_once(cache):
+def test_threads_that_miss_one_key_load_it_once(address):
+    cache = LookasideCache([address], timeout=60)
     calls, together, clients = [], threading.Barrier(100), []
 
     def load() -> str:
@@ -259,16 +260,9 @@ def test_an_application_without_routers_is_refused():
 def test_workers_that_are_forked(cache):
     """gunicorn forks its workers, here from a process that has used the cache."""
     cache.set("k", "parent")
-    workers = []
-    for number in range(3):
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                assert cache.get("k") == "parent" and cache.set(f"worker:{number}", number)
-                status = 0
-            finally:
-                os._exit(status)
-        workers.append(pid)
-    assert [os.waitpid(pid, 0)[1] for pid in workers] == [0, 0, 0]
+
+    def work(number: int) -> None:
+        assert cache.get("k") == "parent" and cache.set(f"worker:{number}", number)
+
+    run_in_children([partial(work, number) for number in range(3)])
     assert cache.get_many(*(f"worker:{number}" for number in range(3))) == [0, 1, 2]

@@ -75,6 +75,7 @@ pub struct DirectRouteBuilder {
     options: DestinationOptions,
     host: HostInfo,
     watcher: Option<ConfigWatcher>,
+    configuration_may_follow: bool,
     udp: Option<UdpOptions>,
     window: Option<WindowSettings>,
     updates_directly: bool,
@@ -91,6 +92,7 @@ impl DirectRouteBuilder {
             options: DestinationOptions::default(),
             host: HostInfo::from_name("", unix_s),
             watcher: None,
+            configuration_may_follow: false,
             udp: None,
             window: Some(WindowSettings::by_delay()),
             updates_directly: false,
@@ -125,6 +127,14 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { watcher: Some(watcher), ..self }
     }
 
+    /// Lets [`DirectRouteBuilder::build`] wait for nothing: not for a configuration, nor for servers and routers. All
+    /// requests pass through the routers until a configuration has been read, however long its source is away. One that
+    /// is invalid is logged and counted (`configurations_refused`) in place of being an error. Default: a configuration
+    /// is read within 10 s, or the route is not built.
+    pub fn configuration_may_follow(self) -> DirectRouteBuilder {
+        DirectRouteBuilder { configuration_may_follow: true, ..self }
+    }
+
     /// Sends sets, fills and deletes to servers directly, too, while there is a permit. **This gives promises up:** a delete
     /// that a server does not answer fails and is not spooled, so its sender must repeat it or leave it to the invalidator;
     /// and while a pool changes its servers, an acknowledged delete may miss a copy of the key, and a late fill may leave
@@ -150,8 +160,8 @@ impl DirectRouteBuilder {
         DirectRouteBuilder { window, ..self }
     }
 
-    /// Reads the configuration, connects to the servers, and asks for the first permit, for at most half a second. Must be called inside the tokio
-    /// runtime on which the route will live.
+    /// Reads the configuration, connects to the servers, and asks for the first permit, for at most half a second. Must
+    /// be called inside the tokio runtime on which the route will live.
     pub async fn build(self) -> Result<Arc<DirectRoute>, DirectError> {
         let DirectRouteBuilder {
             source,
@@ -161,6 +171,7 @@ impl DirectRouteBuilder {
             options,
             host,
             watcher,
+            configuration_may_follow,
             udp,
             window,
             updates_directly,
@@ -170,7 +181,11 @@ impl DirectRouteBuilder {
         }
         let mut watcher = watcher.unwrap_or_else(|| ConfigWatcher::open(&source, network.clone(), None));
         let refuse = |why: String| DirectError::Configuration { why: source.error_context(&why) };
-        let text = first_text(&mut watcher).await.map_err(refuse)?;
+        watcher.request_read();
+        let text = match configuration_may_follow {
+            true => None,
+            false => Some(first_text(&mut watcher).await.map_err(refuse)?),
+        };
         let tko_trackers = TkoTrackers::new();
         let settings = TreeSettings {
             options: DestinationOptions {
@@ -191,21 +206,24 @@ impl DirectRouteBuilder {
             window: window.map(Window::new),
             failover_timeout: Some(FAILOVER_TIMEOUT),
         };
-        let tree = DirectTree::build(&text, &settings, None).map_err(refuse)?;
-        tree.destinations.wait_until_ready(READY_MAX).await;
+        let tree = text.map(|text| DirectTree::build(&text, &settings, None)).transpose().map_err(refuse)?;
+        if let Some(tree) = &tree {
+            tree.destinations.wait_until_ready(READY_MAX).await;
+        }
         let routers = Routers::new(routers, network, &options);
         let state = Arc::new(DirectState::new(settings, routers, tree));
         let mut tasks = JoinSet::new();
         spawn_in(&mut tasks, renew_permits(state.clone()));
         spawn_in(&mut tasks, follow_configuration(state.clone(), watcher, source));
-        // Until then it is not known whether plain requests need leases.
-        state.wait_for_reply(FIRST_REPLY_MAX).await;
+        if !configuration_may_follow {
+            // Until then it is not known whether plain requests need leases.
+            state.wait_for_reply(FIRST_REPLY_MAX).await;
+        }
         Ok(Arc::new(DirectRoute::new(state, tasks)))
     }
 }
 
 async fn first_text(watcher: &mut ConfigWatcher) -> Result<String, String> {
-    watcher.request_read();
     let read = timeout(CONFIGURATION_TIMEOUT, watcher.next_change()).await;
     read.unwrap_or_else(|_| Err(format!("it could not be read within {CONFIGURATION_TIMEOUT:?}")))
 }

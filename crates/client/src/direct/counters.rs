@@ -38,7 +38,7 @@ counters! {
     permits_refused,
     /// Requests for a permit that no router answered in time.
     permits_unanswered,
-    /// Configurations that were read and are valid, without the first.
+    /// Configurations that were read and are valid, without one that the route was built with.
     configurations,
     /// Configurations that could not be read or are not valid.
     configurations_refused,

@@ -16,8 +16,8 @@
 //! A client that reads servers directly must not read what its cluster has acknowledged as deleted. Its permits see to
 //! that ([ADR 017](../../../../docs/adr/017-direct-clients.md)).
 //!
-//! Deliberately absent: former owners of keys after a change of a pool, and TLS of its own: a
-//! [`Network`](crate::Network) may have it.
+//! Deliberately absent: former owners of keys after a change of a pool, and TLS of its own: a [`Network`](crate::Network)
+//! may have it.
 
 mod builder;
 mod counters;

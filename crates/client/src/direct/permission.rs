@@ -52,15 +52,19 @@ pub(super) struct Permission {
 
 /// The tree of the newest configuration, and the one that permits name, whose limits on TKO servers hold.
 struct Trees {
-    newest: Arc<DirectTree>,
+    /// `None` before a configuration was read.
+    newest: Option<Arc<DirectTree>>,
     /// `None` before the first permit: then the limits of the newest tree hold.
     permitted: Option<Arc<DirectTree>>,
 }
 
 impl DirectState {
-    pub(super) fn new(settings: TreeSettings, routers: Routers, tree: DirectTree) -> DirectState {
-        settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
-        let trees = Mutex::new(Trees { newest: Arc::new(tree), permitted: None });
+    /// `tree` is `None` if no configuration was read yet.
+    pub(super) fn new(settings: TreeSettings, routers: Routers, tree: Option<DirectTree>) -> DirectState {
+        if let Some(tree) = &tree {
+            settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
+        }
+        let trees = Mutex::new(Trees { newest: tree.map(Arc::new), permitted: None });
         DirectState {
             settings,
             routers,
@@ -139,7 +143,7 @@ impl DirectState {
     /// The tree of the configuration that a permit names, which is kept from then on.
     fn tree(&self, configuration: ConfigId) -> Option<Arc<DirectTree>> {
         let mut trees = self.trees.lock();
-        let (newest, permitted) = (&trees.newest, &trees.permitted);
+        let (newest, permitted) = (trees.newest.as_ref()?, &trees.permitted);
         let is_known = permitted.as_ref().is_some_and(|permitted| Arc::ptr_eq(permitted, newest));
         if newest.id == configuration && !is_known {
             self.settings.tko_trackers.set_pool_limits(newest.tko_limits.clone());
@@ -154,13 +158,13 @@ impl DirectState {
     /// Builds the tree of a new configuration, which is read by once a permit names it.
     pub(super) async fn set_newest(&self, text: &str, ready_max: Duration) -> Result<(), String> {
         let old = self.trees.lock().newest.clone();
-        let tree = Arc::new(DirectTree::build(text, &self.settings, Some(&old))?);
+        let tree = Arc::new(DirectTree::build(text, &self.settings, old.as_deref())?);
         tree.destinations.wait_until_ready(ready_max).await;
         let mut trees = self.trees.lock();
         if trees.permitted.is_none() {
             self.settings.tko_trackers.set_pool_limits(tree.tko_limits.clone());
         }
-        trees.newest = tree;
+        trees.newest = Some(tree);
         Ok(())
     }
 }
@@ -203,7 +207,7 @@ mod tests {
         };
         let routers = Routers::new([Address("router:1".into())], network, &DestinationOptions::default());
         let tree = DirectTree::build(text, &settings, None).expect("the configuration is valid");
-        DirectState::new(settings, routers, tree)
+        DirectState::new(settings, routers, Some(tree))
     }
 
     fn permit(text: &str) -> Permit {

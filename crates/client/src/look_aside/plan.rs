@@ -83,6 +83,7 @@ pub struct Plan<'a, E> {
 
 struct Node<'a, E> {
     depends_on: Vec<usize>,
+    options: ReadOptions,
     keys: KeysOf<'a, E>,
     load: Load<'a, E>,
 }
@@ -164,7 +165,7 @@ impl<'a, E> Plan<'a, E> {
     {
         let depends_on = depends_on.into_iter().map(|node| self.index(node)).collect();
         let load: Load<'a, E> = Box::new(move |keys| Box::pin(load(keys)));
-        self.nodes.push(Node { depends_on, keys: Box::new(keys), load });
+        self.nodes.push(Node { depends_on, options: self.options, keys: Box::new(keys), load });
         NodeId { plan: self.id, index: self.nodes.len() - 1 }
     }
 
@@ -175,6 +176,15 @@ impl<'a, E> Plan<'a, E> {
     pub fn add_dependency(&mut self, node: NodeId, depends_on: NodeId) {
         let (node, depends_on) = (self.index(node), self.index(depends_on));
         self.nodes[node].depends_on.push(depends_on);
+    }
+
+    /// Reads `node` by options of its own, in place of those of the plan: its values may expire sooner, say.
+    ///
+    /// # Panics
+    /// If it is of another plan.
+    pub fn set_options(&mut self, node: NodeId, options: ReadOptions) {
+        let node = self.index(node);
+        self.nodes[node].options = options;
     }
 
     fn index(&self, node: NodeId) -> usize {
@@ -275,14 +285,14 @@ impl Client {
 
     async fn run_nodes<E>(&self, plan: Plan<'_, E>) -> Vec<NodeResult<E>> {
         let (mut missing, dependents) = plan.edges();
-        let (id, options) = (plan.id, plan.options);
+        let id = plan.id;
         let mut waiting: Vec<_> = plan.nodes.into_iter().map(Some).collect();
         let mut results: Vec<Option<NodeResult<E>>> = waiting.iter().map(|_| None).collect();
         let mut ready: Vec<usize> = (0..waiting.len()).filter(|&node| missing[node] == 0).collect();
         let (mut running, mut filling) = (FuturesUnordered::new(), FuturesUnordered::new());
         loop {
             for index in std::mem::take(&mut ready) {
-                let Node { depends_on, keys, load } = waiting[index].take().expect("a node runs once");
+                let Node { depends_on, options, keys, load } = waiting[index].take().expect("a node runs once");
                 let failed = depends_on.iter().find(|&&other| matches!(results[other], Some(Err(_))));
                 let keys = match failed {
                     Some(&failed) => Err(NodeError::Dependency(NodeId { plan: id, index: failed })),

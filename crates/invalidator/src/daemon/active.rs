@@ -53,12 +53,14 @@ impl Active {
             }
         };
         let (request_shutdown, shutdown) = watch::channel(false);
-        let mut pipelines = JoinSet::new();
+        let (mut pipelines, mut watched) = (JoinSet::new(), Vec::new());
         for (index, cluster) in options.clusters.iter().enumerate() {
-            let pipeline = build_pipeline(daemon, index, log_of(&cluster.name), term);
-            pipelines.spawn(pipeline.run(shutdown.clone()));
+            let log = log_of(&cluster.name);
+            // A spooled log returns each failure of the writer once, and the pipeline needs it.
+            watched.push(if spool.is_some() { log_of(&cluster.name) } else { log.clone() });
+            pipelines.spawn(build_pipeline(daemon, index, log, term).run(shutdown.clone()));
         }
-        background.spawn(source_lag::watch(log_of(&options.clusters[0].name), statistics.clone()));
+        background.spawn(source_lag::watch(watched, statistics.clone()));
         // The other databases prune their logs themselves.
         if let DatabaseUrl::Sqlite(log) = database {
             let history = Duration::from_secs(options.journal_history_s.into());

@@ -1,6 +1,9 @@
 //! The connection to the database that has the record, kept from one access to the next.
 
-use super::record::{ACCESS_WAIT_MAX, RecordError, TABLE};
+use super::{
+    record::{ACCESS_WAIT_MAX, RecordError, TABLE},
+    session_lock::SessionLock,
+};
 use crate::SourceError;
 use tokio::{sync::Mutex, time::timeout};
 
@@ -22,12 +25,27 @@ pub(super) fn advise_setup(table_sql: &str) -> String {
 pub(super) const ADVICE_READ_ONLY: &str =
     "; it is read-only: --shared-state must be a database that can be written, such as the primary";
 
-/// A connection of type `C`, and how one is made.
-pub(super) struct KeptConnection<C>(Mutex<Option<C>>);
+/// A connection of type `C`, and what is known of its session.
+pub(super) struct KeptSession<C> {
+    pub connection: C,
+    /// Another one for each connection that was made.
+    pub number: u64,
+    /// The lock that it has taken; `None` if it has taken none.
+    pub lock: Option<SessionLock>,
+}
+
+/// The connection of one process.
+pub(super) struct KeptConnection<C>(Mutex<Kept<C>>);
+
+struct Kept<C> {
+    session: Option<KeptSession<C>>,
+    /// How many connections were made.
+    made: u64,
+}
 
 impl<C> Default for KeptConnection<C> {
     fn default() -> KeptConnection<C> {
-        KeptConnection(Mutex::new(None))
+        KeptConnection(Mutex::new(Kept { session: None, made: 0 }))
     }
 }
 
@@ -37,19 +55,23 @@ impl<C> KeptConnection<C> {
     pub async fn access<T, Q>(
         &self,
         open: impl Future<Output = Result<C, RecordError>>,
-        query: impl FnOnce(C) -> Q,
+        query: impl FnOnce(KeptSession<C>) -> Q,
     ) -> Result<T, RecordError>
     where
-        Q: Future<Output = Result<(C, T), RecordError>>,
+        Q: Future<Output = Result<(KeptSession<C>, T), RecordError>>,
     {
         let mut kept = self.0.lock().await;
         let access = async {
-            let connection = match kept.take() {
-                Some(connection) => connection,
-                None => open.await?,
+            let session = match kept.session.take() {
+                Some(session) => session,
+                None => {
+                    let connection = open.await?;
+                    kept.made += 1;
+                    KeptSession { connection, number: kept.made, lock: None }
+                }
             };
-            let (connection, result) = query(connection).await?;
-            *kept = Some(connection);
+            let (session, result) = query(session).await?;
+            kept.session = Some(session);
             Ok(result)
         };
         timeout(ACCESS_WAIT_MAX, access)

@@ -1,10 +1,11 @@
 //! The record in a table of MariaDB or MySQL. The table is in the binlog, so a promoted replica has it.
 
 use super::{
-    kept_connection::{ADVICE_READ_ONLY, KeptConnection, advise_setup, malformed, reason},
-    record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE},
+    kept_connection::{ADVICE_READ_ONLY, KeptConnection, KeptSession, advise_setup, malformed, reason},
+    record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, TABLE},
+    session_lock::{LockAttempt, LockSighting, Looked, SessionLock},
 };
-use crate::source::mysql::{MysqlConnection, MysqlOptions, Row, ServerError};
+use crate::source::mysql::{MysqlConnection, MysqlOptions, Row, ServerError, text};
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use std::sync::Arc;
@@ -46,16 +47,17 @@ impl MysqlRecord {
 
     /// Runs `sql`, which may be several statements, and returns the rows of the last one.
     async fn query(&self, sql: &str) -> Result<Vec<Row>, RecordError> {
-        let open = async {
-            let mut connection = MysqlConnection::open(&*self.network, &self.server).await.map_err(reason)?;
-            connection.query(SESSION).await.map_err(reason)?;
-            Ok(connection)
+        let query = async |mut session: KeptSession<MysqlConnection>| {
+            let rows = session.connection.try_query(sql, ACCESS_WAIT_MAX).await.map_err(reason)?;
+            Ok((session, rows.map_err(|error| self.advise(error))?))
         };
-        let query = async |mut connection: MysqlConnection| {
-            let rows = connection.try_query(sql, ACCESS_WAIT_MAX).await.map_err(reason)?;
-            Ok((connection, rows.map_err(|error| self.advise(error))?))
-        };
-        self.connection.access(open, query).await
+        self.connection.access(self.open(), query).await
+    }
+
+    async fn open(&self) -> Result<MysqlConnection, RecordError> {
+        let mut connection = MysqlConnection::open(&*self.network, &self.server).await.map_err(reason)?;
+        connection.query(SESSION).await.map_err(reason)?;
+        Ok(connection)
     }
 
     /// The error for operators, with what mends it.
@@ -78,8 +80,7 @@ impl RecordStore for MysqlRecord {
             let (table, name) = (table_name(&self.schema), literal(&self.name));
             let sql = format!("SELECT holder, counter, state FROM {table} WHERE name = {name}");
             let Some(row) = self.query(&sql).await?.into_iter().next() else { return Ok(None) };
-            let state = SharedState::parse(&column(&row, 2)?)?;
-            Ok(Some(ElectionRecord { version: version_of(&row)?, state }))
+            Ok(Some(ElectionRecord::parse(version_of(&row)?, &column(&row, 2)?)?))
         })
     }
 
@@ -90,8 +91,8 @@ impl RecordStore for MysqlRecord {
     ) -> BoxFuture<'a, Result<bool, RecordError>> {
         Box::pin(async move {
             let (table, name) = (table_name(&self.schema), literal(&self.name));
-            let ElectionRecord { version: RecordVersion { holder, counter }, state } = record;
-            let (holder, state) = (literal(holder), literal(&state.to_text()));
+            let RecordVersion { holder, counter } = &record.version;
+            let (holder, state) = (literal(holder), literal(&record.to_text()));
             let write = match expected {
                 None => format!("INSERT IGNORE INTO {table} VALUES ({name}, {holder}, {counter}, {state})"),
                 Some(expected) => format!(
@@ -107,6 +108,57 @@ impl RecordStore for MysqlRecord {
             Ok(column(rows.first().ok_or_else(malformed)?, 0)? == "1")
         })
     }
+
+    fn hold_lock(&self, number: u64) -> BoxFuture<'_, Result<LockAttempt, RecordError>> {
+        Box::pin(async move {
+            let hold = async |mut session: KeptSession<MysqlConnection>| {
+                let is_new = session.lock.is_none();
+                let lock = *session.lock.get_or_insert(SessionLock(number));
+                let name = lock_name(lock);
+                let is_held = match is_new {
+                    true => format!("GET_LOCK({name}, 0)"),
+                    // Not taken again: it was free for a moment.
+                    false => format!("IS_USED_LOCK({name}) <=> CONNECTION_ID()"),
+                };
+                let attempt = match look(&mut session.connection, &is_held).await? {
+                    Ok(looked) => LockAttempt::new(lock, looked),
+                    Err(ServerError { code, message }) => LockAttempt::Refused(format!("{message} (error {code})")),
+                };
+                Ok((session, attempt))
+            };
+            self.connection.access(self.open(), hold).await
+        })
+    }
+
+    fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
+        Box::pin(async move {
+            let look_up = async |mut session: KeptSession<MysqlConnection>| {
+                let is_used = format!("IS_USED_LOCK({}) IS NOT NULL", lock_name(lock));
+                let looked = look(&mut session.connection, &is_used).await?.ok().filter(|looked| looked.is_own_session);
+                let sighting =
+                    looked.map(|looked| LockSighting { is_held: looked.is_true, connection: session.number });
+                Ok((session, sighting))
+            };
+            self.connection.access(self.open(), look_up).await
+        })
+    }
+}
+
+async fn look(connection: &mut MysqlConnection, condition: &str) -> Result<Result<Looked, ServerError>, RecordError> {
+    let sql = format!("SELECT {condition}, CONNECTION_ID()");
+    let rows = match connection.try_query(&sql, ACCESS_WAIT_MAX).await.map_err(reason)? {
+        Ok(rows) => rows,
+        Err(error) => return Ok(Err(error)),
+    };
+    let number = |index| text(rows.first()?, index)?.parse::<u64>().ok();
+    // A handshake has the lower 32 bits.
+    let is_own_session = number(1).is_some_and(|id| id as u32 == connection.id);
+    Ok(Ok(Looked { is_true: number(0) == Some(1), is_own_session }))
+}
+
+/// The name of a lock as a literal. At most 64 characters.
+fn lock_name(lock: SessionLock) -> String {
+    format!("'{TABLE}.{}'", lock.text())
 }
 
 fn table_name(schema: &str) -> String {

@@ -1,8 +1,9 @@
 //! The record in a table of PostgreSQL.
 
 use super::{
-    kept_connection::{ADVICE_READ_ONLY, KeptConnection, advise_setup, malformed, reason},
-    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState, TABLE},
+    kept_connection::{ADVICE_READ_ONLY, KeptConnection, KeptSession, advise_setup, malformed, reason},
+    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, TABLE},
+    session_lock::{LockAttempt, LockSighting, Looked, SessionLock},
 };
 use crate::source::postgres::{
     PostgresConnection, PostgresOptions, Purpose, QueryError, Row, ServerError, quote_literal, quote_name,
@@ -46,17 +47,18 @@ impl PostgresRecord {
     }
 
     async fn query(&self, sql: &str) -> Result<Vec<Row>, RecordError> {
-        let open = async {
-            let opened = PostgresConnection::open(&*self.network, &self.server, Purpose::Queries).await;
-            let mut connection = opened.map_err(reason)?;
-            connection.query(SESSION).await.map_err(|error| self.advise(error))?;
-            Ok(connection)
+        let query = async |mut session: KeptSession<PostgresConnection>| {
+            let rows = session.connection.query(sql).await.map_err(|error| self.advise(error))?;
+            Ok((session, rows))
         };
-        let query = async |mut connection: PostgresConnection| {
-            let rows = connection.query(sql).await.map_err(|error| self.advise(error))?;
-            Ok((connection, rows))
-        };
-        self.connection.access(open, query).await
+        self.connection.access(self.open(), query).await
+    }
+
+    async fn open(&self) -> Result<PostgresConnection, RecordError> {
+        let opened = PostgresConnection::open(&*self.network, &self.server, Purpose::Queries).await;
+        let mut connection = opened.map_err(reason)?;
+        connection.query(SESSION).await.map_err(|error| self.advise(error))?;
+        Ok(connection)
     }
 
     /// The error for operators, with what mends it.
@@ -85,7 +87,7 @@ impl RecordStore for PostgresRecord {
             let column = |index: usize| row.get(index).and_then(Option::as_deref).ok_or_else(malformed);
             let counter = column(1)?.parse().map_err(|_| malformed())?;
             let version = RecordVersion { holder: column(0)?.to_owned(), counter };
-            Ok(Some(ElectionRecord { version, state: SharedState::parse(column(2)?)? }))
+            Ok(Some(ElectionRecord::parse(version, column(2)?)?))
         })
     }
 
@@ -95,9 +97,9 @@ impl RecordStore for PostgresRecord {
         record: &'a ElectionRecord,
     ) -> BoxFuture<'a, Result<bool, RecordError>> {
         Box::pin(async move {
-            let ElectionRecord { version: RecordVersion { holder, counter }, state } = record;
+            let RecordVersion { holder, counter } = &record.version;
             let name = quote_literal(&self.name);
-            let (holder, state) = (quote_literal(holder), quote_literal(&state.to_text()));
+            let (holder, state) = (quote_literal(holder), quote_literal(&record.to_text()));
             let sql = match expected {
                 None => format!(
                     "INSERT INTO {TABLE} VALUES ({name}, {holder}, {counter}, {state}) ON CONFLICT DO NOTHING \
@@ -113,4 +115,63 @@ impl RecordStore for PostgresRecord {
             Ok(!self.query(&sql).await?.is_empty())
         })
     }
+
+    fn hold_lock(&self, number: u64) -> BoxFuture<'_, Result<LockAttempt, RecordError>> {
+        Box::pin(async move {
+            let hold = async |mut session: KeptSession<PostgresConnection>| {
+                let is_new = session.lock.is_none();
+                let lock = *session.lock.get_or_insert(SessionLock(number));
+                let is_held = match is_new {
+                    true => format!("pg_try_advisory_lock({})", key(lock)),
+                    // Not taken again: it was free for a moment.
+                    false => format!(
+                        "EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() AND granted                          AND objsubid = 1 AND classid = '{}'::oid AND objid = '{}'::oid)",
+                        lock.0 >> 32,
+                        lock.0 & 0xffff_ffff
+                    ),
+                };
+                let attempt = match look(&mut session.connection, &is_held).await? {
+                    Ok(looked) => LockAttempt::new(lock, looked),
+                    Err(error) => LockAttempt::Refused(error.to_string()),
+                };
+                Ok((session, attempt))
+            };
+            self.connection.access(self.open(), hold).await
+        })
+    }
+
+    fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
+        Box::pin(async move {
+            let look_up = async |mut session: KeptSession<PostgresConnection>| {
+                // Freed at the end of the statement. Several standbys may have it at once. A look at pg_locks would hold
+                // up all locks of the server for a moment.
+                let is_held = format!("NOT pg_try_advisory_xact_lock_shared({})", key(lock));
+                let looked = look(&mut session.connection, &is_held).await?.ok().filter(|looked| looked.is_own_session);
+                let sighting =
+                    looked.map(|looked| LockSighting { is_held: looked.is_true, connection: session.number });
+                Ok((session, sighting))
+            };
+            self.connection.access(self.open(), look_up).await
+        })
+    }
+}
+
+async fn look(
+    connection: &mut PostgresConnection,
+    condition: &str,
+) -> Result<Result<Looked, ServerError>, RecordError> {
+    let rows = match connection.query(&format!("SELECT {condition}, pg_backend_pid()")).await {
+        Ok(rows) => rows,
+        Err(QueryError::Server(error)) => return Ok(Err(error)),
+        Err(QueryError::Source(error)) => return Err(reason(error)),
+    };
+    let column = |index: usize| rows.first()?.get(index)?.as_deref();
+    let process_id: Option<i32> = column(1).and_then(|pid| pid.parse().ok());
+    let is_own_session = process_id.is_some() && process_id == connection.process_id;
+    Ok(Ok(Looked { is_true: column(0) == Some("t"), is_own_session }))
+}
+
+/// The key of a lock, of which PostgreSQL takes 64 bits with a sign.
+fn key(lock: SessionLock) -> String {
+    format!("'{}'::bigint", lock.0.cast_signed())
 }

@@ -1,6 +1,9 @@
 //! The record that the invalidators of a database share, and the interface of what stores it.
 
-use super::member_options::MemberOptions;
+use super::{
+    member_options::MemberOptions,
+    session_lock::{LockAttempt, LockSighting, SessionLock},
+};
 use crate::{
     Position,
     pipeline::positions::SavedPosition,
@@ -10,6 +13,7 @@ use lookaside_routing::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    future::ready,
     time::Duration,
 };
 
@@ -17,6 +21,8 @@ use std::{
 pub const TABLE: &str = SHARED_STATE_TABLE;
 /// How long one access to the record may take.
 pub(super) const ACCESS_WAIT_MAX: Duration = Duration::from_secs(2);
+/// A standby becomes active when the record has not changed for this long. Long enough for two failed renewals.
+pub(super) const EXPIRES_AFTER: Duration = Duration::from_secs(3);
 /// The version of the state's format.
 const FORMAT: u32 = 1;
 
@@ -34,6 +40,8 @@ pub struct RecordVersion {
 pub struct ElectionRecord {
     /// Which record this is.
     pub version: RecordVersion,
+    /// The lock that the session of its holder held when it was stored; `None` if it held none.
+    pub lock: Option<SessionLock>,
     /// What the invalidators share.
     pub state: SharedState,
 }
@@ -75,6 +83,19 @@ pub trait RecordStore: Send + Sync {
         expected: Option<&'a RecordVersion>,
         record: &'a ElectionRecord,
     ) -> BoxFuture<'a, Result<bool, RecordError>>;
+
+    /// Takes a lock with the session that the next [`RecordStore::replace`] uses, the lock `number` if it has none yet, and
+    /// checks that it holds it. A store without locks refuses; so does one that cannot know which session it uses.
+    fn hold_lock(&self, number: u64) -> BoxFuture<'_, Result<LockAttempt, RecordError>> {
+        let _ = number;
+        Box::pin(ready(Ok(LockAttempt::Refused("the shared state has no locks".into()))))
+    }
+
+    /// Looks whether a session holds `lock`; `None` if that cannot be known. Unknown by default.
+    fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
+        let _ = lock;
+        Box::pin(ready(Ok(None)))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -93,6 +114,8 @@ struct StateText {
     tables: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     options: Option<MemberOptions>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lock: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,28 +124,30 @@ struct PositionText {
     position: String,
 }
 
-impl SharedState {
-    /// As it is stored.
+impl ElectionRecord {
+    /// All but the version, as it is stored.
     pub fn to_text(&self) -> String {
-        let clusters = self.positions.iter().map(|(cluster, saved)| {
+        let ElectionRecord { lock, state, .. } = self;
+        let clusters = state.positions.iter().map(|(cluster, saved)| {
             let text = PositionText { log: saved.log_identity.clone(), position: saved.position.0.clone() };
             (cluster.clone(), text)
         });
         let text = StateText {
             format: FORMAT,
-            losses: self.losses,
-            loss_reason: self.loss_reason.clone(),
-            starting: self.is_starting,
+            losses: state.losses,
+            loss_reason: state.loss_reason.clone(),
+            starting: state.is_starting,
             clusters: clusters.collect(),
-            lost: self.lost.clone(),
-            tables: self.tables.as_ref().map(SeenTables::to_json),
-            options: self.options.clone(),
+            lost: state.lost.clone(),
+            tables: state.tables.as_ref().map(SeenTables::to_json),
+            options: state.options.clone(),
+            lock: lock.map(SessionLock::text),
         };
         serde_json::to_string(&text).expect("text and numbers can be written as JSON")
     }
 
-    /// Parses what is stored.
-    pub fn parse(text: &str) -> Result<SharedState, RecordError> {
+    /// Parses what is stored with `version`.
+    pub fn parse(version: RecordVersion, text: &str) -> Result<ElectionRecord, RecordError> {
         let malformed = |why: String| {
             RecordError(format!(
                 "the state in the table {} is malformed ({why}); delete the row to start again with --from, after \
@@ -139,7 +164,7 @@ impl SharedState {
             (cluster, SavedPosition { log_identity: text.log, position: Position(text.position) })
         });
         let tables = text.tables.as_ref().map(SeenTables::parse).transpose().map_err(malformed)?.flatten();
-        Ok(SharedState {
+        let state = SharedState {
             positions: positions.collect(),
             lost: text.lost,
             losses: text.losses,
@@ -147,13 +172,18 @@ impl SharedState {
             is_starting: text.starting,
             tables,
             options: text.options,
-        })
+        };
+        Ok(ElectionRecord { version, lock: text.lock.as_deref().and_then(SessionLock::parse), state })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<ElectionRecord, RecordError> {
+        ElectionRecord::parse(RecordVersion::default(), text)
+    }
 
     #[test]
     fn state_is_read_as_it_is_written() {
@@ -165,22 +195,25 @@ mod tests {
         let (lost, options) = (["one".to_owned()].into(), Some(options));
         let loss_reason = "why".into();
         let state = SharedState { positions, lost, losses: 2, loss_reason, is_starting: true, tables, options };
-        assert_eq!(SharedState::parse(&state.to_text()), Ok(state));
+        for lock in [None, Some(SessionLock(u64::MAX))] {
+            let record = ElectionRecord { lock, state: state.clone(), ..ElectionRecord::default() };
+            assert_eq!(parse(&record.to_text()), Ok(record));
+        }
     }
 
     #[test]
     fn tables_of_another_version_are_unknown() {
         for text in [r#"{"format":1,"clusters":{}}"#, r#"{"format":1,"clusters":{},"tables":{"format":3}}"#] {
-            assert_eq!(SharedState::parse(text), Ok(SharedState::default()), "{text}");
+            assert_eq!(parse(text), Ok(ElectionRecord::default()), "{text}");
         }
     }
 
     #[test]
     fn malformed_states_are_refused() {
         for text in ["", "{}", "null", r#"{"format":1}"#, r#"{"format":1,"clusters":{},"tables":{"format":2}}"#] {
-            assert!(SharedState::parse(text).expect_err(text).0.contains("malformed"), "{text}");
+            assert!(parse(text).expect_err(text).0.contains("malformed"), "{text}");
         }
-        let newer = SharedState::parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");
+        let newer = parse(r#"{"format":2,"clusters":{}}"#).expect_err("a newer format");
         assert!(newer.0.contains("newer version") && !newer.0.contains("delete"), "{newer}");
     }
 }

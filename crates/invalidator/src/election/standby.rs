@@ -2,19 +2,19 @@
 
 use super::{
     member_options::{CurrentOptions, MemberOptions, OptionsComparison},
-    record::{ElectionRecord, RecordError, RecordStore, RecordVersion},
+    own_lock::OwnLock,
+    record::{EXPIRES_AFTER, ElectionRecord, RecordError, RecordStore, RecordVersion},
     seen_record::SeenRecord,
+    session_lock::WatchedLock,
     term::Term,
 };
 use crate::observe::{election_stats::ElectionStatistics, log_throttle};
 use lookaside_sync::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
-/// A standby becomes active when the record has not changed for this long. Long enough for two failed renewals.
-const EXPIRES_AFTER: Duration = Duration::from_secs(3);
-/// How often a standby reads the record.
-const POLL_EVERY: Duration = Duration::from_millis(250);
+/// How often a standby reads the record, and looks up the lock that it names: ten short queries a second.
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// An invalidator that can become active.
 pub struct Standby {
@@ -23,16 +23,52 @@ pub struct Standby {
     name: String,
     statistics: Arc<ElectionStatistics>,
     random: fn() -> u64,
+    own_lock: Arc<OwnLock>,
     seen: Mutex<SeenRecord>,
     /// `None` if options are not compared.
     options: Option<CurrentOptions>,
     comparison: Mutex<OptionsComparison>,
 }
 
+/// What is known of the active one since the last failure to read the record.
+#[derive(Default)]
+struct View {
+    /// `None` if there was no record.
+    unchanged: Option<UnchangedRecord>,
+    lock: WatchedLock,
+}
+
 /// A version of the record, and since when it has been read without interruption.
 struct UnchangedRecord {
     version: RecordVersion,
     since: Instant,
+}
+
+/// Why the record may be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Vacancy {
+    /// There is none.
+    NoRecord,
+    /// Its holder has given it up.
+    Resigned,
+    /// It has not changed for [`EXPIRES_AFTER`].
+    Expired,
+    /// The session that stored it has ended.
+    SessionEnded,
+    /// It was replaced already, by an attempt whose result was unknown.
+    AlreadyReplaced,
+}
+
+impl fmt::Display for Vacancy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Vacancy::NoRecord => "there was none",
+            Vacancy::Resigned => "the former one ended in order",
+            Vacancy::Expired => "the former one has not renewed the shared state for 3 s",
+            Vacancy::SessionEnded => "the session of the former one has ended",
+            Vacancy::AlreadyReplaced => "an earlier attempt has succeeded, of which the reply was lost",
+        })
+    }
 }
 
 impl Standby {
@@ -44,7 +80,8 @@ impl Standby {
         random: fn() -> u64,
     ) -> Standby {
         let (seen, comparison) = (Mutex::default(), Mutex::default());
-        Standby { store, name, statistics, random, seen, options: None, comparison }
+        let own_lock = Arc::new(OwnLock::new(random, statistics.clone()));
+        Standby { store, name, statistics, random, own_lock, seen, options: None, comparison }
     }
 
     /// Compares its options with those of the active one, and states them when it is that.
@@ -55,23 +92,28 @@ impl Standby {
     /// Waits until this invalidator is active. May be dropped: a record that it stored nevertheless expires.
     pub async fn wait_until_active(&self) -> Arc<Term> {
         let holder = format!("{} {:016x}", self.name, (self.random)());
-        let (mut unchanged, mut throttle, mut logged_holder) = (None, log_throttle(), None);
+        let (mut view, mut throttle, mut logged_holder) = (View::default(), log_throttle(), None);
         loop {
-            match self.try_replace(&holder, &mut unchanged).await {
-                Ok(Some(record)) => {
+            match self.try_replace(&holder, &mut view).await {
+                Ok(Some((record, vacancy))) => {
                     self.statistics.takeovers.add(1);
+                    if vacancy == Vacancy::SessionEnded {
+                        self.statistics.takeovers_at_session_end.add(1);
+                    }
                     let former = logged_holder.unwrap_or_default();
-                    tracing::info!(holder, former, "this invalidator is active now");
+                    tracing::info!(holder, former, why = %vacancy, "this invalidator is active now");
                     return Arc::new(Term::new(
                         self.store.clone(),
                         record,
                         self.statistics.clone(),
                         self.options.clone(),
+                        self.own_lock.clone(),
                     ));
                 }
                 Ok(None) => {
                     self.statistics.set_failure(None);
-                    let other = unchanged.as_ref().map(|unchanged| unchanged.version.holder.clone());
+                    self.statistics.set_session_lock(view.lock.is_held());
+                    let other = view.unchanged.as_ref().map(|unchanged| unchanged.version.holder.clone());
                     if other.is_some() && other != logged_holder {
                         tracing::info!(active = other, "this is a standby: another invalidator is active");
                         logged_holder = other;
@@ -79,7 +121,8 @@ impl Standby {
                 }
                 Err(RecordError(why)) => {
                     // The active one may be unable to renew, too.
-                    unchanged = None;
+                    view = View::default();
+                    self.statistics.set_session_lock(false);
                     self.statistics.failures.add(1);
                     if throttle.allow(Instant::now()).is_some() {
                         tracing::warn!(why, "the shared state cannot be read; no takeover meanwhile");
@@ -91,35 +134,32 @@ impl Standby {
         }
     }
 
-    /// The record of this invalidator, once it is stored; `None` while another one is active.
+    /// The record of this invalidator, once it is stored, and why it could be; `None` while another one is active.
     async fn try_replace(
         &self,
         holder: &str,
-        unchanged: &mut Option<UnchangedRecord>,
-    ) -> Result<Option<ElectionRecord>, RecordError> {
+        view: &mut View,
+    ) -> Result<Option<(ElectionRecord, Vacancy)>, RecordError> {
         let found = self.store.read().await?;
-        let now = Instant::now();
         if let Some(record) = found.as_ref().filter(|record| record.version.holder == holder) {
             // It was stored, and the reply to that was lost.
             self.seen.lock().replace(record.clone());
-            return Ok(found);
+            return Ok(Some((record.clone(), Vacancy::AlreadyReplaced)));
         }
         self.seen.lock().observe(found.as_ref());
         let options: Option<MemberOptions> = self.options.as_ref().map(|options| options());
         if let (Some(own), Some(record)) = (&options, &found) {
             self.comparison.lock().observe(own, record, &self.statistics);
         }
-        if let Some(record) = &found {
-            let seen = unchanged.take_if(|seen| seen.version == record.version);
-            let seen =
-                unchanged.insert(seen.unwrap_or(UnchangedRecord { version: record.version.clone(), since: now }));
-            if !record.version.holder.is_empty() && now - seen.since < EXPIRES_AFTER {
-                return Ok(None);
-            }
-        }
+        let vacancy = match &found {
+            None => Some(Vacancy::NoRecord),
+            Some(record) => self.find_vacancy(record, view).await?,
+        };
+        let Some(vacancy) = vacancy else { return Ok(None) };
+        let lock = self.own_lock.hold(&*self.store).await?;
         let (counter, mut state) = self.seen.lock().next(found.as_ref());
         state.options = options;
-        let record = ElectionRecord { version: RecordVersion { holder: holder.to_owned(), counter }, state };
+        let record = ElectionRecord { version: RecordVersion { holder: holder.to_owned(), counter }, lock, state };
         let is_replaced = self.store.replace(found.as_ref().map(|record| &record.version), &record).await?;
         if is_replaced {
             self.seen.lock().replace(record.clone());
@@ -127,6 +167,26 @@ impl Standby {
                 self.comparison.lock().report_takeover(own, former, &self.statistics);
             }
         }
-        Ok(is_replaced.then_some(record))
+        Ok(is_replaced.then_some((record, vacancy)))
+    }
+
+    /// Why `record`, which was read now, may be replaced; `None` if it may not.
+    async fn find_vacancy(&self, record: &ElectionRecord, view: &mut View) -> Result<Option<Vacancy>, RecordError> {
+        let now = Instant::now();
+        let seen = view.unchanged.take_if(|seen| seen.version == record.version);
+        let seen = seen.unwrap_or(UnchangedRecord { version: record.version.clone(), since: now });
+        let is_expired = now - view.unchanged.insert(seen).since >= EXPIRES_AFTER;
+        if record.version.holder.is_empty() {
+            return Ok(Some(Vacancy::Resigned));
+        }
+        if is_expired {
+            return Ok(Some(Vacancy::Expired));
+        }
+        let Some(lock) = record.lock else {
+            view.lock = WatchedLock::default();
+            return Ok(None);
+        };
+        let has_ended = view.lock.observe(lock, self.store.look_up_lock(lock).await?);
+        Ok(has_ended.then_some(Vacancy::SessionEnded))
     }
 }

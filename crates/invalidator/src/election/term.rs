@@ -3,7 +3,9 @@
 
 use super::{
     member_options::CurrentOptions,
-    record::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState},
+    own_lock::OwnLock,
+    record::{EXPIRES_AFTER, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState},
+    session_lock::SessionLock,
 };
 use crate::observe::{election_stats::ElectionStatistics, log_throttle};
 use lookaside_sync::Mutex;
@@ -32,6 +34,7 @@ pub struct Term {
     statistics: Arc<ElectionStatistics>,
     /// `None` if options are not compared.
     options: Option<CurrentOptions>,
+    own_lock: Arc<OwnLock>,
     contents: Mutex<TermContents>,
     /// How many changes are stored; `None` once another invalidator is active.
     progress: watch::Sender<Option<u64>>,
@@ -43,6 +46,8 @@ pub struct Term {
 struct TermContents {
     /// The version that was stored last, as far as is known.
     version: RecordVersion,
+    /// The lock that it names.
+    lock: Option<SessionLock>,
     /// What is stored.
     stored: SharedState,
     /// What is to be stored, after this many changes.
@@ -67,16 +72,25 @@ impl Term {
         record: ElectionRecord,
         statistics: Arc<ElectionStatistics>,
         options: Option<CurrentOptions>,
+        own_lock: Arc<OwnLock>,
     ) -> Term {
         statistics.set_active(true);
         statistics.record_renewal();
-        let ElectionRecord { version, state } = record;
-        let contents =
-            TermContents { version, stored: state.clone(), wanted: state, changes: 0, renewed_at: Instant::now() };
+        let ElectionRecord { version, lock, state } = record;
+        statistics.set_session_lock(lock.is_some());
+        let contents = TermContents {
+            version,
+            lock,
+            stored: state.clone(),
+            wanted: state,
+            changes: 0,
+            renewed_at: Instant::now(),
+        };
         Term {
             store,
             statistics,
             options,
+            own_lock,
             contents: Mutex::new(contents),
             progress: watch::Sender::new(Some(0)),
             is_closing: AtomicBool::new(false),
@@ -89,7 +103,8 @@ impl Term {
         self.contents.lock().stored.clone()
     }
 
-    /// Whether the record was renewed so recently that no other invalidator can have replaced it since.
+    /// Whether the record was renewed so recently that no other invalidator can have replaced it since, unless the session of
+    /// this one has ended. Then both may be certain for a second, until this one finds itself replaced.
     pub fn is_certain(&self) -> bool {
         let renewed_at = self.contents.lock().renewed_at;
         self.progress.borrow().is_some() && renewed_at.elapsed() < RENEW_EVERY * 2
@@ -213,23 +228,29 @@ impl Term {
         self.replace(holder).await
     }
 
-    /// Replaces the record by one of `holder` with what is to be stored.
+    /// Replaces the record by one of `holder`, which is empty for none, with what is to be stored.
     async fn replace(&self, holder: String) -> Result<Renewal, RecordError> {
+        let lock = match holder.is_empty() {
+            true => None,
+            false => self.own_lock.hold(&*self.store).await?,
+        };
         let (expected, record, changes) = {
             let mut contents = self.contents.lock();
             contents.wanted.options = self.options.as_ref().map(|options| options());
             let version = RecordVersion { holder, counter: contents.version.counter + 1 };
-            let record = ElectionRecord { version, state: contents.wanted.clone() };
+            let record = ElectionRecord { version, lock, state: contents.wanted.clone() };
             (contents.version.clone(), record, contents.changes)
         };
         let started_at = Instant::now();
         if self.store.replace(Some(&expected), &record).await? {
             let mut contents = self.contents.lock();
             contents.version = record.version;
+            contents.lock = lock;
             contents.stored = record.state;
             contents.renewed_at = started_at;
             drop(contents);
             self.statistics.record_renewal();
+            self.statistics.set_session_lock(lock.is_some());
             self.progress.send_replace(Some(changes));
             return Ok(Renewal::Stored);
         }
@@ -237,17 +258,31 @@ impl Term {
             Some(found) if found.version.holder == expected.holder => {
                 let mut contents = self.contents.lock();
                 contents.version = found.version;
+                contents.lock = found.lock;
                 contents.stored = found.state;
                 Ok(Renewal::Retry)
             }
-            Some(found) => Ok(Renewal::Lost(found.version.holder)),
+            Some(found) => {
+                self.give_up_misleading_lock();
+                Ok(Renewal::Lost(found.version.holder))
+            }
             None => Ok(Renewal::Lost("none: the row was deleted".into())),
+        }
+    }
+
+    /// Gives the lock up if this invalidator was replaced sooner than a record expires: a standby has taken the session for
+    /// ended. It was not, or another one would end likewise.
+    fn give_up_misleading_lock(&self) {
+        let contents = self.contents.lock();
+        if contents.lock.is_some() && contents.renewed_at.elapsed() < EXPIRES_AFTER {
+            self.own_lock.give_up("another invalidator took over from this one, which runs: its session has ended");
         }
     }
 
     fn end(&self) {
         self.progress.send_replace(None);
         self.statistics.set_active(false);
+        self.statistics.set_session_lock(false);
     }
 }
 

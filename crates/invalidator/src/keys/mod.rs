@@ -5,10 +5,12 @@
 
 mod flush;
 mod sql_comment;
+mod sql_mode;
 
 pub use flush::{FLUSH_CLUSTER, Flush};
 pub use sql_comment::extract_keys;
 pub(crate) use sql_comment::{line_bytes, opens_line_comment};
+pub use sql_mode::SqlMode;
 
 use lookaside_protocol::check_key;
 

@@ -18,59 +18,45 @@
 //! /* ... */     comment; they do not nest       /*! ... */ and /*M! ... */   code; may hold comments
 //! ```
 //!
-//! The meaning of a backslash depends on the `sql_mode` (`NO_BACKSLASH_ESCAPES`, `ANSI_QUOTES`), which each connection
-//! may set for itself and the log does not record with a statement. So a statement with a backslash is read in every
-//! mode, and the union of the keys is deleted: a superfluous delete is harmless, a missing one is not. The price: text
-//! inside a literal with a backslash may name a key.
+//! The meaning of a backslash depends on the [`SqlMode`], which each connection may set for itself. The log has it with a
+//! statement that stands for its rows, and not with one whose rows follow: such a one is read in every mode if it has a
+//! backslash, and the union of the keys is deleted. A superfluous delete is harmless, a missing one is not. The price:
+//! text inside a literal with a backslash may name a key.
 //!
 //! Not supported: dollar quoting (PostgreSQL), character sets in which a backslash or quote can be the second byte of a
 //! letter (GBK, Big5, SJIS), and version conditions: the content of `/*!99999 ... */` counts as code even if the server
 //! skips it. A statement with an unterminated comment is not executed by any server, so such a comment names no key.
 
-use super::push_valid_key;
+use super::{SqlMode, push_valid_key};
 use memchr::{memchr, memchr2, memmem};
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 /// The beginning of a comment that names keys, after white space.
 const MARK: &[u8] = b"lookaside:";
 
-/// The meaning of a backslash in quotes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct SqlMode {
-    /// Whether `\` escapes the next byte in `'...'`. Off under `NO_BACKSLASH_ESCAPES`.
-    escapes_in_strings: bool,
-    /// Whether `\` escapes the next byte in `"..."`. Off also under `ANSI_QUOTES`, which makes it an identifier.
-    escapes_in_double_quotes: bool,
-}
-
-/// The default of MySQL and MariaDB.
-const DEFAULT_MODE: SqlMode = SqlMode { escapes_in_strings: true, escapes_in_double_quotes: true };
-
-/// All modes that change the meaning of a backslash.
-const SQL_MODES: [SqlMode; 3] = [
-    DEFAULT_MODE,
-    SqlMode { escapes_in_strings: true, escapes_in_double_quotes: false },
-    SqlMode { escapes_in_strings: false, escapes_in_double_quotes: false },
-];
+/// Whether a backslash escapes in `'...'`, and in `"..."`.
+type Escapes = (bool, bool);
 
 /// Appends the keys that the comments of `sql` name to `out`, in order, with repetitions. Invalid keys are ignored,
-/// logged and counted in `rejected`. If `sql` has a backslash, the keys are those that it names in any mode.
+/// logged and counted in `rejected`. If `sql` has a backslash, the keys are those that it names in any of `modes`.
 ///
 /// ```
-/// use lookaside_invalidator::keys::extract_keys;
+/// use lookaside_invalidator::keys::{SqlMode, extract_keys};
 /// let (mut keys, mut rejected) = (Vec::new(), 0);
-/// extract_keys(b"UPDATE t SET a='/* lookaside: no */' /* lookaside: user:42 */", &mut keys, &mut rejected);
+/// let sql = b"UPDATE t SET a='/* lookaside: no */' /* lookaside: user:42 */";
+/// extract_keys(sql, &SqlMode::ALL, &mut keys, &mut rejected);
 /// assert_eq!(keys, [b"user:42"]);
 /// ```
-pub fn extract_keys(sql: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
+pub fn extract_keys(sql: &[u8], modes: &[SqlMode], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
     let mut ranges = Vec::new();
-    match memchr(b'\\', sql) {
-        None => find_key_ranges(sql, DEFAULT_MODE, &mut ranges),
-        Some(_) => {
-            SQL_MODES.into_iter().for_each(|mode| find_key_ranges(sql, mode, &mut ranges));
-            ranges.sort_unstable_by_key(|range| (range.start, range.end));
-            ranges.dedup();
-        }
+    if memchr(b'\\', sql).is_none() {
+        find_key_ranges(sql, (false, false), &mut ranges);
+    } else {
+        let escapes: BTreeSet<Escapes> =
+            modes.iter().map(|mode| (mode.has_escapes_in(b'\''), mode.has_escapes_in(b'"'))).collect();
+        escapes.into_iter().for_each(|escapes| find_key_ranges(sql, escapes, &mut ranges));
+        ranges.sort_unstable_by_key(|range| (range.start, range.end));
+        ranges.dedup();
     }
     for range in ranges {
         push_valid_key(&sql[range], out, rejected);
@@ -78,15 +64,15 @@ pub fn extract_keys(sql: &[u8], out: &mut Vec<Vec<u8>>, rejected: &mut u64) {
 }
 
 /// Finds the ranges of `sql` that are keys in its comments.
-fn find_key_ranges(sql: &[u8], mode: SqlMode, out: &mut Vec<Range<usize>>) {
+fn find_key_ranges(sql: &[u8], (in_strings, in_double_quotes): Escapes, out: &mut Vec<Range<usize>>) {
     let mut at = 0;
     // MySQL counts no depth: the first `*/` in code ends the executable comment, however many were opened.
     let mut in_executable = false;
     while let Some(&byte) = sql.get(at) {
         let rest = &sql[at..];
         at += match byte {
-            b'\'' => quoted_bytes(rest, mode.escapes_in_strings),
-            b'"' => quoted_bytes(rest, mode.escapes_in_double_quotes),
+            b'\'' => quoted_bytes(rest, in_strings),
+            b'"' => quoted_bytes(rest, in_double_quotes),
             b'`' => quoted_bytes(rest, false),
             b'#' => line_bytes(rest),
             b'-' if opens_line_comment(rest) => line_bytes(rest),
@@ -152,19 +138,17 @@ mod tests {
 
     /// The keys in the default mode.
     fn found(sql: impl AsRef<[u8]>) -> Vec<String> {
-        found_in_mode(sql.as_ref(), DEFAULT_MODE)
-    }
-
-    fn found_in_mode(sql: &[u8], mode: SqlMode) -> Vec<String> {
-        let mut ranges = Vec::new();
-        find_key_ranges(sql, mode, &mut ranges);
-        ranges.into_iter().map(|range| text(&sql[range])).collect()
+        found_in(sql, &[SqlMode::DEFAULT])
     }
 
     /// The keys in any mode.
     fn found_in_any(sql: impl AsRef<[u8]>) -> Vec<String> {
+        found_in(sql, &SqlMode::ALL)
+    }
+
+    fn found_in(sql: impl AsRef<[u8]>, modes: &[SqlMode]) -> Vec<String> {
         let (mut keys, mut rejected) = (Vec::new(), 0);
-        extract_keys(sql.as_ref(), &mut keys, &mut rejected);
+        extract_keys(sql.as_ref(), modes, &mut keys, &mut rejected);
         assert_eq!(rejected, 0);
         keys.iter().map(|key| text(key)).collect()
     }
@@ -238,10 +222,24 @@ mod tests {
         assert_eq!(found_in_any(r"'it\'s /* lookaside: a */'"), ["a"], "superfluous, which is harmless");
     }
 
+    /// Where the log has the mode, text in a literal names no key.
+    #[test]
+    fn a_statement_is_read_in_the_mode_of_its_session() {
+        let [default, ansi, plain, ansi_plain] = SqlMode::ALL.map(|mode| move |sql: &str| found_in(sql, &[mode]));
+        let ends_in_a_backslash = r"UPDATE t SET p='C:\' WHERE q='x' /* lookaside: a */ AND r='y'";
+        assert_eq!((plain(ends_in_a_backslash), ansi_plain(ends_in_a_backslash)), (vec!["a".into()], vec!["a".into()]));
+        assert_eq!((default(ends_in_a_backslash), ansi(ends_in_a_backslash)), (vec![], vec![]));
+        let in_a_literal = r"UPDATE t SET p='it\'s /* lookaside: a */'";
+        assert_eq!((default(in_a_literal), ansi(in_a_literal)), (vec![], vec![]));
+        assert_eq!(plain(in_a_literal), ["a"], "it is no literal in this mode, nor a statement that a server executes");
+        let in_double_quotes = r#"UPDATE t SET "p\"=1 /* lookaside: a */ WHERE "q"=2"#;
+        assert_eq!((default(in_double_quotes), ansi(in_double_quotes)), (vec![], vec!["a".into()]));
+    }
+
     #[test]
     fn invalid_key_in_several_modes_is_counted_once() {
         let (mut keys, mut rejected) = (Vec::new(), 0);
-        extract_keys(b"UPDATE t SET p='\\n' /* lookaside: b\x01 */", &mut keys, &mut rejected);
+        extract_keys(b"UPDATE t SET p='\\n' /* lookaside: b\x01 */", &SqlMode::ALL, &mut keys, &mut rejected);
         assert_eq!((keys, rejected), (vec![], 1));
     }
 
@@ -257,7 +255,7 @@ mod tests {
     fn invalid_keys_are_counted_and_the_others_returned() {
         let (mut keys, mut rejected) = (Vec::new(), 0);
         let sql = format!("/* lookaside: a {} b\x01 c */", "k".repeat(251));
-        extract_keys(sql.as_bytes(), &mut keys, &mut rejected);
+        extract_keys(sql.as_bytes(), &SqlMode::ALL, &mut keys, &mut rejected);
         assert_eq!((keys, rejected), (vec![b"a".to_vec(), b"c".to_vec()], 2));
     }
 
@@ -354,14 +352,14 @@ mod tests {
         #[test]
         fn keys_of_every_mode_are_found(sql in confusing_text()) {
             let any = found_in_any(&sql);
-            for mode in SQL_MODES {
-                prop_assert!(found_in_mode(sql.as_bytes(), mode).iter().all(|key| any.contains(key)), "{}", sql);
+            for mode in SqlMode::ALL {
+                prop_assert!(found_in(&sql, &[mode]).iter().all(|key| any.contains(key)), "{}", sql);
             }
         }
 
         #[test]
         fn random_bytes_never_panic(sql in proptest::collection::vec(prop_oneof![any::<u8>(), Just(b'*'), Just(b'/'), Just(b'\''), Just(b'\\')], 0..64)) {
-            extract_keys(&sql, &mut Vec::new(), &mut 0);
+            extract_keys(&sql, &SqlMode::ALL, &mut Vec::new(), &mut 0);
         }
     }
 }

@@ -9,10 +9,13 @@ use tokio::time::Instant;
 pub struct ElectionStatistics {
     /// How often this invalidator became active.
     pub takeovers: SharedCounter,
+    /// How often because the session of the former active one had ended.
+    pub takeovers_at_session_end: SharedCounter,
     /// How often the shared state could not be read or renewed.
     pub failures: SharedCounter,
     is_enabled: AtomicBool,
     is_active: AtomicBool,
+    has_session_lock: AtomicBool,
     options_differ: AtomicBool,
     locked: Mutex<LastAccess>,
 }
@@ -55,6 +58,16 @@ impl ElectionStatistics {
         self.is_active.store(is_active, Relaxed);
     }
 
+    /// Whether the session of this active one holds a lock, or this standby sees that of the active one: it takes over at once
+    /// when that session ends.
+    pub fn has_session_lock(&self) -> bool {
+        self.has_session_lock.load(Relaxed)
+    }
+
+    pub(crate) fn set_session_lock(&self, is_held: bool) {
+        self.has_session_lock.store(is_held, Relaxed);
+    }
+
     /// Whether this is a standby and the active one has other clusters, rules or another slot.
     pub fn options_differ(&self) -> bool {
         self.options_differ.load(Relaxed)
@@ -79,6 +92,8 @@ impl ElectionStatistics {
             ("role", self.role().to_owned()),
             ("renewal_age_ms", age_ms),
             ("takeovers", self.takeovers.value().to_string()),
+            ("takeovers_at_session_end", self.takeovers_at_session_end.value().to_string()),
+            ("session_lock", u8::from(self.has_session_lock()).to_string()),
             ("shared_state_failures", self.failures.value().to_string()),
             ("shared_options_differ", u8::from(self.options_differ()).to_string()),
         ];

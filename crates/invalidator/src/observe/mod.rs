@@ -9,6 +9,7 @@ mod figures;
 pub mod metrics_endpoint;
 pub mod prometheus;
 pub mod source_lag;
+mod source_lookups;
 pub mod spool_stats;
 pub mod stats;
 pub mod stats_endpoint;

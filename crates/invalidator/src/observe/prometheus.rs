@@ -7,6 +7,7 @@ use super::{
     election_stats::ElectionStatistics,
     figures::{COUNTERS, Figure, GAUGES, RULE_COUNTERS, RULE_GAUGES},
     source_lag::SourceLag,
+    source_lookups::SourceLookups,
     spool_stats::SpoolStatistics,
     stats::{Statistics, TABLES_SHOWN_MAX},
 };
@@ -50,8 +51,7 @@ pub fn render(statistics: &Statistics, now: SystemTime) -> String {
     GAUGES.iter().for_each(|gauge| write_figure(statistics, gauge, Gauge, &mut out));
     write_row_rules(&statistics.row_rules, &mut out);
     write_spool(&statistics.spool, &mut out);
-    let help = "1 if the last look-up found that a start would be refused: a setting, a privilege, a login.";
-    out.single("source_unusable", Gauge, help, u8::from(statistics.source_unusable.lock().is_some()));
+    write_source_lookups(&statistics.source_lookups, &mut out);
     out.single(
         "connections_displaced_total",
         Counter,
@@ -71,6 +71,11 @@ fn write_election(election: &ElectionStatistics, out: &mut Exposition) {
     election.renewal_age_s().into_iter().for_each(|age_s| out.sample(&[], age_s));
     out.family("takeovers_total", Counter, "How often this invalidator became active (--shared-state).");
     out.sample(&[], election.takeovers.value());
+    let help = "How often it did because the session of the former active one had ended.";
+    out.single("takeovers_at_session_end_total", Counter, help, election.takeovers_at_session_end.value());
+    let help =
+        "1 of the active one while its session holds a lock, and of a standby that sees it: it takes over at once.";
+    out.single("session_lock", Gauge, help, u8::from(election.has_session_lock()));
     out.family("shared_state_failures_total", Counter, "Failures to read or renew the shared state.");
     out.sample(&[], election.failures.value());
     let help = "1 if this is a standby and the active invalidator has other clusters, rules or another slot.";
@@ -167,6 +172,15 @@ fn write_spool(spool: &SpoolStatistics, out: &mut Exposition) {
     }
 }
 
+fn write_source_lookups(lookups: &SourceLookups, out: &mut Exposition) {
+    let help = "MariaDB, MySQL: 1 if the settings hide keys from the log, by the last look-up that could see them.";
+    out.single("source_unusable", Gauge, help, u8::from(lookups.are_keys_hidden()));
+    let help = "Look-ups of the end of the log that failed: no connection, no answer, a start that would be refused (a \
+                privilege, a login), settings that hide keys, or bytes that could not be looked up.";
+    out.family("source_lookup_failures_total", Counter, help);
+    lookups.failures().for_each(|(kind, count)| out.sample(&[("kind", kind)], count));
+}
+
 fn write_ages(statistics: &Statistics, now: SystemTime, out: &mut Exposition) {
     let help = "Age of the oldest commit with a pending delete; 0 if nothing is pending.";
     out.family("oldest_pending_commit_seconds", Gauge, help);
@@ -178,10 +192,14 @@ fn write_ages(statistics: &Statistics, now: SystemTime, out: &mut Exposition) {
     let seconds = |lag: &SourceLag| Some(lag.behind_for.as_secs_f64());
     let help = "For how long the saved position has been behind the end of the log. No sample while that is unknown.";
     write_lag(statistics, "source_lag_seconds", help, seconds, out);
-    let help = "Transactions (SQLite: rows of the journal) between the saved position and the end of the log.";
-    write_lag(statistics, "source_lag_transactions", help, |lag| lag.distance.transactions.map(|n| n as f64), out);
-    let help = "Bytes of the log between the saved position and the end. PostgreSQL only.";
-    write_lag(statistics, "source_lag_bytes", help, |lag| lag.distance.bytes.map(|bytes| bytes as f64), out);
+    let help = "Transactions (SQLite: rows of the journal) between the saved position and the end of the log. Not for \
+                PostgreSQL.";
+    write_lag(statistics, "source_lag_transactions", help, |lag| lag.transactions.map(|n| n as f64), out);
+    let help = "PostgreSQL: about how many transaction ids were given out since the saved position, in all databases of the \
+                server, also to transactions that were rolled back.";
+    write_lag(statistics, "source_lag_transaction_ids", help, |lag| lag.transaction_ids.map(|n| n as f64), out);
+    let help = "Bytes of the log between the saved position and the end. Not for SQLite.";
+    write_lag(statistics, "source_lag_bytes", help, |lag| lag.bytes.map(|bytes| bytes as f64), out);
 }
 
 fn write_lag(

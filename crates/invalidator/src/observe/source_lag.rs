@@ -1,16 +1,16 @@
-//! How far each cluster's saved position is behind the log, and whether the database can still be used as a source.
+//! How far each cluster's saved position is behind the log.
 //!
 //! The end of the log is looked up every [`LOOKUP_INTERVAL`], once for all clusters. A cluster is behind since the first
 //! look-up that its position has not reached yet, so no clock of the database is involved, and the age is too small by
 //! an interval at most.
 //!
-//! Each look-up connects and checks the database as a start does. What would refuse a start, as a setting that hides keys
-//! from new sessions or a changed password, does not disturb a source that is open.
+//! Each look-up connects and checks the database as a start does. What it fails for, a setting that hides keys from new
+//! sessions or a changed password, does not disturb a source that is open ([`super::source_lookups`]).
 
 use super::stats::Statistics;
 use crate::{
     Position,
-    source::{CommitLog, LogDistance, SourceError},
+    source::{CommitLog, LogLookup},
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
@@ -26,77 +26,98 @@ const LOOKUPS_MAX: usize = 1_000;
 pub struct SourceLag {
     /// For how long; 0 if it is at the end.
     pub behind_for: Duration,
-    /// By how much.
-    pub distance: LogDistance,
+    /// By how many transactions; `None` if positions do not show that.
+    pub transactions: Option<u64>,
+    /// How many transaction ids were given out since, as an estimate; `None` if ids do not grow with time.
+    pub transaction_ids: Option<u64>,
+    /// By how many bytes of the log; `None` if that is not known.
+    pub bytes: Option<u64>,
 }
 
-/// Looks up the end of `log` repeatedly, and records the lag of every cluster. Never returns.
-pub async fn watch(log: Arc<dyn CommitLog>, statistics: Arc<Statistics>) {
-    let mut unreached = vec![VecDeque::new(); statistics.clusters().len()];
+/// Looks up the end of the log repeatedly, and records the lag of every cluster. `logs` has the log that each cluster reads,
+/// in the order of `statistics`: all are of one database. Never returns.
+pub async fn watch(logs: Vec<Arc<dyn CommitLog>>, statistics: Arc<Statistics>) {
+    let mut earlier: Vec<EarlierLookups> = logs.iter().map(|_| EarlierLookups::default()).collect();
     loop {
-        let newest = log.newest_position().await;
-        record_unusable(&newest, &statistics);
-        let newest = newest.ok();
-        for (cluster, unreached) in statistics.clusters().iter().zip(&mut unreached) {
-            let lag = newest.as_ref().zip(cluster.saved_position());
-            cluster.set_source_lag(lag.map(|(newest, saved)| lag_behind(&*log, &saved, newest, unreached)));
+        let lookup = match logs.first() {
+            Some(log) => log.look_up().await,
+            None => return,
+        };
+        statistics.source_lookups.record(&lookup);
+        let lookup = lookup.ok();
+        for ((cluster, log), earlier) in statistics.clusters().iter().zip(&logs).zip(&mut earlier) {
+            let lag = lookup.as_ref().zip(cluster.saved_position());
+            cluster.set_source_lag(lag.map(|(lookup, saved)| earlier.lag_behind(&**log, &saved, lookup)));
         }
         sleep(LOOKUP_INTERVAL).await;
     }
 }
 
-/// Shows and logs whether a start would be refused, as far as a look-up tells.
-fn record_unusable(newest: &Result<Position, SourceError>, statistics: &Statistics) {
-    let unusable = match newest {
-        Ok(_) => None,
-        Err(SourceError::Unusable { why }) => Some(why.clone()),
-        Err(_) => return,
-    };
-    let mut shown = statistics.source_unusable.lock();
-    if *shown == unusable {
-        return;
-    }
-    match &unusable {
-        Some(why) => {
-            tracing::error!(why, "a start would be refused now; if a setting hides keys, DELETES ARE LOST from now on")
-        }
-        None => {
-            tracing::warn!("a start would not be refused any more; if a setting has hidden keys, flush the clusters")
-        }
-    }
-    *shown = unusable;
+/// A look-up that is kept.
+#[derive(Debug)]
+struct EarlierLookup {
+    at: Instant,
+    newest: Position,
+    next_transaction_id: Option<u64>,
 }
 
-/// How far `saved` is behind `newest`, which was looked up now. `unreached` has the earlier look-ups that were not
-/// reached.
-fn lag_behind(
-    log: &dyn CommitLog,
-    saved: &Position,
-    newest: &Position,
-    unreached: &mut VecDeque<(Instant, Position)>,
-) -> SourceLag {
-    let now = Instant::now();
-    while unreached.front().is_some_and(|(_, position)| log.covers(saved, position)) {
-        unreached.pop_front();
+/// The look-ups by which the lag of one cluster is known.
+#[derive(Debug, Default)]
+struct EarlierLookups {
+    /// The newest that its position has reached.
+    reached: Option<EarlierLookup>,
+    /// Those that it has not reached.
+    unreached: VecDeque<EarlierLookup>,
+}
+
+impl EarlierLookups {
+    /// How far `saved` is behind the end that `lookup` has found now.
+    fn lag_behind(&mut self, log: &dyn CommitLog, saved: &Position, lookup: &LogLookup) -> SourceLag {
+        let (at, newest) = (Instant::now(), lookup.newest.clone());
+        let now = EarlierLookup { at, newest, next_transaction_id: lookup.next_transaction_id };
+        if log.covers(saved, &lookup.newest) {
+            self.unreached.clear();
+            self.reached = Some(now);
+        } else {
+            while self.unreached.front().is_some_and(|earlier| log.covers(saved, &earlier.newest)) {
+                self.reached = self.unreached.pop_front();
+            }
+            if self.unreached.len() < LOOKUPS_MAX {
+                self.unreached.push_back(now);
+            }
+        }
+        SourceLag {
+            behind_for: self.unreached.front().map_or(Duration::ZERO, |earlier| at - earlier.at),
+            transactions: log.distance(saved, &lookup.newest).transactions,
+            transaction_ids: self.transaction_ids_behind(log, saved, lookup),
+            bytes: log.bytes_behind(saved, lookup),
+        }
     }
-    if !log.covers(saved, newest) && unreached.len() < LOOKUPS_MAX {
-        unreached.push_back((now, newest.clone()));
+
+    /// The ids given out after `saved`. Positions do not show ids, so the id there is estimated by the bytes between the
+    /// look-ups before and after it; `None` until it has reached a look-up.
+    fn transaction_ids_behind(&self, log: &dyn CommitLog, saved: &Position, lookup: &LogLookup) -> Option<u64> {
+        let next = lookup.next_transaction_id?;
+        let Some(after) = self.unreached.front() else { return Some(0) };
+        let before = self.reached.as_ref()?;
+        let first = before.next_transaction_id?;
+        let ids = u128::from(after.next_transaction_id?.saturating_sub(first));
+        let bytes_to = |position: &Position| log.distance(&before.newest, position).bytes.map(u128::from);
+        let (read, all) = (bytes_to(saved)?, bytes_to(&after.newest)?);
+        let passed = ids * read.min(all) / all.max(1);
+        Some(next.saturating_sub(first).saturating_sub(passed.try_into().unwrap_or(u64::MAX)))
     }
-    let behind_for = unreached.front().map_or(Duration::ZERO, |(looked_up_at, _)| now - *looked_up_at);
-    SourceLag { behind_for, distance: log.distance(saved, newest) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{OpenedSource, Start};
+    use crate::{LogDistance, OpenedSource, SourceError, Start};
     use lookaside_routing::BoxFuture;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    /// A log that has commits up to a number; with [`UNUSABLE`] its database is not set up as it must be.
+    /// A log that has commits up to a number, of 100 bytes each; each takes two transaction ids.
     struct Log(AtomicU64);
-
-    const UNUSABLE: u64 = u64::MAX;
 
     impl CommitLog for Log {
         fn identity(&self) -> BoxFuture<'_, Result<String, SourceError>> {
@@ -108,11 +129,14 @@ mod tests {
         }
 
         fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>> {
+            Box::pin(async { Ok(Position(self.0.load(Relaxed).to_string())) })
+        }
+
+        fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
             Box::pin(async {
-                match self.0.load(Relaxed) {
-                    UNUSABLE => Err(SourceError::Unusable { why: "SET GLOBAL a = ON".into() }),
-                    number => Ok(Position(number.to_string())),
-                }
+                let newest = self.newest_position().await?;
+                let next_transaction_id = Some(1_000 + 2 * number(&newest));
+                Ok(LogLookup { newest, next_transaction_id, ..LogLookup::default() })
             })
         }
 
@@ -121,7 +145,8 @@ mod tests {
         }
 
         fn distance(&self, from: &Position, to: &Position) -> LogDistance {
-            LogDistance { transactions: Some(number(to) - number(from)), bytes: None }
+            let transactions = number(to) - number(from);
+            LogDistance { transactions: Some(transactions), bytes: Some(transactions * 100) }
         }
     }
 
@@ -129,43 +154,42 @@ mod tests {
         position.0.parse().expect("a number")
     }
 
-    /// A setting that was changed while the log was read hid the keys of all new sessions. Each look-up noticed it, and
-    /// dropped the reason.
-    #[tokio::test(start_paused = true)]
-    async fn settings_that_hide_keys_are_shown() {
+    /// The lag after each step, which has the end of the log and the saved position.
+    async fn lags(steps: &[(u64, Option<u64>)]) -> Vec<Option<SourceLag>> {
         let (log, statistics) = (Arc::new(Log(AtomicU64::new(0))), Statistics::new(["one"]));
-        tokio::spawn(watch(log.clone(), statistics.clone()));
-        for (newest, is_unusable) in [(0, false), (UNUSABLE, true), (UNUSABLE, true), (1, false)] {
+        let cluster = statistics.clusters()[0].clone();
+        tokio::spawn(watch(vec![log.clone()], statistics));
+        let mut seen = Vec::new();
+        for &(newest, saved) in steps {
             log.0.store(newest, Relaxed);
+            saved.into_iter().for_each(|saved| cluster.set_saved_position(Position(saved.to_string())));
             sleep(LOOKUP_INTERVAL).await;
-            let now = std::time::SystemTime::UNIX_EPOCH;
-            let report = statistics.report(now);
-            let stat = |name: &str| report.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str());
-            assert_eq!(stat("source_unusable"), Some(if is_unusable { "1" } else { "0" }));
-            assert_eq!(stat("source_unusable_why"), is_unusable.then_some("SET GLOBAL a = ON"));
-            let metric = format!("\nlookaside_invalidator_source_unusable {}\n", u8::from(is_unusable));
-            let metrics = super::super::prometheus::render(&statistics, now);
-            assert!(metrics.contains(&metric), "{metrics}");
+            seen.push(cluster.locked.lock().source_lag.clone());
         }
+        seen
     }
 
     #[tokio::test(start_paused = true)]
     async fn cluster_is_behind_since_the_first_end_of_the_log_that_it_has_not_reached() {
-        let (log, statistics) = (Arc::new(Log(AtomicU64::new(0))), Statistics::new(["one"]));
-        let cluster = statistics.clusters()[0].clone();
-        let lag = || {
-            let lag = cluster.locked.lock().source_lag.clone();
-            lag.map(|lag| (lag.behind_for.as_secs(), lag.distance.transactions.unwrap_or_default()))
-        };
-        tokio::spawn(watch(log.clone(), statistics));
-        let mut seen = Vec::new();
-        // In each step: the end of the log, and the saved position.
-        for (newest, saved) in [(0, None), (0, Some(0)), (10, Some(0)), (20, Some(5)), (30, Some(10)), (30, Some(30))] {
-            log.0.store(newest, Relaxed);
-            saved.into_iter().for_each(|saved: u64| cluster.set_saved_position(Position(saved.to_string())));
-            sleep(LOOKUP_INTERVAL).await;
-            seen.push(lag());
-        }
-        assert_eq!(seen, [None, Some((0, 0)), Some((0, 10)), Some((5, 15)), Some((5, 20)), Some((0, 0))]);
+        let steps = [(0, None), (0, Some(0)), (10, Some(0)), (20, Some(5)), (30, Some(10)), (30, Some(30))];
+        let shown = |lag: SourceLag| (lag.behind_for.as_secs(), lag.transactions, lag.bytes);
+        let shown: Vec<_> = lags(&steps).await.into_iter().map(|lag| lag.map(shown)).collect();
+        let lag = |seconds, transactions| Some((seconds, Some(transactions), Some(transactions * 100)));
+        assert_eq!(shown, [None, lag(0, 0), lag(0, 10), lag(5, 15), lag(5, 20), lag(0, 0)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn transaction_ids_are_estimated_by_bytes_once_a_look_up_was_reached() {
+        let steps = [
+            (10, Some(5)),
+            (20, Some(8)),
+            (30, Some(10)),
+            (40, Some(25)),
+            (50, Some(39)),
+            (60, Some(60)),
+            (62, Some(61)),
+        ];
+        let ids: Vec<_> = lags(&steps).await.into_iter().map(|lag| lag.and_then(|lag| lag.transaction_ids)).collect();
+        assert_eq!(ids, [None, None, Some(40), Some(30), Some(22), Some(0), Some(2)]);
     }
 }

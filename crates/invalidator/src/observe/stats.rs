@@ -11,6 +11,7 @@ use super::{
     distribution::Distribution,
     election_stats::ElectionStatistics,
     figures::{COUNTERS, GAUGES, RULE_COUNTERS, RULE_GAUGES},
+    source_lookups::SourceLookups,
     spool_stats::SpoolStatistics,
 };
 use crate::{Position, rules::RowRules};
@@ -29,8 +30,7 @@ pub(super) const TABLES_SHOWN_MAX: usize = 100;
 pub struct Statistics {
     clusters: Vec<Arc<ClusterStatistics>>,
     pub(crate) row_rules: Arc<RowRules>,
-    /// Why the database cannot be used as a source any more, by the last look-up of the end of its log; `None` if it can.
-    pub(super) source_unusable: Mutex<Option<String>>,
+    pub(super) source_lookups: SourceLookups,
     /// Connections of `--listen` that were closed because one more was opened than may be.
     pub connections_displaced: SharedCounter,
     /// The statistics of the spool.
@@ -55,7 +55,7 @@ impl Statistics {
         Arc::new(Statistics {
             clusters,
             row_rules,
-            source_unusable: Mutex::default(),
+            source_lookups: SourceLookups::default(),
             connections_displaced: SharedCounter::default(),
             spool: Arc::default(),
             election: Arc::default(),
@@ -114,10 +114,8 @@ impl Statistics {
         lines.add("commits_untracked", all_clusters.untracked);
         lines.add_latency("", &all_clusters.latency_us);
         drop(all_clusters);
-        let unusable = self.source_unusable.lock().clone();
-        lines.add("source_unusable", u8::from(unusable.is_some()));
-        if let Some(why) = unusable {
-            lines.add("source_unusable_why", why.replace(|c: char| c.is_control(), " "));
+        for (name, value) in self.source_lookups.report() {
+            lines.add(name, value);
         }
         lines.add("connections_displaced", self.connections_displaced.value());
         lines.add_row_rules(&self.row_rules);
@@ -174,8 +172,9 @@ impl StatLines {
         self.add(format!("{prefix}oldest_pending_ms"), locked.oldest_pending_at.map_or(0, age_ms));
         let lag = locked.source_lag.as_ref();
         self.add_known(format!("{prefix}source_lag_ms"), lag.map(|lag| lag.behind_for.as_millis()));
-        self.add_known(format!("{prefix}source_lag_transactions"), lag.and_then(|lag| lag.distance.transactions));
-        self.add_known(format!("{prefix}source_lag_bytes"), lag.and_then(|lag| lag.distance.bytes));
+        self.add_known(format!("{prefix}source_lag_transactions"), lag.and_then(|lag| lag.transactions));
+        self.add_known(format!("{prefix}source_lag_transaction_ids"), lag.and_then(|lag| lag.transaction_ids));
+        self.add_known(format!("{prefix}source_lag_bytes"), lag.and_then(|lag| lag.bytes));
         for gauge in GAUGES {
             self.add(format!("{prefix}{}", gauge.stat), (gauge.value)(cluster));
         }

@@ -18,6 +18,7 @@ use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
+use tokio::time::{Instant, timeout_at};
 
 /// The delay after the first failure of a source. It doubles with every failure, up to
 /// [`SourceError::retry_delay_max`].
@@ -30,6 +31,9 @@ pub(crate) const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// The longest delay while the database needs an operator. Each attempt is a login.
 const UNUSABLE_DELAY_MAX: Duration = Duration::from_secs(5);
 
+/// How often positions without keys pass the gate, which is a query for each cluster. They are saved less often.
+const KEYLESS_INTERVAL: Duration = Duration::from_millis(10);
+
 /// The table in which invalidators that stand by for each other share positions ([`crate::election`]).
 pub(crate) const SHARED_STATE_TABLE: &str = "lookaside_invalidator";
 
@@ -38,7 +42,7 @@ pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
 /// A position in a commit log, in the source's own notation (a GTID set, a journal's sequence number). It is written to
 /// disk as it is, and given back to the same kind of source after a restart.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Position(pub String);
 
 /// One committed transaction that names at least one key.
@@ -74,9 +78,14 @@ pub enum SourceError {
         /// The cause.
         why: String,
     },
-    /// The database is not set up for this (a format, a privilege, a table). An operator must change it.
+    /// The database is not set up for this (a privilege, a login, a table). An operator must change it.
     Unusable {
-        /// The problem, and the setting that corrects it.
+        /// The problem, and what corrects it.
+        why: String,
+    },
+    /// With its settings the database leaves keys out of the log. An operator must change them.
+    KeysHidden {
+        /// The setting, and the statement that corrects it.
         why: String,
     },
     /// Another process reads the log in our place, and nothing was changed. Retry: it may be about to end.
@@ -99,6 +108,7 @@ impl SourceError {
             | SourceError::Unreachable { why }
             | SourceError::PositionLost { why, .. }
             | SourceError::Unusable { why }
+            | SourceError::KeysHidden { why }
             | SourceError::InUse { why }
             | SourceError::SpoolFailed { why } => why,
         }
@@ -113,7 +123,7 @@ impl SourceError {
             | SourceError::InUse { .. }
             | SourceError::SpoolFailed { .. } => RETRY_DELAY_MAX,
             // An operator may be setting up the database right now.
-            SourceError::Unusable { .. } => UNUSABLE_DELAY_MAX,
+            SourceError::Unusable { .. } | SourceError::KeysHidden { .. } => UNUSABLE_DELAY_MAX,
         }
     }
 }
@@ -129,7 +139,9 @@ impl fmt::Display for SourceError {
             SourceError::PositionLost { position, why } => {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
-            SourceError::Unusable { why } => write!(f, "the database cannot be used as a source: {why}"),
+            SourceError::Unusable { why } | SourceError::KeysHidden { why } => {
+                write!(f, "the database cannot be used as a source: {why}")
+            }
             SourceError::SpoolFailed { why } => write!(f, "nothing is read, because the spool cannot be used: {why}"),
         }
     }
@@ -146,7 +158,8 @@ pub trait Source: Send {
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>>;
 
     /// Whether positions after commits without keys pass the gate too. A replica that is promoted may lack what readers
-    /// did not see on its primary, so a position that is ahead of them may be lost. False by default.
+    /// did not see on its primary, so a position that is ahead of them may be lost. [`Source::next`] of such a source may be
+    /// dropped while it waits: the next call returns what it would have. False by default.
     fn gates_every_position(&self) -> bool {
         false
     }
@@ -177,12 +190,21 @@ pub trait Source: Send {
     }
 }
 
-/// The next commits, once every reader that begins now sees them.
+/// The next commits, once every reader that begins now sees them. Keys pass the gate at once, and positions without keys
+/// at most once in [`KEYLESS_INTERVAL`].
 pub(crate) async fn next_visible(source: &mut dyn Source, keys_max: usize) -> Result<Commits, SourceError> {
-    let commits = source.next(keys_max).await?;
-    if source.gates_every_position() || commits.commits.iter().any(|commit| !commit.keys.is_empty()) {
-        source.wait_until_visible(&commits.position).await?;
+    let mut commits = source.next(keys_max).await?;
+    if source.gates_every_position() {
+        let gate_at = Instant::now() + KEYLESS_INTERVAL;
+        while !commits.has_keys() {
+            let Ok(more) = timeout_at(gate_at, source.next(keys_max)).await else { break };
+            let more = more?;
+            commits = Commits { position: more.position, commits: [commits.commits, more.commits].concat() };
+        }
+    } else if !commits.has_keys() {
+        return Ok(commits);
     }
+    source.wait_until_visible(&commits.position).await?;
     Ok(commits)
 }
 
@@ -193,6 +215,12 @@ pub struct Commits {
     pub commits: Vec<Commit>,
     /// Everything up to here has been read, whether it named keys or not.
     pub position: Position,
+}
+
+impl Commits {
+    fn has_keys(&self) -> bool {
+        self.commits.iter().any(|commit| !commit.keys.is_empty())
+    }
 }
 
 /// A database whose commit log can be read: opens sources. A pipeline opens a new source after every failure, so a
@@ -207,6 +235,16 @@ pub trait CommitLog: Send + Sync {
 
     /// The position of the newest commit in the log.
     fn newest_position(&self) -> BoxFuture<'_, Result<Position, SourceError>>;
+
+    /// The newest position, and what else shows how far another one is behind it. By default nothing else does.
+    fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
+        Box::pin(async { Ok(LogLookup { newest: self.newest_position().await?, ..LogLookup::default() }) })
+    }
+
+    /// The bytes of the log from `position` to the end that `lookup` has found; `None` if they are not known.
+    fn bytes_behind(&self, position: &Position, lookup: &LogLookup) -> Option<u64> {
+        self.distance(position, &lookup.newest).bytes
+    }
 
     /// Whether all commits up to `other` are among those up to `position`. False if either is not a position of such a
     /// log.
@@ -263,6 +301,28 @@ pub trait CommitLog: Send + Sync {
     }
 }
 
+/// What a look-up of the end of a log shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogLookup {
+    /// The position of the newest commit.
+    pub newest: Position,
+    /// The files of the log, the oldest first; empty if positions show bytes, or if they are not known.
+    pub files: Vec<LogFile>,
+    /// The id that the next transaction gets; `None` if ids do not grow with time.
+    pub next_transaction_id: Option<u64>,
+    /// Why a part of this is missing; `None` if nothing failed.
+    pub incomplete: Option<String>,
+}
+
+/// One file of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFile {
+    /// Its name, without a directory.
+    pub name: String,
+    /// Its size; of the newest one, how far it is written.
+    pub bytes: u64,
+}
+
 /// How much of a log lies between two positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogDistance {
@@ -289,4 +349,66 @@ pub struct OpenedSource {
     pub source: Box<dyn Source>,
     /// Where it starts; with [`Start::At`] that position itself.
     pub position: Position,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::sleep;
+
+    /// A busy log, most commits of which name no key: one a millisecond.
+    struct BusySource {
+        commits: u64,
+        /// Every such commit names a key; none does if it is 0.
+        keyed: u64,
+        gates: Vec<(u64, Instant)>,
+    }
+
+    impl Source for BusySource {
+        fn next(&mut self, _: usize) -> BoxFuture<'_, Result<Commits, SourceError>> {
+            Box::pin(async move {
+                sleep(Duration::from_millis(1)).await;
+                self.commits += 1;
+                let position = Position(self.commits.to_string());
+                let has_key = self.keyed > 0 && self.commits.is_multiple_of(self.keyed);
+                let commit = Commit {
+                    position: position.clone(),
+                    keys: vec![b"k".to_vec()],
+                    committed_at: SystemTime::UNIX_EPOCH,
+                };
+                Ok(Commits { commits: has_key.then_some(commit).into_iter().collect(), position })
+            })
+        }
+
+        fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
+            self.gates.push((position.0.parse().expect("a number"), Instant::now()));
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn gates_every_position(&self) -> bool {
+            true
+        }
+    }
+
+    /// Each read of a busy log had a query of the gate, although nothing was to be deleted.
+    #[tokio::test(start_paused = true)]
+    async fn positions_without_keys_pass_the_gate_together_and_keys_at_once() {
+        let begun = Instant::now();
+        let mut source = BusySource { commits: 0, keyed: 0, gates: Vec::new() };
+        while source.commits < 1_000 {
+            let commits = next_visible(&mut source, 100).await.expect("commits");
+            assert_eq!(source.gates.last().map(|(gated, _)| gated.to_string()), Some(commits.position.0));
+        }
+        assert!((80..=101).contains(&source.gates.len()), "{} queries", source.gates.len());
+        assert!(begun.elapsed() < Duration::from_millis(1_100), "{:?}", begun.elapsed());
+        let mut source = BusySource { commits: 0, keyed: 25, gates: Vec::new() };
+        let mut keys = 0;
+        while source.commits < 1_000 {
+            let commits = next_visible(&mut source, 100).await.expect("commits");
+            keys += commits.commits.len();
+        }
+        assert_eq!(keys, 40);
+        let of_keys = |at: u64| source.gates.iter().any(|(position, _)| *position == at * 25);
+        assert!((1..=40).all(of_keys), "a commit with keys waits for no other: {:?}", source.gates);
+    }
 }

@@ -11,7 +11,8 @@
 //! * Each file must begin where the one before it ended. A file that was removed before it could be read shows as a gap
 //!   between two others, and ends the replay with an error that says where the log begins now.
 //! * A part of a record, or a damaged one, ends its file. If commits are missing behind it, that is such a gap, too.
-//! * A file that was given up is read up to where the next one begins.
+//! * A file that was given up is read up to where the next one begins. If it was given up after it had been read further,
+//!   the next one is read from its beginning: its commits there may be those of a promoted server.
 
 use super::{
     kept::KEPT_SUFFIX,
@@ -218,7 +219,15 @@ impl CommitLog for SpoolArchive {
                 }
             };
             let (position_text, epoch) = (position.text(), position.epoch);
-            let source = ArchiveSource { archive: self.clone(), next: 0, bytes: Vec::new(), at: 0, epoch, position };
+            let source = ArchiveSource {
+                archive: self.clone(),
+                begin: position.clone(),
+                next: 0,
+                bytes: Vec::new(),
+                at: 0,
+                epoch,
+                position,
+            };
             Ok(OpenedSource { source: Box::new(source), position: position_text })
         })
     }
@@ -234,6 +243,8 @@ impl CommitLog for SpoolArchive {
 
 struct ArchiveSource {
     archive: SpoolArchive,
+    /// Where reading began: nothing before it is returned.
+    begin: SpoolPosition,
     /// The number from which on the next file is looked for.
     next: u64,
     /// The records of the present file, and how many of their bytes were decoded.
@@ -253,6 +264,10 @@ impl ArchiveSource {
             // What begins later lacks commits, unless it begins with a loss.
             let is_connected = self.position.covers(&scan.base.position, &*self.archive.log);
             if is_connected {
+                if scan.base.position.is_before(&self.position, &*self.archive.log) {
+                    let is_later = scan.base.position.covers(&self.begin, &*self.archive.log);
+                    self.position = if is_later { scan.base.position.clone() } else { self.begin.clone() };
+                }
                 self.epoch = scan.base.position.epoch;
                 (self.next, self.bytes, self.at) = (number + 1, bytes, HEADER.len());
                 self.bytes.truncate(scan.valid_bytes as usize);

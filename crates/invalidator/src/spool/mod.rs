@@ -11,6 +11,7 @@
 //! position.rs    positions, and the losses before them        record.rs      the format of a segment
 //! segments.rs    which segment a cluster needs                storage.rs     the files
 //! recovery.rs    what a crash has left           marks.rs       what a standby must know
+//! newest_segment.rs  how it is extended, synced and given up
 //! removal.rs     which segments go, and when
 //! kept.rs        segments that no cluster needs  archive.rs     reads them beside the daemon, for a replay
 //! ```
@@ -21,8 +22,9 @@
 //! * Clusters read what is written, before it is synced: a delete needs no sync. So a saved position may be beyond the
 //!   end of a spool that a crash has cut off. What is before the position is skipped then.
 //! * Whatever is in the spool has passed the gate.
-//! * What an earlier run has left in the newest segment is read, and taken for synced, once it was written again. After a
-//!   failed sync the page cache has what the disk has not, and later syncs succeed. Of an older segment all is on disk up to
+//! * What an earlier run has left in the newest segment is taken for synced once it was written again. After a failed sync
+//!   the page cache has what the disk has not, and later syncs succeed. Until then, as while the disk is full, clusters
+//!   read it up to its first loss, as they read what is not synced. Of an older segment all is on disk up to
 //!   where the next one begins, since that is where the last sync that succeeded ended.
 //! * After a failed write or sync nothing is appended to that segment. Reading resumes from the last synced position, in
 //!   a new segment, and while none can be created nothing is read. What a cluster cannot read of the former one behind the
@@ -36,6 +38,7 @@
 mod archive;
 mod kept;
 mod marks;
+mod newest_segment;
 mod position;
 mod reader;
 mod record;
@@ -54,10 +57,10 @@ pub use reader::SpooledLog;
 pub use storage::{SegmentFiles, SegmentFolder};
 pub use writer::{SavedStart, SpoolWriter};
 
-use crate::{CommitLog, Commits, Position, SourceError, observe::spool_stats::SpoolStatistics};
+use crate::{CommitLog, Position, SourceError, observe::spool_stats::SpoolStatistics};
 use lookaside_sync::Mutex;
 use position::SpoolPosition;
-use record::{Base, HEADER, Record, encode, encode_commit};
+use record::{Base, HEADER};
 use recovery::{Recovered, UncopiedSegment};
 use segments::{Place, Segments, SpoolSegment};
 use std::{collections::BTreeMap, io, sync::Arc};
@@ -89,8 +92,11 @@ struct State {
     segments: Option<Segments>,
     /// Whether the newest segment may be extended.
     is_open: bool,
-    /// What an earlier run has left in the newest segment, which has nothing before it was written again; `None` since then.
+    /// What an earlier run has left in the newest segment, of which losses and what is behind them cannot be read before it
+    /// was written again; `None` since then.
     uncopied: Option<Arc<UncopiedSegment>>,
+    /// The number that it had, and that of the copy; `None` before it was written again.
+    copied: Option<(u64, u64)>,
     /// The file that says that a first start has begun, and nothing was delivered; `None` if there is none.
     start_mark: Option<u64>,
     next_number: u64,
@@ -158,6 +164,7 @@ impl Spool {
             segments: recovered.segments,
             is_open: false,
             uncopied: recovered.uncopied,
+            copied: None,
             start_mark: recovered.start_mark,
             next_number: recovered.next_number,
             synced: synced.unwrap_or_else(|| SpoolPosition::new(0, &Position(String::new()))),
@@ -199,185 +206,6 @@ impl Spool {
         }
         self.announce();
         Ok(())
-    }
-
-    /// Makes everything durable that can be read, and a segment that can be extended, unless the spool is empty.
-    fn prepare(&self) -> io::Result<()> {
-        self.sync()?;
-        let uncopied = {
-            let state = self.state.lock();
-            if state.segments.is_none() || state.is_open {
-                return Ok(());
-            }
-            state.uncopied.clone()
-        };
-        // Before anything is written: it may be what fills the disk.
-        self.remove_segments();
-        match uncopied {
-            Some(uncopied) => self.copy_newest(&uncopied),
-            None => {
-                let given_up = self.state.lock().newest().expect("the spool was created").clone();
-                recovery::remove_rest(&*self.files, given_up.number, given_up.bytes);
-                self.add_segment(self.next_base(self.loss()))
-            }
-        }
-    }
-
-    /// Writes what an earlier run has left in the newest segment again.
-    fn copy_newest(&self, uncopied: &UncopiedSegment) -> io::Result<()> {
-        let number = self.state.lock().newest_number().expect("there is a segment");
-        self.create_file(number, &uncopied.bytes)?;
-        // If this fails, the next start finds both, of which the former ends where the copy begins.
-        let _ = self.files.remove(uncopied.number);
-        let mut state = self.state.lock();
-        let State { segments, is_open, uncopied: pending, synced, synced_bytes, .. } = &mut *state;
-        let segments = segments.as_mut().expect("there is a segment");
-        *synced_bytes = uncopied.bytes.len() as u64;
-        segments.list.back_mut().expect("there is a segment").bytes = *synced_bytes;
-        *synced = segments.end.clone();
-        (*is_open, *pending) = (true, None);
-        drop(state);
-        self.announce();
-        Ok(())
-    }
-
-    /// Marks the end of the spool as the place of a loss, durably: the log may grow beyond it before the loss can be
-    /// recorded, and would then seem to continue it.
-    fn begin_loss(&self, why: &str) -> io::Result<()> {
-        match self.is_orphan() {
-            true => Ok(()),
-            false => self.add_segment(self.next_base(Some(why.to_owned()))),
-        }
-    }
-
-    /// The base of a segment that continues what is durable.
-    fn next_base(&self, loss: Option<String>) -> Base {
-        let state = self.state.lock();
-        let log_identity = state.segments.as_ref().expect("the spool was created").log_identity.clone();
-        Base { position: state.synced.clone(), log_identity, is_origin: false, loss }
-    }
-
-    /// Appends commits that readers see, and whose position is of the present epoch.
-    fn append(&self, commits: &Commits) -> io::Result<()> {
-        let mut bytes = Vec::new();
-        commits.commits.iter().for_each(|commit| encode_commit(commit, &mut bytes));
-        if commits.commits.last().is_none_or(|last| last.position != commits.position) {
-            encode(&Record::Advance(commits.position.clone()), &mut bytes);
-        }
-        let epoch = self.end().epoch;
-        self.append_bytes(&bytes, SpoolPosition::new(epoch, &commits.position))?;
-        self.statistics.commits.add(commits.commits.len() as u64);
-        Ok(())
-    }
-
-    /// Appends a loss. The next epoch begins at `position`. Readers see it once it is durable: a cluster that has acted
-    /// on it must not find another loss with the same number later.
-    fn append_gap(&self, position: &Position, why: &str) -> io::Result<()> {
-        let position = SpoolPosition::new(self.end().epoch + 1, position);
-        let mut bytes = Vec::new();
-        encode(&Record::Gap { position: position.clone(), why: why.into() }, &mut bytes);
-        let one_at_a_time = self.syncing.lock();
-        let newest = self.open_segment()?;
-        let appended = self.files.append(newest.number, newest.bytes, &bytes);
-        appended.and_then(|()| self.files.sync(newest.number)).inspect_err(|_| self.abandon_segment())?;
-        self.publish(bytes.len() as u64, position.clone())?;
-        let mut state = self.state.lock();
-        state.synced = position;
-        state.synced_bytes = newest.bytes + bytes.len() as u64;
-        drop((state, one_at_a_time));
-        self.announce();
-        Ok(())
-    }
-
-    fn append_bytes(&self, bytes: &[u8], end: SpoolPosition) -> io::Result<()> {
-        if self.open_segment()?.bytes >= SEGMENT_BYTES_MAX.min(self.bytes_max / 8) {
-            self.sync()?;
-            // A sync that failed meanwhile has given the segment up, and its end is no longer ours.
-            self.open_segment()?;
-            self.add_segment(self.next_base(None))?;
-        }
-        let newest = self.open_segment()?;
-        self.files.append(newest.number, newest.bytes, bytes).inspect_err(|_| self.abandon_segment())?;
-        self.publish(bytes.len() as u64, end)?;
-        self.announce();
-        Ok(())
-    }
-
-    /// Lets readers see `bytes` more of the newest segment. Fails if it was given up meanwhile.
-    fn publish(&self, bytes: u64, end: SpoolPosition) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if !state.is_open {
-            return Err(given_up());
-        }
-        let segments = state.segments.as_mut().expect("the spool was created");
-        segments.list.back_mut().expect("there is a segment").bytes += bytes;
-        // Before a cluster has it; it is not on disk yet.
-        self.log.note_delivered(&end.position);
-        segments.end = end;
-        Ok(())
-    }
-
-    /// Makes durable what can be read, and returns its position. If that fails, the segment is given up.
-    fn sync(&self) -> io::Result<SpoolPosition> {
-        let _one_at_a_time = self.syncing.lock();
-        let open = {
-            let state = self.state.lock();
-            let open = state.segments.as_ref().filter(|_| state.is_open);
-            open.and_then(|segments| {
-                Some((segments.list.back()?.number, segments.end.clone(), segments.newest_bytes()))
-            })
-        };
-        if let Some((number, end, bytes)) = open {
-            self.files.sync(number).inspect_err(|_| self.abandon_segment())?;
-            let mut state = self.state.lock();
-            // Given up meanwhile, because an append failed, it is read up to what was synced before: the next segment must
-            // begin there. If the next one is there already, `synced_bytes` is that one's.
-            if state.is_open && state.newest_number() == Some(number) {
-                (state.synced, state.synced_bytes) = (end, bytes);
-            }
-        }
-        Ok(self.state.lock().synced.clone())
-    }
-
-    /// Appends nothing more to the newest segment, of which an unknown part is on disk. What it holds beyond the synced
-    /// position will be read again, and is not read here: the kernel may drop what it could not write.
-    fn abandon_segment(&self) {
-        let mut state = self.state.lock();
-        let State { segments, is_open, synced, synced_bytes, .. } = &mut *state;
-        *is_open = false;
-        if let Some(segments) = segments {
-            segments.end = synced.clone();
-            segments.list.back_mut().expect("there is a segment").bytes = *synced_bytes;
-        }
-    }
-
-    fn add_segment(&self, base: Base) -> io::Result<()> {
-        self.state.lock().is_open = false;
-        let segment = self.create_segment(base)?;
-        let mut state = self.state.lock();
-        state.synced_bytes = segment.bytes;
-        let segments = state.segments.as_mut().expect("the spool was created");
-        segments.end = segment.base.position.clone();
-        segments.list.push_back(segment);
-        state.is_open = true;
-        drop(state);
-        self.announce();
-        Ok(())
-    }
-
-    fn create_segment(&self, base: Base) -> io::Result<SpoolSegment> {
-        let number = self.take_number();
-        let mut bytes = HEADER.to_vec();
-        encode(&Record::Base(base.clone()), &mut bytes);
-        self.create_file(number, &bytes)?;
-        Ok(SpoolSegment { number, base, bytes: bytes.len() as u64 })
-    }
-
-    fn create_file(&self, number: u64, bytes: &[u8]) -> io::Result<()> {
-        self.files.create(number, bytes).inspect_err(|_| {
-            // If this fails, too, the next start removes it.
-            let _ = self.files.remove(number);
-        })
     }
 
     /// `cluster` begins to read at `position`. What it has read before stays until it has saved a later position.
@@ -446,16 +274,6 @@ impl Spool {
         state.next_number - 1
     }
 
-    /// The newest segment, if it may be extended.
-    fn open_segment(&self) -> io::Result<SpoolSegment> {
-        let state = self.state.lock();
-        let segments = state.segments.as_ref().expect("the spool was created");
-        match state.is_open {
-            true => Ok(segments.list.back().expect("there is a segment").clone()),
-            false => Err(given_up()),
-        }
-    }
-
     fn end(&self) -> SpoolPosition {
         self.state.lock().segments.as_ref().expect("the spool was created").end.clone()
     }
@@ -463,11 +281,6 @@ impl Spool {
     /// `None` until the log was read for the first time.
     fn log_identity(&self) -> Option<String> {
         self.state.lock().segments.as_ref().map(|segments| segments.log_identity.clone())
-    }
-
-    fn has_unsynced(&self) -> bool {
-        let state = self.state.lock();
-        state.is_open && state.segments.as_ref().is_some_and(|segments| segments.end != state.synced)
     }
 
     /// Whether deletes before the end are lost, and the record of that is missing.
@@ -493,11 +306,12 @@ impl Spool {
         newest.or(segment.map(|segment| segment.bytes)).is_some_and(|synced| at >= synced)
     }
 
+    /// The segment that has the same bytes as segment `number` of an earlier run; `None` if there is none.
+    fn copy_of(&self, number: u64) -> Option<u64> {
+        self.state.lock().copied.filter(|(former, _)| *former == number).map(|(_, copy)| copy)
+    }
+
     fn look(&self, number: u64, at: u64) -> Place {
         self.state.lock().segments.as_ref().map_or(Place::Removed, |segments| segments.look(number, at))
     }
-}
-
-fn given_up() -> io::Error {
-    io::Error::other("the newest segment could not be synced and was given up")
 }

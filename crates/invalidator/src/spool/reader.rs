@@ -6,7 +6,7 @@ use super::{
     record::{Decoded, HEADER, Record, decode},
     segments::Place,
 };
-use crate::{Commit, CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start};
+use crate::{Commit, CommitLog, Commits, LogDistance, LogLookup, OpenedSource, Position, Source, SourceError, Start};
 use bytes::{Buf, BytesMut};
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
@@ -119,6 +119,14 @@ impl CommitLog for SpooledLog {
             let newest = self.spool.log.newest_position().await?;
             let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
             Ok(SpoolPosition::new(epoch, &newest).text())
+        })
+    }
+
+    fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
+        Box::pin(async {
+            let lookup = self.spool.log.look_up().await?;
+            let epoch = self.wait(|spool| spool.log_identity().map(|_| spool.end().epoch)).await?;
+            Ok(LogLookup { newest: SpoolPosition::new(epoch, &lookup.newest).text(), ..lookup })
         })
     }
 
@@ -286,9 +294,16 @@ impl SpoolSource {
         self.buffer.clear();
     }
 
-    /// The segment was removed: because this cluster has all of it, or because the spool was full.
+    /// The segment was removed: because it has a copy, because this cluster has all of it, or because the spool was full.
     fn relocate(&mut self) -> Result<(), SourceError> {
         let spool = &self.log.spool;
+        if let Some(copy) = spool.copy_of(self.segment) {
+            // What was not decoded may be what the disk could not write of the former one.
+            self.at -= self.buffer.len() as u64;
+            self.buffer.clear();
+            self.segment = copy;
+            return Ok(());
+        }
         let located = {
             let state = spool.state.lock();
             let segments = state.segments.as_ref();

@@ -2,10 +2,11 @@
 //!
 //! | found | treated as |
 //! |---|---|
-//! | the newest segment | its valid part is written again, to a new one: if a sync of it has failed, reads show what is not on disk |
+//! | the newest segment | its valid part is written again, to a new one: if a sync of it has failed, reads show what is not on disk. Until that is done it is read up to its first loss |
 //! | a newest segment that is cut off or damaged | the part before; the database is asked for the rest |
 //! | a segment that reaches beyond the beginning of the next one | it was given up, and ends there: the next one has the rest |
 //! | an older segment that does not reach up to the next one, or is missing | removed, with all older ones: their deletes are lost for the clusters that need them |
+//! | a segment that the disk cannot read | removed; what clusters need of it is lost as if it was missing |
 //! | a segment without a valid base | a start of a segment that failed: removed |
 //! | nothing but a segment with a header alone | a first start that did not finish. It stays until there is a segment |
 //! | a newer format | an error: only the newer version can read it |
@@ -18,6 +19,9 @@ use super::{
 };
 use crate::{Commit, CommitLog};
 use std::{collections::VecDeque, io, sync::Arc};
+
+/// Errors of Linux for bytes that are on the disk and cannot be read: EIO, and EBADMSG and EUCLEAN of damaged file systems.
+const UNREADABLE: [i32; 3] = [5, 74, 117];
 
 /// Segments are closed at a smaller size; one batch of commits may follow.
 const SEGMENT_BYTES_READ_MAX: usize = 256 << 20;
@@ -35,11 +39,11 @@ pub(super) struct Recovered {
     pub next_number: u64,
 }
 
-/// The newest segment of an earlier run. The next one in the list is the file that it is to be copied to.
+/// The newest segment of an earlier run, which is to be copied to another file.
 #[derive(Debug)]
 pub(super) struct UncopiedSegment {
-    /// Its number until then.
-    pub number: u64,
+    /// The number of the copy.
+    pub copy_number: u64,
     /// Its valid part.
     pub bytes: Vec<u8>,
 }
@@ -62,9 +66,22 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
     // Read from the newest on, as far as each one reaches up to the next.
     let mut list: VecDeque<SpoolSegment> = VecDeque::new();
     let mut end: Option<SpoolPosition> = None;
-    let (mut unconnected, mut start_marks) = (Vec::new(), Vec::new());
+    let (mut unconnected, mut unreadable, mut start_marks) = (Vec::new(), Vec::new(), Vec::new());
     for &number in numbers.iter().rev() {
-        let bytes = files.read(number, 0, SEGMENT_BYTES_READ_MAX).map_err(failed)?;
+        let bytes = match files.read(number, 0, SEGMENT_BYTES_READ_MAX) {
+            Ok(bytes) => bytes,
+            Err(error) if error.raw_os_error().is_some_and(|code| UNREADABLE.contains(&code)) => {
+                tracing::error!(
+                    segment = number,
+                    %error,
+                    "the disk cannot read a segment of the spool: its deletes are lost for clusters that need them, but for \
+                     what the database can send again; check the disk of --state-dir"
+                );
+                unreadable.push(number);
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
+        };
         let scan = scan(&bytes, list.front().map(|next| &next.base.position), log).map_err(|version| {
             format!("the spool has format {version}, written by a newer version; run that one until all is delivered")
         })?;
@@ -81,12 +98,13 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
             continue;
         }
         if end.is_none() {
-            // No reader sees it before it is on disk.
-            list.push_front(SpoolSegment { number: recovered.next_number, base: scan.base, bytes: 0 });
-            recovered.next_number += 1;
+            let mut valid = bytes;
+            valid.truncate(scan.valid_bytes as usize);
+            list.push_front(SpoolSegment { number, base: scan.base, bytes: bytes_before_gap(&valid) });
             end = Some(scan.end);
-            let valid = bytes[..scan.valid_bytes as usize].to_vec();
-            recovered.uncopied = Some(Arc::new(UncopiedSegment { number, bytes: valid }));
+            let copy_number = recovered.next_number;
+            recovered.uncopied = Some(Arc::new(UncopiedSegment { copy_number, bytes: valid }));
+            recovered.next_number += 1;
             continue;
         }
         if scan.valid_bytes < bytes.len() as u64 {
@@ -102,6 +120,7 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
     recovered.start_mark = start_marks.first().copied().filter(|_| recovered.segments.is_none());
     let is_needless = |mark: &&u64| recovered.start_mark != Some(**mark);
     start_marks.iter().filter(is_needless).try_for_each(|&mark| files.remove(mark)).map_err(failed)?;
+    unreadable.iter().try_for_each(|&number| files.remove(number)).map_err(failed)?;
     if !unconnected.is_empty() {
         let (segments, from) = (unconnected.len(), recovered.segments.as_ref().map(|segments| &segments.list[0].base));
         let from = from.map_or_else(String::new, |base| base.position.text().0);
@@ -114,6 +133,17 @@ pub(super) fn recover(files: &dyn SegmentFiles, log: &dyn CommitLog) -> Result<R
         unconnected.iter().rev().try_for_each(|&number| files.remove(number)).map_err(failed)?;
     }
     Ok(recovered)
+}
+
+/// How much of the valid part of a segment is before its first loss.
+fn bytes_before_gap(valid: &[u8]) -> u64 {
+    let mut at = HEADER.len();
+    while let Decoded::Record(record, length) = decode(&valid[at..])
+        && !matches!(record, Record::Gap { .. })
+    {
+        at += length;
+    }
+    at as u64
 }
 
 /// Frees what a segment that was given up has behind its first `bytes` bytes, which are all that is read of it: no limit

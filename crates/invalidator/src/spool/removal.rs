@@ -20,8 +20,8 @@ impl Spool {
                 !is_orphan && saved.len() == clusters && saved.iter().all(is_behind)
             };
             let Some(passed) = state.segments.take_if(|segments| is_passed(segments)) else { return Ok(()) };
-            let uncopied = state.uncopied.take().map(|uncopied| uncopied.number);
-            passed.list.iter().map(|segment| segment.number).chain(uncopied).collect()
+            state.uncopied = None;
+            passed.list.iter().map(|segment| segment.number).collect()
         };
         tracing::info!("the spool of before is not used: every cluster has saved a later position");
         numbers.into_iter().try_for_each(|number| self.files.remove(number))?;

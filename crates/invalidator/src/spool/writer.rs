@@ -249,9 +249,10 @@ impl SpoolWriter {
     /// cluster decides what follows when it gets there.
     async fn record_loss(&self, why: String) -> Result<OpenedSource, SourceError> {
         let lost = self.spool.end().text();
+        let epoch = self.next_epoch();
         // First, and it fails if another invalidator is active: to one that hung until now the log seems to be lost.
         if let Some(marks) = &self.spool.marks {
-            let losses = self.spool.end().epoch + 1;
+            let losses = epoch;
             // The words of the one that met it, without those of its successors.
             let loss_reason = why.strip_suffix(&format!(" ({LOSS_MARKED})")).unwrap_or(&why).to_owned();
             marks.save(SpoolMarksState { losses, loss_reason, is_starting: false }).await?;
@@ -266,8 +267,15 @@ impl SpoolWriter {
         // A client that fills a key after the flush sees all commits up to here.
         opened.source.wait_until_visible(&opened.position).await?;
         let position = opened.position.clone();
-        self.write(move |spool| spool.append_gap(&position, &why)).await?;
+        self.write(move |spool| spool.append_gap(epoch, &position, &why)).await?;
         Ok(opened)
+    }
+
+    /// The epoch that begins with the next loss. A segment that could not be read may have had losses that clusters have
+    /// acted on: none of them must find another one with the same number.
+    fn next_epoch(&self) -> u64 {
+        let saved = self.saved.iter().map(|saved| SpoolPosition::parse(&saved.position).epoch).max();
+        self.spool.end().epoch.max(saved.unwrap_or(0)) + 1
     }
 
     /// Writes to the spool, on a blocking thread.

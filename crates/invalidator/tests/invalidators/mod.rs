@@ -4,13 +4,16 @@ use super::fakes::{Cluster, Database, FakeLog, ms, wall_clock};
 use lookaside_client::{GatedTask, TaskGate};
 use lookaside_invalidator::{
     Start,
-    election::{ElectionRecord, RecordError, RecordStore, RecordVersion, SharedPositions, Standby},
+    election::{
+        ElectionRecord, LockAttempt, LockSighting, RecordError, RecordStore, RecordVersion, SessionLock,
+        SharedPositions, Standby,
+    },
     observe::stats::Statistics,
     pipeline::{OnPositionLost, Options, Pipeline, positions::PositionFile},
 };
 use lookaside_routing::BoxFuture;
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -19,7 +22,11 @@ use std::{
     task::{Context, Poll, Waker},
     time::Duration,
 };
-use tokio::{sync::watch, task::JoinSet, time::sleep};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 pub const CLUSTER: &str = "a";
 
@@ -32,6 +39,20 @@ pub enum Ignored {
     Holder,
     State,
 }
+
+/// The locks of the database's sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Locks {
+    /// A lock ends with the session that holds it.
+    EndWithSession,
+    /// There are none.
+    Missing,
+    /// A lock ends a moment after it was taken, as if a proxy had closed a shared session that held it.
+    Vanish,
+}
+
+/// How long a lock that vanishes is held: a renewal finds it, and another one follows.
+const VANISHES_AFTER: Duration = Duration::from_millis(1_500);
 
 /// The table, and what was found wrong.
 pub struct Table {
@@ -49,8 +70,35 @@ pub struct TableState {
     pub failing_percent: u32,
     /// Statements that will be executed later.
     pub delayed: usize,
+    pub locks: Locks,
+    /// By lock: the session that took it, and when it ends; `None` while the session lives.
+    held: BTreeMap<u64, (u64, Option<Instant>)>,
+    /// How many sessions there were; each has its number.
+    sessions: u64,
+    /// Sessions that have ended at the database, which their processes do not know yet.
+    ended: BTreeSet<u64>,
     pub rng: fastrand::Rng,
     pub violation: Option<String>,
+}
+
+impl TableState {
+    /// Ends all sessions, as a restart of the database does.
+    pub fn end_sessions(&mut self) {
+        self.held.clear();
+        self.ended.extend(1..=self.sessions);
+    }
+
+    /// Ends the session that holds the lock which the record names, as an operator may, or a firewall.
+    pub fn end_session_of_active(&mut self) {
+        let lock = self.record.as_ref().and_then(|record| record.lock);
+        if let Some((session, _)) = lock.and_then(|lock| self.held.remove(&lock.0)) {
+            self.ended.insert(session);
+        }
+    }
+
+    fn is_held(&self, lock: SessionLock) -> bool {
+        self.held.get(&lock.0).is_some_and(|(_, ends_at)| ends_at.is_none_or(|at| Instant::now() < at))
+    }
 }
 
 impl Table {
@@ -63,6 +111,10 @@ impl Table {
             is_away: false,
             failing_percent: 0,
             delayed: 0,
+            locks: Locks::EndWithSession,
+            held: BTreeMap::new(),
+            sessions: 0,
+            ended: BTreeSet::new(),
             rng,
             violation: None,
         };
@@ -82,7 +134,7 @@ impl Table {
 
     /// One process's access.
     pub fn store(self: &Arc<Self>) -> Arc<dyn RecordStore> {
-        Arc::new(FakeStore(self.clone()))
+        Arc::new(FakeStore { table: self.clone(), session: Mutex::default() })
     }
 
     pub fn record(&self) -> Option<ElectionRecord> {
@@ -160,7 +212,17 @@ fn position_of(record: &ElectionRecord) -> usize {
 }
 
 /// One process's access to the table.
-struct FakeStore(Arc<Table>);
+struct FakeStore {
+    table: Arc<Table>,
+    /// `None` while there is no connection.
+    session: Mutex<Option<FakeSession>>,
+}
+
+#[derive(Clone, Copy)]
+struct FakeSession {
+    number: u64,
+    lock: Option<SessionLock>,
+}
 
 /// What happens to one access.
 enum Fate {
@@ -173,9 +235,37 @@ enum Fate {
 }
 
 impl FakeStore {
+    /// Connects if that is necessary, and returns the session.
+    fn session(&self, state: &mut TableState) -> FakeSession {
+        *self.session.lock().expect("no panic while it is held").get_or_insert_with(|| {
+            state.sessions += 1;
+            FakeSession { number: state.sessions, lock: None }
+        })
+    }
+
+    /// Closes the connection. While there are faults, the database may notice that late.
+    fn disconnect(&self, state: &mut TableState) {
+        let session = self.session.lock().expect("no panic while it is held").take();
+        if let Some((_, ends_at)) = session.and_then(|session| state.held.get_mut(&session.lock?.0)) {
+            let is_late = (state.is_away || state.failing_percent > 0) && state.rng.bool();
+            *ends_at = Some(Instant::now() + if is_late { ms(state.rng.u64(0..8_000)) } else { ms(0) });
+        }
+    }
+
     async fn meet(&self) -> Fate {
+        let fate = self.meet_fate().await;
+        let state = &mut *self.table.state();
+        let session = self.session(state);
+        let fate = if state.ended.contains(&session.number) { Fate::Fails } else { fate };
+        if !matches!(fate, Fate::Succeeds) {
+            self.disconnect(state);
+        }
+        fate
+    }
+
+    async fn meet_fate(&self) -> Fate {
         let (latency, fate) = {
-            let state = &mut *self.0.state();
+            let state = &mut *self.table.state();
             let rng = &mut state.rng;
             let fails = state.failing_percent > 0 && rng.u32(0..100) < state.failing_percent;
             let latency = if fails { ms(rng.u64(0..2_000)) } else { ms(rng.u64(0..20)) };
@@ -201,7 +291,7 @@ impl RecordStore for FakeStore {
         Box::pin(async {
             match self.meet().await {
                 Fate::Succeeds => {
-                    let record = self.0.state().record.clone();
+                    let record = self.table.state().record.clone();
                     // The reply is under way for a moment.
                     sleep(ms(1)).await;
                     Ok(record)
@@ -219,18 +309,18 @@ impl RecordStore for FakeStore {
         Box::pin(async move {
             match self.meet().await {
                 Fate::Succeeds => {
-                    let is_replaced = self.0.store_record(expected, record);
+                    let is_replaced = self.table.store_record(expected, record);
                     sleep(ms(1)).await;
                     Ok(is_replaced)
                 }
                 Fate::Fails => Err(failure()),
                 Fate::ReplyLost => {
-                    self.0.execute(expected, record);
+                    self.table.execute(expected, record);
                     Err(failure())
                 }
                 Fate::Delayed(delay) => {
-                    let (table, expected, record) = (self.0.clone(), expected.cloned(), record.clone());
-                    self.0.state().delayed += 1;
+                    let (table, expected, record) = (self.table.clone(), expected.cloned(), record.clone());
+                    self.table.state().delayed += 1;
                     // The database executes it, whatever becomes of the process.
                     tokio::spawn(async move {
                         sleep(delay).await;
@@ -241,6 +331,45 @@ impl RecordStore for FakeStore {
                 }
             }
         })
+    }
+
+    fn hold_lock(&self, number: u64) -> BoxFuture<'_, Result<LockAttempt, RecordError>> {
+        Box::pin(async move {
+            let Fate::Succeeds = self.meet().await else { return Err(failure()) };
+            let state = &mut *self.table.state();
+            if state.locks == Locks::Missing {
+                return Ok(LockAttempt::Refused("there are no locks".into()));
+            }
+            let FakeSession { number: session, lock: known } = self.session(state);
+            let lock = known.unwrap_or(SessionLock(number));
+            if known.is_none() {
+                let vanishes_at = (state.locks == Locks::Vanish).then_some(Instant::now() + VANISHES_AFTER);
+                state.held.insert(number, (session, vanishes_at));
+                let mut connected = self.session.lock().expect("no panic while it is held");
+                connected.as_mut().expect("it is connected").lock = Some(lock);
+            }
+            match state.is_held(lock) {
+                true => Ok(LockAttempt::Held(lock)),
+                false => Ok(LockAttempt::Refused("it is gone".into())),
+            }
+        })
+    }
+
+    fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
+        Box::pin(async move {
+            let Fate::Succeeds = self.meet().await else { return Err(failure()) };
+            let state = &mut *self.table.state();
+            Ok(Some(LockSighting { is_held: state.is_held(lock), connection: self.session(state).number }))
+        })
+    }
+}
+
+/// A process that ends closes its connections.
+impl Drop for FakeStore {
+    fn drop(&mut self) {
+        if let Ok(mut state) = self.table.state.lock() {
+            self.disconnect(&mut state);
+        }
     }
 }
 

@@ -144,6 +144,36 @@ impl Drop for Server {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Mariadb,
+    Mysql,
+}
+
+/// Both kinds, or MariaDB alone where MySQL has not been fetched.
+pub fn kinds() -> Vec<Kind> {
+    let mysql = fetched::mysqld().map(|_| Kind::Mysql);
+    [Some(Kind::Mariadb), mysql].into_iter().flatten().collect()
+}
+
+impl Kind {
+    pub async fn start(self, arguments: &[&str]) -> Server {
+        match self {
+            Kind::Mariadb => Server::start(arguments).await,
+            Kind::Mysql => {
+                let mysqld = fetched::mysqld().expect("it was there");
+                let plugins = fetched::plugin_dir(&mysqld);
+                let more = [&[plugins.as_str(), "--binlog-rows-query-log-events=ON"], arguments].concat();
+                Server::start_mysql(&mysqld, &more).await
+            }
+        }
+    }
+
+    pub fn of<'a>(self, mariadb: &'a str, mysql: &'a str) -> &'a str {
+        if self == Kind::Mariadb { mariadb } else { mysql }
+    }
+}
+
 /// Another program that uses the database.
 pub struct Client(MysqlConnection);
 

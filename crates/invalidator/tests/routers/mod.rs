@@ -38,6 +38,8 @@ pub struct FakeRouter {
     behavior: watch::Sender<Behavior>,
     /// Deletes of keys that begin with this are refused; `None` if none are.
     refused_prefix: Mutex<Option<String>>,
+    /// The router has no route for keys that begin with this; `None` if it has one for all.
+    unrouted_prefix: Mutex<Option<String>>,
     /// The keys of deletes, as they arrived.
     received: Mutex<Vec<String>>,
     /// The keys of gets: probes.
@@ -52,6 +54,7 @@ impl FakeRouter {
             address: Address(name.into()),
             behavior: watch::Sender::new(behavior),
             refused_prefix: Mutex::default(),
+            unrouted_prefix: Mutex::default(),
             received: Mutex::default(),
             probes: Mutex::default(),
             values: Mutex::default(),
@@ -65,6 +68,11 @@ impl FakeRouter {
     /// Refuses deletes of keys that begin with `prefix`, as a router that reaches neither their server nor its peers.
     pub fn refuse(&self, prefix: &str) {
         *self.refused_prefix.lock().expect("no panic") = Some(prefix.into());
+    }
+
+    /// Has no route for keys that begin with `prefix`; for all keys there is one if it is `None`.
+    pub fn set_unrouted(&self, prefix: Option<&str>) {
+        *self.unrouted_prefix.lock().expect("no panic") = prefix.map(str::to_owned);
     }
 
     pub fn received(&self) -> Vec<String> {
@@ -81,10 +89,14 @@ impl FakeRouter {
             Operation::Delete { .. } => {
                 let prefix = self.refused_prefix.lock().expect("no panic").clone();
                 let is_refused = prefix.is_some_and(|prefix| key.starts_with(&prefix));
+                let prefix = self.unrouted_prefix.lock().expect("no panic").clone();
+                let is_unrouted = prefix.is_some_and(|prefix| key.starts_with(&prefix));
                 self.received.lock().expect("no panic").push(key);
-                match is_refused {
-                    true => Ok(Reply::Error(ErrorReply::Server("no reply from the server".into()))),
-                    false => Ok(Reply::Deleted),
+                let error = |message: &str| Ok(Reply::Error(ErrorReply::Server(message.to_owned().into())));
+                match (is_unrouted, is_refused) {
+                    (true, _) => error("no route: no tree is named /new/"),
+                    (_, true) => error("no reply from the server"),
+                    _ => Ok(Reply::Deleted),
                 }
             }
             _ => {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use lookaside_invalidator::{
-    keys::{Flush, extract_keys, sort_and_dedup},
+    keys::{Flush, SqlMode, extract_keys, sort_and_dedup},
     rule_file::RuleFile,
     rules::{Preview, Rule},
 };
@@ -47,7 +47,7 @@ pub struct TryOptions {
 pub fn run(options: &TryOptions) -> Result<()> {
     let (mut keys, mut rejected) = (Vec::new(), 0);
     if let Some(sql) = &options.sql {
-        extract_keys(sql.as_bytes(), &mut keys, &mut rejected);
+        extract_keys(sql.as_bytes(), &SqlMode::ALL, &mut keys, &mut rejected);
         sort_and_dedup(&mut keys);
     }
     let mut keys: Vec<String> = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();

@@ -322,6 +322,8 @@ fn write_resize(shared: &SharedState, out: &mut Exposition) {
     out.single("former_owner_fills_total", Counter, help, former.fills.value());
     let help = "Servers flushed before they joined a pool.";
     out.single("servers_emptied_total", Counter, help, resize.servers_emptied.value());
+    let help = "Attempts to void the leases of a server that has leases and does not know lease-void-all.";
+    out.single("lease_voids_refused_total", Counter, help, resize.lease_voids_refused.value());
     let help = "Keys listed at servers in search of copies that a former configuration placed.";
     out.single("purge_keys_checked_total", Counter, help, resize.purges.keys_checked.value());
     let help = "Keys deleted at servers because only a former configuration placed them there.";

@@ -13,6 +13,7 @@
 //! Absent on purpose: listeners (`frontend::tls_accept`).
 
 use crate::tls::{Certificates, server_name};
+use lookaside_client::tls::shake_hands;
 use lookaside_client::{Listener, Network, Stream};
 use lookaside_routing::{Address, BoxFuture, Security, TlsPolicy};
 use lookaside_sync::{Mutex, RwLock};
@@ -20,11 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// The most servers whose policy is kept when the configuration no longer names them.
 const RETIRED_MAX: usize = 10_000;
@@ -121,12 +118,12 @@ impl Handshakes {
         let is_verified = policy.security == Security::Tls;
         let config = self.certificates.for_servers(is_verified).map_err(io::Error::other)?;
         let mut attempt = HandshakeAttempt { handshakes: self, address, is_over: false };
-        let connected = TlsConnector::from(config).connect(name, stream).await;
+        let connected = shake_hands(config, name, stream).await;
         attempt.is_over = true;
         match connected {
             Ok(stream) => {
                 self.failing.lock().remove(address);
-                Ok(Box::new(TlsClientStream(stream)))
+                Ok(stream)
             }
             Err(error) => {
                 self.warn_once(address, &error);
@@ -192,41 +189,6 @@ impl Network for PinnedNetwork {
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
         self.inner.listen(address)
-    }
-}
-
-struct TlsClientStream(TlsStream<Box<dyn Stream>>);
-
-impl Stream for TlsClientStream {
-    fn peer(&self) -> Option<IpAddr> {
-        self.0.get_ref().0.peer()
-    }
-}
-
-impl AsyncRead for TlsClientStream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, bytes)
-    }
-}
-
-impl AsyncWrite for TlsClientStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
-impl Drop for TlsClientStream {
-    /// Sends TLS's close_notify if the socket takes it at once, so that the server sees an orderly end.
-    fn drop(&mut self) {
-        let _ = Pin::new(&mut self.0).poll_shutdown(&mut Context::from_waker(Waker::noop()));
     }
 }
 

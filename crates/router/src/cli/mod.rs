@@ -127,10 +127,10 @@ pub struct Options {
     #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub target_max_pending: u32,
     /// Bounds each thread's outstanding requests to all servers together, so that their replies do not cause incast
-    /// congestion: `adaptive` grows while all requests are answered and halves when one is not; a number is a window of
-    /// that many requests; `off` has no bound. With a window, a slow server delays requests to the others until it is
-    /// TKO
-    #[arg(long, value_name = "off|adaptive|REQUESTS", default_value = "off")]
+    /// congestion: `adaptive` stays where replies take about twice as long as with few requests; `loss` grows while all
+    /// requests are answered; both halve when one is not; a number is a window of that many requests; `off` has no
+    /// bound. With a window, a slow server delays requests to the others until it is TKO
+    #[arg(long, value_name = "off|adaptive|loss|REQUESTS", default_value = "off")]
     pub window: WindowOption,
 
     /// Leases for clients that know none.
@@ -210,8 +210,10 @@ pub struct Options {
 pub enum WindowOption {
     /// No window.
     Off,
-    /// A window that adapts its size.
+    /// A window that finds its size by the delay of replies.
     Adaptive,
+    /// A window that shrinks only when a request goes unanswered, as the paper's.
+    Loss,
     /// A window of this size, in requests.
     Fixed(u32),
 }
@@ -221,7 +223,8 @@ impl WindowOption {
     pub fn settings(self) -> Option<WindowSettings> {
         match self {
             WindowOption::Off => None,
-            WindowOption::Adaptive => Some(WindowSettings::default()),
+            WindowOption::Adaptive => Some(WindowSettings::by_delay()),
+            WindowOption::Loss => Some(WindowSettings::default()),
             WindowOption::Fixed(size) => Some(WindowSettings::fixed(size as usize)),
         }
     }
@@ -234,9 +237,10 @@ impl FromStr for WindowOption {
         match text {
             "off" => Ok(WindowOption::Off),
             "adaptive" => Ok(WindowOption::Adaptive),
+            "loss" => Ok(WindowOption::Loss),
             number => match number.parse() {
                 Ok(size) if size > 0 => Ok(WindowOption::Fixed(size)),
-                _ => Err("expected off, adaptive, or a number of requests above 0"),
+                _ => Err("expected off, adaptive, loss, or a number of requests above 0"),
             },
         }
     }
@@ -463,10 +467,11 @@ mod tests {
     }
 
     #[test]
-    fn window_is_off_adaptive_or_a_size() {
+    fn window_is_off_adaptive_by_loss_or_a_size() {
         let window = |text| parse(&["--config-str", "{}", "--window", text]).map(|options| options.window.settings());
         assert_eq!(parse(&["--config-str", "{}"]).expect("parses").window.settings(), None);
-        assert_eq!(window("adaptive").expect("parses"), Some(WindowSettings::default()));
+        assert_eq!(window("adaptive").expect("parses"), Some(WindowSettings::by_delay()));
+        assert_eq!(window("loss").expect("parses"), Some(WindowSettings::default()));
         assert_eq!(window("50").expect("parses"), Some(WindowSettings::fixed(50)));
         for bad in ["0", "-1", "wide", ""] {
             assert!(window(bad).is_err(), "{bad}");

@@ -1,14 +1,17 @@
 //! From the command line to running threads, in this order:
 //!
-//! 1. bind all sockets; take those of the running process, if there is one;
+//! 1. check that no other process has the addresses; take the sockets of the running process, if there is one;
 //! 2. start the threads, which connect to the servers;
 //! 3. ask that process to stop serving, and receive its clients;
 //! 4. open the spool, which fences the servers that have a backlog;
-//! 5. confirm the takeover: the other process ends, this one serves;
-//! 6. start serving: clients, metrics and the upgrade listener.
+//! 5. ask the peers which configurations they cover;
+//! 6. bind all sockets;
+//! 7. confirm the takeover: the other process ends, this one serves;
+//! 8. start serving: clients, metrics and the upgrade listener.
 //!
-//! A failure before step 5 leaves the running process serving. So everything that may fail for a reason outside comes
-//! first.
+//! A failure before step 7 leaves the running process serving. So everything that may fail for a reason outside comes
+//! first. The sockets come after the peers: two routers that start together and listen already would both wait for
+//! the other's answer until they give up, and so would their clients.
 
 use super::Daemon;
 use super::reload::{ConfigLoader, InitialConfig, ReloadHost, unix_s};
@@ -57,8 +60,7 @@ pub(super) fn start<'a>(
         Some(path) if options.take_over => Takeover::find(path, &mut inherited)?,
         _ => None,
     };
-    let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
-    inherited.close_unused();
+    listen::check_free(addresses, &inherited)?;
     let runtime = new_runtime()?;
     let shared = shared_state(&loader, refusal, log);
     let publish = watch::Sender::new(Arc::new(ActiveConfigs::single(Arc::new(config.clone()))));
@@ -67,7 +69,6 @@ pub(super) fn start<'a>(
     let (mut workers, threads, thread_ends) =
         spawn_workers(options, users.as_ref(), &loader, &shared, (&publish, &applied))?;
     let handover = receive_handover(predecessor.as_mut(), &runtime, &mut workers)?;
-    let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     // Before any client is served: servers with a backlog of an earlier run, or process, must not be read.
     // The predecessor, or an earlier run that has just crashed, may have given permits.
     shared.read_permits().record();
@@ -80,6 +81,9 @@ pub(super) fn start<'a>(
     // After the other process has stopped to change the state on disk.
     let resizer =
         runtime.block_on(start_resizer(options, &host, config, channels, handover.program_state.is_some()))?;
+    let mut sockets = Sockets::bind(options, addresses, &mut inherited)?;
+    inherited.close_unused();
+    let clients = handover::assign_clients(handover.connections, &sockets.listeners, options);
     predecessor.as_mut().map_or(Ok(()), Takeover::confirm)?;
     sockets.take_ownership(options.listen.tcp_listen_backlog)?;
     let active = resizer.active();

@@ -1,8 +1,8 @@
 //! Executes the steps of a change of the configuration: saves the state of [`Coverage`], sends configurations to the
 //! threads, polls peers, empties new servers and purges old ones. It runs on the main thread.
 //!
-//! Nothing is shown to peers, and nothing is sent to the threads, before it is saved. If it cannot be saved, the step
-//! is undone and tried again.
+//! Nothing is announced to peers, and nothing is sent to the threads, before it is saved. If it cannot be saved, the
+//! step is undone and tried again.
 //!
 //! Disk, network and time are arguments, so a simulation can run several in one process.
 
@@ -32,7 +32,7 @@ const WAIT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 
 /// What a driver needs of its process.
 pub trait ResizeHost {
-    /// Where the state is shown to operators and other routers.
+    /// Where operators and other routers find the state.
     fn status(&self) -> &Arc<ResizeStatus>;
     /// Parses a configuration and adds the options of the command line.
     fn parse(&self, text: &str) -> Result<RouterConfig, String>;
@@ -329,7 +329,7 @@ impl Resizer {
         }
     }
 
-    /// Changes the coverage, saves it, shows it, and starts what it asks for. Undone if it cannot be saved.
+    /// Changes the coverage, saves it, announces it, and starts what it asks for. Undone if it cannot be saved.
     fn change(&mut self, host: &dyn ResizeHost, change: impl FnOnce(&mut Coverage, Duration)) {
         let before = self.coverage.clone();
         change(&mut self.coverage, self.started.elapsed());
@@ -348,8 +348,8 @@ impl Resizer {
             self.is_unsaved = false;
             self.saved = Some(saved);
         }
-        self.status.show(&self.coverage);
-        self.coverage.record_shown(self.started.elapsed());
+        self.status.update(&self.coverage);
+        self.coverage.record_announced(self.started.elapsed());
         if self.coverage.active().number != before.active().number {
             self.publish(host, self.coverage.reads() != before.reads());
         }

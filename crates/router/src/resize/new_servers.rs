@@ -1,6 +1,6 @@
 //! Empties a server before it joins a pool: it has missed deletes, so its content is of unknown age, and its leases are.
 
-use super::leases::void_leases;
+use super::leases::{RemainingLeases, void_leases};
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::text::{Limits, ReplyPart};
 use lookaside_routing::Address;
@@ -16,13 +16,19 @@ pub(crate) enum Emptied {
     /// It held no items.
     WasEmpty,
     Flushed,
+    /// It was flushed because its leases could not be voided otherwise.
+    FlushedWithLeases,
 }
 
 /// Flushes `server` unless it holds no items. A server that refuses `flush_all` can be restarted instead. Leases are
-/// voided first: a fill that comes before is counted, and one that comes after is refused.
+/// voided first: a fill that comes before is counted, and one that comes after is refused. A server that has leases and
+/// does not know `lease-void-all` is flushed in any case, which voids them, too.
 pub(crate) async fn empty_server(network: &dyn Network, server: &Address) -> Result<Emptied, CommandError> {
     let mut connection = CommandConnection::connect(network, server, LIMITS, TIMEOUT).await?;
-    void_leases(&mut connection).await?;
+    if void_leases(&mut connection).await? == RemainingLeases::All {
+        connection.flush_all(None).await?;
+        return Ok(Emptied::FlushedWithLeases);
+    }
     connection.send(b"stats\r\n").await?;
     let mut is_empty = false;
     connection.read_until_end(|part| is_empty |= part == ReplyPart::Stat { name: b"curr_items", value: b"0" }).await?;

@@ -2,7 +2,7 @@
 //! are voided first: a fill that comes before is listed, and one that comes after is refused.
 //!
 //! ```text
-//!   lease-void-all               OK                 or ERROR, of a server without leases
+//!   lease-void-all               OK                 or ERROR, of a server without leases ([`super::leases`])
 //!   lru_crawler mgdump hash      mg user:1          a key that no covered configuration places here: deleted
 //!                                mg AP8= b          a key in base64
 //!                                EN
@@ -14,7 +14,7 @@
 //!
 //! Deletes travel on a second connection, since the listing occupies the first.
 
-use super::leases::void_leases;
+use super::leases::{RemainingLeases, void_leases};
 use bytes::Bytes;
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::meta::{MetaStatus, decode_key, encode_key};
@@ -56,6 +56,8 @@ pub(crate) struct PurgeCounters {
 #[derive(Debug)]
 pub(crate) enum PurgeError {
     Connection(CommandError),
+    /// The server has leases, and cannot void them.
+    LeasesHold,
     /// The server cannot list its keys, or not now; the field is its reply.
     NoListing(String),
     /// The server refuses to delete a key.
@@ -66,6 +68,9 @@ impl fmt::Display for PurgeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PurgeError::Connection(error) => error.fmt(f),
+            PurgeError::LeasesHold => {
+                write!(f, "the server has leases and does not know lease-void-all; upgrade it")
+            }
             PurgeError::NoListing(reply) => write!(f, "the server does not list its keys: {reply}"),
             PurgeError::DeleteRefused(reply) => write!(f, "the server refuses a delete: {reply}"),
         }
@@ -88,7 +93,9 @@ pub(crate) async fn purge_server(
     counters: &PurgeCounters,
 ) -> Result<u64, PurgeError> {
     let mut connection = connect(network, server).await?;
-    void_leases(&mut connection).await?;
+    if void_leases(&mut connection).await? == RemainingLeases::All {
+        return Err(PurgeError::LeasesHold);
+    }
     let mut listing = open_listing(network, server).await?;
     let mut deletes = Deletes { connection, requests: Vec::new(), count: 0 };
     let (started, mut listed, mut removed) = (Instant::now(), 0, 0);

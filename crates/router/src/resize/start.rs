@@ -158,7 +158,7 @@ mod tests {
 
     impl ResizeHost for Host {
         fn status(&self) -> &Arc<ResizeStatus> {
-            unreachable!("no state is shown")
+            unreachable!("there is no state")
         }
 
         fn parse(&self, _: &str) -> Result<RouterConfig, String> {

@@ -17,6 +17,8 @@ pub struct ResizeStatus {
     pub(crate) covering_deletes: Arc<SharedCounter>,
     pub(crate) purges: Arc<PurgeCounters>,
     pub(crate) servers_emptied: SharedCounter,
+    /// Attempts to void the leases of a server that has leases and does not know `lease-void-all`.
+    pub(crate) lease_voids_refused: SharedCounter,
     pub(crate) former_owners: Arc<FormerOwnerCounters>,
     pub(crate) changes: SharedCounter,
 }
@@ -91,8 +93,8 @@ impl fmt::Display for ResizeState {
 }
 
 impl ResizeStatus {
-    /// Shows the state that has been saved.
-    pub(crate) fn show(&self, coverage: &Coverage) {
+    /// Replaces the state by one that has been saved: peers that poll from now on get its report.
+    pub(crate) fn update(&self, coverage: &Coverage) {
         let texts = coverage.covered().map(|config| (config.id, config.text.clone())).collect();
         *self.view.lock() = StatusView { state: ResizeState::of(coverage), report: coverage.report().to_json(), texts };
     }
@@ -123,12 +125,13 @@ impl ResizeStatus {
     }
 
     /// Every figure with its name in `stats`.
-    pub(crate) fn entries(&self) -> [(&'static str, u64); 10] {
+    pub(crate) fn entries(&self) -> [(&'static str, u64); 11] {
         [
             ("configurations_covered", self.covered() as u64),
             ("configuration_changes", self.changes.value()),
             ("covering_deletes", self.covering_deletes.value()),
             ("servers_emptied", self.servers_emptied.value()),
+            ("lease_voids_refused", self.lease_voids_refused.value()),
             ("former_owner_hits", self.former_owners.hits.value()),
             ("former_owner_misses", self.former_owners.misses.value()),
             ("former_owner_errors", self.former_owners.errors.value()),

@@ -4,7 +4,7 @@
 use super::coverage::Purge;
 use super::new_servers::{Emptied, empty_server};
 use super::peer_poll::{PeerConnection, PollError};
-use super::purge::{KEYS_PER_S_MAX, PurgeLimits, purge_server};
+use super::purge::{KEYS_PER_S_MAX, PurgeError, PurgeLimits, purge_server};
 use super::report::CoverageReport;
 use super::status::ResizeStatus;
 use crate::config::router_config::RouterConfig;
@@ -165,6 +165,14 @@ async fn empty(
             status.servers_emptied.add(1);
             tracing::info!(%server, "flushed a new server: it has missed deletes");
         }
+        Ok(Emptied::FlushedWithLeases) => {
+            status.servers_emptied.add(1);
+            status.lease_voids_refused.add(1);
+            tracing::warn!(
+                %server,
+                "flushed a new server that has leases and does not know lease-void-all; upgrade the servers before the routers"
+            );
+        }
         Err(error) if is_logged => tracing::warn!(
             %server, %error,
             "cannot empty a new server, so the new configuration waits; start the server, and allow flush_all"
@@ -189,6 +197,7 @@ async fn remove_misplaced(
         |key: &Bytes| former.places_at(server, key) && !kept.iter().any(|placement| placement.places_at(server, key));
     let limits = PurgeLimits { keys_per_s_max: KEYS_PER_S_MAX };
     let purged = purge_server(network, server, &is_misplaced, limits, &status.purges).await;
+    status.lease_voids_refused.add(matches!(purged, Err(PurgeError::LeasesHold)).into());
     match &purged {
         Ok(removed) => tracing::info!(%server, removed, "removed the copies that a former configuration placed"),
         Err(error) if is_logged => tracing::warn!(

@@ -3,18 +3,13 @@
 //! The files are read at the start, on SIGHUP, and when they change. If they cannot be used then, new connections use
 //! what was read before. Open connections are not touched.
 
-use super::server_name;
-use lookaside_net::pem::{read_authorities, read_certificates, read_key};
+use lookaside_client::tls::server_name;
+use lookaside_net::tls_client::{CertificatePaths, Chain, ClientConfigs, Key, provider, unusable};
 use lookaside_routing::{Address, Security, TlsPolicy};
 use lookaside_sync::{Mutex, RwLock};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::collections::BTreeMap;
-use std::fmt::Display;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -26,23 +21,6 @@ use tokio::time::Instant;
 
 /// How often the files are checked for changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The files of one side: the router's own certificate, and the CAs that it trusts.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CertificatePaths {
-    /// The certificate, followed by the intermediate ones; `None` if there is none.
-    pub chain: Option<PathBuf>,
-    /// The private key; `None` if it is in the chain's file.
-    pub key: Option<PathBuf>,
-    /// The CAs; `None` if none is trusted.
-    pub authorities: Option<PathBuf>,
-}
-
-impl CertificatePaths {
-    fn iter(&self) -> impl Iterator<Item = &PathBuf> {
-        [&self.chain, &self.key, &self.authorities].into_iter().flatten()
-    }
-}
 
 /// The files of both sides.
 #[derive(Clone, Debug)]
@@ -81,9 +59,7 @@ struct Current {
     basic: Option<Arc<ServerConfig>>,
     /// For clients that must have a certificate; `None` without a certificate or without CAs.
     mutual: Option<Arc<ServerConfig>>,
-    /// For servers; `None` without CAs.
-    verified: Option<Arc<ClientConfig>>,
-    unverified: Arc<ClientConfig>,
+    servers: ClientConfigs,
 }
 
 impl std::fmt::Debug for Certificates {
@@ -148,8 +124,10 @@ impl Certificates {
     pub(crate) fn for_servers(&self, is_verified: bool) -> Result<Arc<ClientConfig>, &'static str> {
         let current = self.current.read();
         match is_verified {
-            true => current.verified.clone().ok_or("servers' certificates are verified against --pem-ca-path FILE"),
-            false => Ok(current.unverified.clone()),
+            true => {
+                current.servers.verified.clone().ok_or("servers' certificates are verified against --pem-ca-path FILE")
+            }
+            false => Ok(current.servers.unverified.clone()),
         }
     }
 
@@ -217,80 +195,14 @@ fn versions_of(files: &TlsFiles) -> Vec<Option<Version>> {
 
 impl Current {
     fn read(files: &TlsFiles) -> Result<Current, String> {
-        let (verified, unverified) = client_configs(&files.servers)?;
+        let servers = ClientConfigs::read(&files.servers)?;
         let (mut basic, mut mutual) = (None, None);
-        if let Some((chain, key)) = read_own(&files.clients)? {
-            let authorities = read_trusted(&files.clients)?;
+        if let Some((chain, key)) = files.clients.read_own()? {
+            let authorities = files.clients.read_trusted()?;
             basic = Some(server_config(None, chain.clone(), key.clone_key())?);
             mutual = authorities.map(|authorities| server_config(Some(authorities), chain, key)).transpose()?;
         }
-        Ok(Current { basic, mutual, verified, unverified })
-    }
-}
-
-/// The configuration for servers whose certificates are verified, and the one for the others.
-fn client_configs(paths: &CertificatePaths) -> Result<(Option<Arc<ClientConfig>>, Arc<ClientConfig>), String> {
-    let own = read_own(paths)?;
-    let authorities = read_trusted(paths)?;
-    let verified = authorities.map(|authorities| {
-        let verifier = WebPkiServerVerifier::builder_with_provider(authorities, provider());
-        client_config(verifier.build().map_err(unusable)?, own.as_ref())
-    });
-    Ok((verified.transpose()?, client_config(Arc::new(NoServerVerification(provider())), own.as_ref())?))
-}
-
-fn client_config(
-    verifier: Arc<dyn ServerCertVerifier>,
-    own: Option<&(Chain, Key)>,
-) -> Result<Arc<ClientConfig>, String> {
-    let builder = ClientConfig::builder_with_provider(provider());
-    let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).map_err(unusable)?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-    let mut config = match own {
-        Some((chain, key)) => builder.with_client_auth_cert(chain.clone(), key.clone_key()).map_err(unusable)?,
-        None => builder.with_no_client_auth(),
-    };
-    // Connections to servers are rare, and each is to verify the server again.
-    config.resumption = Resumption::disabled();
-    Ok(Arc::new(config))
-}
-
-/// Accepts every certificate. Only verifies that the server has the certificate's private key.
-#[derive(Debug)]
-struct NoServerVerification(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for NoServerVerification {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        Ok(Current { basic, mutual, servers })
     }
 }
 
@@ -308,32 +220,6 @@ fn server_config(authorities: Option<Arc<RootCertStore>>, chain: Chain, key: Key
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
-
-type Chain = Vec<CertificateDer<'static>>;
-type Key = PrivateKeyDer<'static>;
-
-/// The router's own certificate and its key; `None` if it has none.
-fn read_own(paths: &CertificatePaths) -> Result<Option<(Chain, Key)>, String> {
-    let Some(path) = &paths.chain else { return Ok(None) };
-    let chain = read_certificates(path).map_err(|why| format!("the certificate in {}: {why}", path.display()))?;
-    let path = paths.key.as_ref().unwrap_or(path);
-    let key =
-        read_key(path).map_err(|error| format!("the certificate's private key in {}: {error}", path.display()))?;
-    Ok(Some((chain, key)))
-}
-
-fn read_trusted(paths: &CertificatePaths) -> Result<Option<Arc<RootCertStore>>, String> {
-    let Some(path) = &paths.authorities else { return Ok(None) };
-    read_authorities(path).map(Some).map_err(|why| format!("the authorities in {}: {why}", path.display()))
-}
-
-fn unusable(error: impl Display) -> String {
-    format!("the certificate cannot be used: {error}")
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@
 //! Absent on purpose: TLS before 1.2, renegotiation, resumption, and early data (a replayed `incr` counts twice).
 
 mod certificates;
-mod server_name;
 
-pub use certificates::CertificatePaths;
 pub(crate) use certificates::{Certificates, TlsFiles, reload_loop};
-pub(crate) use server_name::server_name;
+pub(crate) use lookaside_client::tls::server_name;
+pub use lookaside_net::tls_client::CertificatePaths;

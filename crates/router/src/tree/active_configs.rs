@@ -73,6 +73,11 @@ impl ActiveConfigs {
         &self.reads
     }
 
+    /// The configuration whose owners of moved keys are read after a miss; `None` if none are.
+    pub fn former(&self) -> Option<&Arc<RouterConfig>> {
+        self.former.as_ref().map(|former| &former.config)
+    }
+
     /// Whether another one is covered.
     pub fn is_changing(&self) -> bool {
         !self.covered.is_empty()

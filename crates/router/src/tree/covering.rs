@@ -22,6 +22,10 @@
 //! is the new owner of another, and may be filled again behind the first delete: such a key is not copied
 //! ([`CoveredPlaces::is_owned`]). So what is copied from is never copied to.
 //!
+//! A server that hangs must not keep a key's present owner from being deleted from, which would be read meanwhile. So after
+//! [`EARLY_AFTER`] deletes are sent to all further places at once, and again in the order. What is deleted too often is
+//! only missed once more; what counts for the order, and for the reply, is the last delete.
+//!
 //! A request waits only for the servers to which deletes of its own key go first. A configuration with the same places
 //! as the one before it adds nothing. For others all places count, also those that the one before had: several former
 //! owners may be read.
@@ -41,7 +45,16 @@ use lookaside_routing::{
 };
 use lookaside_sync::SharedCounter;
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// How long a group's deletes wait for their order before they are also sent without it. Most servers reply within a
+/// millisecond. A reader of the present owner sees what was committed this much earlier at most.
+const EARLY_AFTER: Duration = Duration::from_millis(100);
 
 /// The places of keys under all covered configurations.
 pub(super) struct CoveredPlaces {
@@ -240,34 +253,83 @@ impl CoveringRoute {
 
     /// The outcome of each request, with its index in the batch.
     async fn cover_group(&self, group: Group, context: &Context) -> Vec<(usize, Outcome)> {
-        let Group { requests, batch, mut steps } = group;
+        let Group { requests, batch, steps } = group;
         let is_delete: Vec<bool> = batch.iter().map(|request| verb(request) == Verb::Delete).collect();
-        // With the index of the request in the group.
-        let mut covering: Vec<(usize, Outcome)> = Vec::new();
-        let after = steps.split_off(self.places.reads_at);
-        self.send_in_order(steps, &mut covering).await;
-        let mut outcomes = self.routed.route(batch, context).await;
-        self.send_in_order(after, &mut covering).await;
+        let progress = AtomicUsize::new(0);
+        let early = self.delete_early(&batch, &steps, &progress, context);
+        let in_order = self.route_in_order(batch.clone(), &steps, &progress, context);
+        let (mut outcomes, covering) = tokio::select! {
+            biased;
+            outcomes = in_order => outcomes,
+            never = early => match never {},
+        };
         for (at, other) in covering {
             merge(&mut outcomes[at], is_delete[at], other);
         }
         requests.into_iter().zip(outcomes).collect()
     }
 
-    /// Sends the deletes of each configuration when all of the one before have an outcome.
-    async fn send_in_order(&self, steps: Vec<Parts>, covering: &mut Vec<(usize, Outcome)>) {
-        for parts in steps.into_iter().filter(|parts| !parts.is_empty()) {
-            let (mut sent, mut requests) = (Vec::new(), Vec::new());
-            for (server, part) in parts {
-                self.deletes.add(part.batch.len() as u64);
-                let destination = self.destinations.get(&server).expect("a covered server has a destination");
-                sent.push(destination.send(part.batch));
-                requests.push(part.requests);
-            }
-            for (requests, outcomes) in requests.into_iter().zip(join_all(sent).await) {
-                covering.extend(requests.into_iter().zip(outcomes));
-            }
+    /// Routes a group, and sends its deletes under each other configuration when all of the one before have an outcome.
+    /// Returns the routed outcomes, and the others with their indices in the group. `progress` is the place in the order
+    /// whose requests have been sent.
+    async fn route_in_order(
+        &self,
+        batch: Batch,
+        steps: &[Parts],
+        progress: &AtomicUsize,
+        context: &Context,
+    ) -> (Outcomes, Vec<(usize, Outcome)>) {
+        let (before, after) = steps.split_at(self.places.reads_at);
+        let mut covering = Vec::new();
+        for (at, parts) in before.iter().enumerate() {
+            progress.store(at, Relaxed);
+            self.delete_at(parts, &mut covering).await;
         }
+        progress.store(before.len(), Relaxed);
+        let outcomes = self.routed.route(batch, context).await;
+        for (at, parts) in after.iter().enumerate() {
+            progress.store(before.len() + 1 + at, Relaxed);
+            self.delete_at(parts, &mut covering).await;
+        }
+        (outcomes, covering)
+    }
+
+    /// Sends the deletes of a group under one configuration, and adds their outcomes to `covering`.
+    async fn delete_at(&self, parts: &Parts, covering: &mut Vec<(usize, Outcome)>) {
+        let outcomes = join_all(parts.iter().map(|(server, part)| self.send(server, part))).await;
+        for (part, outcomes) in parts.values().zip(outcomes) {
+            covering.extend(part.requests.iter().copied().zip(outcomes));
+        }
+    }
+
+    fn send(&self, server: &Address, part: &Part) -> BoxFuture<'_, Outcomes> {
+        self.deletes.add(part.batch.len() as u64);
+        self.destinations.get(server).expect("a covered server has a destination").send(part.batch.clone())
+    }
+
+    /// If the order takes longer than [`EARLY_AFTER`], sends the deletes of a group to all places that come later than
+    /// `progress`. Their outcomes do not matter, and it never ends.
+    async fn delete_early(
+        &self,
+        batch: &Batch,
+        steps: &[Parts],
+        progress: &AtomicUsize,
+        context: &Context,
+    ) -> Infallible {
+        if steps.iter().all(Parts::is_empty) {
+            return pending().await;
+        }
+        sleep(EARLY_AFTER).await;
+        let (progress, reads_at) = (progress.load(Relaxed), self.places.reads_at);
+        let later = steps.iter().enumerate().filter(|(at, _)| at + usize::from(*at >= reads_at) > progress);
+        let mut sent: Vec<_> =
+            later.flat_map(|(_, parts)| parts).map(|(server, part)| self.send(server, part)).collect();
+        let deletes: Batch = batch.iter().filter(|request| verb(request) == Verb::Delete).cloned().collect();
+        if reads_at > progress && !deletes.is_empty() {
+            sent.push(self.routed.route(deletes, context));
+        }
+        join_all(sent).await;
+        pending().await
     }
 }
 

@@ -1,4 +1,5 @@
-use super::{KeyState::*, *};
+use super::{KeyState::*, clients::IDLE_ADDRESSES_MAX, *};
+use std::net::IpAddr;
 
 const CONNECTION: Leasing = Leasing { scope: LeaseScope::Connection, version: 0 };
 const ADDRESS: Leasing = Leasing { scope: LeaseScope::Address, version: 0 };

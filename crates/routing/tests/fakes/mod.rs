@@ -1,7 +1,12 @@
 //! Destinations that record their requests and reply as a test defines.
 
+pub mod cache;
+
 use bytes::Bytes;
-use lookaside_protocol::{Direction, ErrorReply, LeaseToken, Operation, Reply, Request, StoreMode};
+use lookaside_protocol::{
+    Direction, ErrorReply, LeaseToken, Operation, Reply, Request, StoreMode,
+    meta::{MetaOperation, MetaVerb},
+};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context, Destination, DestinationRoute, Failure, Outcome, Outcomes, Route,
 };
@@ -155,6 +160,12 @@ pub const VERBS: [&str; 16] = [
     "decr",
     "touch",
 ];
+
+/// A meta request without a value.
+pub fn meta(verb: MetaVerb, key: &'static str, flags: &'static str) -> Request<Bytes> {
+    let operation = Operation::Meta(MetaOperation { verb, flags: flags.into(), value: None });
+    Request { key: key.into(), operation }
+}
 
 /// Routes requests given as text. Returns the outcomes as text.
 pub async fn ask(route: &dyn Route, requests: &[&str]) -> Vec<String> {

@@ -21,6 +21,8 @@ lookaside_sync::counters! {
     cmd_set,
     /// `flush_all` commands.
     cmd_flush,
+    /// `lease-void-all` commands.
+    cmd_lease_void_all,
     /// `touch`, `gat` and `gats` commands.
     cmd_touch,
     /// Meta commands.

@@ -193,6 +193,7 @@ fn void_leases_fill_nothing_and_items_stay() {
         format!("lease-void-all\r\nlease-set k {token} 0 0 1\r\nv\r\nget a k\r\nlease-void-all noreply\r\nmn\r\n");
     let (replies, _) = harness.serve_in_pieces(late.as_bytes(), 100);
     assert_eq!(replies, "OK\r\nNOT_STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nMN\r\n");
+    assert_eq!(harness.counters.snapshot().cmd_lease_void_all, 2);
 }
 
 #[test]

@@ -27,6 +27,7 @@ const HELP_TEXTS: &[(&str, &str)] = &[
     ("closed_long_line", "Connections closed because of a command line over 2,048 bytes, or a multiget over 1 MB."),
     ("cmd_flush", "Commands flush_all."),
     ("cmd_get", "Keys requested."),
+    ("cmd_lease_void_all", "Commands lease-void-all: routers send it when deletes of some keys go elsewhere from then on."),
     ("cmd_meta", "Meta commands."),
     ("cmd_set", "Storage commands of all kinds."),
     ("cmd_touch", "Keys requested by touch, gat or gats, found or not."),

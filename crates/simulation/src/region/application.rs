@@ -2,6 +2,7 @@
 
 use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
 use super::plan::{POOL_CONNECTIONS, PlainConnections};
+use super::stalling_application::STALLING_CLIENTS;
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
     checker::{Checker, ReadInProgress},
@@ -79,6 +80,12 @@ impl SimulatedRegion {
                     let application = start(&mut rng);
                     tasks.spawn_local(process.task(application.write_loop()));
                 }
+                if region.plan.has_stalling_clients {
+                    for number in 0..STALLING_CLIENTS {
+                        let application = start(&mut rng);
+                        tasks.spawn_local(process.task(application.stall_loop(number)));
+                    }
+                }
                 while tasks.join_next().await.is_some() {}
             });
         }
@@ -138,7 +145,7 @@ pub(super) struct Application {
     clients: Vec<Client>,
     /// The connections to each router.
     pub(super) routes: Vec<Vec<Arc<dyn Route>>>,
-    cluster: usize,
+    pub(super) cluster: usize,
     pub(super) rng: fastrand::Rng,
 }
 
@@ -194,8 +201,8 @@ impl Application {
     }
 
     pub(super) fn begin_read(&self, key: &str) -> ReadInProgress {
-        let owner = self.region.plan.owner(self.cluster, key);
-        self.region.checker.begin_read(&cluster_name(self.cluster), key, owner)
+        let owners = self.region.owners(self.cluster, key);
+        self.region.checker.begin_read(&cluster_name(self.cluster), key, owners)
     }
 
     async fn read_without_lease(&mut self) {
@@ -226,7 +233,7 @@ impl Application {
         ReadOptions { allow_stale: self.rng.u8(0..4) == 0, hot_miss_wait_ms: 50, ..ReadOptions::default() }
     }
 
-    async fn pause(&mut self, longest_us: u64) {
+    pub(super) async fn pause(&mut self, longest_us: u64) {
         tokio::time::sleep(Duration::from_micros(self.rng.u64(0..longest_us))).await;
     }
 }

@@ -3,6 +3,7 @@
 use super::guarantee::DisabledGuarantee;
 use super::names::{address, spares};
 use super::plan::{PlainConnections, RunPlan};
+use lookaside_routing::KeyHash;
 
 /// How long a server is down before a spare serves. Some outages are longer.
 const SPARE_AFTER_MS: u64 = 600;
@@ -43,6 +44,12 @@ impl ClusterConfiguration {
             gutter_exptime_s: GUTTER_EXPTIME_S,
             plain_connections: plan.plain_connections,
         }
+    }
+
+    /// The server that `key` is read from, unless a spare or the gutter has its place; `None` with weights.
+    pub(super) fn owner(&self, key: &str) -> Option<&String> {
+        let picker = KeyHash::default().picker_for(self.servers.len()).expect("any number of servers is valid");
+        self.weights.is_none().then(|| &self.servers[picker.pick(key.as_bytes())])
     }
 
     /// The text of the file. Deletes reach spares unless `disabled` is [`DisabledGuarantee::Spares`], and clients get

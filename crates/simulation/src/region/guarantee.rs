@@ -38,9 +38,11 @@ pub enum DisabledGuarantee {
     Permits,
     /// Values of former owners are copied to new ones without a lease, after a change of a pool's servers.
     CopyLeases,
+    /// Servers keep their leases when keys move away, and when they return to a pool.
+    LeaseVoids,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 14] = [
+const NAMES: [(DisabledGuarantee, &str); 15] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::PlainLeases, "plain-leases"),
@@ -55,6 +57,7 @@ const NAMES: [(DisabledGuarantee, &str); 14] = [
     (DisabledGuarantee::Coverage, "coverage"),
     (DisabledGuarantee::Permits, "permits"),
     (DisabledGuarantee::CopyLeases, "copy-leases"),
+    (DisabledGuarantee::LeaseVoids, "lease-voids"),
 ];
 
 impl FromStr for DisabledGuarantee {

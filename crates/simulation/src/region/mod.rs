@@ -16,7 +16,8 @@
 //! down. In half of the runs routers have a spool (§5) for deletes that their servers did not answer, and are each
 //! other's peers; in half of those it is so small that servers are flushed. In half of the runs whose routers can agree
 //! on it, there are more servers than in the picture, and pools change theirs. In a quarter of the runs the clients of the
-//! applications know no leases, and the routers take leases for them.
+//! applications know no leases, and the routers take leases for them. In half of the runs some clients stall for seconds between
+//! a miss and its fill.
 
 mod application;
 mod configuration;
@@ -36,6 +37,7 @@ mod router;
 mod router_configs;
 mod router_program;
 mod server;
+mod stalling_application;
 mod usage;
 
 pub use guarantee::DisabledGuarantee;
@@ -112,6 +114,7 @@ async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>,
         coverages: Rc::default(),
         routers: Rc::default(),
         configurations: Rc::default(),
+        configurations_by_text: Rc::default(),
         usage: Rc::default(),
         started: Instant::now(),
     };
@@ -156,6 +159,8 @@ struct SimulatedRegion {
     routers: Rc<RefCell<BTreeMap<RouterName, RunningRouter>>>,
     /// The configuration file of each router that has another one than its cluster had at first.
     configurations: Rc<RefCell<BTreeMap<RouterName, ClusterConfiguration>>>,
+    /// All configurations that any file had, by its text.
+    configurations_by_text: Rc<RefCell<BTreeMap<String, ClusterConfiguration>>>,
     usage: Rc<RefCell<Usage>>,
     started: Instant,
 }

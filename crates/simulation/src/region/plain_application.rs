@@ -54,16 +54,16 @@ impl Application {
 
 impl Application {
     /// Any connection to a router.
-    fn connection(&mut self, router: usize) -> Arc<dyn Route> {
+    pub(super) fn connection(&mut self, router: usize) -> Arc<dyn Route> {
         let connections = &self.routes[router];
         connections[self.rng.usize(0..connections.len())].clone()
     }
 }
 
-fn request(key: &str, operation: Operation<Bytes>) -> Request<Bytes> {
+pub(super) fn request(key: &str, operation: Operation<Bytes>) -> Request<Bytes> {
     Request { key: Bytes::copy_from_slice(key.as_bytes()), operation }
 }
 
-async fn ask(route: &Arc<dyn Route>, batch: Batch) -> Outcomes {
+pub(super) async fn ask(route: &Arc<dyn Route>, batch: Batch) -> Outcomes {
     route.route(batch, &Context::default()).await
 }

@@ -2,7 +2,6 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName, gutters, servers, spares};
-use lookaside_routing::KeyHash;
 use std::time::Duration;
 
 /// One run in this many has one fault at a time.
@@ -17,6 +16,8 @@ const COMMITS_PER_FLUSH: u64 = 50;
 const DIRECT_CLIENTS_ONE_IN: u8 = 2;
 /// One run in this many has clients that know no leases.
 const PLAIN_CLIENTS_ONE_IN: u64 = 4;
+/// One run in this many has clients that stall between a miss and its fill.
+const STALLING_CLIENTS_ONE_IN: u8 = 2;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -80,6 +81,8 @@ pub(super) struct RunPlan {
     pub(super) commits_per_flush: Option<u64>,
     /// Whether applications also read servers directly.
     pub(super) has_direct_clients: bool,
+    /// Whether applications also have clients that stall between a miss and its fill.
+    pub(super) has_stalling_clients: bool,
     /// Servers of a pool at first.
     servers: usize,
     /// `None` if the clients of applications know leases.
@@ -89,7 +92,9 @@ pub(super) struct RunPlan {
 impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
-        use DisabledGuarantee::{CopyLeases, Coverage, Fence, Gutter, Peers, Permits, Resize, Spool};
+        use DisabledGuarantee::{
+            CopyLeases, Coverage, Fence, Gutter, LeaseVoids, Nothing, Peers, Permits, Resize, Spool,
+        };
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
             (Fence | Peers | Coverage, SpoolMode::Off) | (Permits | Spool, _) => SpoolMode::Large,
@@ -103,19 +108,24 @@ impl RunPlan {
             // A peer would still fence the server, or forward the delete to it.
             Fence | Permits | Spool => 1,
             Peers | Coverage => routers.max(2),
-            CopyLeases if spool_mode == SpoolMode::Off => 1,
+            CopyLeases | LeaseVoids if spool_mode == SpoolMode::Off => 1,
             _ => routers,
         };
         // Routers that are not each other's peers do not agree on a change.
         let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
-        let has_resizes = knows_others && has_resizes || matches!(disabled, Resize | Gutter | Coverage | CopyLeases);
+        let is_about_resizes = matches!(disabled, Resize | Gutter | Coverage | CopyLeases | LeaseVoids);
+        let has_resizes = knows_others && has_resizes || is_about_resizes;
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
         // From a copy of the generator: the rest of the run is the same with and without them.
         let mut extras = rng.clone();
-        let has_flushes = disabled == DisabledGuarantee::Nothing && extras.u8(0..FLUSHES_ONE_IN) == 0;
+        let has_flushes = disabled == Nothing && extras.u8(0..FLUSHES_ONE_IN) == 0;
         let commits_per_flush = has_flushes.then_some(COMMITS_PER_FLUSH);
         let has_direct_clients = extras.u8(0..DIRECT_CLIENTS_ONE_IN) == 0 || disabled == Permits;
+        let has_stalling_clients = match disabled {
+            Nothing => extras.u8(0..STALLING_CLIENTS_ONE_IN) == 0,
+            disabled => disabled == LeaseVoids,
+        };
         RunPlan {
             routers,
             spool_mode,
@@ -125,6 +135,7 @@ impl RunPlan {
             has_lost_coverages,
             commits_per_flush,
             has_direct_clients,
+            has_stalling_clients,
             servers,
             plain_connections: None,
         }
@@ -170,13 +181,6 @@ impl RunPlan {
     /// All servers of a cluster.
     pub(super) fn all_servers(self, cluster: usize) -> Vec<String> {
         [self.all_pool_servers(cluster), self.all_gutters(cluster), spares(cluster)].concat()
-    }
-
-    /// The server that has `key`; `None` if that changes.
-    pub(super) fn owner(self, cluster: usize, key: &str) -> Option<String> {
-        let picker = KeyHash::default().picker_for(self.servers).expect("any number of servers is valid");
-        let owner = self.pool_servers(cluster).swap_remove(picker.pick(key.as_bytes()));
-        (!self.has_resizes).then_some(owner)
     }
 
     /// The routers of a cluster.

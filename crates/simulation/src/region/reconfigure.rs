@@ -4,7 +4,8 @@ use super::SimulatedRegion;
 use super::configuration::ClusterConfiguration;
 use super::names::{RouterName, spares};
 use super::router_program::RouterCommand;
-use std::time::Duration;
+use lookaside_router::{ActiveConfigs, RouterConfig};
+use std::{iter, sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
 /// How long it may take until the last router sees a new file.
@@ -33,7 +34,32 @@ impl Delivery {
 impl SimulatedRegion {
     /// The text of the configuration that a router reads when it starts.
     pub(super) fn configuration_file(&self, router: RouterName) -> String {
-        self.configuration(router).text(self.disabled)
+        self.text_of(&self.configuration(router))
+    }
+
+    /// The text of the file.
+    pub(super) fn text_of(&self, configuration: &ClusterConfiguration) -> String {
+        let text = configuration.text(self.disabled);
+        self.configurations_by_text.borrow_mut().entry(text.clone()).or_insert_with(|| configuration.clone());
+        text
+    }
+
+    /// The servers that the routers of a cluster read `key` from now; `None` if that is not known. Computed when it is
+    /// called: few reads need it.
+    pub(super) fn owners(&self, cluster: usize, key: &str) -> impl Fn() -> Option<Vec<String>> + use<> {
+        let routers = self.routers.borrow();
+        let of_cluster = routers.iter().filter(|(router, _)| router.cluster == cluster);
+        let active: Vec<Arc<ActiveConfigs>> = of_cluster.map(|(_, router)| router.active.borrow().clone()).collect();
+        let (configurations, key) = (self.configurations_by_text.clone(), key.to_owned());
+        move || {
+            let configurations = configurations.borrow();
+            let owner = |config: &RouterConfig| configurations.get(config.text())?.owner(&key).cloned();
+            let owners = |active: &Arc<ActiveConfigs>| {
+                let configs = iter::once(active.reads()).chain(active.former());
+                configs.map(|config| owner(config)).collect::<Vec<_>>()
+            };
+            active.iter().flat_map(owners).collect()
+        }
     }
 
     pub(super) fn configuration(&self, router: RouterName) -> ClusterConfiguration {
@@ -61,7 +87,7 @@ impl SimulatedRegion {
                 region.configurations.borrow_mut().insert(router, configuration.clone());
                 if let (Delivery::After(_), Some(running)) = (delivery, region.routers.borrow().get(&router)) {
                     // A router that is down reads the file when it starts.
-                    let _ = running.commands.send(RouterCommand::Configure(configuration.text(region.disabled)));
+                    let _ = running.commands.send(RouterCommand::Configure(region.text_of(&configuration)));
                 }
             });
         }

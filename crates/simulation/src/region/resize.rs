@@ -143,7 +143,7 @@ impl SimulatedRegion {
             spares: spares(cluster),
             ..ClusterConfiguration::of(self.plan, cluster)
         };
-        let text = last.text(self.disabled);
+        let text = self.text_of(&last);
         let change = move |configuration: &mut ClusterConfiguration| *configuration = last.clone();
         self.reconfigure(cluster, change, |_| Delivery::After(Duration::ZERO)).await;
         let deadline = Instant::now() + LAST_CHANGE_MAX;

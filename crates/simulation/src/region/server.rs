@@ -1,6 +1,7 @@
 //! A cache server: the production session and store behind a simulated listener.
 
 use super::SimulatedRegion;
+use super::guarantee::DisabledGuarantee;
 use super::names::address;
 use crate::{process::Process, value::version_of};
 use lookaside_client::Stream;
@@ -73,6 +74,10 @@ async fn serve(mut stream: Box<dyn Stream>, memory: ServerMemory, region: Simula
     let mut session = Session::new();
     let (mut input, mut output) = (Vec::new(), Vec::new());
     while matches!(stream.read_buf(&mut input).await, Ok(read) if read > 0) {
+        if region.disabled == DisabledGuarantee::LeaseVoids && input == b"lease-void-all\r\n" {
+            // The same reply, without an effect.
+            input = b"verbosity 1\r\n".to_vec();
+        }
         let service = SessionContext::new(&memory.store, &memory.options, &counters);
         let state = session.serve(&mut input, &service, region.now(), &mut output);
         if stream.write_all(&output).await.is_err() || state == SessionState::Close {

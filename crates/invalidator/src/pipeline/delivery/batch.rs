@@ -12,7 +12,7 @@
 //! | reply of a router | result |
 //! |---|---|
 //! | `DELETED`, `NOT_FOUND` | applied: most deletes find nothing (§4.1 of the paper: 4 % find something) |
-//! | `SERVER_ERROR no route: ...` | unroutable: a key like `/api/v1/users` has an unknown routing prefix |
+//! | `SERVER_ERROR no route: ...` | the other routers are asked; unroutable if all of them say so |
 //! | any other reply, or none | refused: send it again |
 //!
 //! A delete that two routers apply, or whose reply is lost, does no harm, as deletes are idempotent. An acknowledgement
@@ -22,12 +22,17 @@
 //! refusal says that other routers may. So the acknowledgement of another one is all that is missing, and it never hides
 //! what the first one still has to do.
 //!
-//! An unroutable key needs no retry, since nothing can be cached under it through that router either. But a router that
-//! has no route for *deletes* only refuses the key: other operations may reach it.
+//! A key like `/api/v1/users` has an unknown routing prefix. It needs no retry, since nothing can be cached under it
+//! through a router that has no route for it. But routers of one cluster differ while a pool or a prefix is being rolled
+//! out: a value may be cached through one of them and have no route in another. So a key is unroutable when every router
+//! of the cluster reports that. A router that does not answer may have a route, also for values that were cached before
+//! it failed: its key is refused, and retried until that router says something, or is no longer given to `--cluster`. A
+//! router that has no route for *deletes* only refuses the key: other operations may reach it.
 //!
 //! Invariants:
-//! * A batch goes to each router at most once, and is rerouted at most once. Batches that are hedged and deletes that
-//!   are rerouted are counted.
+//! * A batch goes to each router at most once. Its refused deletes are rerouted at most once, and those without a route as
+//!   long as a router answers that has not had them. Batches that are hedged and refused deletes that are rerouted are
+//!   counted.
 //! * Nothing is rerouted to a TKO router. After an answer, further ones are waited for no longer than the hedge delay.
 //! * When a batch ends, nothing of it is waited for. A destination still holds the copy for a hung router until its
 //!   timeout; it refuses requests beyond its own bound, and a TKO router gets no further batches while another one
@@ -52,6 +57,8 @@ pub(super) struct RoutedBatch<'a> {
     delivery: &'a RouterDelivery,
     keys: Vec<Bytes>,
     results: Vec<DeleteResult>,
+    /// How many routers report for each key that they have no route.
+    without_route: Vec<usize>,
     /// Routers that do not have the batch yet, in order.
     routers: Vec<usize>,
     /// Those that have it and have not answered.
@@ -79,6 +86,7 @@ impl<'a> RoutedBatch<'a> {
         RoutedBatch {
             delivery,
             results: vec![DeleteResult::Refused("not sent".to_string()); keys.len()],
+            without_route: vec![0; keys.len()],
             keys,
             routers: delivery.in_order(),
             sent: Vec::new(),
@@ -127,15 +135,19 @@ impl<'a> RoutedBatch<'a> {
     fn send_to_next(&mut self) -> bool {
         let has_next = !self.routers.is_empty();
         if has_next {
-            self.send_to(0);
+            self.send_to(0, self.unfinished());
         }
         has_next
     }
 
-    /// Sends the keys that are not acknowledged to the router at that position of `routers`.
-    fn send_to(&mut self, position: usize) {
+    /// The positions of the keys that are not acknowledged.
+    fn unfinished(&self) -> Vec<usize> {
+        (0..self.keys.len()).filter(|&index| !self.results[index].is_final()).collect()
+    }
+
+    /// Sends the keys at `indices` to the router at that position of `routers`.
+    fn send_to(&mut self, position: usize, indices: Vec<usize>) {
         let router = self.routers.remove(position);
-        let indices: Vec<usize> = (0..self.keys.len()).filter(|&index| !self.results[index].is_final()).collect();
         let batch: Batch = indices.iter().map(|&index| delete_request(self.keys[index].clone())).collect();
         let bytes = batch.iter().map(|delete| delete.key.len() + DELETE_BYTES).sum();
         self.delivery.statistics.record_sent(batch.len(), bytes);
@@ -159,15 +171,29 @@ impl<'a> RoutedBatch<'a> {
             self.delivery.record_answer(router);
         }
         let address = self.delivery.router(router).address();
-        let mut refused = Vec::new();
+        let (mut refused, mut has_unrouted) = (Vec::new(), false);
         for (index, outcome) in indices.into_iter().zip(outcomes) {
-            let is_reply = outcome.is_ok();
-            if !self.results[index].is_final() {
-                self.results[index] = delete_result(outcome, address);
-                if is_reply && !self.results[index].is_final() {
-                    refused.push(index);
-                }
+            if self.results[index].is_final() {
+                continue;
             }
+            let is_reply = outcome.is_ok();
+            self.results[index] = match delete_result(outcome, address) {
+                DeleteResult::Unroutable(why) => {
+                    self.without_route[index] += 1;
+                    match self.without_route[index] == self.delivery.router_count() {
+                        true => DeleteResult::Unroutable(why),
+                        false => {
+                            has_unrouted = true;
+                            DeleteResult::Refused(format!("{why}; another router of the cluster may have one"))
+                        }
+                    }
+                }
+                refusal @ DeleteResult::Refused(_) => {
+                    refused.extend(is_reply.then_some(index));
+                    refusal
+                }
+                DeleteResult::Applied => DeleteResult::Applied,
+            };
         }
         self.record_refusals(router);
         match failure {
@@ -176,8 +202,14 @@ impl<'a> RoutedBatch<'a> {
                 self.late.push(router);
                 self.send_to_next();
             }
-            None if refused.is_empty() => self.record_late(router),
-            None => self.reroute(refused.len()),
+            None => {
+                if refused.is_empty() {
+                    self.record_late(router);
+                }
+                if has_unrouted || !refused.is_empty() {
+                    self.reroute(refused.len());
+                }
+            }
         }
         if !refused.is_empty() {
             self.refused.get_or_insert((router, refused));
@@ -202,15 +234,25 @@ impl<'a> RoutedBatch<'a> {
         }
     }
 
-    /// Sends the keys that were refused to another router that answers, unless one has them already.
-    fn reroute(&mut self, deletes: usize) {
-        if self.is_rerouted || !self.sent.is_empty() {
+    /// Sends keys to another router that answers, unless one has them already: those without a route, and, once, those
+    /// that were refused, which are `refused` in number.
+    fn reroute(&mut self, refused: usize) {
+        if !self.sent.is_empty() {
+            return;
+        }
+        let mut indices = self.unfinished();
+        if self.is_rerouted {
+            indices.retain(|&index| self.without_route[index] > 0);
+        }
+        if indices.is_empty() {
             return;
         }
         if let Some(position) = self.delivery.next_for_reroute(&self.routers) {
-            self.is_rerouted = true;
-            self.delivery.statistics.rerouted.add(deletes as u64);
-            self.send_to(position);
+            if refused > 0 && !self.is_rerouted {
+                self.is_rerouted = true;
+                self.delivery.statistics.rerouted.add(refused as u64);
+            }
+            self.send_to(position, indices);
         }
     }
 }

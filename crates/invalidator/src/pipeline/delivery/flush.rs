@@ -4,7 +4,7 @@
 //! | reply of a router | result |
 //! |---|---|
 //! | `OK`; `flushed N` | applied |
-//! | `flushed 0` | unroutable: the cluster cannot cache such keys |
+//! | `flushed 0` | the next router is asked: it may have a pool that is being rolled out. Unroutable if all of them say so |
 //! | `refused: ...`, an error, none; a miss of a router that does not know flushes by prefix | the next router is asked; refused if none is left |
 //! | none within the hedge delay | the next router is asked too |
 //!
@@ -22,6 +22,7 @@ use lookaside_protocol::{
 use lookaside_routing::{Address, BoxFuture};
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 use tokio::time::sleep;
@@ -72,18 +73,30 @@ impl RouterDelivery {
 
     /// Flushes the servers that may hold keys with this prefix.
     async fn flush_prefix(&self, prefix: &[u8]) -> DeleteResult {
-        let flushed = self.ask_routers(|router| Box::pin(self.flush_prefix_through(router, prefix))).await;
-        flushed.unwrap_or_else(DeleteResult::Refused)
+        let without_pool = AtomicUsize::new(0);
+        let flushed =
+            self.ask_routers(|router| Box::pin(self.flush_prefix_through(router, prefix, &without_pool))).await;
+        match flushed {
+            Ok(()) => DeleteResult::Applied,
+            Err(why) if without_pool.load(Ordering::Relaxed) == self.router_count() => DeleteResult::Unroutable(why),
+            Err(why) => DeleteResult::Refused(why),
+        }
     }
 
-    async fn flush_prefix_through(&self, router: &Address, prefix: &[u8]) -> Result<DeleteResult, Refusal> {
+    /// Fails also if the router has no pool for such keys, which it adds to `without_pool`.
+    async fn flush_prefix_through(
+        &self,
+        router: &Address,
+        prefix: &[u8],
+        without_pool: &AtomicUsize,
+    ) -> Result<(), Refusal> {
         let shown = String::from_utf8_lossy(prefix);
         let why = match self.request_flush(router, prefix).await {
             Ok(Some(reply)) if reply == "flushed 0" => {
-                let why = format!("router {router}: no server can hold keys that begin with {shown:?}");
-                return Ok(DeleteResult::Unroutable(why));
+                without_pool.fetch_add(1, Ordering::Relaxed);
+                return Err(format!("router {router}: no server can hold keys that begin with {shown:?}"));
             }
-            Ok(Some(reply)) if reply.starts_with("flushed ") => return Ok(DeleteResult::Applied),
+            Ok(Some(reply)) if reply.starts_with("flushed ") => return Ok(()),
             Ok(Some(reply)) => reply,
             Ok(None) => "it is of a version without flushes of pools; update it".to_owned(),
             Err(error) => error.to_string(),

@@ -101,6 +101,10 @@ impl RouterDelivery {
         &self.routers[at]
     }
 
+    pub(super) fn router_count(&self) -> usize {
+        self.routers.len()
+    }
+
     /// The position in `routers` of the one that gets what another one has refused: each of those that answer in turn,
     /// so that a cluster of many routers tries all of them in the end. `None` if none answers.
     pub(super) fn next_for_reroute(&self, routers: &[usize]) -> Option<usize> {

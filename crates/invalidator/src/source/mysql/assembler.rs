@@ -20,19 +20,22 @@
 //! * A transaction of over [`KEYS_OF_COMMIT_MAX`] keys is emitted in parts. All but the last carry the position before
 //!   it, so a restart in between reads all of it again.
 
+mod collect;
+
 use super::{
-    event::{self, BinlogEvent, EventData, RowsKind},
+    event::{BinlogEvent, EventData},
     gtid::GtidPosition,
     open_transaction::{Gtid, OpenTransaction},
     options::MysqlOptions,
+    outbox::OutboxTables,
     payload::TransactionPayload,
     row_tables::RowTables,
-    rows::{self, PresentColumns, TableMap},
     statement,
+    statement_tokens::possible_modes,
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{KEYS_HELD_MAX, PreparedTransactions, Resolved, TRANSACTIONS_HELD_MAX},
 };
-use crate::{Commit, Position, SourceError, keys, source::Anomalies};
+use crate::{Commit, Position, SourceError, keys::SqlMode, source::Anomalies};
 use std::{
     collections::{BTreeSet, VecDeque},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -41,13 +44,10 @@ use std::{
 /// The most keys of one [`Commit`]; a larger transaction is split.
 pub const KEYS_OF_COMMIT_MAX: usize = 10_000;
 
-/// The most outbox tables of one transaction. The log describes a table again in each statement.
-const TABLES_MAX: usize = 1_000;
-
 /// Assembles events to commits.
 pub struct Assembler {
-    /// The name of outbox tables, in lower case; `None` if rows name no keys (`--comments-only`).
-    outbox_table: Option<Vec<u8>>,
+    /// `None` if rows name no keys (`--comments-only`).
+    outbox_tables: Option<OutboxTables>,
     /// Not with `--outbox-only`.
     has_comments: bool,
     /// Whether the log is read once more for a replay.
@@ -78,9 +78,8 @@ pub struct Assembler {
 impl Assembler {
     /// Starts after `read_position`. `has_checksum` applies to the first event; format events change it.
     pub fn new(options: &MysqlOptions, read_position: GtidPosition, has_checksum: bool) -> Self {
-        let outbox_table = options.outbox_table.as_bytes().to_ascii_lowercase();
         Assembler {
-            outbox_table: (!options.comments_only).then_some(outbox_table),
+            outbox_tables: (!options.comments_only).then(|| OutboxTables::new(&options.outbox_table)),
             has_comments: !options.outbox_only,
             is_replay: options.is_replay,
             row_tables: RowTables::new(options.row_rules.clone()),
@@ -117,6 +116,22 @@ impl Assembler {
         self.file_begun_at
     }
 
+    /// The end of the last event in the server's files.
+    pub fn end(&self) -> &LogEnd {
+        &self.end
+    }
+
+    /// Whether a transaction continues there.
+    pub fn is_inside_transaction(&self) -> bool {
+        self.open.is_some() || self.compressed.is_some()
+    }
+
+    /// Whether [`Assembler::resume_position`] is the position there, and all commits before it were taken.
+    pub fn is_resume_position_at_end(&self) -> bool {
+        let is_held_back = self.prepared.resume_position().is_some() && !self.is_replay;
+        self.ready.is_empty() && !is_held_back && !self.is_inside_transaction()
+    }
+
     /// The commits that readers must see before the keys emitted so far may be deleted. The caller takes it for the gate.
     pub fn visibility_target(&mut self) -> &mut VisibilityTarget {
         &mut self.visibility_target
@@ -125,6 +140,18 @@ impl Assembler {
     /// The tables with a rule. The caller gives them the catalogue that they need before it feeds the next event.
     pub fn row_tables(&mut self) -> &mut RowTables {
         &mut self.row_tables
+    }
+
+    /// The outbox tables; `None` if rows name no keys. The caller gives them the catalogue that they need before it feeds
+    /// the next event.
+    pub fn outbox_tables(&mut self) -> Option<&mut OutboxTables> {
+        self.outbox_tables.as_mut()
+    }
+
+    /// Whether the catalogue must be read before the next event.
+    pub fn needs_catalogue(&mut self) -> bool {
+        let for_outbox_tables = self.outbox_tables.as_ref().is_some_and(|tables| tables.needed_names().is_some());
+        for_outbox_tables || self.row_tables.needed_catalogue().is_some()
     }
 
     /// Reading begins where a start from the present did, behind the XA PREPARE of these transactions.
@@ -178,8 +205,11 @@ impl Assembler {
                             .into(),
                 });
             }
-            EventData::Statement(sql) => self.process_statement(sql, time_s, received_at),
-            EventData::Query { schema, sql } => self.process_query(schema, &sql, time_s, received_at)?,
+            // The log does not have the mode in which its session read it.
+            EventData::Statement(sql) => self.process_statement(sql, &SqlMode::ALL, time_s, received_at),
+            EventData::Query { schema, sql, sql_mode } => {
+                self.process_query(schema, &sql, sql_mode, (time_s, received_at))?;
+            }
             EventData::TableMap(body) => self.process_table_map(body, received_at)?,
             EventData::Rows { kind, body, has_extra, is_compressed } => {
                 let ends_transaction =
@@ -322,22 +352,12 @@ impl Assembler {
         Ok(())
     }
 
-    fn process_statement(&mut self, sql: &[u8], time_s: u32, received_at: SystemTime) {
-        let mut found = Vec::new();
-        if self.has_comments {
-            keys::extract_keys(sql, &mut found, &mut self.rejected);
-        }
-        for key in found {
-            self.add_key(key, time_s, received_at);
-        }
-    }
-
     fn process_query(
         &mut self,
         schema: &[u8],
         sql: &[u8],
-        time_s: u32,
-        received_at: SystemTime,
+        sql_mode: Option<SqlMode>,
+        (time_s, received_at): (u32, SystemTime),
     ) -> Result<(), SourceError> {
         let text = sql.trim_ascii();
         let is = |word: &[u8]| text.eq_ignore_ascii_case(word);
@@ -359,10 +379,14 @@ impl Assembler {
             self.prepared.remove(&xid);
             self.commit_open(time_s, received_at)?;
         } else {
-            self.anomalies.without_rows += u64::from(statement::changes_rows(sql));
-            self.process_statement(sql, time_s, received_at);
+            let modes = possible_modes(sql, sql_mode);
+            self.anomalies.without_rows += u64::from(statement::changes_rows(sql, &modes));
+            self.process_statement(sql, &modes, time_s, received_at);
             let mut found = Vec::new();
-            self.row_tables.add_statement(schema, sql, &mut found);
+            self.row_tables.add_statement(schema, sql, &modes, &mut found);
+            if let Some(outbox_tables) = &mut self.outbox_tables {
+                outbox_tables.note_statement(sql);
+            }
             for key in found {
                 self.add_key(key, time_s, received_at);
             }
@@ -371,96 +395,6 @@ impl Assembler {
             }
         }
         Ok(())
-    }
-
-    fn process_table_map(&mut self, body: &[u8], received_at: SystemTime) -> Result<(), SourceError> {
-        let table = TableMap::read(body)?;
-        if self.outbox_table.as_ref().is_none_or(|outbox| !table.name.eq_ignore_ascii_case(outbox)) {
-            if let Some(open) = &mut self.open {
-                open.outbox.remove(&table.table_id);
-            }
-            return Ok(self.row_tables.describe(table, received_at)?);
-        }
-        let (table_id, columns) = (table.table_id, table.into_columns()?);
-        if !columns.is_first_bytes() {
-            return Err(SourceError::Unusable {
-                why: format!(
-                    "the first column of table {} holds the key and must be VARBINARY, VARCHAR, CHAR, BINARY, TEXT or \
-                     BLOB, not compressed",
-                    self.outbox_table.as_deref().map(String::from_utf8_lossy).unwrap_or_default()
-                ),
-            });
-        }
-        let open = self.open.get_or_insert_with(|| OpenTransaction::new(Gtid::Missing, None));
-        if open.outbox.len() < TABLES_MAX || open.outbox.contains_key(&table_id) {
-            open.outbox.insert(table_id, columns);
-            return Ok(());
-        }
-        Err(SourceError::Unusable { why: format!("one transaction inserts into over {TABLES_MAX} outbox tables") })
-    }
-
-    /// Collects the keys of rows. Returns whether the event ends its transaction.
-    fn process_rows(
-        &mut self,
-        kind: RowsKind,
-        body: &[u8],
-        has_extra: bool,
-        is_compressed: bool,
-        (time_s, received_at): (u32, SystemTime),
-    ) -> Result<bool, SourceError> {
-        let (header, mut cursor) = rows::read_rows_header(body)?;
-        let outbox = self.open.as_ref().and_then(|open| open.outbox.get(&header.table_id));
-        let outbox = outbox.filter(|_| kind == RowsKind::Insert);
-        let mut found = Vec::new();
-        if outbox.is_some() || self.row_tables.has(header.table_id) {
-            let present = PresentColumns::read(&mut cursor, has_extra)?;
-            let new_present = match kind {
-                RowsKind::Update | RowsKind::PartialUpdate => present.read_new(&mut cursor)?,
-                RowsKind::Insert | RowsKind::Delete => present,
-            };
-            let inflated = if is_compressed { event::inflate(cursor.rest())? } else { Vec::new() };
-            let rows = if is_compressed { &inflated } else { cursor.rest() };
-            if let Some(columns) = outbox {
-                columns.for_each_first(&present, rows, |key| {
-                    keys::push_valid_key(key.unwrap_or_default(), &mut found, &mut self.rejected);
-                })?;
-            } else {
-                self.row_tables.add_rows(header.table_id, kind, (&present, &new_present), rows, &mut found)?;
-            }
-        }
-        let is_standalone = self.open.as_ref().is_some_and(|open| open.is_standalone);
-        for key in found {
-            self.add_key(key, time_s, received_at);
-        }
-        Ok(is_standalone && header.flags & rows::STATEMENT_END != 0)
-    }
-
-    fn add_key(&mut self, key: Vec<u8>, time_s: u32, received_at: SystemTime) {
-        let open = self.open.get_or_insert_with(|| OpenTransaction::new(Gtid::Missing, None));
-        if open.is_given_up {
-            return;
-        }
-        if open.seen.insert(key.clone()) {
-            open.keys.push(key);
-        }
-        if open.is_xa {
-            if !self.prepared.has_capacity(open.keys.len()) {
-                tracing::warn!(
-                    keys = open.keys.len(),
-                    "prepared transactions name over {KEYS_HELD_MAX} keys, so the newest is given up: its commit will \
-                     count as lost deletes (--on-position-lost)"
-                );
-                open.give_up();
-            }
-        } else if open.keys.len() == KEYS_OF_COMMIT_MAX {
-            let part = std::mem::take(&mut open.keys);
-            open.seen.clear();
-            let committed_at = open.committed_at(time_s, received_at);
-            self.visibility_target.end = Some(LogEnd { is_inside: true, ..self.end.clone() });
-            open.gtid.add_to_target(&mut self.visibility_target.gtids);
-            let position = Position(self.resume_position().to_string());
-            self.ready.push_back(Commit { position, keys: part, committed_at });
-        }
     }
 
     /// Emits the keys of the open transaction, which is committed.

@@ -8,7 +8,7 @@ use super::{
     connection::{MysqlConnection, Row, text},
 };
 use crate::{SourceError, rules::Rules, rules::TableName};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The declared columns of tables. A table that is missing does not exist, or the account has no privilege on it.
 pub type Catalogue = BTreeMap<TableName, Vec<Declared>>;
@@ -33,6 +33,10 @@ pub struct Declared {
     pub is_primary: bool,
 }
 
+/// As [`Declared::read`] expects them.
+const SELECT_COLUMNS: &str = "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, \
+     CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, EXTRA, COLUMN_KEY FROM information_schema.COLUMNS";
+
 /// Reads the columns of all tables of `rules`.
 pub async fn load(connection: &mut MysqlConnection, rules: &Rules) -> Result<Catalogue, SourceError> {
     let mut catalogue = Catalogue::new();
@@ -45,17 +49,31 @@ pub async fn load(connection: &mut MysqlConnection, rules: &Rules) -> Result<Cat
             format!("(TABLE_SCHEMA = {} AND TABLE_NAME = {})", quote(&rule.table.schema), quote(&rule.table.name))
         })
         .collect();
-    let sql = format!(
-        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, CHARACTER_SET_NAME, \
-         CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, EXTRA, COLUMN_KEY FROM information_schema.COLUMNS WHERE {} \
-         ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
-        tables.join(" OR ")
-    );
+    let sql =
+        format!("{SELECT_COLUMNS} WHERE {} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION", tables.join(" OR "));
     for row in connection.query(&sql).await? {
-        let table = TableName { schema: text(&row, 0).unwrap_or_default(), name: text(&row, 1).unwrap_or_default() };
-        catalogue.entry(table).or_default().push(Declared::read(&row));
+        catalogue.entry(table_of(&row)).or_default().push(Declared::read(&row));
     }
     Ok(catalogue)
+}
+
+/// Reads the first column of each table with one of `names`, in any schema.
+pub async fn load_first_columns(
+    connection: &mut MysqlConnection,
+    names: &BTreeSet<String>,
+) -> Result<Vec<(TableName, Declared)>, SourceError> {
+    let mut columns = Vec::new();
+    // Each by itself: with several MariaDB would open all tables.
+    for name in names {
+        let sql = format!("{SELECT_COLUMNS} WHERE TABLE_NAME = {} AND ORDINAL_POSITION = 1", quote(name));
+        let rows = connection.query(&sql).await?;
+        columns.extend(rows.iter().map(|row| (table_of(row), Declared::read(row))));
+    }
+    Ok(columns)
+}
+
+fn table_of(row: &Row) -> TableName {
+    TableName { schema: text(row, 0).unwrap_or_default(), name: text(row, 1).unwrap_or_default() }
 }
 
 /// A string literal.

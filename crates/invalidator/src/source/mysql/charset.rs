@@ -24,6 +24,9 @@ const WINDOWS_1252: [char; 32] = [
 ];
 
 impl Charset {
+    /// All of them.
+    pub const ALL: [Charset; 5] = [Charset::Utf8, Charset::Latin1, Charset::Utf16, Charset::Utf16Le, Charset::Utf32];
+
     /// The character set that information_schema names; `None` if it is not supported.
     pub fn from_name(name: &str) -> Option<Charset> {
         Some(match name {

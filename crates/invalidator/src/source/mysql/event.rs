@@ -12,6 +12,7 @@ use super::{
     gtid::{self, Origin},
     payload::TransactionPayload,
 };
+use crate::keys::SqlMode;
 use std::io::Read;
 
 const CHECKSUM_BYTES: usize = 4;
@@ -75,6 +76,8 @@ pub enum EventData<'a> {
         schema: &'a [u8],
         /// Its text.
         sql: std::borrow::Cow<'a, [u8]>,
+        /// The mode of its session; `None` if the log does not have it.
+        sql_mode: Option<SqlMode>,
     },
     /// A table's description.
     TableMap(&'a [u8]),
@@ -211,7 +214,9 @@ impl<'a> EventData<'a> {
             kind::ROWS_QUERY => EventData::Statement(body.split_first().ok_or(Malformed("a statement"))?.1),
             kind::QUERY => query(body, 0)?,
             kind::MARIADB_QUERY_COMPRESSED => match query(body, 0)? {
-                EventData::Query { schema, sql } => EventData::Query { schema, sql: inflate(&sql)?.into() },
+                EventData::Query { schema, sql, sql_mode } => {
+                    EventData::Query { schema, sql: inflate(&sql)?.into(), sql_mode }
+                }
                 other => other,
             },
             kind::EXECUTE_LOAD_QUERY => query(body, LOAD_BYTES)?,
@@ -267,10 +272,25 @@ fn query(body: &[u8], extra_bytes: usize) -> Result<EventData<'_>, Malformed> {
     let schema_bytes = usize::from(cursor.u8()?);
     cursor.read_slice(2)?;
     let variables_bytes = usize::from(cursor.u16()?);
-    cursor.read_slice(extra_bytes + variables_bytes)?;
+    cursor.read_slice(extra_bytes)?;
+    let sql_mode = sql_mode(cursor.read_slice(variables_bytes)?);
     let schema = cursor.read_slice(schema_bytes)?;
     cursor.read_slice(1)?;
-    Ok(EventData::Query { schema, sql: cursor.rest().into() })
+    Ok(EventData::Query { schema, sql: cursor.rest().into(), sql_mode })
+}
+
+/// The mode among the status variables of a query; `None` if it is not there.
+///
+/// `| 0 | options: 4 | 1 | sql_mode: 8 | ...`: both kinds of server write these two first.
+fn sql_mode(variables: &[u8]) -> Option<SqlMode> {
+    const OPTIONS: u8 = 0;
+    const SQL_MODE: u8 = 1;
+    let rest = match variables {
+        [OPTIONS, _, _, _, _, rest @ ..] => rest,
+        rest => rest,
+    };
+    let bits = rest.strip_prefix(&[SQL_MODE])?.first_chunk()?;
+    Some(SqlMode::from_bits(u64::from_le_bytes(*bits)))
 }
 
 fn mysql_gtid(body: &[u8]) -> Result<EventData<'_>, Malformed> {
@@ -333,5 +353,30 @@ fn read_limited(decoder: impl Read, length: u64) -> Result<Vec<u8>, Malformed> {
     match out.len() as u64 == length {
         true => Ok(out),
         false => Err(Malformed("a compressed event: its length is wrong")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_has_the_mode_of_its_session() {
+        let mode_of = |variables: &[u8]| {
+            let mut body = vec![0; 8];
+            body.extend_from_slice(&[3, 0, 0, variables.len() as u8, 0]);
+            body.extend_from_slice(variables);
+            body.extend_from_slice(b"app\0SELECT 1");
+            match query(&body, 0).expect("valid") {
+                EventData::Query { schema: b"app", sql, sql_mode } if *sql == *b"SELECT 1" => sql_mode,
+                other => panic!("{other:?}"),
+            }
+        };
+        let plain = SqlMode { has_ansi_quotes: false, has_backslash_escapes: false };
+        assert_eq!(mode_of(b"\0\x01\x02\x03\x04\x01\0\0\x10\0\0\0\0\0\x06\x03std"), Some(plain));
+        assert_eq!(mode_of(b"\x01\0\0\0\0\0\0\0\0"), Some(SqlMode::DEFAULT));
+        for without in [&b""[..], b"\x06\x03std", b"\0\x01\x02\x03\x04", b"\x01\0\0", b"\0\x01"] {
+            assert_eq!(mode_of(without), None, "{without:?}");
+        }
     }
 }

@@ -20,7 +20,7 @@ const FILTER_QUERIES: [&str; 2] = ["SHOW BINARY LOG STATUS", "SHOW MASTER STATUS
 const COLUMN_ONLY: usize = 2;
 const COLUMN_IGNORED: usize = 3;
 
-/// Fails with [`SourceError::Unusable`] if the log lacks commits, and returns warnings if it may. `needs_statements`
+/// Fails with [`SourceError::KeysHidden`] if the log lacks commits, and returns warnings if it may. `needs_statements`
 /// means that keys are read from the text of statements.
 pub async fn check(
     connection: &mut MysqlConnection,
@@ -37,14 +37,14 @@ pub async fn check(
     match first_supported(connection, &REPLICA_QUERIES).await? {
         Some(sources) if sources.is_empty() => {}
         Some(_) if is_unlogged => {
-            return Err(SourceError::Unusable {
+            return Err(SourceError::KeysHidden {
                 why: "the server is a replica and does not log the changes that it applies, so nearly every commit would \
                       be missed: set log_slave_updates=ON (MySQL: log_replica_updates=ON) or read the log of its source"
                     .into(),
             });
         }
         Some(_) => {
-            return Err(SourceError::Unusable {
+            return Err(SourceError::KeysHidden {
                 why: "the server is a replica and drops the text of the statements that it applies, so keys in \
                       comments would be missed: set replicate_annotate_row_events=ON, or use --outbox-only"
                     .into(),

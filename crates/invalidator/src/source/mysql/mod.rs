@@ -8,6 +8,7 @@
 //!
 //! login.rs, auth.rs, rsa.rs               login, with or without TLS
 //! connection.rs                           queries
+//! outbox.rs                               outbox tables, and the character sets of their keys
 //! row_tables.rs, table_metadata.rs        rows of tables with a rule, and their columns
 //! catalogue.rs, column_type.rs, charset.rs
 //! table_statement.rs, statement_tokens.rs TRUNCATE and DDL
@@ -15,6 +16,7 @@
 //! server_check.rs, log_coverage.rs        settings of the server, start of the dump
 //! succession.rs                           another server with the same log, after a failover
 //! gate.rs, visibility_target.rs           waits until readers see what was read
+//! read_marks.rs                           the lag in bytes
 //! xa.rs                                   keys of prepared transactions
 //! ```
 //!
@@ -41,8 +43,10 @@ mod log_coverage;
 mod login;
 mod open_transaction;
 mod options;
+mod outbox;
 mod packet;
 mod payload;
+mod read_marks;
 mod row_tables;
 mod rows;
 mod rsa;
@@ -57,19 +61,21 @@ mod visibility_target;
 mod xa;
 
 pub use assembler::KEYS_OF_COMMIT_MAX;
-pub use connection::{MysqlConnection, Row, ServerError};
+pub use connection::{MysqlConnection, Row, ServerError, text};
 pub use options::MysqlOptions;
 pub use rule_check::check_rules;
 pub use xa::KEYS_HELD_MAX;
 
 use crate::{
-    CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock, source::Anomalies,
+    CommitLog, Commits, LogDistance, LogLookup, OpenedSource, Position, Source, SourceError, Start, WallClock,
+    source::Anomalies,
 };
 use assembler::Assembler;
 use lookaside_client::Network;
 use lookaside_routing::BoxFuture;
 use lookaside_sync::Mutex;
 use packet::PacketStream;
+use read_marks::ReadMarks;
 use server_check::Server;
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -108,12 +114,15 @@ pub struct MysqlLog {
     /// Transactions that were not resolved when a start from the present ended, by the position where reading began, newest
     /// first. A source that is opened there again, or later, must know.
     unresolved: Mutex<VecDeque<(Position, BTreeSet<String>)>>,
+    /// Of the source that was opened last.
+    marks: Arc<Mutex<ReadMarks>>,
 }
 
 impl MysqlLog {
     /// The log of the server that `options` name. Connects when it is used.
     pub fn new(options: MysqlOptions, network: Arc<dyn Network>, wall_clock: WallClock) -> Self {
-        MysqlLog { options, network, wall_clock, logged_warnings: Mutex::default(), unresolved: Mutex::default() }
+        let (logged_warnings, unresolved, marks) = (Mutex::default(), Mutex::default(), Arc::default());
+        MysqlLog { options, network, wall_clock, logged_warnings, unresolved, marks }
     }
 
     /// Remembers a start from the present, or tells the source of the one that it goes on from.
@@ -155,6 +164,8 @@ impl CommitLog for MysqlLog {
             let mut source = MysqlSource::open(options, start, network, self.wall_clock.clone()).await?;
             self.log_warnings(&source);
             self.share_unresolved(&mut source, *start == Start::Now);
+            self.marks.lock().clear();
+            source.marks = self.marks.clone();
             let position = source.position().clone();
             Ok(OpenedSource { source: Box::new(source), position })
         })
@@ -167,6 +178,31 @@ impl CommitLog for MysqlLog {
             let newest = server.start_position(&mut connection, &Start::Now).await?;
             Ok(Position(newest.to_string()))
         })
+    }
+
+    fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
+        Box::pin(async move {
+            let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
+            let server = Server::inspect(&mut connection, &self.options).await?;
+            let newest = server.start_position(&mut connection, &Start::Now).await?;
+            let (files, incomplete) = match server_check::log_files(&mut connection).await? {
+                Ok(files) => (files, None),
+                Err(ServerError { code, message }) => {
+                    (Vec::new(), Some(format!("SHOW BINARY LOGS: {message} (error {code})")))
+                }
+            };
+            Ok(LogLookup { newest: Position(newest.to_string()), files, next_transaction_id: None, incomplete })
+        })
+    }
+
+    fn bytes_behind(&self, position: &Position, lookup: &LogLookup) -> Option<u64> {
+        if lookup.files.is_empty() {
+            return None;
+        }
+        match self.covers(position, &lookup.newest) {
+            true => Some(0),
+            false => self.marks.lock().bytes_after(position, &lookup.files),
+        }
     }
 
     fn continues<'a>(&'a self, former: &'a str, position: &'a Position) -> BoxFuture<'a, Result<bool, SourceError>> {
@@ -215,6 +251,9 @@ pub struct MysqlSource {
     anomalies: Anomalies,
     /// When the first file that was read was begun; `None` before that.
     log_begins_at: Option<SystemTime>,
+    marks: Arc<Mutex<ReadMarks>>,
+    /// Whether there is a mark where the dump began.
+    has_start_mark: bool,
 }
 
 impl MysqlSource {
@@ -239,6 +278,7 @@ impl MysqlSource {
         let returned = Position(position.to_string());
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
         assembler.set_unresolved(unresolved.clone());
+        read_catalogue(&mut assembler, &mut queries).await?;
         Ok(MysqlSource {
             returned,
             assembler,
@@ -255,6 +295,8 @@ impl MysqlSource {
             rejected: 0,
             anomalies: Anomalies::default(),
             log_begins_at: None,
+            marks: Arc::default(),
+            has_start_mark: false,
         })
     }
 
@@ -312,6 +354,12 @@ impl MysqlSource {
                 None => self.assembler.feed_compressed(received_at)?,
             }
             self.log_begins_at = self.log_begins_at.or(self.assembler.file_begun_at());
+            // All before the first transaction of the dump is in the position.
+            if !self.has_start_mark && self.assembler.is_inside_transaction() {
+                let end = self.assembler.end();
+                self.marks.lock().record(&self.returned, &end.file, end.offset);
+                self.has_start_mark = true;
+            }
             warn_of_missing_rows(&self.options, without_rows, self.assembler.anomalies().without_rows);
             keys += self.assembler.ready().range(ready_before..).map(|commit| commit.keys.len()).sum::<usize>();
             events += 1;
@@ -320,7 +368,7 @@ impl MysqlSource {
                 return Ok(());
             }
             // The next event may need it.
-            if self.assembler.row_tables().needed_catalogue().is_some() {
+            if self.assembler.needs_catalogue() {
                 return Ok(());
             }
             if !self.assembler.has_compressed() {
@@ -332,17 +380,18 @@ impl MysqlSource {
         }
     }
 
-    /// Reads the declared columns of the tables with a rule, if the events read so far have made that necessary. Called
-    /// between two events: dropped meanwhile, it loses none.
+    /// Reads the declared columns of outbox tables and tables with a rule, if the events read so far have made that
+    /// necessary. Called between two events: dropped meanwhile, it loses none.
     async fn read_catalogue(&mut self) -> Result<(), SourceError> {
-        let Some(rules) = self.assembler.row_tables().needed_catalogue() else { return Ok(()) };
+        if !self.assembler.needs_catalogue() {
+            return Ok(());
+        }
         let mut queries = match self.queries.take() {
             Some(queries) => queries,
             None => open_queries(&*self.network, &self.options).await?,
         };
-        let catalogue = catalogue::load(&mut queries, &rules).await?;
+        read_catalogue(&mut self.assembler, &mut queries).await?;
         self.queries = Some(queries);
-        self.assembler.row_tables().set_catalogue(catalogue);
         Ok(())
     }
 
@@ -368,12 +417,19 @@ impl MysqlSource {
             return None;
         }
         self.returned = position.clone();
+        if self.assembler.is_resume_position_at_end() {
+            let end = self.assembler.end();
+            self.marks.lock().record(&position, &end.file, end.offset);
+        }
         Some(Commits { commits, position })
     }
 
     /// Closes the connection of the dump and drops what was read of an unfinished transaction.
     fn reset_dump(&mut self) -> Result<(), SourceError> {
         self.dump = None;
+        // The next connection may lead to another server, with other files.
+        self.marks.lock().clear();
+        self.has_start_mark = false;
         self.rejected += self.assembler.rejected();
         self.anomalies = self.anomalies();
         self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));
@@ -447,6 +503,21 @@ async fn open_queries(network: &dyn Network, options: &MysqlOptions) -> Result<M
     let mut connection = MysqlConnection::open(network, options).await?;
     connection.query(&format!("SET SESSION wait_timeout = {IDLE_MAX_S}")).await?;
     Ok(connection)
+}
+
+/// Gives the assembler what it needs of the catalogue.
+async fn read_catalogue(assembler: &mut Assembler, queries: &mut MysqlConnection) -> Result<(), SourceError> {
+    if let Some(rules) = assembler.row_tables().needed_catalogue() {
+        let catalogue = catalogue::load(queries, &rules).await?;
+        assembler.row_tables().set_catalogue(catalogue);
+    }
+    if let Some(outbox_tables) = assembler.outbox_tables()
+        && let Some(names) = outbox_tables.needed_names()
+    {
+        let declared = catalogue::load_first_columns(queries, names).await?;
+        outbox_tables.set_declared(declared)?;
+    }
+    Ok(())
 }
 
 /// Feeds a packet of the dump to the assembler.

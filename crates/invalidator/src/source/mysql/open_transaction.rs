@@ -3,7 +3,7 @@
 use super::{
     event,
     gtid::{GtidPosition, GtidSet, Origin},
-    rows::Columns,
+    outbox::OutboxTable,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub struct OpenTransaction {
     /// The keys that were added since the last part was emitted.
     pub seen: BTreeSet<Vec<u8>>,
     /// The outbox tables that its rows refer to, by table id.
-    pub outbox: BTreeMap<u64, Columns>,
+    pub outbox: BTreeMap<u64, OutboxTable>,
     /// Whether it is an XA transaction. Its keys are not emitted in parts before its end.
     pub is_xa: bool,
     /// Whether it named more keys than can be held: they are not known any more.

@@ -26,7 +26,10 @@ use super::{
     table_metadata::TableMetadata,
     table_statement::TableStatement,
 };
-use crate::rules::{Column, RowChange, RowRules, RowValue, Rules, TableChange, TableName, WatchedTable};
+use crate::{
+    keys::SqlMode,
+    rules::{Column, RowChange, RowRules, RowValue, Rule, Rules, TableChange, TableName, WatchedTable},
+};
 use std::{
     collections::BTreeMap,
     sync::Arc,
@@ -99,7 +102,10 @@ impl RowTables {
     pub fn set_catalogue(&mut self, catalogue: Catalogue) {
         self.catalogue = catalogue;
         self.needs_catalogue = false;
-        for rule in self.rules.iter().filter(|rule| !self.catalogue.contains_key(&rule.table)) {
+        for rule in self.rules.iter() {
+            if !self.row_rules.record_seen(&rule.table, self.catalogue.contains_key(&rule.table)) {
+                continue;
+            }
             tracing::warn!(
                 table = %rule.table,
                 "a rule names a table that the catalogue does not show: it does not exist, or the invalidator's account \
@@ -204,18 +210,25 @@ impl RowTables {
         Ok(())
     }
 
-    /// Appends the keys that a statement without rows makes stale.
-    pub fn add_statement(&mut self, schema: &[u8], sql: &[u8], keys: &mut Vec<Vec<u8>>) {
+    /// Appends the keys that a statement without rows makes stale. It was read in one of `modes`.
+    pub fn add_statement(&mut self, schema: &[u8], sql: &[u8], modes: &[SqlMode], keys: &mut Vec<Vec<u8>>) {
         if self.rules.is_empty() {
             return;
         }
-        let Some(statement) = TableStatement::parse(schema, sql) else { return };
         let rules = self.rules.clone();
-        for rule in statement.named_rules(&rules) {
-            if !matches!(statement.change, Some(TableChange::Truncate | TableChange::Statement)) {
+        let mut changes: Vec<(&Arc<Rule>, Option<TableChange>)> = Vec::new();
+        for statement in modes.iter().filter_map(|mode| TableStatement::parse(schema, sql, *mode)) {
+            for rule in statement.named_rules(&rules) {
+                if !changes.contains(&(rule, statement.change)) {
+                    changes.push((rule, statement.change));
+                }
+            }
+        }
+        for (rule, change) in changes {
+            if !matches!(change, Some(TableChange::Truncate | TableChange::Statement)) {
                 self.needs_catalogue = true;
             }
-            let Some(change) = statement.change else { continue };
+            let Some(change) = change else { continue };
             let watched = self
                 .by_statement
                 .entry(rule.table.clone())

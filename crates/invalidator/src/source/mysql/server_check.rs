@@ -4,15 +4,15 @@
 //! setting that corrects them.
 
 use super::{
-    connection::{MysqlConnection, ServerError, text},
+    connection::{MysqlConnection, Row, ServerError, text},
     gtid::{GtidList, GtidPosition, GtidSet},
     log_coverage,
     options::MysqlOptions,
     packet::PacketStream,
 };
-use crate::{Position, SourceError, Start};
+use crate::{LogFile, Position, SourceError, Start};
 use lookaside_client::Network;
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 const COMMAND_REGISTER: u8 = 0x15;
 const COMMAND_DUMP: u8 = 0x12;
@@ -25,6 +25,9 @@ const DUMP_THROUGH_GTID: u16 = 0x04;
 
 /// Our server ids start here, far above those that operators assign.
 const SERVER_ID_FIRST: u32 = 1 << 31;
+
+/// How long the server may take to look at its files.
+const LOG_FILES_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How long MySQL may take to commit what was already read from its log.
 const EXECUTED_WAIT_S: u32 = 5;
@@ -194,6 +197,13 @@ pub fn dump_error(error: ServerError, position: &GtidPosition, user: &str) -> So
     }
 }
 
+/// The files of the log, the oldest first. The server looks at the size of each.
+pub async fn log_files(connection: &mut MysqlConnection) -> Result<Result<Vec<LogFile>, ServerError>, SourceError> {
+    let rows = connection.try_query("SHOW BINARY LOGS", LOG_FILES_WAIT_MAX).await?;
+    let file = |row: &Row| Some(LogFile { name: text(row, 0)?, bytes: text(row, 1)?.parse().ok()? });
+    Ok(rows.map(|rows| rows.iter().filter_map(file).collect()))
+}
+
 /// Fails if a setting is unsafe, with the statement that corrects it.
 fn check_settings(
     kind: ServerKind,
@@ -201,29 +211,29 @@ fn check_settings(
     options: &MysqlOptions,
 ) -> Result<(), SourceError> {
     let value = |name: &str| variables.get(name).map_or("", String::as_str);
-    let unusable = |why: String| Err(SourceError::Unusable { why });
+    let keys_hidden = |why: String| Err(SourceError::KeysHidden { why });
     if value("log_bin") != "ON" {
-        return unusable("the server has no commit log: start it with log_bin (and binlog_format=ROW)".into());
+        return keys_hidden("the server has no commit log: start it with log_bin (and binlog_format=ROW)".into());
     }
     // Comments are found in statements of any format, but outbox rows only in rows.
     let format = value("binlog_format");
     if !matches!(format, "ROW" | "") && !options.comments_only {
-        return unusable(format!(
+        return keys_hidden(format!(
             "binlog_format is {format}, so inserts into the outbox table would be missed: SET GLOBAL binlog_format = \
              ROW (sessions that are open keep theirs), or name all keys in comments and use --comments-only"
         ));
     }
     if kind == ServerKind::Mysql && value("gtid_mode") != "ON" {
-        return unusable(
-            "transactions have no GTIDs: SET GLOBAL enforce_gtid_consistency = ON, then SET GLOBAL gtid_mode = \
-             OFF_PERMISSIVE, = ON_PERMISSIVE and = ON, one after the other"
+        return Err(SourceError::Unusable {
+            why: "transactions have no GTIDs: SET GLOBAL enforce_gtid_consistency = ON, then SET GLOBAL gtid_mode = \
+                  OFF_PERMISSIVE, = ON_PERMISSIVE and = ON, one after the other"
                 .into(),
-        );
+        });
     }
     let statements =
         if kind == ServerKind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
     if value(statements) != "ON" && !options.outbox_only {
-        return unusable(format!(
+        return keys_hidden(format!(
             "statements are not in the log, so keys in comments would be missed: SET GLOBAL {statements} = ON, or use \
              --outbox-only"
         ));

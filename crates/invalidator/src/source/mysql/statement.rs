@@ -5,15 +5,17 @@
 //! wants, so the start-up check of the global value is not enough.
 
 use super::statement_tokens::{Token, Tokens};
+use crate::keys::SqlMode;
 
 /// The first words of statements that change rows, or may (functions, procedures). Definitions of tables, for which
 /// every format has statements, begin with others.
 const FIRST_WORDS: [&[u8]; 10] =
     [b"INSERT", b"UPDATE", b"DELETE", b"REPLACE", b"LOAD", b"WITH", b"SELECT", b"CALL", b"DO", b"VALUES"];
 
-/// Whether `sql` changes rows.
-pub fn changes_rows(sql: &[u8]) -> bool {
-    Tokens::of_statement(sql).find_map(Token::into_word).is_some_and(begins_row_change)
+/// Whether `sql` changes rows if it is read in any of `modes`.
+pub fn changes_rows(sql: &[u8], modes: &[SqlMode]) -> bool {
+    let first_word = |mode: &SqlMode| Tokens::of_statement(sql, *mode).find_map(Token::into_word);
+    modes.iter().filter_map(first_word).any(begins_row_change)
 }
 
 /// Whether a statement that begins with `word` changes rows.
@@ -23,7 +25,7 @@ pub fn begins_row_change(word: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::changes_rows;
+    use super::*;
 
     #[test]
     fn statements_that_change_rows_are_known() {
@@ -37,7 +39,7 @@ mod tests {
             "/*!50000 UPDATE t SET a = 1 */",
             "ANALYZE FORMAT=JSON UPDATE t SET a = 1",
         ] {
-            assert!(changes_rows(sql.as_bytes()), "{sql}");
+            assert!(changes_rows(sql.as_bytes(), &SqlMode::ALL), "{sql}");
         }
         for sql in [
             "CREATE TABLE t (a INT)",
@@ -55,7 +57,7 @@ mod tests {
             "/* no end",
             "",
         ] {
-            assert!(!changes_rows(sql.as_bytes()), "{sql}");
+            assert!(!changes_rows(sql.as_bytes(), &SqlMode::ALL), "{sql}");
         }
     }
 }

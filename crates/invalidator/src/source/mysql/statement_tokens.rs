@@ -7,21 +7,23 @@
 //! | `SET STATEMENT ... FOR` (MariaDB) | settings for this statement, skipped with their values |
 //! | `ANALYZE`, `ANALYZE FORMAT=...` (MariaDB) | skipped: the statement is executed |
 //!
+//! Where a string ends, and whether "..." is one, depends on the session's [`SqlMode`].
+//!
 //! What else wraps a statement (`PREPARE`, `EXECUTE IMMEDIATE`, compound statements, routines, events) is not in the log:
 //! the server writes each statement that it executes by itself.
 
-use crate::keys::{line_bytes, opens_line_comment};
-use memchr::memmem;
+use crate::keys::{SqlMode, line_bytes, opens_line_comment};
+use memchr::{memchr, memmem};
 use std::borrow::Cow;
 
 /// A part of a statement.
 pub enum Token<'a> {
     /// A word without quotes: a keyword, a number or a name.
     Word(&'a [u8]),
-    /// What `...` or "..." holds. The second is a string, unless the session's SQL mode has ANSI_QUOTES.
+    /// What `...` holds, or "..." under ANSI_QUOTES.
     Quoted(Vec<u8>),
     Dot,
-    /// A string in '...', with its first byte, or another character.
+    /// A string, with its first byte, or another character.
     Other(u8),
 }
 
@@ -47,17 +49,27 @@ impl<'a> Token<'a> {
 #[derive(Clone, Debug)]
 pub struct Tokens<'a> {
     sql: &'a [u8],
+    mode: SqlMode,
+}
+
+/// The modes in which a server may have read `sql`, which it executed in mode `logged`; `None` if the log does not say.
+/// Settings of `SET STATEMENT` may be of the mode, and hold once all of the text has been read.
+pub fn possible_modes(sql: &[u8], logged: Option<SqlMode>) -> Vec<SqlMode> {
+    let quotes_matter = memchr(b'"', sql).is_some() || memchr(b'\\', sql).is_some();
+    match logged {
+        _ if !quotes_matter => vec![SqlMode::DEFAULT],
+        Some(mode) if !(Tokens { sql, mode }).has_settings() => vec![mode],
+        _ => SqlMode::ALL.to_vec(),
+    }
 }
 
 impl<'a> Tokens<'a> {
-    /// The tokens of `sql`, without what is in front of the statement itself.
-    pub fn of_statement(sql: &'a [u8]) -> Tokens<'a> {
-        let mut tokens = Tokens { sql };
+    /// The tokens of `sql`, read in `mode`, without what is in front of the statement itself.
+    pub fn of_statement(sql: &'a [u8], mode: SqlMode) -> Tokens<'a> {
+        let mut tokens = Tokens { sql, mode };
         loop {
-            let mut words = tokens.clone().filter_map(Token::into_word);
-            let first = words.next().unwrap_or_default();
-            let second = words.next().unwrap_or_default();
-            if first.eq_ignore_ascii_case(b"set") && second.eq_ignore_ascii_case(b"statement") {
+            let [first, second] = tokens.first_words();
+            if tokens.has_settings() {
                 tokens.skip_settings();
             } else if first.eq_ignore_ascii_case(b"analyze") {
                 tokens.skip_words(if second.eq_ignore_ascii_case(b"format") { 3 } else { 1 });
@@ -65,6 +77,18 @@ impl<'a> Tokens<'a> {
                 return tokens;
             }
         }
+    }
+
+    /// The first two words; empty if there are none.
+    fn first_words(&self) -> [&'a [u8]; 2] {
+        let mut words = self.clone().filter_map(Token::into_word);
+        [(); 2].map(|()| words.next().unwrap_or_default())
+    }
+
+    /// Whether it begins with `SET STATEMENT`.
+    fn has_settings(&self) -> bool {
+        let [first, second] = self.first_words();
+        first.eq_ignore_ascii_case(b"set") && second.eq_ignore_ascii_case(b"statement")
     }
 
     /// Skips up to the FOR that ends the settings. One in parentheses is of a function: `SUBSTRING(a FROM 1 FOR 2)`.
@@ -92,11 +116,11 @@ impl<'a> Iterator for Tokens<'a> {
         loop {
             let rest = self.sql;
             let (token, length) = match *rest.first()? {
-                b'`' | b'"' => {
+                quote if quote == b'`' || quote == b'"' && self.mode.has_ansi_quotes => {
                     let (name, length) = quoted(rest);
                     (Some(Token::Quoted(name)), length)
                 }
-                b'\'' => (Some(Token::Other(b'\'')), string_bytes(rest)),
+                quote @ (b'\'' | b'"') => (Some(Token::Other(quote)), string_bytes(rest, self.mode)),
                 b'#' => (None, line_bytes(rest)),
                 b'-' if opens_line_comment(rest) => (None, line_bytes(rest)),
                 // Executable comments hold code.
@@ -145,12 +169,13 @@ fn quoted(text: &[u8]) -> (Vec<u8>, usize) {
     (name, at)
 }
 
-/// The length of the string at the start of `text`. A backslash is taken for an escape, as in the default SQL mode.
-fn string_bytes(text: &[u8]) -> usize {
+/// The length of the string at the start of `text`. A doubled quote ends it, and begins the next one.
+fn string_bytes(text: &[u8], mode: SqlMode) -> usize {
+    let (quote, has_escapes) = (text[0], mode.has_escapes_in(text[0]));
     let mut at = 1;
     while let Some(&byte) = text.get(at) {
-        at += if byte == b'\\' { 2 } else { 1 };
-        if byte == b'\'' {
+        at += if byte == b'\\' && has_escapes { 2 } else { 1 };
+        if byte == quote {
             return at;
         }
     }
@@ -162,7 +187,7 @@ mod tests {
     use super::*;
 
     fn first_word(sql: &str) -> String {
-        let word = Tokens::of_statement(sql.as_bytes()).find_map(Token::into_word);
+        let word = Tokens::of_statement(sql.as_bytes(), SqlMode::DEFAULT).find_map(Token::into_word);
         String::from_utf8_lossy(word.unwrap_or_default()).into_owned()
     }
 
@@ -187,6 +212,19 @@ mod tests {
             "SET STATEMENT a=1 FOR ANALYZE FORMAT = traditional ALTER TABLE t",
         ] {
             assert_eq!(first_word(sql), "ALTER", "{sql}");
+        }
+    }
+
+    #[test]
+    fn settings_may_change_the_mode_behind_them() {
+        let plain = SqlMode { has_ansi_quotes: false, has_backslash_escapes: false };
+        for (sql, logged, expected) in [
+            (r"UPDATE t SET a='\'", Some(plain), &[plain][..]),
+            (r"UPDATE t SET a='\'", None, &SqlMode::ALL),
+            (r"SET STATEMENT sql_mode='' FOR UPDATE t SET a='\'", Some(plain), &SqlMode::ALL),
+            ("UPDATE t SET a='x'", Some(plain), &[SqlMode::DEFAULT]),
+        ] {
+            assert_eq!(possible_modes(sql.as_bytes(), logged), expected, "{sql}");
         }
     }
 

@@ -18,7 +18,10 @@ use super::{
     statement::begins_row_change,
     statement_tokens::{Token, Tokens},
 };
-use crate::rules::{Rule, Rules, TableChange};
+use crate::{
+    keys::SqlMode,
+    rules::{Rule, Rules, TableChange},
+};
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 /// What a statement does to the tables that it names.
@@ -34,9 +37,9 @@ pub struct TableStatement<'a> {
 }
 
 impl<'a> TableStatement<'a> {
-    /// Parses a statement that was executed in `schema`; `None` if it changes no table.
-    pub fn parse(schema: &'a [u8], sql: &'a [u8]) -> Option<TableStatement<'a>> {
-        let tokens = Tokens::of_statement(sql);
+    /// Parses a statement that was executed in `schema`, and is read in `mode`; `None` if it changes no table.
+    pub fn parse(schema: &'a [u8], sql: &'a [u8], mode: SqlMode) -> Option<TableStatement<'a>> {
+        let tokens = Tokens::of_statement(sql, mode);
         let words: Vec<Cow<'_, [u8]>> = tokens.clone().filter_map(Token::into_name).take(6).collect();
         let is = |at: usize, expected: &[&str]| {
             words.get(at).is_some_and(|word| expected.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
@@ -105,8 +108,14 @@ mod tests {
 
     /// The change of app.users by a statement in the schema `app`; `None` if it is not named or does not change.
     fn change_of(sql: &str) -> Option<TableChange> {
+        change_in_mode(sql, SqlMode::DEFAULT)
+    }
+
+    fn change_in_mode(sql: &str, mode: SqlMode) -> Option<TableChange> {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['a']").expect("valid");
-        TableStatement::parse(b"app", sql.as_bytes()).filter(|found| !found.named_rules(&rules).is_empty())?.change
+        TableStatement::parse(b"app", sql.as_bytes(), mode)
+            .filter(|found| !found.named_rules(&rules).is_empty())?
+            .change
     }
 
     #[test]
@@ -149,7 +158,6 @@ mod tests {
             ("UPDATE users SET name = 'x'", Some(TableChange::Statement)),
             ("UPDATE posts SET text = 'it\\'s users'", None),
             ("UPDATE posts SET text = 1 # users", None),
-            ("INSERT INTO \"users\" VALUES (1)", Some(TableChange::Statement)),
             ("GRANT SELECT ON users TO reader", None),
             ("", None),
         ] {
@@ -157,11 +165,31 @@ mod tests {
         }
     }
 
+    /// Under NO_BACKSLASH_ESCAPES 'C:\' is a string. It hid the names behind it, or showed what strings hold.
+    #[test]
+    fn names_are_found_in_the_mode_of_the_session() {
+        let [default, ansi, plain, ansi_plain] = SqlMode::ALL;
+        let altered = Some(TableChange::SchemaChange);
+        for (sql, mode, expected) in [
+            (r"ALTER TABLE posts COMMENT 'C:\', RENAME TO users", plain, altered),
+            (r"ALTER TABLE posts COMMENT 'C:\', RENAME TO users", default, None),
+            (r"ALTER TABLE posts COMMENT 'it\'s users'", default, None),
+            (r#"ALTER TABLE posts COMMENT "it\"s users""#, default, None),
+            (r#"ALTER TABLE posts COMMENT "users""#, default, None),
+            (r#"ALTER TABLE posts COMMENT "C:\", RENAME TO users"#, plain, altered),
+            (r#"ALTER TABLE "users" COMMENT 'x'"#, ansi, altered),
+            (r#"ALTER TABLE "posts\" RENAME TO users"#, ansi, altered),
+            (r#"ALTER TABLE "posts" COMMENT 'C:\', RENAME TO users"#, ansi_plain, altered),
+        ] {
+            assert_eq!(change_in_mode(sql, mode), expected, "{sql} in {mode:?}");
+        }
+    }
+
     #[test]
     fn the_creation_of_a_table_is_reported_without_a_change() {
         let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['a']").expect("valid");
-        let statement =
-            TableStatement::parse(b"", b"CREATE TABLE IF NOT EXISTS App.Users (id INT)").expect("it names one");
+        let statement = TableStatement::parse(b"", b"CREATE TABLE IF NOT EXISTS App.Users (id INT)", SqlMode::DEFAULT)
+            .expect("it names one");
         assert_eq!((statement.change, statement.named_rules(&rules).len()), (None, 1));
     }
 

@@ -121,6 +121,8 @@ pub struct PostgresConnection {
     pub(super) stream: Box<dyn Bytestream>,
     pub(super) received: BytesMut,
     pub(super) wait_max: Duration,
+    /// The process of the server that serves this session, as the server named it; `None` if it did not.
+    pub process_id: Option<i32>,
 }
 
 impl PostgresConnection {
@@ -154,7 +156,8 @@ impl PostgresConnection {
         if let Some(options_of_tls) = &options.tls {
             stream = tls::secure(stream, &options.host, options_of_tls).await?;
         }
-        let mut connection = PostgresConnection { stream, received: BytesMut::new(), wait_max: options.reply_wait_max };
+        let (received, wait_max) = (BytesMut::new(), options.reply_wait_max);
+        let mut connection = PostgresConnection { stream, received, wait_max, process_id: None };
         let mut parameters = vec![
             ("user", options.user.as_str()),
             ("database", &options.database),
@@ -283,6 +286,7 @@ impl PostgresConnection {
                 }
                 Message::DataRow(_) => return Err(protocol_error("more rows than expected").into()),
                 Message::ErrorResponse(body) => error = Some(server_error(&body)?),
+                Message::BackendKeyData(body) => self.process_id = Some(body.process_id()),
                 Message::ReadyForQuery(_) => {
                     return error.map_or(Ok(rows), |error| Err(QueryError::Server(error)));
                 }

@@ -62,7 +62,9 @@ pub use seen_tables::SeenTables;
 pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
 pub use slot_reader::IsActive;
 
-use crate::{CommitLog, Commits, LogDistance, OpenedSource, Position, Source, SourceError, Start, WallClock};
+use crate::{
+    CommitLog, Commits, LogDistance, LogLookup, OpenedSource, Position, Source, SourceError, Start, WallClock,
+};
 use assembler::Assembler;
 use catalogue_reader::CatalogueReader;
 use connection::{OBJECT_IN_USE, protocol_error};
@@ -147,6 +149,15 @@ impl CommitLog for PostgresLog {
         Box::pin(async move {
             let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
             slot::newest_position(&mut connection).await.map(Lsn::position)
+        })
+    }
+
+    fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
+        Box::pin(async move {
+            let mut connection = PostgresConnection::open(&*self.network, &self.options, Purpose::Queries).await?;
+            let (newest, next_transaction_id) = slot::look_up(&mut connection).await?;
+            let next_transaction_id = Some(next_transaction_id);
+            Ok(LogLookup { newest: newest.position(), next_transaction_id, ..LogLookup::default() })
         })
     }
 

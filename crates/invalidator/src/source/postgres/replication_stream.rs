@@ -149,7 +149,8 @@ mod tests {
     async fn a_report_that_the_server_does_not_receive_fails() {
         let (stream, _server) = tokio::io::duplex(64);
         let wait_max = Duration::from_secs(10);
-        let connection = PostgresConnection { stream: Box::new(stream), received: BytesMut::new(), wait_max };
+        let connection =
+            PostgresConnection { stream: Box::new(stream), received: BytesMut::new(), wait_max, process_id: None };
         let mut stream = ReplicationStream { connection, skipping: None };
         let mut report = async || stream.send_status(Lsn(1), Lsn(1), SystemTime::UNIX_EPOCH, false).await;
         assert_eq!(timeout(Duration::from_secs(60), report()).await.expect("in time"), Ok(()));

@@ -6,6 +6,9 @@ use crate::rules::Rules;
 /// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the publication,
 /// and adds the outbox to a publication that lacks it. To be run by the database's owner; running it again changes nothing.
 ///
+/// The publication may have tables of schemas on which the owner has no privilege: no table but the outbox is looked up by
+/// its name.
+///
 /// The function writes keys in UTF-8, as clients send them: a message is not converted from the database's encoding.
 ///
 /// ```
@@ -37,8 +40,8 @@ DO $lookaside$ DECLARE member record; root regclass := {table_literal}; BEGIN
       CASE WHEN pubupdate THEN 'update' END, CASE WHEN pubdelete THEN 'delete' END,
       CASE WHEN pubtruncate THEN 'truncate' END)) FROM pg_publication WHERE pubname = {literal});
   END IF;
-  IF NOT EXISTS (SELECT FROM pg_publication_tables
-    WHERE pubname = {literal} AND format('%I.%I', schemaname, tablename)::regclass = root)
+  IF NOT EXISTS (SELECT FROM pg_publication_tables p JOIN pg_namespace n ON n.nspname = p.schemaname
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = {literal} AND c.oid = root)
   THEN
     {identities}
     ALTER PUBLICATION {publication_name} ADD TABLE {table};

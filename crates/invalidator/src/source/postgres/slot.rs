@@ -212,12 +212,18 @@ pub(super) fn check_not_confirmed_beyond(confirmed: Option<Lsn>, from: Lsn, slot
 /// A position that covers all commits that readers see now. It may not be flushed yet: readers see a commit with
 /// `synchronous_commit=off` before that, and the stream has it afterwards.
 pub(super) async fn newest_position(connection: &mut PostgresConnection) -> Result<Lsn, SourceError> {
+    look_up(connection).await.map(|(newest, _)| newest)
+}
+
+/// The same, with the id that the next transaction gets.
+pub(super) async fn look_up(connection: &mut PostgresConnection) -> Result<(Lsn, u64), SourceError> {
+    // txid_... are the names that every version has.
     let sql = "SELECT pg_current_wal_insert_lsn(), current_setting('wal_block_size'), \
-               pg_size_bytes(current_setting('wal_segment_size'))";
+               pg_size_bytes(current_setting('wal_segment_size')), txid_snapshot_xmax(txid_current_snapshot())";
     let row = first_row(connection, sql).await?;
-    let bytes = |index| column(&row, index)?.parse().map_err(|_| protocol_error("a malformed size"));
+    let number = |index| column(&row, index)?.parse().map_err(|_| protocol_error("a malformed number"));
     let next = Lsn::parse(column(&row, 0)?).ok_or_else(|| protocol_error("a malformed position"))?;
-    Ok(next.end_before(bytes(1)?, bytes(2)?))
+    Ok((next.end_before(number(1)?, number(2)?), number(3)?))
 }
 
 /// The end of what the server has flushed to its log. Commits that readers see already may lie behind it; they are read.

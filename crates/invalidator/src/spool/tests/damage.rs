@@ -94,3 +94,87 @@ async fn what_cannot_be_read_and_was_never_synced_is_waited_for() {
         assert_eq!(read_to(&mut *one.source, 6).await, [4, 5, 6]);
     }
 }
+
+/// The error of a read of which the disk has no bytes.
+const EIO: i32 = 5;
+
+/// Makes reads of the segment at `index` fail, and starts again.
+fn restart_with_unreadable(fixture: &mut Fixture, index: usize) {
+    fixture.writer.abort();
+    {
+        let mut state = fixture.files.0.lock();
+        let number = *state.files.keys().nth(index).expect("there is a segment");
+        state.unreadable.insert(number, EIO);
+    }
+    fixture.restart();
+}
+
+/// Every start failed, and none of the clusters had deletes, until an operator removed the file.
+#[tokio::test(start_paused = true)]
+async fn a_segment_that_the_disk_cannot_read_is_a_loss_for_the_clusters_that_need_it() {
+    let mut fixture = Fixture::new(super::super::SPOOL_BYTES_MIN);
+    fixture.log.state.lock().key_bytes = 200;
+    for index in 0..2 {
+        fixture.saved[index] = Some(fixture.open(index).await.position);
+    }
+    fixture.log.commit(2_000);
+    until("all is on disk", || fixture.log.state.lock().released == 2_000).await;
+    assert!(fixture.files.0.lock().files.len() > 2);
+    fixture.saved[1] = Some(Position("1900".into()));
+    restart_with_unreadable(&mut fixture, 1);
+    let mut two = fixture.open(1).await;
+    assert_eq!(read_to(&mut *two.source, 2_000).await.len(), 101, "a cluster that does not need it reads on");
+    let lost = fixture.open_error(0, Start::At(Position("0".into()))).await;
+    assert!(matches!(&lost, SourceError::PositionLost { position, .. } if position.0 == "0"), "{lost}");
+    assert!(fixture.files.0.lock().unreadable.is_empty(), "it is removed");
+}
+
+/// Of the newest one the database has what was not synced, and no more.
+#[tokio::test(start_paused = true)]
+async fn a_newest_segment_that_the_disk_cannot_read_is_a_loss_unless_the_database_has_it() {
+    for is_released in [false, true] {
+        let mut fixture = Fixture::new(super::super::SPOOL_BYTES_MIN);
+        fixture.log.state.lock().key_bytes = 200;
+        fixture.saved[0] = Some(fixture.open(0).await.position);
+        fixture.log.commit(2_000);
+        until("all is on disk", || fixture.log.state.lock().released == 2_000).await;
+        if !is_released {
+            fixture.log.state.lock().released = 0;
+        }
+        // It acted on a loss that was in the segment.
+        fixture.saved[1] = Some(Position("1:2000".into()));
+        let newest = fixture.files.0.lock().files.len() - 1;
+        restart_with_unreadable(&mut fixture, newest);
+        let mut one = fixture.open(0).await;
+        if !is_released {
+            assert_eq!(read_to(&mut *one.source, 2_000).await.len(), 2_000);
+            continue;
+        }
+        let mut last = 0;
+        loop {
+            match timeout(DEADLINE, one.source.next(10)).await.expect("the loss is reported") {
+                Ok(commits) => last = commits.commits.last().map_or(last, |commit| number(&commit.position)),
+                Err(SourceError::PositionLost { .. }) => break,
+                // While the writer looks for a new position.
+                Err(_) => {}
+            }
+        }
+        assert!((100..2_000).contains(&last), "{last}");
+        until("the loss is recorded", || fixture.spool.end().epoch == 2).await;
+        assert_eq!(read_loss(&mut *fixture.open(1).await.source).await, "1:2000");
+    }
+}
+
+/// Such errors are the operator's to mend, and nothing is lost.
+#[test]
+fn a_segment_that_may_not_be_read_stops_the_start() {
+    let files = Arc::new(MemoryFiles::default());
+    files.create(1, &record::HEADER).expect("it is written");
+    const EACCES: i32 = 13;
+    files.0.lock().unreadable.insert(1, EACCES);
+    let log = Arc::new(LogHandle(Arc::new(ScriptedLog::default())));
+    let statistics = Arc::new(SpoolStatistics::default());
+    let error = Spool::recover(files.clone(), log, 1 << 30, CLUSTERS, statistics).err().expect("it is refused");
+    assert!(error.contains("cannot read the spool"), "{error}");
+    assert_eq!(files.0.lock().files.len(), 1);
+}

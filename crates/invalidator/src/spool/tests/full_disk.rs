@@ -99,3 +99,42 @@ async fn a_start_on_a_full_disk_removes_the_segments_that_every_cluster_has() {
     assert_eq!(read_to(&mut *one.source, 2_001).await.last(), Some(&2_001));
     assert_eq!(read_to(&mut *two.source, 2_001).await.last(), Some(&2_001));
 }
+
+/// Clusters waited for space on the disk with the deletes that were there.
+#[tokio::test(start_paused = true)]
+async fn a_start_on_a_full_disk_delivers_what_an_earlier_run_has_left() {
+    let mut fixture = Fixture::new(1 << 30);
+    for index in 0..2 {
+        fixture.saved[index] = Some(fixture.open(index).await.position);
+    }
+    fixture.log.commit(4);
+    until("all is on disk", || fixture.log.state.lock().released == 4).await;
+    fixture.writer.abort();
+    fixture.files.0.lock().free_bytes = Some(0);
+    fixture.log.commit(3);
+    fixture.restart();
+    until("nothing can be written", || fixture.spool.statistics.failures.value() > 0).await;
+    let mut one = fixture.open(0).await;
+    assert_eq!(read_to(&mut *one.source, 4).await, [1, 2, 3, 4]);
+    let full = timeout(DEADLINE, one.source.next(10)).await.expect("in time").expect_err("there is no more");
+    assert!(matches!(full, SourceError::SpoolFailed { .. }), "{full}");
+    assert_eq!(fixture.log.state.lock().released, 4, "what is not written again stays in the log");
+    let new = timeout(Duration::from_secs(10), fixture.cluster(1).open(&Start::Now)).await;
+    assert!(!matches!(&new, Ok(Ok(_))), "a crash may remove what it would be behind");
+    // The same source reads on in the copy, from its place.
+    fixture.files.0.lock().free_bytes = None;
+    let read = timeout(DEADLINE, async {
+        let mut read = Vec::new();
+        while read.last() != Some(&7) {
+            match one.source.next(10).await {
+                Ok(commits) => read.extend(commits.commits.iter().map(|commit| number(&commit.position))),
+                Err(_) => sleep(Duration::from_millis(10)).await,
+            }
+        }
+        read
+    });
+    assert_eq!(read.await.expect("it goes on"), [5, 6, 7]);
+    until("all is on disk", || fixture.log.state.lock().released == 7).await;
+    let files = fixture.files.0.lock().files.len();
+    assert_eq!(files, 1, "the copy alone");
+}

@@ -87,7 +87,7 @@ fn fail_to_append(spool: &Spool, files: &MemoryFiles) {
 fn nothing_is_appended_to_a_segment_that_was_given_up() {
     let spool = spool(Arc::new(MemoryFiles::default()));
     spool.abandon_segment();
-    assert!(spool.append(&commit(1)).is_err() && spool.append_gap(&Position("1".into()), "x").is_err());
+    assert!(spool.append(&commit(1)).is_err() && spool.append_gap(1, &Position("1".into()), "x").is_err());
     assert_eq!(spool.end().position.0, "0");
     spool.prepare().expect("there is a new segment");
     spool.append(&commit(1)).expect("it is open");

@@ -228,7 +228,7 @@ async fn a_replay_counts_the_losses_that_it_reads_and_asks_on_which_side_of_them
     let wrong = before.check_position(&Position("nothing".into())).expect_err("no position").to_string();
     assert!(wrong.contains("is no position of this log"), "{wrong}");
     writer.abort();
-    spool.append_gap(&Position("5".into()), "the slot was dropped").expect("written");
+    spool.append_gap(1, &Position("5".into()), "the slot was dropped").expect("written");
 
     let archive = archive(state.path(), &log);
     for start in [Start::Earliest, Start::At(Position("0:3".into()))] {

@@ -162,12 +162,12 @@ async fn a_loss_is_not_read_before_it_is_durable() {
     fixture.writer.abort();
     fixture.spool.prepare().expect("it is written");
     fixture.files.0.lock().fails_to_sync = true;
-    assert!(fixture.spool.append_gap(&Position("5".into()), "gone").is_err());
+    assert!(fixture.spool.append_gap(1, &Position("5".into()), "gone").is_err());
     let read = timeout(Duration::from_secs(10), one.source.next(10)).await;
     assert!(read.is_err(), "{read:?}");
     assert_eq!(fixture.cluster(0).newest_position().await.expect("a position").0, "0", "the epoch is the same");
     fixture.files.0.lock().fails_to_sync = false;
     fixture.spool.prepare().expect("there is a new segment");
-    fixture.spool.append_gap(&Position("5".into()), "gone").expect("it is synced");
+    fixture.spool.append_gap(1, &Position("5".into()), "gone").expect("it is synced");
     assert_eq!(read_loss(&mut *one.source).await, "0");
 }

@@ -28,6 +28,8 @@ pub struct MemoryFilesState {
     pub fails_to_sync: bool,
     /// Files whose next sync reports that a part of them was not written.
     pub unwritten: BTreeSet<u64>,
+    /// Files whose reads fail with this error of the system.
+    pub unreadable: BTreeMap<u64, i32>,
     /// How much of a file is on disk whose sync has failed. The rest can be read, and later syncs succeed.
     pub on_disk: BTreeMap<u64, usize>,
 }
@@ -109,6 +111,7 @@ impl MemoryFilesState {
         self.free_bytes = self.free_bytes.map(|free| free + bytes);
         self.on_disk.remove(&number);
         self.unwritten.remove(&number);
+        self.unreadable.remove(&number);
     }
 }
 
@@ -138,6 +141,9 @@ impl SegmentFiles for MemoryFiles {
 
     fn read(&self, number: u64, at: u64, bytes_max: usize) -> io::Result<Vec<u8>> {
         let state = self.0.lock();
+        if let Some(error) = state.unreadable.get(&number) {
+            return Err(io::Error::from_raw_os_error(*error));
+        }
         let (bytes, _) = state.files.get(&number).ok_or(io::ErrorKind::NotFound)?;
         Ok(bytes.iter().skip(at as usize).take(bytes_max).copied().collect())
     }

@@ -97,7 +97,7 @@ async fn what_a_failed_sync_has_not_written_is_not_read_before_it_is_written_aga
     fixture.files.0.lock().fails_to_sync = true;
     fixture.log.state.lock().released = 5;
     fixture.log.commit(5);
-    fixture.spool.append_gap(&Position("5".into()), "gone").expect_err("it is not synced");
+    fixture.spool.append_gap(1, &Position("5".into()), "gone").expect_err("it is not synced");
     fixture.restart();
     let mut one = fixture.open(0).await;
     while let Ok(read) = timeout(Duration::from_secs(10), one.source.next(10)).await {
@@ -200,4 +200,23 @@ async fn a_replay_reads_a_segment_that_was_given_up_as_the_clusters_do() {
     let archive = SpoolArchive::open(state.path(), log).expect("a spool");
     let mut opened = archive.open(&Start::Earliest).await.expect("it begins");
     assert_eq!(read_to(&mut *opened.source, 106).await, [1, 2, 103, 104, 106]);
+}
+
+/// The last file was read to its end while the invalidator was about to give it up. What the promoted server had committed
+/// up to that end was skipped.
+#[tokio::test]
+async fn a_replay_reads_on_behind_a_segment_that_is_given_up_after_it_was_read() {
+    let state = tempfile::tempdir().expect("a directory");
+    let folder = SegmentFolder::open(&state.path().join("spool")).expect("it is created");
+    let [given_up, next] = given_up_before_a_failover();
+    folder.create(1, &given_up).expect("it is written");
+    let log = Arc::new(LogHandle(Arc::new(ScriptedLog::default())));
+    let archive = SpoolArchive::open(state.path(), log).expect("a spool");
+    for (from, expected) in [("0", [103, 104, 106].as_slice()), ("4", &[104, 106])] {
+        let _ = folder.remove(2);
+        let mut opened = archive.open(&Start::At(Position(from.into()))).await.expect("it begins");
+        read_to(&mut *opened.source, 5).await;
+        folder.create(2, &next).expect("it is written");
+        assert_eq!(read_to(&mut *opened.source, 106).await, expected, "from {from}");
+    }
 }

@@ -63,6 +63,19 @@ pub(crate) struct BoundListener {
     file: Option<SocketFile>,
 }
 
+/// Fails if another process has one of the TCP addresses. A daemon that binds late, after it has asked its peers, thus
+/// says so before it does anything else.
+pub(crate) fn check_free(listeners: &[ListenAddress], inherited: &Inherited) -> Result<(), String> {
+    for listener in listeners {
+        if let Endpoint::Tcp { address, .. } = listener.endpoint
+            && !inherited.has_tcp(address)
+        {
+            drop(bind_socket(address, false, 1).map_err(|error| cannot_bind(address, &error))?);
+        }
+    }
+    Ok(())
+}
+
 /// Binds all listeners. `backlog` connections may wait at each socket. Sockets of another process are taken from
 /// `inherited`. The error names the address and the option to change.
 pub(crate) fn bind_all(
@@ -195,7 +208,19 @@ fn take_inherited(
 }
 
 fn bind_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Socket>, String> {
-    let describe = |error: io::Error| match error.kind() {
+    let describe = |error| cannot_bind(address, &error);
+    drop(bind_socket(address, false, backlog).map_err(describe)?);
+    let first = bind_socket(address, true, backlog).map_err(describe)?;
+    let bound = first.local_addr().map_err(describe)?.as_socket().unwrap_or(address);
+    let mut listeners = vec![first];
+    while listeners.len() < sockets {
+        listeners.push(bind_socket(bound, true, backlog).map_err(describe)?);
+    }
+    Ok(listeners)
+}
+
+fn cannot_bind(address: SocketAddr, error: &io::Error) -> String {
+    match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("{address} is taken by another process; choose another port with --port (0 for a free one)")
         }
@@ -206,15 +231,7 @@ fn bind_tcp(address: SocketAddr, sockets: usize, backlog: i32) -> Result<Vec<Soc
             format!("this user may not listen on {address}; choose a port above 1023 with --port")
         }
         _ => format!("cannot listen on {address} ({error}); choose another with --listen and --port"),
-    };
-    drop(bind_socket(address, false, backlog).map_err(describe)?);
-    let first = bind_socket(address, true, backlog).map_err(describe)?;
-    let bound = first.local_addr().map_err(describe)?.as_socket().unwrap_or(address);
-    let mut listeners = vec![first];
-    while listeners.len() < sockets {
-        listeners.push(bind_socket(bound, true, backlog).map_err(describe)?);
     }
-    Ok(listeners)
 }
 
 fn bind_socket(address: SocketAddr, shared: bool, backlog: i32) -> io::Result<Socket> {

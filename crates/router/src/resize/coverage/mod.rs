@@ -17,7 +17,7 @@
 //!
 //! Invariants:
 //! * A router reads by a configuration only while every router of its cluster covers it. It decides to do so by reports
-//!   that were requested when its own already said that it waits for the configuration, and that are at most
+//!   that were requested when it had announced that it waits for the configuration, and that are at most
 //!   [`READ_WITHIN`] old. A router that stops to claim a configuration covers it for [`RELEASE_AFTER`] more, and then
 //!   needs reports, requested after that time, that no router reads it or waits for it. So it sees the decision of a
 //!   router that had its claim, however long that router takes to save and report the decision.
@@ -29,6 +29,7 @@
 //!   that names it is read.
 
 mod departed;
+mod release;
 mod tasks;
 mod views;
 
@@ -62,8 +63,8 @@ pub(crate) struct Rules {
     pub(crate) remember_departed: bool,
     /// Former owners are read only if all routers send their deletes there first.
     pub(crate) order: bool,
-    /// A router reads by reports that were requested after its own said what it waits for.
-    pub(crate) show: bool,
+    /// A router reads by reports that were requested after it had announced what it waits for.
+    pub(crate) announce: bool,
 }
 
 impl Rules {
@@ -75,7 +76,7 @@ impl Rules {
         release_in_two_steps: true,
         remember_departed: true,
         order: true,
-        show: true,
+        announce: true,
     };
 }
 
@@ -165,8 +166,8 @@ pub(crate) struct Coverage {
     reads: ConfigId,
     /// The configuration that is waited for; `None` if the newest is read.
     target: Option<ConfigId>,
-    /// The target that the last report named, and since when; `None` if it named none.
-    shown: Option<(ConfigId, Duration)>,
+    /// The target that peers find in the report, and since when; `None` if it names none.
+    announced: Option<(ConfigId, Duration)>,
     /// A newer one that cannot be covered yet, because there are [`COVERED_MAX`].
     next: Option<Candidate>,
     /// In the order in which they were covered, which is the order of the deletes of a key.
@@ -202,7 +203,7 @@ impl Coverage {
         Coverage {
             reads,
             target: None,
-            shown: None,
+            announced: None,
             next: None,
             covered: covered.collect(),
             former: None,
@@ -228,10 +229,10 @@ impl Coverage {
         self.advance(now);
     }
 
-    /// Peers that poll at `now` or later see the present report.
-    pub(crate) fn record_shown(&mut self, now: Duration) {
-        let since = self.shown.filter(|(id, _)| Some(*id) == self.target).map_or(now, |(_, since)| since);
-        self.shown = self.target.map(|target| (target, since));
+    /// Peers that poll at `now` or later get the present report.
+    pub(crate) fn record_announced(&mut self, now: Duration) {
+        let since = self.announced.filter(|(id, _)| Some(*id) == self.target).map_or(now, |(_, since)| since);
+        self.announced = self.target.map(|target| (target, since));
     }
 
     /// Covers a configuration that a peer needs ([`Coverage::missing`]). False if too many are covered.
@@ -338,9 +339,9 @@ impl Coverage {
     /// Reads by the target if that is safe.
     fn read_target(&mut self, now: Duration) -> bool {
         let Some(target) = self.target else { return false };
-        let shown_at = self.shown.filter(|(id, _)| *id == target).map(|(_, since)| since);
+        let announced_at = self.announced.filter(|(id, _)| *id == target).map(|(_, since)| since);
         let is_claimed = |report: &PeerReport| {
-            let is_after = !self.settings.rules.show || shown_at.is_some_and(|shown_at| report.polled_at >= shown_at);
+            let is_after = !self.settings.rules.announce || announced_at.is_some_and(|at| report.polled_at >= at);
             let is_recent = now.saturating_sub(report.polled_at) <= READ_WITHIN;
             is_after && is_recent && report.report.claims.contains(&target)
         };
@@ -390,59 +391,6 @@ impl Coverage {
         self.draining.extend(former.map(|former| (former.id, self.number)));
     }
 
-    /// Moves configurations that no router needs towards their end, and others back. True if one has moved.
-    fn release_unneeded(&mut self, now: Duration) -> bool {
-        for at in 0..self.covered.len() {
-            let (id, is_needed) = (self.covered[at].id(), self.is_needed(self.covered[at].id()));
-            match (&self.covered[at].stage, is_needed) {
-                (Stage::Claimed, false) => self.covered[at].stage = Stage::Unclaimed { since: now },
-                (Stage::Unclaimed { .. }, true) => self.covered[at].stage = Stage::Claimed,
-                (Stage::Unclaimed { since }, false) if self.is_releasable(*since, now) => self.begin_purge(at),
-                (Stage::Purging { .. }, true) => self.cover_again(at),
-                (Stage::Purging { .. }, false) => match self.drop_departed_from_purge(at) {
-                    0 => {
-                        self.number += 1;
-                        self.covered.retain(|covered| covered.id() != id);
-                    }
-                    _ => continue,
-                },
-                _ => continue,
-            }
-            return true;
-        }
-        false
-    }
-
-    /// Whether this router or a peer reads by `id`, or will.
-    fn is_needed(&self, id: ConfigId) -> bool {
-        let is_read = self.reads == id
-            || self.former.as_ref().is_some_and(|former| former.id == id)
-            || self.draining.iter().any(|(draining, _)| *draining == id);
-        let is_needed_here = is_read || self.target == Some(id);
-        is_needed_here || self.reports().any(|(_, report)| report.needs(id))
-    }
-
-    /// Whether no router can read by a configuration that is unclaimed since `since`, and not needed.
-    fn is_releasable(&self, since: Duration, now: Duration) -> bool {
-        let unclaimed_for = match self.settings.rules.release_in_two_steps {
-            true => RELEASE_AFTER,
-            false => Duration::ZERO,
-        };
-        let is_fresh = |last: &PeerReport| last.polled_at >= since + unclaimed_for;
-        let is_alone = self.settings.peers == 0;
-        let is_agreed = is_alone
-            || !self.settings.rules.release_in_two_steps
-            || now >= since + unclaimed_for && self.all_peers(is_fresh);
-        is_agreed && (self.has_outlived_predecessor() || !self.settings.rules.drain)
-    }
-
-    /// Whether the permits that the process before this one has given have ended, by whatever configuration. Until then
-    /// any of those that it covered may be read by them. It does not say so to its peers, which wait for longer
-    /// ([`RELEASE_AFTER`]): a configuration that it reports as read counts as one that it has read all the time.
-    fn has_outlived_predecessor(&self) -> bool {
-        self.applied > 0
-    }
-
     fn all_peers(&self, condition: impl Fn(&PeerReport) -> bool) -> bool {
         self.peers.iter().all(|peer| self.is_ignored(peer) || peer.last.as_ref().is_some_and(&condition))
     }
@@ -463,36 +411,6 @@ impl Coverage {
 
     fn get_mut(&mut self, id: ConfigId) -> Option<&mut Covered> {
         self.covered.iter_mut().find(|covered| covered.id() == id)
-    }
-
-    fn begin_purge(&mut self, at: usize) {
-        let others = self.covered.iter().enumerate().filter(|(other, covered)| *other != at && covered.is_active());
-        let kept: BTreeSet<Address> = others.flat_map(|(_, covered)| covered.config.servers.all.clone()).collect();
-        let (pending, departed): (BTreeSet<_>, BTreeSet<_>) =
-            self.covered[at].config.servers.all.iter().cloned().partition(|server| kept.contains(server));
-        self.departed.add(departed.clone());
-        self.number += 1;
-        let pending = if self.settings.rules.purge { pending } else { BTreeSet::new() };
-        self.covered[at].stage = Stage::Purging { number: self.number, pending, departed };
-    }
-
-    /// Servers that have departed since the purge began need none. Returns how many still do.
-    fn drop_departed_from_purge(&mut self, at: usize) -> usize {
-        let active = self.covered.iter().filter(|covered| covered.is_active());
-        let kept: BTreeSet<Address> = active.flat_map(|covered| covered.config.servers.all.clone()).collect();
-        let Stage::Purging { pending, departed, .. } = &mut self.covered[at].stage else { return 0 };
-        let gone: Vec<Address> = pending.difference(&kept).cloned().collect();
-        pending.retain(|server| kept.contains(server));
-        departed.extend(gone.iter().cloned());
-        let pending = pending.len();
-        self.departed.add(gone);
-        pending
-    }
-
-    fn cover_again(&mut self, at: usize) {
-        self.number += 1;
-        self.covered[at].stage = Stage::Adding { number: self.number };
-        self.covered[at].emptied.clear();
     }
 }
 

@@ -364,7 +364,7 @@ impl World {
         let coverage = state.coverage.as_mut().expect("the router is up");
         let (reads, covered) = (coverage.reads(), coverage.active().others.len());
         change(coverage, now);
-        coverage.record_shown(now);
+        coverage.record_announced(now);
         self.changes_of_reads += u64::from(coverage.reads() != reads);
         self.released += u64::from(coverage.active().others.len() < covered);
         state.saved = coverage.saved();

@@ -32,40 +32,41 @@ fn a_process_that_starts_covers_what_permits_of_the_one_before_may_be_for() {
 }
 
 /// The router covered a configuration because a peer waited for it. The peer went back, and the file reached the router,
-/// which decided to read by it at once: the claim of the peer was a moment old. No report had said so, and the next one was
-/// shown when the disk had saved the decision, seconds later. Meanwhile the peer had forgotten the configuration.
+/// which decided to read by it at once: the claim of the peer was a moment old. It had not announced that, and its next
+/// report came when the disk had saved the decision, seconds later. Meanwhile the peer had forgotten the configuration.
 #[test]
-fn a_configuration_is_read_only_after_peers_could_see_that_it_is_waited_for() {
+fn a_configuration_is_read_only_after_it_was_announced_that_it_is_waited_for() {
     let ms = Duration::from_millis;
     let (read, other) = (candidate(1, "one:1"), candidate(2, "two:1"));
     let saved = |config: &Candidate| SavedConfig { config: config.clone(), is_claimed: true, was_read: true };
     let covered = || [&read, &other].map(saved).into();
     let saved = || SavedCoverage { reads: read.id, covered: covered(), departed: Departed::default() };
-    for show in [false, true] {
-        let settings = CoverageSettings { peers: 1, ignores_missing_peers: false, rules: Rules { show, ..Rules::ALL } };
+    for announce in [false, true] {
+        let rules = Rules { announce, ..Rules::ALL };
+        let settings = CoverageSettings { peers: 1, ignores_missing_peers: false, rules };
         let [mut router, mut peer] = [(); 2].map(|()| Coverage::restore(saved(), settings.clone(), Duration::ZERO));
-        let (claim, shown) = (peer.report(), router.report());
-        assert!(claim.claims.contains(&other.id) && shown.waits_for.is_none());
+        let (claim, announced) = (peer.report(), router.report());
+        assert!(claim.claims.contains(&other.id) && announced.waits_for.is_none());
         router.record_report(0, ms(0), claim.clone(), ms(1));
-        router.record_shown(ms(1));
+        router.record_announced(ms(1));
         peer.record_applied(1, ms(1));
-        peer.record_report(0, ms(1), shown.clone(), ms(2));
+        peer.record_report(0, ms(1), announced.clone(), ms(2));
 
         router.set_target(other.clone(), ms(3));
         let polled_at = ms(2) + RELEASE_AFTER;
-        peer.record_report(0, polled_at, shown, polled_at);
+        peer.record_report(0, polled_at, announced, polled_at);
         assert!(!peer.active_ids().contains(&other.id), "the peer has forgotten it");
-        assert_eq!(router.reads() == other.id, !show, "and the router reads by it without the rule");
-        if !show {
+        assert_eq!(router.reads() == other.id, !announce, "and the router reads by it without the rule");
+        if !announce {
             continue;
         }
 
         // The report names it from now on.
-        let shown_at = polled_at + ms(1_000);
-        router.record_shown(shown_at);
-        router.record_report(0, shown_at - ms(1), claim.clone(), shown_at + ms(1));
+        let announced_at = polled_at + ms(1_000);
+        router.record_announced(announced_at);
+        router.record_report(0, announced_at - ms(1), claim.clone(), announced_at + ms(1));
         assert_eq!(router.reads(), read.id, "the peer may have replied before");
-        router.record_report(0, shown_at, claim, shown_at + ms(1));
+        router.record_report(0, announced_at, claim, announced_at + ms(1));
         assert_eq!(router.reads(), other.id);
     }
 }

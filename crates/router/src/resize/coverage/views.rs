@@ -68,7 +68,7 @@ impl SavedCoverage {
 }
 
 impl Coverage {
-    /// What must be on disk before the report is shown to peers and the change is sent to the threads.
+    /// What must be on disk before the report is announced to peers and the change is sent to the threads.
     pub(crate) fn saved(&self) -> SavedCoverage {
         let saved = |covered: &super::Covered| SavedConfig {
             config: covered.config.clone(),

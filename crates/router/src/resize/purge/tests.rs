@@ -10,19 +10,29 @@ use tokio::net::{TcpListener, TcpStream};
 
 type Keys = Arc<lookaside_sync::Mutex<BTreeSet<Vec<u8>>>>;
 
-/// A server that holds `keys`. `refusal` is its reply to a listing by the index; `None` if it makes one.
+/// A server that holds `keys` and has no leases. `refusal` is its reply to a listing by the index; `None` if it makes one.
 async fn serve(keys: Keys, refusal: Option<&'static str>) -> Address {
+    serve_with_leases(keys, refusal, ["ERROR"; 2]).await
+}
+
+/// A server that holds `keys`, with its replies to `lease-void-all` and to a `lease-get` of a key that is too long.
+async fn serve_with_leases(keys: Keys, refusal: Option<&'static str>, leases: [&'static str; 2]) -> Address {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = Address(listener.local_addr().expect("bound").to_string().into());
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve_connection(stream, keys.clone(), refusal));
+            tokio::spawn(serve_connection(stream, keys.clone(), refusal, leases));
         }
     });
     address
 }
 
-async fn serve_connection(stream: TcpStream, keys: Keys, refusal: Option<&'static str>) {
+async fn serve_connection(
+    stream: TcpStream,
+    keys: Keys,
+    refusal: Option<&'static str>,
+    [void_reply, lease_reply]: [&'static str; 2],
+) {
     let (input, mut output) = stream.into_split();
     let mut lines = BufReader::new(input).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -35,7 +45,8 @@ async fn serve_connection(stream: TcpStream, keys: Keys, refusal: Option<&'stati
                 let decoded = decode_key(key.as_bytes(), &mut [0; KEY_BYTES_MAX]).expect("base64").to_vec();
                 deleted(&keys, &decoded, ["HD", "NF"])
             }
-            (["lease-void-all"], _) => "ERROR\r\n".to_owned(),
+            (["lease-void-all"], _) => format!("{void_reply}\r\n"),
+            (["lease-get", key], _) if key.len() > KEY_BYTES_MAX => format!("{lease_reply}\r\n"),
             (["stats"], _) => format!("STAT pid 1\r\nSTAT curr_items {}\r\nEND\r\n", keys.lock().len()),
             (["flush_all"], _) => {
                 keys.lock().clear();
@@ -129,4 +140,33 @@ async fn only_a_server_with_items_is_flushed() {
     assert_eq!(empty_server(&TcpNetwork, &server).await.expect("it answers"), Emptied::Flushed);
     assert!(held.lock().is_empty());
     assert_eq!(empty_server(&TcpNetwork, &server).await.expect("it answers"), Emptied::WasEmpty);
+}
+
+/// Such a server was taken for one without leases: a client that had hung stored its value after the purge, and the key's
+/// next delete did not reach the server.
+#[tokio::test]
+async fn a_server_whose_leases_cannot_be_voided_is_not_purged_and_is_flushed_even_if_it_is_empty() {
+    let earlier = ["ERROR", "CLIENT_ERROR bad command line format"];
+    let held = keys([b"a".to_vec()]);
+    let server = serve_with_leases(held.clone(), None, earlier).await;
+    let counters = PurgeCounters::default();
+    let purged = purge_server(&TcpNetwork, &server, &|_| true, LIMITS, &counters).await;
+    assert!(matches!(purged, Err(PurgeError::LeasesHold)), "{purged:?}");
+    assert_eq!((held.lock().len(), counters.keys_checked.value()), (1, 0), "deletes still reach its copies");
+    for _ in 0..2 {
+        let emptied = empty_server(&TcpNetwork, &server).await.expect("it answers");
+        assert_eq!(emptied, Emptied::FlushedWithLeases);
+        assert!(held.lock().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn other_replies_about_leases_are_errors() {
+    for leases in [["SERVER_ERROR out of memory", "ERROR"], ["ERROR", "LVALUE k 7 0 0"]] {
+        let server = serve_with_leases(keys([]), None, leases).await;
+        let counters = PurgeCounters::default();
+        let purged = purge_server(&TcpNetwork, &server, &|_| true, LIMITS, &counters).await;
+        assert!(matches!(purged, Err(PurgeError::Connection(CommandError::Unexpected(_)))), "{leases:?}: {purged:?}");
+        assert!(empty_server(&TcpNetwork, &server).await.is_err(), "{leases:?}");
+    }
 }

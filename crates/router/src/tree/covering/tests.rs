@@ -6,6 +6,7 @@ use lookaside_routing::Defaults;
 use lookaside_sync::Mutex;
 use std::task::{self, Waker};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 mod copying;
 mod plain_leases;
@@ -186,6 +187,45 @@ async fn a_delete_reaches_the_former_owner_before_the_new_one() {
         assert_eq!(delete.await, [Ok(Reply::Deleted)]);
         assert_eq!(new.received(), ["Delete k"]);
     }
+}
+
+/// A key was read from its new owner for as long as the router waited for its former owner, which hung.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_hangs_does_not_delay_the_first_delete_elsewhere_and_the_order_holds() {
+    for (reads_at, hung) in [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)] {
+        let servers = ["a:1", "b:1", "c:1"].map(|address| Server::new(address, Ok(Reply::Deleted)));
+        let others: Vec<&Arc<Server>> =
+            servers.iter().filter(|server| *server.address.0 != *servers[reads_at].address.0).collect();
+        let route = covering_in_order(&in_order(&["a:1", "b:1", "c:1"], reads_at), &servers[reads_at], &others);
+        let closed = servers[hung].gate.acquire().await.expect("it is never closed");
+        let context = Context::default();
+        let mut deleted = std::pin::pin!(route.route(vec![delete()], &context));
+        let received = || servers.iter().map(|server| server.received().len()).collect::<Vec<_>>();
+        assert!(timeout(EARLY_AFTER / 2, &mut deleted).await.is_err());
+        let in_order: Vec<usize> = (0..3).map(|at| usize::from(at <= hung)).collect();
+        assert_eq!(received(), in_order, "reads {reads_at}, {hung} hangs");
+        assert!(timeout(EARLY_AFTER, &mut deleted).await.is_err());
+        let early: Vec<usize> = (0..3).map(|at| usize::from(at > hung)).collect();
+        assert_eq!(received(), early, "reads {reads_at}, {hung} hangs");
+        drop(closed);
+        assert_eq!(deleted.await, [Ok(Reply::Deleted)]);
+        assert_eq!(received(), early, "again, in the order");
+    }
+}
+
+/// An update that is sent twice would be done twice.
+#[tokio::test(start_paused = true)]
+async fn an_update_waits_for_a_server_that_hangs() {
+    let (old, new) = (Server::new("old:1", Ok(Reply::Deleted)), Server::new("new:1", Ok(Reply::Stored)));
+    let route = covering(&new, &old, &[]);
+    let closed = old.gate.acquire().await.expect("it is never closed");
+    let context = Context::default();
+    let mut stored = std::pin::pin!(route.route(vec![store(StoreMode::Set), delete()], &context));
+    assert!(timeout(EARLY_AFTER * 2, &mut stored).await.is_err());
+    assert_eq!(new.received(), ["Delete k"]);
+    drop(closed);
+    assert_eq!(stored.await.len(), 2);
+    assert_eq!(new.received(), ["Set k", "Delete k"]);
 }
 
 #[tokio::test]

@@ -109,6 +109,7 @@ fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: 
         }
         AdminAction::VoidLeases => {
             context.store.void_leases(now);
+            context.counters.cmd_lease_void_all.add(1);
             "OK"
         }
         AdminAction::Line(line) => line,

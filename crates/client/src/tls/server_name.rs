@@ -4,7 +4,7 @@ use lookaside_routing::{Address, TlsPolicy};
 use rustls::pki_types::ServerName;
 
 /// The policy's name, or else the address's host.
-pub(crate) fn server_name(address: &Address, policy: &TlsPolicy) -> Result<ServerName<'static>, String> {
+pub fn server_name(address: &Address, policy: &TlsPolicy) -> Result<ServerName<'static>, String> {
     let host = match &policy.certificate_name {
         Some(identity) => identity,
         None => {

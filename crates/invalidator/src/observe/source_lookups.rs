@@ -1,0 +1,203 @@
+//! What the look-ups of the end of the log show of the database: whether its settings hide keys, whether a start would be
+//! refused, and how many look-ups have failed.
+
+use crate::source::{LogLookup, SourceError};
+use lookaside_sync::{Mutex, SharedCounter};
+
+/// Why a look-up failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LookupFailure {
+    /// No connection could be made.
+    NotConnected,
+    /// The database does not answer, or the connection broke.
+    Unreachable,
+    /// A start would be refused too: a privilege, a login.
+    Refused,
+    /// Settings hide keys.
+    KeysHidden,
+    /// A part could not be looked up.
+    Incomplete,
+}
+
+impl LookupFailure {
+    const ALL: [LookupFailure; 5] = [
+        LookupFailure::NotConnected,
+        LookupFailure::Unreachable,
+        LookupFailure::Refused,
+        LookupFailure::KeysHidden,
+        LookupFailure::Incomplete,
+    ];
+
+    fn of(looked_up: &Result<LogLookup, SourceError>) -> Option<LookupFailure> {
+        match looked_up {
+            Ok(lookup) => lookup.incomplete.as_ref().map(|_| LookupFailure::Incomplete),
+            Err(SourceError::NotConnected { .. }) => Some(LookupFailure::NotConnected),
+            Err(SourceError::Unusable { .. }) => Some(LookupFailure::Refused),
+            Err(SourceError::KeysHidden { .. }) => Some(LookupFailure::KeysHidden),
+            Err(_) => Some(LookupFailure::Unreachable),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            LookupFailure::NotConnected => "not_connected",
+            LookupFailure::Unreachable => "unreachable",
+            LookupFailure::Refused => "refused",
+            LookupFailure::KeysHidden => "keys_hidden",
+            LookupFailure::Incomplete => "incomplete",
+        }
+    }
+}
+
+/// The statistics of the look-ups.
+#[derive(Debug, Default)]
+pub struct SourceLookups {
+    failures: [SharedCounter; LookupFailure::ALL.len()],
+    found: Mutex<Found>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    /// The setting that hides keys; `None` if none does, by the last look-up that could see the settings.
+    keys_hidden: Option<String>,
+    /// Why the last look-up was refused or incomplete; `None` if it was neither.
+    refused: Option<String>,
+}
+
+impl SourceLookups {
+    /// Records the result of a look-up, and logs it if it differs from what was known.
+    pub(super) fn record(&self, looked_up: &Result<LogLookup, SourceError>) {
+        if let Some(failure) = LookupFailure::of(looked_up) {
+            self.failures[failure as usize].add(1);
+        }
+        let mut found = self.found.lock();
+        match looked_up {
+            Ok(lookup) => {
+                found.set_keys_hidden(None);
+                found.set_refused(lookup.incomplete.clone());
+            }
+            Err(SourceError::KeysHidden { why }) => {
+                found.set_keys_hidden(Some(why.clone()));
+                found.set_refused(None);
+            }
+            Err(SourceError::Unusable { why }) => found.set_refused(Some(why.clone())),
+            // It is not known what else there would be, and the readers of the log report that it cannot be reached.
+            Err(_) => {}
+        }
+    }
+
+    /// Whether the database's settings hide keys from its log, by the last look-up that could see them.
+    pub(super) fn are_keys_hidden(&self) -> bool {
+        self.found.lock().keys_hidden.is_some()
+    }
+
+    /// How many look-ups failed, by kind.
+    pub(super) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        LookupFailure::ALL.into_iter().zip(&self.failures).map(|(failure, count)| (failure.name(), count.value()))
+    }
+
+    /// Every statistic by name.
+    pub(super) fn report(&self) -> Vec<(String, String)> {
+        let found = self.found.lock();
+        let mut report = vec![("source_unusable".to_owned(), u8::from(found.keys_hidden.is_some()).to_string())];
+        for (name, why) in [("source_unusable_why", &found.keys_hidden), ("source_refused_why", &found.refused)] {
+            let why = why.iter().map(|why| (name.to_owned(), why.replace(|c: char| c.is_control(), " ")));
+            report.extend(why);
+        }
+        let failures =
+            self.failures().map(|(kind, count)| (format!("source_lookup_failures_{kind}"), count.to_string()));
+        report.extend(failures);
+        report
+    }
+}
+
+impl Found {
+    fn set_keys_hidden(&mut self, keys_hidden: Option<String>) {
+        if self.keys_hidden == keys_hidden {
+            return;
+        }
+        match &keys_hidden {
+            Some(why) => tracing::error!(why, "the database's settings hide keys: DELETES ARE LOST from now on"),
+            None => tracing::warn!("the database's settings hide no keys any more; flush the clusters"),
+        }
+        self.keys_hidden = keys_hidden;
+    }
+
+    fn set_refused(&mut self, refused: Option<String>) {
+        if self.refused == refused {
+            return;
+        }
+        match &refused {
+            Some(why) => tracing::error!(why, "the end of the log cannot be looked up; a start may be refused now"),
+            None => tracing::info!("the end of the log can be looked up again"),
+        }
+        self.refused = refused;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{prometheus, stats::Statistics};
+    use super::*;
+    use std::{slice::from_ref, time::SystemTime};
+
+    /// What `stats` shows after these look-ups, and that the metrics show the same.
+    fn shown(lookups: &[Result<LogLookup, SourceError>]) -> Vec<(String, String)> {
+        let statistics = Statistics::new(["one"]);
+        lookups.iter().for_each(|looked_up| statistics.source_lookups.record(looked_up));
+        let (report, metrics) =
+            (statistics.report(SystemTime::UNIX_EPOCH), prometheus::render(&statistics, SystemTime::UNIX_EPOCH));
+        let shown: Vec<_> =
+            report.into_iter().filter(|(name, _)| name.starts_with("source_") && name != "source_failures").collect();
+        for (name, value) in &shown {
+            let metric = match name.strip_prefix("source_lookup_failures_") {
+                Some(kind) => format!("source_lookup_failures_total{{kind=\"{kind}\"}}"),
+                None => name.clone(),
+            };
+            let line = format!("\nlookaside_invalidator_{metric} {value}\n");
+            assert!(name.ends_with("_why") || metrics.contains(&line), "{line} is not in {metrics}");
+        }
+        shown.into_iter().filter(|(_, value)| value != "0").collect()
+    }
+
+    fn of(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    /// A setting that was changed while the log was read hid the keys of all new sessions. Each look-up noticed it, and
+    /// dropped the reason.
+    #[test]
+    fn settings_that_hide_keys_are_shown_until_a_look_up_finds_them_right() {
+        let hidden = Err(SourceError::KeysHidden { why: "SET GLOBAL\na = ON".into() });
+        let gone = Err(SourceError::NotConnected { why: "refused".into() });
+        let right = Ok(LogLookup::default());
+        let why = ("source_unusable_why", "SET GLOBAL a = ON");
+        let (unusable, once) = (("source_unusable", "1"), ("source_lookup_failures_keys_hidden", "1"));
+        assert_eq!(shown(from_ref(&right)), of(&[]));
+        assert_eq!(shown(from_ref(&hidden)), of(&[unusable, why, once]));
+        let not_connected = ("source_lookup_failures_not_connected", "1");
+        assert_eq!(shown(&[hidden.clone(), gone]), of(&[unusable, why, not_connected, once]));
+        assert_eq!(shown(&[hidden, right]), of(&[once]));
+    }
+
+    /// `source_unusable` was 1 after a password had been changed, and an operator flushed the clusters for nothing.
+    #[test]
+    fn a_refused_login_is_no_setting_that_hides_keys() {
+        let refused = Err(SourceError::Unusable { why: "access denied".into() });
+        let count = ("source_lookup_failures_refused", "1");
+        assert_eq!(shown(from_ref(&refused)), of(&[("source_refused_why", "access denied"), count]));
+        assert_eq!(shown(&[refused, Ok(LogLookup::default())]), of(&[count]));
+    }
+
+    #[test]
+    fn a_look_up_of_which_a_part_failed_is_counted() {
+        let incomplete = Ok(LogLookup { incomplete: Some("no privilege".into()), ..LogLookup::default() });
+        let broken = Err(SourceError::Unreachable { why: "reset".into() });
+        let expected = [
+            ("source_refused_why", "no privilege"),
+            ("source_lookup_failures_unreachable", "1"),
+            ("source_lookup_failures_incomplete", "1"),
+        ];
+        assert_eq!(shown(&[incomplete, broken]), of(&expected));
+    }
+}
