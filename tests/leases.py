@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 
 HOT_MISS = 1
+# Replies to a fill whose lease a delete has voided.
+REFUSED = (b"NOT_STORED", b"STALE_STORED")
 
 
 class LeaseClient:
@@ -48,8 +50,10 @@ class LeaseClient:
         """The server's reply."""
         return self.command(b"lease-set %s %d 0 0 %d" % (key.encode(), token, len(value)), value)
 
-    def read(self, key: str, load: Callable[[], bytes]) -> bytes:
-        """Look aside: a hit, or load and fill under the lease, or wait for the holder of the lease."""
+    def read(self, key: str, load: Callable[[], bytes], has_writers: bool = False) -> bytes:
+        """Look aside: a hit, or load and fill under the lease, or wait for the holder of the lease.
+
+        With `has_writers` a fill may be refused, since the key was deleted meanwhile."""
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             value, token, _ = self.lease_get(key)
@@ -57,7 +61,8 @@ class LeaseClient:
                 return value
             if token > HOT_MISS:
                 value = load()
-                assert self.lease_set(key, token, value) == b"STORED"
+                stored = self.lease_set(key, token, value)
+                assert stored == b"STORED" or (has_writers and stored in REFUSED), stored
                 return value
             time.sleep(0.002)
         raise AssertionError(f"{key} was not filled")

@@ -15,6 +15,7 @@ COMMANDS = (
     ("lookaside-monitor",),
     ("lookaside", "up"),
     ("lookaside", "replay"),
+    ("lookaside", "advise"),
     ("lookaside", "simulate"),
     ("lookaside", "stats"),
     ("lookaside", "monitor"),

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import socket
 import sqlite3
@@ -10,47 +9,14 @@ import subprocess
 import time
 
 import pytest
+from local_regions import Up, free_base
 from processes import PROGRAMS, Process, connect, eventually, stats
-
-
-def free_base() -> int:
-    """A port from which on the region's ports are free. Tests that run at the same time rarely get the same."""
-    for base in random.sample(range(10_000, 32_000, 100), 220):
-        try:
-            for port in range(base, base + 40):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return base
-        except OSError:
-            continue
-    raise AssertionError("no free ports")
-
-
-class Region(Process):
-    """A running `lookaside up --json`."""
-
-    def __init__(self, log_dir, *arguments: str, is_temporary: bool = False) -> None:
-        self.base = free_base()
-        self.state = log_dir / "region"
-        directory = [] if is_temporary else ["--state-dir", self.state]
-        command = [PROGRAMS / "lookaside", "up", "--json", "--port", self.base, *directory, *arguments]
-        super().__init__("up", command, log_dir)
-        self.wait_ready(lambda: '"ready"' in self.log(), 60)
-
-    def lines(self) -> list[dict]:
-        """Its output, line by line."""
-        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{") and line.endswith("}")]
-
-    def children(self) -> list[int]:
-        """The pids of its processes."""
-        listed = subprocess.run(["ps", "--ppid", str(self.running.pid), "-o", "pid="], capture_output=True, text=True)
-        return [int(pid) for pid in listed.stdout.split()]
 
 
 @pytest.fixture
 def region(tmp_path):
     """A region without the demo application."""
-    region = Region(tmp_path)
+    region = Up(tmp_path)
     yield region
     region.stop()
 
@@ -159,7 +125,7 @@ def test_a_dead_process_is_restarted(region):
 
 
 def test_the_demo_application_reads_and_invalidates(tmp_path):
-    region = Region(tmp_path, "--demo")
+    region = Up(tmp_path, "--demo")
     try:
 
         def is_busy() -> bool:
@@ -180,7 +146,7 @@ def test_the_demo_application_reads_and_invalidates(tmp_path):
 
 
 def test_the_demo_application_works_on_mariadb(tmp_path, mariadb):
-    region = Region(tmp_path, "--demo", "--database", mariadb.url)
+    region = Up(tmp_path, "--demo", "--database", mariadb.url)
     try:
 
         def is_busy() -> bool:
@@ -194,7 +160,7 @@ def test_the_demo_application_works_on_mariadb(tmp_path, mariadb):
 
 def test_a_postgresql_is_prepared_and_its_slot_dropped_at_the_end(tmp_path, postgres):
     # The server keeps its log for a slot that nothing reads, until its disk is full.
-    region = Region(tmp_path, "--demo", "--clusters", "1", "--database", postgres.url, is_temporary=True)
+    region = Up(tmp_path, "--demo", "--clusters", "1", "--database", postgres.url, is_temporary=True)
     try:
         client = connect(region.base)
         assert client.set("user:1", b"old")
@@ -218,13 +184,27 @@ def test_a_postgresql_is_prepared_and_its_slot_dropped_at_the_end(tmp_path, post
 
 def test_a_region_on_postgresql_with_a_directory_continues_where_it_stopped(tmp_path, postgres):
     arguments = ["--clusters", "1", "--servers", "1", "--database", postgres.url]
-    region = Region(tmp_path, *arguments)
+    region = Up(tmp_path, *arguments)
     assert region.stop() == 0
     region.log_path.unlink()
     with postgres.connect() as connection:
         connection.execute("SELECT lookaside_invalidate('user:1')")
-    region = Region(tmp_path, *arguments)
+    region = Up(tmp_path, *arguments)
     try:
         eventually(lambda: stats(region.base + 9)["invalidations_total"] == "1", "the delete has arrived")
     finally:
         assert region.stop() == 0
+
+
+def test_unsuitable_options_of_several_regions_are_refused():
+    for arguments, expected in [
+        (["--regions", "2", "--database", "mariadb://app:secret@127.0.0.1/app"], "started here"),
+        (["--replication-delay", "1s"], "--regions 2"),
+        (["--regions", "2", "--replication-delay", "fast"], "500ms"),
+        (["--regions", "4"], "1..=3"),
+        (["--database", "oracle"], "postgres"),
+    ]:
+        command = [PROGRAMS / "lookaside", "up", "--port", str(free_base()), *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert ended.returncode in (1, 2) and expected in ended.stderr, (arguments, ended.stderr)
+        assert "secret" not in ended.stderr

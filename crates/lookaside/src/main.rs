@@ -2,11 +2,14 @@
 //! configurations.
 #![deny(unsafe_code)]
 
+mod advise;
 mod audit;
 mod configuration;
+mod databases;
 mod demo;
 mod invalidator;
 mod monitor;
+mod process;
 mod replay;
 mod simulate;
 mod statistics;
@@ -18,8 +21,10 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "Examples:
   lookaside up --demo                                     a region with a demo application
+  lookaside up --demo --regions 2                         a master region and a replica region
   lookaside up --database mariadb://app:pw@127.0.0.1:3306/app
   lookaside replay --endpoint 127.0.0.1:5000 trace.pack.zst
+  lookaside advise --clusters 4 trace.csv.zst             which keys to cache once for the region?
   lookaside simulate --seeds 300                          the production code under faults
   lookaside simulate --seed 42                            repeat one run
   lookaside stats 127.0.0.1:11250                         the statistics of a daemon
@@ -46,6 +51,8 @@ enum Command {
     Up(up::Options),
     /// Replay a request trace through the cache, look-aside, and report the miss ratio
     Replay(replay::Options),
+    /// Propose from a trace which keys should be in a regional pool, in a replicated one, or in one of their own
+    Advise(advise::Options),
     /// Run the production code under a seeded clock and network, with faults, and check its guarantees
     Simulate(simulate::Options),
     /// Show the statistics of a server, a router or an invalidator
@@ -67,6 +74,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Up(options) => up::run(&options),
         Command::Replay(options) => replay::run(&options),
+        Command::Advise(options) => advise::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Stats(options) => stats::run(&options),
         Command::CheckConfig(options) => configuration::check::run(&options),

@@ -12,7 +12,12 @@
 //!   Objects are numbered from 0 in order of first use, a size is key and value together, the seconds sum to n.
 //! * **Twitter's CSV** (Yang et al., OSDI 2020): `timestamp,key,key size,value size,client,operation,ttl` a line.
 
-use std::{collections::HashMap, io::Read, path::Path};
+use crate::csv::CsvRequest;
+use std::{
+    collections::HashMap,
+    io::{self, BufRead, BufReader, Read},
+    path::Path,
+};
 use thiserror::Error;
 
 /// The length of every key of a trace in a file, in bytes.
@@ -23,6 +28,9 @@ pub const TRACE_BYTES_MAX: u64 = 4 << 30;
 
 /// The longest trace that is read, in seconds of its own clock: a line with an absurd time must not fill memory.
 const TRACE_S_MAX: usize = 10_000_000;
+
+/// The longest line of a CSV file.
+const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +69,7 @@ pub enum TraceError {
         /// The file.
         path: String,
         /// The system's error.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The file is larger than [`TRACE_BYTES_MAX`].
     #[error("the trace is over the limit of {limit_bytes} bytes")]
@@ -85,6 +93,44 @@ pub enum TraceError {
     },
 }
 
+impl TraceError {
+    fn unreadable(path: &Path, source: io::Error) -> TraceError {
+        TraceError::Unreadable { path: path.display().to_string(), source }
+    }
+
+    fn bad_line(index: usize, line: &str) -> TraceError {
+        TraceError::BadLine { line: index + 1, found: line.chars().take(80).collect() }
+    }
+}
+
+/// Opens the file of a trace; `.zst` is decompressed.
+fn open_file(path: &Path) -> Result<Box<dyn Read>, TraceError> {
+    let unreadable = |source| TraceError::unreadable(path, source);
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    if path.extension().is_some_and(|extension| extension == "zst") {
+        return Ok(Box::new(zstd::Decoder::new(file).map_err(unreadable)?));
+    }
+    Ok(Box::new(file))
+}
+
+/// Reads a trace in Twitter's CSV line by line, of any size, and calls `record` with each request.
+pub fn read_csv(path: &Path, mut record: impl FnMut(&CsvRequest<'_>)) -> Result<(), TraceError> {
+    let mut lines = BufReader::new(open_file(path)?);
+    let mut line = Vec::new();
+    for index in 0.. {
+        line.clear();
+        let read = (&mut lines).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        if read.map_err(|source| TraceError::unreadable(path, source))? == 0 {
+            break;
+        }
+        let text = String::from_utf8_lossy(&line);
+        if !text.trim().is_empty() {
+            record(&CsvRequest::parse(&text).ok_or_else(|| TraceError::bad_line(index, &text))?);
+        }
+    }
+    Ok(())
+}
+
 impl Trace {
     /// The verb of request number `index`.
     pub fn verb(&self, index: usize) -> Verb {
@@ -103,15 +149,9 @@ impl Trace {
 
     /// Reads a trace from a file; `.zst` is decompressed.
     pub fn open(path: &Path) -> Result<Trace, TraceError> {
-        let unreadable = |source| TraceError::Unreadable { path: path.display().to_string(), source };
-        let file = std::fs::File::open(path).map_err(unreadable)?;
         let mut bytes = Vec::new();
-        if path.extension().is_some_and(|extension| extension == "zst") {
-            let reader = zstd::Decoder::new(file).map_err(unreadable)?;
-            reader.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        } else {
-            file.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-        }
+        let read = open_file(path)?.take(TRACE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        read.map_err(|source| TraceError::unreadable(path, source))?;
         if bytes.len() as u64 > TRACE_BYTES_MAX {
             return Err(TraceError::TooLarge { limit_bytes: TRACE_BYTES_MAX });
         }
@@ -189,23 +229,20 @@ fn parse_csv(text: &str) -> Result<Trace, TraceError> {
     let (mut requests, mut object_bytes, mut object_exptime_s) = (Vec::new(), Vec::new(), Vec::new());
     let (mut requests_per_s, mut first_s) = (vec![0u32], None);
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let bad = || TraceError::BadLine { line: index + 1, found: line.chars().take(80).collect() };
-        let mut fields = line.split(',');
-        let (time, key) = (fields.next().ok_or_else(bad)?, fields.next().ok_or_else(bad)?);
-        let time_s: usize = time.trim().parse().map_err(|_| bad())?;
-        let mut number = || fields.next().and_then(|field| field.trim().parse::<u32>().ok());
-        let bytes = number().and_then(|key_bytes| Some(key_bytes.saturating_add(number()?))).ok_or_else(bad)?;
-        let ttl_s = fields.nth(2).and_then(|field| field.trim().parse::<u32>().ok()).unwrap_or(0);
+        let bad = || TraceError::bad_line(index, line);
+        let request = CsvRequest::parse(line).ok_or_else(bad)?;
+        let bytes = request.key_bytes.saturating_add(request.value_bytes);
         let next = object_bytes.len() as u32;
-        let object = *numbers.entry(key).or_insert(next);
+        let object = *numbers.entry(request.key).or_insert(next);
         if object == next {
             object_bytes.push(bytes);
-            object_exptime_s.push(ttl_s);
+            object_exptime_s.push(request.ttl_s);
         }
         let exptime_s = &mut object_exptime_s[object as usize];
-        *exptime_s = ttl_s.max(*exptime_s);
+        *exptime_s = request.ttl_s.max(*exptime_s);
         // Time never goes back: a line that is out of order is counted in the current second.
-        let second = time_s.saturating_sub(*first_s.get_or_insert(time_s)).max(requests_per_s.len() - 1);
+        let second =
+            request.time_s.saturating_sub(*first_s.get_or_insert(request.time_s)).max(requests_per_s.len() - 1);
         if second > TRACE_S_MAX {
             return Err(bad());
         }

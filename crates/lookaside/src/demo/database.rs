@@ -9,7 +9,7 @@ use mysql_async::prelude::Queryable;
 use rusqlite::{Connection, params};
 use std::{
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Rows of the table.
@@ -17,6 +17,12 @@ pub const ROWS: u32 = 10_000;
 
 /// Concurrent read connections.
 const READERS: usize = 4;
+
+/// How long a replica may take to receive the table.
+const REPLICA_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// The table in MariaDB, MySQL and PostgreSQL.
+pub const CREATE_TABLE: &str = "CREATE TABLE IF NOT EXISTS demo_users (id integer PRIMARY KEY, visits bigint NOT NULL)";
 
 const SQLITE_TABLE: &str = "
     CREATE TABLE IF NOT EXISTS demo_users (id INTEGER PRIMARY KEY, visits INTEGER NOT NULL);
@@ -44,73 +50,111 @@ pub fn key(id: u32) -> String {
 }
 
 impl DemoDatabase {
-    /// Connects, and creates and fills the table if it is missing.
-    pub async fn open(url: &str) -> Result<DemoDatabase> {
+    /// Creates and fills the table if it is missing.
+    pub async fn create_table(&self) -> Result<()> {
+        match self {
+            DemoDatabase::Sqlite { writer, .. } => {
+                let mut writer = writer.lock().expect("no writer panics");
+                create_sqlite_table(&mut writer).context("creating the table demo_users")
+            }
+            DemoDatabase::Mysql(pool) => create_mysql_table(pool).await,
+            DemoDatabase::Postgres(table) => table.create().await.context("creating the table demo_users"),
+        }
+    }
+
+    /// Connects. `is_replicated` if the database has replicas in other regions.
+    pub fn connect(url: &str, is_replicated: bool) -> Result<DemoDatabase> {
         if let Some(path) = url.strip_prefix("sqlite://") {
             return open_sqlite(path).with_context(|| format!("opening {path}"));
         }
         if url.starts_with("postgres") {
-            return Ok(DemoDatabase::Postgres(PostgresTable::open(url).await?));
+            return Ok(DemoDatabase::Postgres(PostgresTable::connect(url, is_replicated)?));
         }
-        let url = url.replacen("mariadb://", "mysql://", 1);
-        let pool = mysql_async::Pool::from_url(&url)?;
-        let mut connection = pool.get_conn().await?;
-        connection
-            .query_drop("CREATE TABLE IF NOT EXISTS demo_users (id INT PRIMARY KEY, visits BIGINT NOT NULL)")
-            .await
-            .context(
-                "creating the table demo_users (the URL must name a schema: mysql://user:password@host:port/schema)",
-            )?;
-        for first in (0..ROWS).step_by(1000) {
-            let rows: Vec<String> = (first..first + 1000).map(|id| format!("({id},0)")).collect();
-            connection.query_drop(format!("INSERT IGNORE INTO demo_users VALUES {}", rows.join(","))).await?;
-        }
-        drop(connection);
-        Ok(DemoDatabase::Mysql(pool))
+        Ok(DemoDatabase::Mysql(mysql_async::Pool::from_url(url.replacen("mariadb://", "mysql://", 1))?))
     }
 
-    /// The row as the application caches it.
-    pub async fn read(&self, id: u32) -> Result<String> {
-        let visits: i64 = match self {
+    /// Waits until the database, which may be a replica, has every row of the table.
+    pub async fn wait_until_filled(&self) -> Result<()> {
+        let deadline = Instant::now() + REPLICA_TIME_MAX;
+        // Rows arrive in the order of their ids, or all at once.
+        while let Err(error) = self.read(ROWS - 1).await {
+            if Instant::now() > deadline {
+                return Err(error.context("the table demo_users has not arrived"));
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// The visits of a user.
+    pub async fn read(&self, id: u32) -> Result<u64> {
+        match self {
             DemoDatabase::Sqlite { readers, .. } => {
                 let readers = readers.clone();
                 let read = move || {
                     let connection = readers[id as usize % READERS].lock().expect("no reader panics");
-                    connection.query_row("SELECT visits FROM demo_users WHERE id = ?", params![id], |row| row.get(0))
+                    let select = "SELECT visits FROM demo_users WHERE id = ?";
+                    connection.query_row(select, params![id], visits_in)
                 };
-                tokio::task::spawn_blocking(read).await??
+                Ok(tokio::task::spawn_blocking(read).await??)
             }
             DemoDatabase::Mysql(pool) => {
                 let mut connection = pool.get_conn().await?;
                 let row = connection.exec_first("SELECT visits FROM demo_users WHERE id = ?", (id,)).await?;
-                row.context("the row of the demo is missing")?
+                row.context("the row of the demo is missing")
             }
-            DemoDatabase::Postgres(table) => table.read(id).await?,
-        };
-        Ok(format!("user {id} has visited {visits} times"))
+            DemoDatabase::Postgres(table) => table.read(id).await,
+        }
     }
 
-    /// Changes the row, and names the key that the change makes stale.
-    pub async fn write(&self, id: u32) -> Result<()> {
+    /// Counts a visit, and names the key that the change makes stale. Returns the visits then.
+    pub async fn write(&self, id: u32) -> Result<u64> {
         match self {
             DemoDatabase::Sqlite { writer, .. } => {
                 let writer = writer.clone();
                 let write = move || {
                     let connection = writer.lock().expect("no writer panics");
-                    connection.execute("UPDATE demo_users SET visits = visits + 1 WHERE id = ?", params![id])
+                    let update = "UPDATE demo_users SET visits = visits + 1 WHERE id = ? RETURNING visits";
+                    connection.query_row(update, params![id], visits_in)
                 };
-                tokio::task::spawn_blocking(write).await??;
+                Ok(tokio::task::spawn_blocking(write).await??)
             }
             DemoDatabase::Mysql(pool) => {
                 let mut connection = pool.get_conn().await?;
-                let statement =
-                    format!("UPDATE demo_users SET visits = visits + 1 WHERE id = ? /* lookaside: {} */", key(id));
-                connection.exec_drop(statement, (id,)).await?;
+                // LAST_INSERT_ID(x) is returned with the result.
+                let update = "UPDATE demo_users SET visits = LAST_INSERT_ID(visits + 1) WHERE id = ?";
+                connection.exec_drop(format!("{update} /* lookaside: {} */", key(id)), (id,)).await?;
+                connection.last_insert_id().context("the row of the demo is missing")
             }
-            DemoDatabase::Postgres(table) => table.write(id).await?,
+            DemoDatabase::Postgres(table) => table.write(id).await,
         }
-        Ok(())
     }
+}
+
+fn visits_in(row: &rusqlite::Row<'_>) -> rusqlite::Result<u64> {
+    row.get(0).map(i64::unsigned_abs)
+}
+
+async fn create_mysql_table(pool: &mysql_async::Pool) -> Result<()> {
+    let mut connection = pool.get_conn().await?;
+    let created = connection.query_drop(CREATE_TABLE).await;
+    created.context(
+        "creating the table demo_users (the URL must name a schema: mysql://user:password@host:port/schema)",
+    )?;
+    for first in (0..ROWS).step_by(1000) {
+        let rows: Vec<String> = (first..first + 1000).map(|id| format!("({id},0)")).collect();
+        connection.query_drop(format!("INSERT IGNORE INTO demo_users VALUES {}", rows.join(","))).await?;
+    }
+    Ok(())
+}
+
+fn create_sqlite_table(connection: &mut Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(SQLITE_TABLE)?;
+    let fill = connection.transaction()?;
+    for id in 0..ROWS {
+        fill.execute("INSERT OR IGNORE INTO demo_users VALUES (?, 0)", params![id])?;
+    }
+    fill.commit()
 }
 
 fn open_sqlite(path: &str) -> Result<DemoDatabase> {
@@ -120,13 +164,7 @@ fn open_sqlite(path: &str) -> Result<DemoDatabase> {
         connection.pragma_update(None, "synchronous", "NORMAL")?;
         Ok(connection)
     };
-    let mut writer = open()?;
-    writer.execute_batch(SQLITE_TABLE)?;
-    let fill = writer.transaction()?;
-    for id in 0..ROWS {
-        fill.execute("INSERT OR IGNORE INTO demo_users VALUES (?, 0)", params![id])?;
-    }
-    fill.commit()?;
+    let writer = open()?;
     let readers = (0..READERS).map(|_| open().map(Mutex::new)).collect::<rusqlite::Result<Vec<_>>>()?;
     Ok(DemoDatabase::Sqlite { writer: Arc::new(Mutex::new(writer)), readers: Arc::new(readers) })
 }

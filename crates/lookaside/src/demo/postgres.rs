@@ -1,6 +1,6 @@
 //! The demo application's table in PostgreSQL.
 
-use super::database::{ROWS, key};
+use super::database::{CREATE_TABLE, ROWS, key};
 use anyhow::{Context, Result};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose, Row};
@@ -9,9 +9,14 @@ use tokio::sync::Mutex;
 
 const CONNECTIONS: usize = 5;
 
-/// Connections to the database of the table, selected by id.
+/// The table.
 #[derive(Clone)]
-pub struct PostgresTable(Arc<Vec<ReopenedConnection>>);
+pub struct PostgresTable {
+    /// Selected by id.
+    connections: Arc<Vec<ReopenedConnection>>,
+    /// Whether replicas follow by logical replication, which brings them rows, and no messages.
+    is_replicated: bool,
+}
 
 struct ReopenedConnection {
     options: PostgresOptions,
@@ -20,34 +25,42 @@ struct ReopenedConnection {
 }
 
 impl PostgresTable {
-    /// Connects, and creates and fills the table if it is missing.
-    pub async fn open(url: &str) -> Result<PostgresTable> {
+    /// Connects at the first query.
+    pub fn connect(url: &str, is_replicated: bool) -> Result<PostgresTable> {
         let options = PostgresOptions { application_name: "lookaside-demo".into(), ..PostgresOptions::from_url(url)? };
         let reopened = || ReopenedConnection { options: options.clone(), connection: Mutex::new(None) };
-        let table = PostgresTable(Arc::new((0..CONNECTIONS).map(|_| reopened()).collect()));
-        let create = format!(
-            "CREATE TABLE IF NOT EXISTS demo_users (id integer PRIMARY KEY, visits bigint NOT NULL);
-             INSERT INTO demo_users SELECT id, 0 FROM generate_series(0, {ROWS} - 1) AS id ON CONFLICT DO NOTHING"
+        let connections = Arc::new((0..CONNECTIONS).map(|_| reopened()).collect());
+        Ok(PostgresTable { connections, is_replicated })
+    }
+
+    /// Creates and fills the table if it is missing.
+    pub async fn create(&self) -> Result<()> {
+        let fill = format!(
+            "INSERT INTO demo_users SELECT id, 0 FROM generate_series(0, {ROWS} - 1) AS id ON CONFLICT DO NOTHING"
         );
-        table.query(0, &create).await.context("creating the table demo_users")?;
-        Ok(table)
+        self.query(0, &format!("{CREATE_TABLE}; {fill}")).await.map(drop)
     }
 
     /// The visits of a user.
-    pub async fn read(&self, id: u32) -> Result<i64> {
-        let rows = self.query(id, &format!("SELECT visits FROM demo_users WHERE id = {id}")).await?;
-        let visits = rows.into_iter().flatten().next().flatten();
-        Ok(visits.context("the row of the demo is missing")?.parse()?)
+    pub async fn read(&self, id: u32) -> Result<u64> {
+        visits_in(self.query(id, &format!("SELECT visits FROM demo_users WHERE id = {id}")).await?)
     }
 
-    /// Counts a visit, and names the key that this makes stale. Both statements are one transaction.
-    pub async fn write(&self, id: u32) -> Result<()> {
-        let update = format!("UPDATE demo_users SET visits = visits + 1 WHERE id = {id}");
-        self.query(id, &format!("{update}; SELECT lookaside_invalidate('{}')", key(id))).await.map(drop)
+    /// Counts a visit, and names the key that this makes stale. All statements are one transaction. Returns the visits
+    /// then.
+    pub async fn write(&self, id: u32) -> Result<u64> {
+        let update = format!("UPDATE demo_users SET visits = visits + 1 WHERE id = {id} RETURNING visits");
+        let key = key(id);
+        let name_key = match self.is_replicated {
+            // The log has the row, whatever becomes of it.
+            true => format!("INSERT INTO lookaside_outbox (key) VALUES ('{key}'); DELETE FROM lookaside_outbox"),
+            false => format!("SELECT lookaside_invalidate('{key}')"),
+        };
+        visits_in(self.query(id, &format!("{update}; {name_key}")).await?)
     }
 
     async fn query(&self, id: u32, sql: &str) -> Result<Vec<Row>> {
-        let reopened = &self.0[id as usize % CONNECTIONS];
+        let reopened = &self.connections[id as usize % CONNECTIONS];
         let mut slot = reopened.connection.lock().await;
         let mut connection = match slot.take() {
             Some(connection) => connection,
@@ -57,4 +70,9 @@ impl PostgresTable {
         *slot = Some(connection);
         Ok(rows)
     }
+}
+
+fn visits_in(rows: Vec<Row>) -> Result<u64> {
+    let visits = rows.into_iter().flatten().next().flatten();
+    Ok(visits.context("the row of the demo is missing")?.parse()?)
 }

@@ -1,45 +1,55 @@
-//! `lookaside up`: runs a whole region on this machine, as real processes, and prints a line per second.
+//! `lookaside up`: runs a whole region on this machine, or several with a database each, as real processes, and prints a
+//! line per region and second.
 
+mod announcement;
 mod plan;
 mod postgres;
-mod process;
+mod region;
 mod view;
 
-use crate::demo::{self, Demo};
-use crate::statistics::DaemonStats;
+use crate::databases::{DatabaseKind, DatabasePlan, Databases, link::parse_delay};
+use crate::demo::{self, Demo, DemoRegion};
+use announcement::Announcement;
 use anyhow::{Context, Result, bail};
 use lookaside_invalidator::source::SourceUrl;
-use plan::{CLUSTERS_MAX, PORTS_MAX, Plan, SERVERS_MAX, local};
+use plan::{CLUSTERS_MAX, PORTS_MAX, REGIONS_MAX, RegionPlan, SERVERS_MAX, plan_regions};
 use postgres::RegionSlot;
-use process::Process;
+use region::{LocalRegion, RegionOptions, explain_if_slow, logs_of};
 use std::{
-    fs::File,
-    io::Write,
+    fs::{File, Permissions},
     net::{SocketAddr, TcpListener},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use view::View;
 
-const START_TIME_MAX: Duration = Duration::from_secs(20);
-/// How long the invalidator may take to start reading the database's log.
-const DATABASE_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// A step of the start that takes longer than this is explained.
-const SLOW_AFTER: Duration = Duration::from_secs(1);
-
 /// Options of `lookaside up`.
 #[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  lookaside up --demo                                       one region, on SQLite
+  lookaside up --demo --regions 2 --replication-delay 500ms two regions, on MariaDB with replication
+  lookaside up --regions 3 --database postgres              three regions, on PostgreSQL
+  lookaside up --database mariadb://app:pw@127.0.0.1:3306/app")]
 pub struct Options {
     /// The database whose commits invalidate the caches: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT/SCHEMA,
     /// mariadb://... or postgres://USER:PASSWORD@HOST:PORT/DATABASE, where what `lookaside invalidator setup` creates is
-    /// created if it is missing [default: an embedded SQLite database]
-    #[arg(long, value_name = "URL", value_parser = parse_database_url)]
-    database: Option<SourceUrl>,
+    /// created if it is missing. Or one that is started here: sqlite, mariadb or postgres; with several regions only
+    /// these [default: sqlite; with several regions mariadb, if it is installed]
+    #[arg(long, value_name = "URL", value_parser = parse_database)]
+    database: Option<DatabaseChoice>,
+    /// Regions, 1 to 3: a master, and replicas whose databases follow the master's. Each has its own clusters, invalidator
+    /// and regional pool
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(REGIONS_MAX)))]
+    regions: u16,
+    /// How much later commits reach the replica databases, such as 500ms or 2s, up to 60s. It can be changed while the
+    /// regions are up
+    #[arg(long, value_name = "DELAY", default_value = "0", value_parser = parse_delay)]
+    replication_delay: Duration,
     /// Run a small application that reads through the caches and writes to the database
     #[arg(long)]
     demo: bool,
-    /// Frontend clusters, 1 to 9
+    /// Frontend clusters of each region, 1 to 9
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(CLUSTERS_MAX)))]
     clusters: u16,
     /// Servers in each cluster, 1 to 9, besides its gutter server
@@ -48,25 +58,40 @@ pub struct Options {
     /// Memory of each server, in mebibytes
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     memory: u32,
-    /// The first port: the first cluster's memcached endpoint. The region's other ports follow
+    /// The first port: the first cluster's memcached endpoint. The other ports follow; those of each further region
+    /// begin 200 later
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u16).range(1024..=i64::from(u16::MAX - PORTS_MAX)))]
     port: u16,
-    /// Directory for logs, positions and the embedded database [default: a temporary one, removed at the end]
+    /// Directory for logs, positions and databases [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Stop after this many seconds [default: at Ctrl-C]
     #[arg(long, value_name = "S")]
     seconds: Option<u64>,
-    /// Print a line of JSON per second instead of the view
+    /// Print a line of JSON per region and second instead of the view
     #[arg(long)]
     json: bool,
 }
 
+/// What `--database` names.
+#[derive(Clone, Debug)]
+enum DatabaseChoice {
+    /// A database that is there.
+    Url(SourceUrl),
+    /// One to be started here.
+    Start(DatabaseKind),
+}
+
 /// Validates `--database`; the database itself is opened later.
-fn parse_database_url(url: &str) -> Result<SourceUrl, String> {
-    match is_postgres(url) || ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| url.starts_with(scheme)) {
-        true => Ok(url.into()),
-        false => Err("it must begin with sqlite://, mysql://, mariadb:// or postgres://".to_owned()),
+fn parse_database(text: &str) -> Result<DatabaseChoice, String> {
+    if let Ok(kind) = text.parse() {
+        return Ok(DatabaseChoice::Start(kind));
+    }
+    match is_postgres(text) || ["sqlite://", "mysql://", "mariadb://"].iter().any(|scheme| text.starts_with(scheme)) {
+        true => Ok(DatabaseChoice::Url(text.into())),
+        false => Err("it must begin with sqlite://, mysql://, mariadb:// or postgres://, \
+                      or be one of sqlite, mariadb and postgres"
+            .to_owned()),
     }
 }
 
@@ -74,84 +99,206 @@ fn is_postgres(url: &str) -> bool {
     ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Runs the region until a signal or `--seconds`. Its processes always end with it.
+impl Options {
+    fn database(&self) -> Result<DatabaseChoice> {
+        match &self.database {
+            Some(DatabaseChoice::Url(_)) if self.regions > 1 => {
+                bail!("with --regions the databases are started here: --database takes mariadb, postgres or sqlite")
+            }
+            Some(choice) => Ok(choice.clone()),
+            None if self.regions > 1 => Ok(DatabaseChoice::Start(DatabaseKind::installed())),
+            None => Ok(DatabaseChoice::Start(DatabaseKind::Sqlite)),
+        }
+    }
+}
+
+/// Runs the regions until a signal or `--seconds`. Their processes always end with it.
 pub fn run(options: &Options) -> Result<()> {
-    let plan = Plan::new(options.port, options.clusters, options.servers);
-    check_ports_free(&plan)?;
-    let temporary = tempfile::Builder::new().prefix("lookaside-").tempdir().context("cannot create a directory")?;
+    let database = options.database()?;
+    if options.regions == 1 && !options.replication_delay.is_zero() {
+        bail!("--replication-delay needs --regions 2 or 3: one region has no replica");
+    }
+    let plans = plan_regions(options.port, options.regions, options.clusters, options.servers);
+    check_ports_free(&plans, matches!(&database, DatabaseChoice::Start(kind) if kind.has_ports()))?;
+    // PostgreSQL runs as another account if this process runs as root, and must reach its files.
+    let searchable = Permissions::from_mode(0o711);
+    let temporary = tempfile::Builder::new().prefix("lookaside-").permissions(searchable).tempdir();
+    let temporary = temporary.context("cannot create a directory")?;
     let state_dir = options.state_dir.as_deref().unwrap_or(temporary.path());
     std::fs::create_dir_all(state_dir)
         .with_context(|| format!("cannot create the directory {}", state_dir.display()))?;
-    let state_dir = &state_dir.canonicalize()?;
-    let _lock = lock_directory(state_dir)?;
-    let database = match &options.database {
-        Some(url) => url.to_string(),
-        None => format!("sqlite://{}", state_dir.join("region.db").display()),
-    };
+    let state_dir = state_dir.canonicalize()?;
+    let _lock = lock_directory(&state_dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut shutdown = runtime.block_on(async { ShutdownSignals::listen() })?;
-    let slot = runtime.block_on(prepare_database(&database, options))?;
+    let mut slots = Vec::new();
     let result = runtime.block_on(async {
-        let start = start(&plan, options, &database, slot.as_ref(), state_dir);
-        let (mut region, demo) = tokio::select! {
+        let start = start(options, database, plans, &state_dir, &mut slots);
+        let mut running = tokio::select! {
             biased;
             () = shutdown.wait() => return Ok(()),
             started = start => started?,
         };
-        announce(&plan, options, &database, state_dir)?;
-        let view = View::new(options.json, demo.as_ref().map(Demo::counters));
-        run_view(&mut region, view, shutdown, options.seconds).await
+        running.announce(options)?;
+        let view = running.view(options.json);
+        run_view(&mut running, view, shutdown, options.seconds).await
     });
     // The processes have ended.
-    match slot {
-        Some(slot) => result.and(runtime.block_on(slot.close())),
-        None => result,
+    let closed = runtime.block_on(async {
+        for slot in &slots {
+            slot.close().await?;
+        }
+        Ok(())
+    });
+    result.and(closed)
+}
+
+/// Everything that runs. Fields are dropped in order: the application before the regions before their databases.
+struct Running {
+    demo: Option<Demo>,
+    regions: Vec<LocalRegion>,
+    /// `None` if the database was there before.
+    databases: Option<Databases>,
+    announcements: Vec<Announcement>,
+}
+
+/// Starts databases, regions and the application. Slots that are to be closed at the end are added to `slots`.
+async fn start(
+    options: &Options,
+    choice: DatabaseChoice,
+    plans: Vec<RegionPlan>,
+    state_dir: &Path,
+    slots: &mut Vec<RegionSlot>,
+) -> Result<Running> {
+    let home_of = |plan: &RegionPlan| match options.regions {
+        1 => state_dir.to_path_buf(),
+        _ => state_dir.join(plan.name),
+    };
+    let mut databases = match choice {
+        DatabaseChoice::Url(_) => None,
+        DatabaseChoice::Start(kind) => {
+            let database_plans = plans.iter().map(|plan| database_plan(plan, home_of(plan))).collect();
+            let logs = logs_of(state_dir);
+            let start = Databases::start(kind, database_plans, &logs);
+            Some(explain_if_slow(start, "waiting for the databases to start").await?)
+        }
+    };
+    let urls = match (&choice, &databases) {
+        (DatabaseChoice::Url(url), _) => vec![url.to_string()],
+        (_, databases) => databases.iter().flat_map(Databases::urls).collect(),
+    };
+    let mut slot_names = Vec::new();
+    for (plan, url) in plans.iter().zip(&urls) {
+        let slot = prepare_database(url, plan, options).await?;
+        slot_names.push(slot.as_ref().map(|slot| slot.name.clone()));
+        // The slots of databases that were started here end with them.
+        slots.extend(slot.filter(|_| databases.is_none()));
     }
+    if let Some(databases) = &mut databases {
+        databases.follow_master(state_dir).await?;
+    }
+    let mut regions = Vec::new();
+    for ((plan, url), slot) in plans.iter().zip(&urls).zip(slot_names) {
+        let options = RegionOptions {
+            plan: plan.clone(),
+            database: url.clone(),
+            slot,
+            state_dir: home_of(plan),
+            memory_mib: options.memory,
+        };
+        regions.push(LocalRegion::start(&options).await?);
+    }
+    let demo = match options.demo {
+        true => Some(start_demo(&plans, &urls, databases.as_ref()).await.context("starting the demo application")?),
+        false => None,
+    };
+    if let Some(databases) = &databases {
+        databases.set_delay(options.replication_delay)?;
+    }
+    let shells = databases.as_ref().map(Databases::shells);
+    let links = databases.iter().flat_map(Databases::link_files).map(Some);
+    let announcements = plans
+        .iter()
+        .zip(&urls)
+        .zip(std::iter::once(None).chain(links))
+        .enumerate()
+        .map(|(index, ((plan, url), link))| Announcement {
+            plan: plan.clone(),
+            database: url.clone(),
+            state_dir: home_of(plan),
+            shell: shells.as_ref().map(|shells| shells[index].clone()),
+            link,
+        })
+        .collect();
+    Ok(Running { demo, regions, databases, announcements })
+}
+
+fn database_plan(plan: &RegionPlan, home: PathBuf) -> DatabasePlan {
+    DatabasePlan { region: plan.name, home, port: plan.database_port, link_port: plan.link_port }
 }
 
 /// Creates what the invalidator needs in the database; returns the region's slot if it is PostgreSQL.
-async fn prepare_database(database: &str, options: &Options) -> Result<Option<RegionSlot>> {
+async fn prepare_database(url: &str, plan: &RegionPlan, options: &Options) -> Result<Option<RegionSlot>> {
     let prepare = async {
-        if !is_postgres(database) {
-            return demo::prepare(database).await.map(|()| None);
+        if !is_postgres(url) {
+            return demo::prepare(url).await.map(|()| None);
         }
-        postgres::prepare(database).await?;
-        RegionSlot::open(database, options.port, options.state_dir.is_none()).await.map(Some)
+        postgres::prepare(url).await?;
+        let port = plan.clusters[0].router_port;
+        RegionSlot::open(url, port, options.state_dir.is_none()).await.map(Some)
     };
-    prepare.await.with_context(|| format!("preparing the database {}", view::without_password(database)))
+    prepare.await.with_context(|| format!("preparing the database {}", view::without_password(url)))
 }
 
-async fn start(
-    plan: &Plan,
-    options: &Options,
-    database: &str,
-    slot: Option<&RegionSlot>,
-    state_dir: &Path,
-) -> Result<(LocalRegion, Option<Demo>)> {
-    let mut region = LocalRegion { plan: plan.clone(), processes: Vec::new() };
-    let logs = state_dir.join("logs");
-    std::fs::create_dir_all(&logs)?;
-    region.start_servers(options.memory, &logs)?;
-    with_slow_notice(region.wait_until_ready(&plan.servers()), "waiting for the servers to start").await?;
-    region.start_routers(state_dir, &logs)?;
-    region.start_invalidator(database, slot, state_dir, &logs)?;
-    with_slow_notice(region.wait_until_ready(&plan.ports()), "waiting for the processes to start").await?;
-    with_slow_notice(region.wait_until_pipelines_run(), "waiting for the invalidator to read the commit log").await?;
-    let demo = match options.demo {
-        true => Some(Demo::start(database, &plan_routers(plan)).await.context("starting the demo application")?),
-        false => None,
-    };
-    Ok((region, demo))
-}
-
-/// Prints `what` if `work` takes longer than [`SLOW_AFTER`].
-async fn with_slow_notice<T>(work: impl Future<Output = T>, what: &str) -> T {
-    let mut work = std::pin::pin!(work);
-    if let Ok(done) = tokio::time::timeout(SLOW_AFTER, work.as_mut()).await {
-        return done;
+async fn start_demo(plans: &[RegionPlan], urls: &[String], databases: Option<&Databases>) -> Result<Demo> {
+    demo::create_table(&urls[0]).await?;
+    if let Some(databases) = databases {
+        databases.replicate_table(demo::CREATE_TABLE).await?;
     }
-    eprintln!("lookaside: {what}");
-    work.await
+    let region = |(plan, url): (&RegionPlan, &String)| DemoRegion { database: url.clone(), routers: plan.endpoints() };
+    let regions: Vec<DemoRegion> = plans.iter().zip(urls).map(region).collect();
+    Demo::start(&regions).await
+}
+
+impl Running {
+    fn announce(&self, options: &Options) -> Result<()> {
+        let mut out = std::io::stdout().lock();
+        match options.json {
+            true => announcement::print_json(&mut out, &self.announcements),
+            false => announcement::print_text(&mut out, &self.announcements, options.demo),
+        }
+    }
+
+    fn view(&self, json: bool) -> View {
+        let mut view = View::new(json);
+        for (index, region) in self.regions.iter().enumerate() {
+            let counters = self.demo.as_ref().map(|demo| demo.counters()[index].clone());
+            view.add_region(region.plan.clone(), counters);
+        }
+        view
+    }
+
+    /// Restarts processes that have died; returns what is to be printed.
+    fn supervise(&mut self) -> Result<Vec<String>> {
+        let are_several = self.regions.len() > 1;
+        let mut notices = Vec::new();
+        for region in &mut self.regions {
+            let name = region.plan.name;
+            let of_region = region.supervise()?.into_iter();
+            notices.extend(of_region.map(|notice| if are_several { format!("{name}: {notice}") } else { notice }));
+        }
+        if let Some(databases) = &mut self.databases {
+            notices.extend(databases.supervise()?);
+        }
+        Ok(notices)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // All regions at once, so that stopping takes only as long as the slowest process.
+        self.regions.iter().for_each(LocalRegion::terminate);
+    }
 }
 
 /// Locks the directory, until the file is closed, so that no two regions write to it.
@@ -164,13 +311,11 @@ fn lock_directory(state_dir: &Path) -> Result<File> {
     }
 }
 
-fn plan_routers(plan: &Plan) -> Vec<String> {
-    plan.clusters.iter().map(|cluster| local(cluster.router_port)).collect()
-}
-
 /// Fails if a port is in use, before anything is started.
-fn check_ports_free(plan: &Plan) -> Result<()> {
-    for (port, purpose) in plan.ports() {
+fn check_ports_free(plans: &[RegionPlan], with_databases: bool) -> Result<()> {
+    let daemons = plans.iter().flat_map(RegionPlan::daemons);
+    let databases = plans.iter().filter(|_| with_databases).flat_map(RegionPlan::database_ports);
+    for (port, purpose) in daemons.chain(databases) {
         if let Err(error) = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))) {
             bail!(
                 "port {port} on 127.0.0.1, meant for {purpose}, is not available: {error}\n\
@@ -182,145 +327,8 @@ fn check_ports_free(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-struct LocalRegion {
-    plan: Plan,
-    processes: Vec<Process>,
-}
-
-impl LocalRegion {
-    /// The servers start before the routers, which connect eagerly: a missing server would be TKO for a while.
-    fn start_servers(&mut self, memory_mib: u32, logs: &Path) -> Result<()> {
-        for cluster in &self.plan.clusters {
-            for (index, port) in cluster.server_ports.iter().chain([&cluster.gutter_port]).enumerate() {
-                let name = match index < cluster.server_ports.len() {
-                    true => format!("{}-server-{}", cluster.name, index + 1),
-                    false => format!("{}-gutter", cluster.name),
-                };
-                let arguments = to_strings(&["-p", &port.to_string(), "-t", "1", "-m", &memory_mib.to_string()]);
-                self.processes.push(Process::start(&name, "lookaside-server", arguments, vec![], logs)?);
-            }
-        }
-        Ok(())
-    }
-
-    fn start_routers(&mut self, state_dir: &Path, logs: &Path) -> Result<()> {
-        let configuration = state_dir.join("router.json");
-        std::fs::write(&configuration, format!("{:#}\n", self.plan.router_configuration()))?;
-        for cluster in &self.plan.clusters {
-            let spool = state_dir.join("spool").join(cluster.name);
-            let arguments = to_strings(&[
-                "-p",
-                &cluster.router_port.to_string(),
-                "--spool",
-                &spool.display().to_string(),
-                "-R",
-                &cluster.routing_prefix(),
-                "-f",
-                &configuration.display().to_string(),
-                "--num-proxies",
-                "1",
-            ]);
-            let name = format!("{}-router", cluster.name);
-            self.processes.push(Process::start(&name, "lookaside-router", arguments, vec![], logs)?);
-        }
-        Ok(())
-    }
-
-    fn start_invalidator(
-        &mut self,
-        database: &str,
-        slot: Option<&RegionSlot>,
-        state_dir: &Path,
-        logs: &Path,
-    ) -> Result<()> {
-        let state = state_dir.display().to_string();
-        let mut arguments = to_strings(&["--state-dir", &state]);
-        arguments.extend(to_strings(&["--listen", &local(self.plan.invalidator_port)]));
-        for cluster in &self.plan.clusters {
-            arguments.extend(to_strings(&["--cluster", &format!("{}={}", cluster.name, local(cluster.router_port))]));
-        }
-        if let Some(slot) = slot {
-            arguments.extend(to_strings(&["--slot", &slot.name]));
-        }
-        let source = vec![("LOOKASIDE_SOURCE", database.to_owned())];
-        self.processes.push(Process::start("invalidator", "lookaside-invalidator", arguments, source, logs)?);
-        Ok(())
-    }
-
-    async fn wait_until_ready(&mut self, ports: &[(u16, String)]) -> Result<()> {
-        let deadline = Instant::now() + START_TIME_MAX;
-        for (port, purpose) in ports {
-            while let Err(error) = DaemonStats::fetch(*port).await {
-                self.processes.iter_mut().try_for_each(Process::ensure_running)?;
-                if Instant::now() > deadline {
-                    return Err(error.context(format!("{purpose} did not start")));
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits until the pipeline of every cluster runs: otherwise caches would silently go stale.
-    async fn wait_until_pipelines_run(&mut self) -> Result<()> {
-        let deadline = Instant::now() + DATABASE_TIME_MAX;
-        loop {
-            let statistics = DaemonStats::fetch(self.plan.invalidator_port).await;
-            let unhealthy = statistics.as_ref().map_or_else(ToString::to_string, DaemonStats::unhealthy);
-            if unhealthy.is_empty() {
-                return Ok(());
-            }
-            self.processes.iter_mut().try_for_each(Process::ensure_running)?;
-            if Instant::now() > deadline {
-                bail!("no commit would reach the caches: {unhealthy}");
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-}
-
-impl Drop for LocalRegion {
-    fn drop(&mut self) {
-        // All at once, so that stopping takes only as long as the slowest process.
-        self.processes.iter().for_each(Process::terminate);
-    }
-}
-
-fn to_strings(words: &[&str]) -> Vec<String> {
-    words.iter().map(|&word| word.to_owned()).collect()
-}
-
-fn announce(plan: &Plan, options: &Options, database: &str, state_dir: &Path) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    if options.json {
-        let endpoint = |cluster: &plan::Cluster| serde_json::json!({ "name": cluster.name, "endpoint": local(cluster.router_port) });
-        let ready = serde_json::json!({
-            "ready": true,
-            "clusters": plan.clusters.iter().map(endpoint).collect::<Vec<_>>(),
-            "invalidator": local(plan.invalidator_port),
-            "database": view::without_password(database),
-        });
-        return Ok(writeln!(out, "{ready}")?);
-    }
-    writeln!(out, "A region is up. Memcached endpoints:")?;
-    for cluster in &plan.clusters {
-        let (name, endpoint, servers) = (cluster.name, local(cluster.router_port), cluster.server_ports.len());
-        let plural = if servers == 1 { "" } else { "s" };
-        writeln!(out, "  cluster {name:<6} {endpoint}   ({servers} server{plural} and a gutter server behind it)")?;
-    }
-    writeln!(out, "Database   {}", view::without_password(database))?;
-    writeln!(out, "Statistics {}   (of the invalidator; the endpoints serve their own)", local(plan.invalidator_port))?;
-    writeln!(out, "Logs       {}", state_dir.join("logs").display())?;
-    writeln!(out, "{}", demo::invalidation_help(database))?;
-    if options.demo {
-        writeln!(out, "The demo application uses the table demo_users.")?;
-    }
-    writeln!(out, "Ctrl-C stops all of it.\n")?;
-    Ok(())
-}
-
 async fn run_view(
-    region: &mut LocalRegion,
+    running: &mut Running,
     mut view: View,
     mut shutdown: ShutdownSignals,
     seconds: Option<u64>,
@@ -335,12 +343,10 @@ async fn run_view(
             () = shutdown.wait() => break,
             () = async { tokio::time::sleep_until(end.expect("guarded by is_some")).await }, if end.is_some() => break,
             _ = tick.tick() => {
-                for process in &mut region.processes {
-                    if let Some(notice) = process.supervise()? {
-                        view.print_notice(&notice)?;
-                    }
+                for notice in running.supervise()? {
+                    view.print_notice(&notice)?;
                 }
-                view.print_line(&region.plan).await?;
+                view.print_lines().await?;
             }
         }
     }

@@ -1,44 +1,91 @@
 //! The processes of a region: starts them, restarts them when they die, and always stops them.
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use std::{
     fs::File,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
-/// How long a process may take to exit after SIGTERM.
-const STOP_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a process stays down after it died, so that the effect of the gutter can be observed.
 const RESTART_DELAY: Duration = Duration::from_secs(5);
 
-/// One process of the region. Dropping it stops it.
+/// A program, and how to run it.
+#[derive(Clone, Debug)]
+pub struct ProcessSpec {
+    /// Its file.
+    pub path: PathBuf,
+    /// What follows its name.
+    pub arguments: Vec<String>,
+    /// Variables besides those of this process. Secrets are passed here: only the same user can read them.
+    pub environment: Vec<(&'static str, String)>,
+    /// The signal that asks it to exit. Default SIGTERM.
+    pub stop_signal: Signal,
+    /// How long it may take to exit then, before it is killed. Default 5 s.
+    pub stop_time_max: Duration,
+    /// The account to run it as; `None` (the default) for that of this process.
+    pub account: Option<Account>,
+}
+
+/// An account of this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Account {
+    /// The user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+impl Account {
+    /// Finds an account in /etc/passwd.
+    pub fn find(name: &str) -> Result<Account> {
+        let accounts = std::fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
+        let parse = |line: &str| {
+            let mut fields = line.split(':');
+            let is_it = fields.next() == Some(name);
+            let (uid, gid) = (fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?);
+            is_it.then_some(Account { uid, gid })
+        };
+        accounts.lines().find_map(parse).with_context(|| format!("this machine has no account {name}"))
+    }
+}
+
+impl ProcessSpec {
+    /// The program in that file.
+    pub fn new(path: PathBuf, arguments: Vec<String>) -> ProcessSpec {
+        let (stop_signal, stop_time_max) = (Signal::TERM, Duration::from_secs(5));
+        ProcessSpec { path, arguments, environment: Vec::new(), stop_signal, stop_time_max, account: None }
+    }
+
+    /// One of ours, from the directory of this program.
+    pub fn sibling(name: &str, arguments: Vec<String>) -> Result<ProcessSpec> {
+        let own = std::env::current_exe().context("cannot determine the path of this program")?;
+        let path = own.with_file_name(name);
+        if !path.is_file() {
+            bail!("{} is missing: build or install all of Lookaside's programs into one directory", path.display());
+        }
+        Ok(ProcessSpec::new(path, arguments))
+    }
+}
+
+/// One process of a region. Dropping it stops it.
 pub struct Process {
     /// Its name in messages and of its log file.
     pub name: String,
-    program: PathBuf,
-    arguments: Vec<String>,
-    environment: Vec<(&'static str, String)>,
+    program: ProcessSpec,
     log_path: PathBuf,
     running: Option<Child>,
     died_at: Option<Instant>,
 }
 
 impl Process {
-    /// Starts `program` from the directory of this program; its log goes to `log_dir/name.log`. Pass secrets in the
-    /// environment, which only the same user can read.
-    pub fn start(
-        name: &str,
-        program: &str,
-        arguments: Vec<String>,
-        environment: Vec<(&'static str, String)>,
-        log_dir: &Path,
-    ) -> Result<Process> {
-        let program = sibling_program(program)?;
+    /// Starts a program; its log goes to `log_dir/name.log`.
+    pub fn start(name: &str, program: ProcessSpec, log_dir: &Path) -> Result<Process> {
         let log_path = log_dir.join(format!("{name}.log"));
-        let mut process =
-            Process { name: name.to_owned(), program, arguments, environment, log_path, running: None, died_at: None };
+        let mut process = Process { name: name.to_owned(), program, log_path, running: None, died_at: None };
         process.spawn()?;
         Ok(process)
     }
@@ -46,15 +93,20 @@ impl Process {
     fn spawn(&mut self) -> Result<()> {
         let log = File::options().create(true).append(true).open(&self.log_path);
         let log = log.with_context(|| format!("cannot write {}", self.log_path.display()))?;
-        let mut command = Command::new(&self.program);
+        let ProcessSpec { path, arguments, environment, stop_signal, account, .. } = &self.program;
+        let mut command = Command::new(path);
         command
-            .args(&self.arguments)
-            .envs(self.environment.iter().cloned())
+            .args(arguments)
+            .envs(environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        parent_death::send_sigterm(&mut command);
-        let child = command.spawn().with_context(|| format!("cannot start {}", self.program.display()))?;
+        if let Some(Account { uid, gid }) = account {
+            // It need not be able to read the directory of this process.
+            command.uid(*uid).gid(*gid).current_dir("/");
+        }
+        parent_death::send_signal(&mut command, *stop_signal);
+        let child = command.spawn().with_context(|| format!("cannot start {}", path.display()))?;
         self.running = Some(child);
         Ok(())
     }
@@ -96,18 +148,18 @@ impl Process {
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
 
-    /// Sends SIGTERM.
+    /// Asks it to exit.
     pub fn terminate(&self) {
         if let Some(pid) = self.pid().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())) {
             // The process may have exited already.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = rustix::process::kill_process(pid, self.program.stop_signal);
         }
     }
 
     /// Waits for the process to exit; kills it if that takes too long.
     fn wait_until_stopped(&mut self) -> Option<ExitStatus> {
         let mut child = self.running.take()?;
-        let deadline = Instant::now() + STOP_TIME_MAX;
+        let deadline = Instant::now() + self.program.stop_time_max;
         while Instant::now() < deadline {
             if let Ok(Some(status)) = child.try_wait() {
                 return Some(status);
@@ -126,15 +178,6 @@ impl Drop for Process {
     }
 }
 
-fn sibling_program(program: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot determine the path of this program")?;
-    let path = own.with_file_name(program);
-    if !path.is_file() {
-        bail!("{} is missing: build or install all of Lookaside's programs into one directory", path.display());
-    }
-    Ok(path)
-}
-
 /// A child must not outlive this process, however it ends: the kernel sends it a signal then.
 mod parent_death {
     #![expect(unsafe_code, reason = "`pre_exec` is unsafe; the block below says why it is sound")]
@@ -142,10 +185,10 @@ mod parent_death {
     use rustix::process::{Signal, getppid, set_parent_process_death_signal};
     use std::{io, os::unix::process::CommandExt, process::Command};
 
-    pub(super) fn send_sigterm(command: &mut Command) {
+    pub(super) fn send_signal(command: &mut Command, signal: Signal) {
         let parent = rustix::process::getpid();
         let before_exec = move || {
-            set_parent_process_death_signal(Some(Signal::TERM))?;
+            set_parent_process_death_signal(Some(signal))?;
             // The parent may have died before the signal was set up.
             if getppid() == Some(parent) { Ok(()) } else { Err(io::Error::other("the parent has exited")) }
         };

@@ -1,0 +1,210 @@
+"""Two regions by hand: MariaDB and its replica, each with a cluster and an invalidator, and users of both."""
+
+import contextlib
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pymysql
+from forwarder import Forwarder
+from leases import LeaseClient
+from processes import Cluster, Invalidator, eventually, stats
+from replicated import MariadbServer
+
+ROWS = 50
+# An account without the right to write to a read-only server.
+APPLICATION = "app"
+
+
+class PairedRegion:
+    """One of the regions."""
+
+    def __init__(self, name: str, database: MariadbServer, folder: Path) -> None:
+        self.name, self.database, self.folder = name, database, folder / name
+        self.folder.mkdir()
+        # Routers serve nothing before the invalidator has caught up.
+        self.cluster = Cluster(name, self.folder, ("--wait-for-invalidator", "60"))
+        self.invalidator = Invalidator(database.url(), [self.cluster], self.folder / "state", self.folder)
+        eventually(lambda: self.router_stats()["start_gate_open"] == "1", "the router serves")
+
+    def router_stats(self) -> dict[str, str]:
+        return stats(self.cluster.port)
+
+    def versions(self) -> dict[int, int]:
+        """The rows of the region's database."""
+        return dict(self.database.run("SELECT id, version FROM versions"))
+
+    def cached(self) -> dict[int, int]:
+        """The versions in the cache of the cluster."""
+        values = self.cluster.client().get_many([f"row:{row}" for row in range(ROWS)])
+        return {int(key.removeprefix("row:")): int(value) for key, value in values.items()}
+
+    def is_fresh(self) -> bool:
+        """Whether no cached value is older or newer than the region's database."""
+        versions = self.versions()
+        return all(versions[row] == version for row, version in self.cached().items())
+
+    def fill(self) -> None:
+        """Reads every row through the cache."""
+        reader = RegionReader(self)
+        try:
+            for row in range(ROWS):
+                reader.read(row)
+        finally:
+            reader.close()
+
+    def stop(self) -> None:
+        self.invalidator.stop()
+        self.cluster.stop()
+
+
+class RegionReader:
+    """Reads through the cache, which it fills from the region's database."""
+
+    def __init__(self, region: PairedRegion) -> None:
+        self.client = LeaseClient(region.cluster.port)
+        self.database = region.database.connect()
+
+    def read(self, row: int) -> int:
+        """The version of a row."""
+        return int(self.client.read(f"row:{row}", lambda: self.load(row), has_writers=True))
+
+    def load(self, row: int) -> bytes:
+        with self.database.cursor() as cursor:
+            cursor.execute("SELECT version FROM versions WHERE id = %s", (row,))
+            return str(cursor.fetchone()[0]).encode()
+
+    def close(self) -> None:
+        self.client.close()
+        with contextlib.suppress(pymysql.MySQLError):
+            self.database.close()
+
+
+class Users:
+    """Writers that follow the master, and readers in each region, each a thread."""
+
+    def __init__(self, regions: list[PairedRegion], master: MariadbServer) -> None:
+        self.master = master
+        self.acknowledged = Counter()
+        self.refused = 0
+        # Rows whose cached version went back.
+        self.reversals: list[str] = []
+        self.is_stopped = threading.Event()
+        self.failures: list[BaseException] = []
+        targets = [self.write, *[lambda region=region: self.read(region) for region in regions]]
+        self.threads = [threading.Thread(target=self.record_failure, args=(target,), daemon=True) for target in targets]
+        for thread in self.threads:
+            thread.start()
+
+    def record_failure(self, target) -> None:
+        try:
+            target()
+        except BaseException as failure:
+            self.failures.append(failure)
+
+    def write(self) -> None:
+        count = 0
+        while not self.is_stopped.is_set():
+            master = self.master
+            with (
+                contextlib.suppress(pymysql.MySQLError, OSError),
+                contextlib.closing(connect_application(master)) as connection,
+            ):
+                while self.master is master and not self.is_stopped.is_set():
+                    row = count % ROWS
+                    try:
+                        connection.cursor().execute(master.change(row))
+                    except pymysql.MySQLError:
+                        self.refused += 1
+                        self.is_stopped.wait(0.01)
+                        raise
+                    self.acknowledged[row] += 1
+                    count += 1
+
+    def read(self, region: PairedRegion) -> None:
+        reader, newest = RegionReader(region), Counter()
+        try:
+            while not self.is_stopped.is_set():
+                for row in range(ROWS):
+                    try:
+                        version = reader.read(row)
+                    except pymysql.MySQLError:
+                        return  # the region's database is dead
+                    if version < newest[row]:
+                        self.reversals.append(f"{region.name}: row {row} from {newest[row]} to {version}")
+                    newest[row] = version
+        finally:
+            reader.close()
+
+    def wait_for_commits(self, count: int) -> None:
+        """Returns after that number of further commits."""
+        least = self.acknowledged.total() + count
+        eventually(lambda: self.acknowledged.total() >= least, f"{count} commits", 120)
+
+    def stop(self) -> None:
+        self.is_stopped.set()
+        for thread in self.threads:
+            thread.join(90)
+            assert not thread.is_alive()
+        assert not self.failures, self.failures
+
+
+def connect_application(server: MariadbServer) -> pymysql.Connection:
+    """A connection of the application's account."""
+    return pymysql.connect(
+        host="127.0.0.1", port=server.port, user=APPLICATION, database="app", autocommit=True, connect_timeout=5
+    )
+
+
+class RegionPair:
+    """East has the master, west follows it over a link that can be cut."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stack = contextlib.ExitStack()
+        try:
+            self.start(folder)
+        except BaseException:
+            self.stack.close()
+            raise
+
+    def start(self, folder: Path) -> None:
+        east, west = MariadbServer(folder, 1), None
+        self.stack.callback(east.stop)
+        west = MariadbServer(folder, 2)
+        self.stack.callback(west.stop)
+        self.link = Forwarder(east.port)
+        self.stack.callback(self.link.close)
+        west.follow(self.link)
+        east.create_versions(ROWS)
+        east.run(f"CREATE USER {APPLICATION}@'%'", f"GRANT ALL ON app.* TO {APPLICATION}@'%'", schema=None)
+        west.run("SET GLOBAL read_only = ON", schema=None)
+        eventually(lambda: has_account(west), "the replica has everything", 60)
+        self.regions = []
+        for name, database in (("east", east), ("west", west)):
+            self.regions.append(PairedRegion(name, database, folder))
+            self.stack.callback(self.regions[-1].stop)
+        self.east, self.west = self.regions
+
+    def settings(self) -> dict[str, str]:
+        """The settings of the page's commands."""
+
+        def shell(server: MariadbServer) -> str:
+            return f"mariadb --no-defaults --host=127.0.0.1 --port={server.port} --user=root"
+
+        return {
+            "EAST": shell(self.east.database),
+            "WEST": shell(self.west.database),
+            "WEST_ADDRESS": f"master_host = '127.0.0.1', master_port = {self.west.database.port}",
+            "REPLICATION_LOGIN": "master_user = 'root'",
+            "WEST_ROUTER": f"127.0.0.1:{self.west.cluster.port}",
+        }
+
+    def close(self) -> None:
+        self.stack.close()
+
+
+def has_account(server: MariadbServer) -> bool:
+    with contextlib.suppress(pymysql.MySQLError):
+        connect_application(server).close()
+        return True
+    return False

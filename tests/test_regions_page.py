@@ -1,0 +1,242 @@
+"""The procedures of docs/operating/regions.md, by the commands that the page prints: a promotion under load, a region
+taken out of service and back, a cluster taken out of service and back."""
+
+import json
+import threading
+
+import pytest
+from leases import LeaseClient
+from operating_page import OperatingPage, run_commands, start_commands
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
+from region_pair import ROWS, RegionPair, Users
+
+pytestmark = pytest.mark.timeout(300)
+
+PAGE = OperatingPage("regions")
+
+
+@pytest.fixture
+def pair(tmp_path):
+    pair = RegionPair(tmp_path)
+    yield pair
+    pair.close()
+
+
+def waits_for_replication(pair: RegionPair) -> bool:
+    """Whether the page's command waits until the replica has everything."""
+    processes = pair.west.database.run("SHOW FULL PROCESSLIST", schema=None)
+    return any("MASTER_GTID_WAIT" in str(process[7]) for process in processes)
+
+
+def test_promotion_under_load(pair, tmp_path):
+    """The replica is behind when the promotion begins; no acknowledged commit is lost, and no cache is left stale."""
+    stop_and_wait, promote, follow = PAGE.commands("## Promote a replica")
+    users = Users(pair.regions, pair.east.database)
+    try:
+        users.wait_for_commits(100)
+        pair.link.cut()
+        users.wait_for_commits(20)
+        shell = start_commands(stop_and_wait + promote, pair.settings(), tmp_path)
+        eventually(lambda: waits_for_replication(pair), "the commands wait for the replica", 60)
+        eventually(lambda: users.refused > 0, "the old master refuses writes", 60)
+        assert shell.poll() is None
+        pair.link.heal()
+        output, _ = shell.communicate(timeout=90)
+        assert shell.returncode == 0, output
+        acknowledged_before = users.acknowledged.copy()
+        users.master = pair.west.database
+        users.wait_for_commits(100)
+        run_commands(follow, pair.settings(), tmp_path)
+        users.wait_for_commits(100)
+    finally:
+        users.stop()
+    assert all(users.acknowledged[row] > acknowledged_before[row] for row in range(ROWS))
+    expected = {row: users.acknowledged[row] for row in range(ROWS)}
+    assert pair.west.versions() == expected, "every acknowledged commit is there, once"
+    eventually(lambda: pair.east.versions() == expected, "the old master follows", 60)
+    for region in pair.regions:
+        eventually(region.is_fresh, f"no cache of {region.name} is old", 60)
+    assert users.reversals == []
+    assert all(stats(region.invalidator.port)["positions_lost"] == "0" for region in pair.regions)
+
+
+def test_promotion_after_the_death_of_the_master(pair, tmp_path):
+    users = Users(pair.regions, pair.east.database)
+    try:
+        users.wait_for_commits(100)
+        pair.east.database.kill()
+        run_commands("".join(PAGE.commands("### If the master is dead")), pair.settings(), tmp_path)
+        before = users.acknowledged.copy()
+        users.master = pair.west.database
+        users.wait_for_commits(3 * ROWS)
+    finally:
+        users.stop()
+    versions = pair.west.versions()
+    assert all(versions[row] >= users.acknowledged[row] - before[row] for row in range(ROWS))
+    eventually(pair.west.is_fresh, "no cache of the new master's region is old", 60)
+    assert [reversal for reversal in users.reversals if reversal.startswith("west")] == []
+
+
+def test_a_region_out_of_service_and_back(pair, tmp_path):
+    """Its servers keep their values meanwhile; none that is old is read afterwards."""
+    catch_up, wait_for_gate = PAGE.commands("## Take a region out of service, and back")
+    west = pair.west
+    west.fill()
+    assert len(west.cached()) == ROWS
+    west.cluster.router.stop()
+    west.invalidator.stop()
+    west.database.run("STOP SLAVE", schema=None)
+    for row in range(ROWS):
+        pair.east.database.run(pair.east.database.change(row))
+    west.database.run("START SLAVE", schema=None)
+    run_commands(catch_up, pair.settings(), tmp_path)
+    assert west.versions() == pair.east.versions()
+
+    west.cluster.router.start()
+    west.cluster.router.wait_ready(lambda: answers(west.cluster.port))
+    shell = start_commands(wait_for_gate, pair.settings(), tmp_path)
+    assert stats(west.cluster.port)["start_gate_open"] == "0" and shell.poll() is None
+    west.invalidator.start()
+    west.invalidator.wait_running(1)
+    output, _ = shell.communicate(timeout=90)
+    assert shell.returncode == 0, output
+    assert west.cached() == {}, "every old value is deleted before the first read"
+    west.fill()
+    assert west.cached() == pair.east.versions()
+
+
+class PeerCluster:
+    """A server, a gutter server, and a router that shares its configuration with that of the other cluster."""
+
+    def __init__(self, name: str, folder) -> None:
+        self.name, self.port = name, free_port()
+        self.server, self.gutter = (Server(f"{name}-{role}", folder) for role in ("server", "gutter"))
+
+    def pools(self) -> dict:
+        pools = {"wildcard": self.server, "gutter": self.gutter}
+        return {f"{self.name}.{role}": {"servers": [f"127.0.0.1:{server.port}"]} for role, server in pools.items()}
+
+    def route(self) -> dict:
+        wildcard, gutter = (f"PoolRoute|{name}" for name in self.pools())
+        default = {
+            "type": "FailoverWithExptimeRoute", "normal": wildcard, "failover": [gutter], "failover_exptime": 10,
+        }  # fmt: skip
+        return {
+            "aliases": [f"/east/{self.name}/"],
+            "route": {
+                "type": "OperationSelectorRoute",
+                "operation_policies": {"delete": {"type": "AllSyncRoute", "children": [wildcard, gutter]}},
+                "default_policy": default,
+            },
+        }
+
+    def start_router(self, folder, peer: int) -> None:
+        command = [
+            PROGRAMS / "lookaside-router", "-p", self.port, "-R", f"/east/{self.name}/", "-f", folder / "router.json",
+            "--num-proxies", "1", "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
+            "--config-cache", folder / f"{self.name}.cache", "--spool", folder / f"{self.name}.spool",
+            "--spool-peers", f"127.0.0.1:{peer}",
+        ]  # fmt: skip
+        self.router = Process(f"{self.name}-router", command, folder)
+
+    def stop(self) -> None:
+        for process in (self.router, self.server, self.gutter):
+            process.stop()
+
+
+class RegionUsers:
+    """Readers of both clusters and a writer that deletes in both; counts reads that are older than an acknowledged
+    delete."""
+
+    def __init__(self, clusters: list[PeerCluster]) -> None:
+        self.rows = [0] * ROWS
+        self.acknowledged = [0] * ROWS
+        self.reads = {cluster.name: 0 for cluster in clusters}
+        self.stale: list[str] = []
+        self.failures: list[BaseException] = []
+        self.is_stopped = threading.Event()
+        targets = [lambda: self.write(clusters), *[lambda cluster=cluster: self.read(cluster) for cluster in clusters]]
+        self.threads = [threading.Thread(target=self.run, args=(target,), daemon=True) for target in targets]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self, target) -> None:
+        try:
+            target()
+        except BaseException as failure:
+            self.failures.append(failure)
+
+    def write(self, clusters: list[PeerCluster]) -> None:
+        clients = [connect(cluster.port, 30) for cluster in clusters]
+        while not self.is_stopped.is_set():
+            for row in range(ROWS):
+                self.rows[row] += 1
+                for client in clients:
+                    client.delete(f"row:{row}")
+                self.acknowledged[row] = self.rows[row]
+
+    def read(self, cluster: PeerCluster) -> None:
+        client = LeaseClient(cluster.port)
+        while not self.is_stopped.is_set():
+            for row in range(ROWS):
+                least = self.acknowledged[row]
+                value = client.read(f"row:{row}", lambda row=row: str(self.rows[row]).encode(), has_writers=True)
+                version = int(value)
+                if version < least:
+                    self.stale.append(f"{cluster.name}: row {row} is {version}, not {least}")
+                self.reads[cluster.name] += 1
+
+    def wait_for_reads(self) -> None:
+        """Returns after some rounds of every reader."""
+        least = {name: count + 4 * ROWS for name, count in self.reads.items()}
+        eventually(lambda: all(self.reads[name] >= least[name] for name in least) or self.failures, "reads", 120)
+
+    def stop(self) -> None:
+        self.is_stopped.set()
+        for thread in self.threads:
+            thread.join(60)
+        assert not self.failures, self.failures
+
+
+def test_a_cluster_out_of_service_and_back(tmp_path):
+    define, drain, warm_up, end_warm_up = PAGE.commands("## Take a cluster out of service, and back")
+    clusters = [PeerCluster(name, tmp_path) for name in ("one", "two")]
+    one, two = clusters
+    configuration = {"pools": {**one.pools(), **two.pools()}, "routes": [one.route(), two.route()]}
+    (tmp_path / "router.json").write_text(json.dumps(configuration))
+    for cluster, peer in ((one, two), (two, one)):
+        cluster.start_router(tmp_path, peer.port)
+    settings = {"ROUTERS": " ".join(f"127.0.0.1:{cluster.port}" for cluster in clusters)}
+    users = None
+    try:
+        for cluster in clusters:
+            cluster.router.wait_ready(lambda cluster=cluster: answers(cluster.port))
+        assert all(connect(cluster.port).set("kept", cluster.name.encode()) for cluster in clusters)
+        users = RegionUsers(clusters)
+        users.wait_for_reads()
+
+        run_commands(define + drain, settings, tmp_path)
+        assert connect(one.port).get("kept") == b"two", "cluster two serves the applications of cluster one"
+        for server in (one.server, one.gutter):
+            assert server.stop() == 0
+        users.wait_for_reads()
+        assert connect(two.port).get("kept") == b"two"
+
+        for server in (one.server, one.gutter):
+            server.restart()
+        # What it may still have from before is flushed.
+        assert connect(one.server.port).set("kept", b"old")
+        run_commands(define + warm_up, settings, tmp_path)
+        users.wait_for_reads()
+        assert connect(one.port).get("kept") == b"two"
+        assert connect(one.server.port).get("kept") == b"two", "it was filled from cluster two"
+        run_commands(define + end_warm_up, settings, tmp_path)
+        users.wait_for_reads()
+        assert connect(one.port).delete("kept")
+        assert connect(one.port).get("kept") is None and connect(two.port).get("kept") == b"two"
+    finally:
+        if users:
+            users.stop()
+        for cluster in clusters:
+            cluster.stop()
+    assert users.stale == []
