@@ -22,6 +22,7 @@ COMMANDS = (
     ("lookaside", "invalidator", "try"),
     ("lookaside", "invalidator", "setup"),
     ("lookaside", "invalidator", "replay"),
+    ("lookaside-load",),
 )
 
 
