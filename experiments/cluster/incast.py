@@ -229,7 +229,9 @@ def picture(results: list[dict]) -> str:
     curves = {name: [(int(result["window"]), result["ms"][name]) for result in fixed] for name in ("p50", "p95")}
     for name in ("p50", "p95"):
         curves[f"{name}, adaptive"] = [(window, adaptive["ms"][name]) for window in (WINDOWS[0], WINDOWS[-1])]
-    return lines.svg("Time of a page by size of the window", "requests outstanding at most", "ms", curves, True)
+    return lines.svg(
+        "Time of a page by size of the window", "size of the window (requests)", "time of a page (ms)", curves, True
+    )
 
 
 TEXT = """# Incast, and the window against it

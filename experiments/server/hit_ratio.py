@@ -346,7 +346,9 @@ def pictures(results: list[dict]) -> dict[str, str]:
                 bars.FLOOR: mine["floor"] / unit,
             }
         if groups:
-            drawn[name] = bars.svg(title, groups, "{:.2f}" if is_pool else "{:.4f}")
+            across = "pool (memcached's share of gets that miss)" if is_pool else "memory"
+            up = "misses (memcached's = 1)" if is_pool else "share of gets that miss"
+            drawn[name] = bars.svg(title, across, up, groups, "{:.2f}" if is_pool else "{:.4f}")
     return drawn
 
 

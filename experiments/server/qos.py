@@ -300,17 +300,16 @@ def times(ratio: float | None) -> str:
 
 
 def picture(results: list[dict]) -> str:
-    """Both servers' rates by number of connections."""
-    curves = {
-        name: [
-            (result["connections"], result["open"][name]["rate"] / 1000)
-            for result in results
-            if result["open"][name]["rate"] > 0
-        ]
-        for name in NAMES
-    }
-    title = "Throughput with p99 under 1 ms, one worker on one core"
-    return lines.svg(title, "connections", "1,000/s", curves, is_logarithmic=True)
+    """Both servers' rates by number of connections, with the range of the rounds."""
+    curves = {name: [] for name in NAMES}
+    for name, points in curves.items():
+        for result in results:
+            side = result["open"][name]
+            if side["rate_min"] > 0:
+                rates = (side["rate"], side["rate_min"], side["rate_max"])
+                points.append((result["connections"], *(rate / 1000 for rate in rates)))
+    title = "Throughput with p99 under 1 ms: median and range of the rounds"
+    return lines.svg(title, "connections", "throughput (1,000 requests/s)", curves, is_logarithmic=True)
 
 
 def write(results: list[dict], facts: dict[str, str]) -> None:
