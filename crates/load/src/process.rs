@@ -5,6 +5,9 @@ use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 use std::io;
 
+/// The largest process id of Linux.
+const PID_MAX: i32 = 1 << 22;
+
 /// A process whose processor time is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct MeasuredProcess {
@@ -16,8 +19,8 @@ impl MeasuredProcess {
     /// The process with this id.
     pub fn new(pid: u32) -> Result<MeasuredProcess, LoadError> {
         let fail = |source: io::Error| LoadError::Process { pid, source };
-        // A pid of 0 stands for the caller.
-        let raw = i32::try_from(pid).ok().filter(|&raw| raw > 0);
+        // 0 stands for the caller. Far beyond the largest id, the clock's id would be another clock's.
+        let raw = i32::try_from(pid).ok().filter(|raw| (1..=PID_MAX).contains(raw));
         let raw = raw.ok_or_else(|| fail(io::ErrorKind::InvalidInput.into()))?;
         let clock = clock_getcpuclockid(Pid::from_raw(raw)).map_err(|error| fail(error.into()))?;
         Ok(MeasuredProcess { pid, clock })
