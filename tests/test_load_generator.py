@@ -142,7 +142,7 @@ def test_an_open_loop_has_its_rate(server, endpoint):
     assert figures["requests_per_s"] == pytest.approx(2_000, rel=0.1)
 
 
-def test_an_open_loop_counts_from_when_a_request_was_due(tmp_path):
+def test_an_open_loop_sends_whether_or_not_the_server_keeps_up():
     # 5 ms for each request, of which 400 are due in a second: at the end of two seconds they are a second late.
     with burning_server(5) as (_, port):
         words = ("--connections", 1, "--rate", 400, "--warmup", 0, "--seconds", 2)
