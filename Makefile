@@ -7,10 +7,8 @@ SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # Processes that run the end-to-end tests. The tests wait more than they compute.
 TEST_PROCESSES ?= 4
-# A folder with the program `peers` and the load generator's source `loadgen/`.
-TOOLS ?= tools
-# A folder with a trace of Twitter's cache cluster 52.
-TRACES ?= traces
+# A folder with a trace of Twitter's cache cluster 52; without it, `make hit-ratio` makes a trace from a seed.
+TRACES ?=
 
 .PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
@@ -71,8 +69,8 @@ clients: install build ## real clients of seven languages, and the programs of d
 python-backends: install build ## the cache backends of the Python client, with the tests of caches that Django 4.2 and 5.2 and dogpile.cache are published with
 	LOOKASIDE_PYTHON_BACKENDS=all $(PYTHON) -m pytest tests/python/backends -n $(TEST_PROCESSES) --dist worksteal
 
-differential: build ## the same random requests to memcached 1.6.45 (fetched by TOOLS) and to ours, byte by byte
-	LOOKASIDE_MEMCACHED="$$(bash $(TOOLS)/peers memcached)" $(PYTHON) -m pytest tests/differential
+differential: install build ## the same random requests to memcached 1.6.45 (fetched) and to ours, byte by byte
+	LOOKASIDE_MEMCACHED="$$(experiments/peers memcached)" $(PYTHON) -m pytest tests/differential
 
 reference: build ## docs/reference, from what the built programs print
 	$(PYTHON) tests/generate_reference.py
@@ -101,17 +99,17 @@ fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo
 	crates/server/fuzz/run $(FUZZ_SECONDS)
 	crates/router/fuzz/run $(FUZZ_SECONDS)
 
-bench: ## ratios against memcached in one run, written to docs/measurements/benchmarks.md (BENCH=--full takes longer)
-	TOOLS="$(TOOLS)" experiments/run $(BENCH)
+bench: install ## ratios against memcached in one run, written to docs/measurements/benchmarks.md (BENCH=--full takes longer)
+	experiments/run $(BENCH)
 
-hit-ratio: ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/measurements/hit_ratio.md)
-	TOOLS="$(TOOLS)" TRACES="$(TRACES)" experiments/run hit_ratio $(HIT_RATIO)
+hit-ratio: install ## miss ratios against memcached at equal memory (HIT_RATIO="--full --report" takes 30 minutes, writes docs/measurements/hit_ratio.md; TRACES=FOLDER has a real trace)
+	TRACES="$(TRACES)" experiments/run hit_ratio $(HIT_RATIO)
 
-transient: ## a short-lived family's share of a full server over time, drawn
-	TOOLS="$(TOOLS)" experiments/run transient
+transient: install ## a short-lived family's share of a full server over time, drawn
+	experiments/run transient
 
-qos: ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/measurements/qos.md (QOS="--full")
-	TOOLS="$(TOOLS)" experiments/run qos $(QOS)
+qos: install ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/measurements/qos.md (QOS="--full")
+	experiments/run qos $(QOS)
 
 gutter: install ## a dead server under load with MariaDB behind, with and without a gutter, drawn (four minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
@@ -157,8 +155,8 @@ bench-invalidator: install ## the invalidator's rate against each database's own
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.invalidator_rate --report --check
 
-connections: ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers
-	TOOLS="$(TOOLS)" experiments/run connections $(CONNECTIONS)
+connections: install ## up to 10,000 client connections of a router: memory, connections to the servers, latency; against peers
+	experiments/run connections $(CONNECTIONS)
 
 clean:
 	$(CARGO) clean

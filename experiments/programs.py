@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import os
+import re
 import socket
 import subprocess
 import tempfile
@@ -13,7 +14,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "target" / "release"
-LOADGEN = ROOT / "target" / "loadgen" / "release" / "loadgen"
 
 READY_S = 20.0
 STOP_S = 10.0
@@ -23,20 +23,18 @@ class Unusable(Exception):
     """Something is missing on this machine; the message names the remedy."""
 
 
-def tools() -> Path:
-    """The folder with the peers and the load generator's source, from the environment's TOOLS."""
-    return (ROOT / os.environ.get("TOOLS", "tools")).resolve()
-
-
 def peer(name: str) -> Path:
-    """The runner of a program that we are compared with: `memcached`, `nutcracker`."""
-    peers = tools() / "peers"
-    if not peers.exists():
-        raise Unusable("no program `peers` in the folder TOOLS; set it, as in: make bench TOOLS=/path/to/tools")
-    found = subprocess.run([peers, name], capture_output=True, text=True)
+    """The runner of a program that we are compared with, `memcached` or `twemproxy`; fetched if it is not there."""
+    found = subprocess.run([ROOT / "experiments" / "peers", name], stdout=subprocess.PIPE, text=True)
     if found.returncode != 0:
-        raise Unusable(f"{name} cannot be had: {found.stderr.strip()}")
+        raise Unusable(f"{name} cannot be fetched; see above")
     return Path(found.stdout.split()[-1])
+
+
+def peer_version(name: str) -> str:
+    """The release of a peer, as it prints it."""
+    shown = subprocess.run([peer(name), "-V"], capture_output=True, text=True)
+    return next(word for word in re.findall(r"\d+\.[\d.]*\d", shown.stdout + shown.stderr))
 
 
 def memcached() -> Path:
@@ -103,7 +101,7 @@ def pin_and_prioritise(nice: int, core: int | None = None, is_realtime: bool = F
             with contextlib.suppress(OSError):
                 Path("/proc/self/autogroup").write_text(str(nice))
         if is_realtime:
-            # In turns of 100 ms among themselves: a load generator's threads share a core, and one of them spins.
+            # In turns of 100 ms among themselves, as both servers share a core.
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
 
     return prepare
@@ -120,7 +118,9 @@ class CacheServer:
 
     def address(self, transport: str) -> str:
         """Where the load generator finds it by `tcp`, `udp` or `unix`."""
-        return f"unix:{self.unix_path}" if transport == "unix" else f"127.0.0.1:{self.port}"
+        if transport == "unix":
+            return f"unix:{self.unix_path}"
+        return f"udp:127.0.0.1:{self.port}" if transport == "udp" else f"127.0.0.1:{self.port}"
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from experiments import command_line, machine_facts
 from experiments.cluster import proxy
-from experiments.programs import ROOT
+from experiments.programs import ROOT, peer_version
 from experiments.region import invalidation_latency
 from experiments.server import cost
 
@@ -22,10 +22,8 @@ KEPT = "<!-- Above: written by experiments/report.py. Below: written by people, 
 
 HEAD = """# Benchmarks
 
-`make bench` measures this and writes this page; `make bench BENCH=--full` takes longer. It needs a folder `TOOLS`
-with the peers and the load generator, which are not part of this repository (see `experiments/run`). Absolute times
-depend on the machine and its load. The ratios are medians of interleaved runs, in which both sides share the same
-disturbance.
+`make bench` measures this and writes this page; `make bench BENCH=--full` takes longer. Absolute times depend on the
+machine and its load. The ratios are medians of interleaved runs, in which both sides share the same disturbance.
 """
 
 COST = """
@@ -180,6 +178,11 @@ def mode(options: argparse.Namespace) -> str:
     return ("full" if options.full else "quick") + priority
 
 
+def versions() -> dict[str, str]:
+    """The peers' releases."""
+    return {name: peer_version(name) for name in ("memcached", "twemproxy")}
+
+
 def main() -> int:
     """Measures and reports; fails when something could not be measured, not when a bar is missed."""
     parser = command_line.parser(__doc__)
@@ -192,7 +195,7 @@ def main() -> int:
     started = time.monotonic()
 
     def measure() -> None:
-        results = {"machine": {**machine_facts.facts(), "mode": mode(options)}}
+        results = {"machine": {**machine_facts.facts(), **versions(), "mode": mode(options)}}
         results["cost"] = cost.run(options.full, options.nice, is_realtime=options.realtime)
         results["proxy"] = proxy.run(options.full, options.nice, options.realtime)
         results["invalidation_latency"] = invalidation_latency.run(options.full)

@@ -26,6 +26,7 @@ COMMANDS = (
     ("lookaside", "invalidator", "try"),
     ("lookaside", "invalidator", "setup"),
     ("lookaside", "invalidator", "replay"),
+    ("lookaside-load",),
 )
 
 

@@ -29,14 +29,15 @@ from pathlib import Path
 
 from experiments import command_line, machine_facts
 from experiments.cluster.proxy import answers_gets, command
+from experiments.load_generator import load
 from experiments.programs import (
-    LOADGEN,
     ROOT,
     CacheServer,
     Unusable,
     cache_server,
     free_ports,
     lookaside,
+    peer_version,
     pin_and_prioritise,
     started,
 )
@@ -107,40 +108,33 @@ def proxy(name: str, threads: int, servers: list[CacheServer], nice: int) -> Ite
         log_path = Path(folder) / "log"
         with started(name, words, lambda: answers_gets(port), log_path, pin_and_prioritise(nice)) as process:
             target = CacheServer(name, process, port, None)
-            load(target, nice, "--fill-only")
+            load(target, "--fill", *of_items())
             # The same load for all before memory is looked at: what is allocated once and for all has been.
-            load(target, nice, "--conns", ACTIVE, "--rate", RATE, "--warmup", 0.1, "--duration", 0.9)
+            load(target, *of_items(), "--connections", ACTIVE, "--rate", RATE, "--warmup", 0.1, "--seconds", 0.9)
             when_steady(lambda: open_files(process), f"the number of connections of {name}")
             yield target
 
 
-def load(target: CacheServer, nice: int, *words: object) -> dict:
-    """One run of the load generator; its figures."""
-    line = [LOADGEN, "--addr", target.address("tcp"), "--keys", KEYS, "--value-size", VALUE_BYTES]
-    line += ["--server-pid", target.process.pid, *words]
-    run = subprocess.run(
-        [str(word) for word in line], capture_output=True, text=True, preexec_fn=pin_and_prioritise(nice)
-    )
-    if run.returncode != 0:
-        raise Unusable(f"{target.name}, {words}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}")
-    return json.loads(run.stdout) if run.stdout.strip() else {}
+def of_items() -> tuple[object, ...]:
+    """The options of a load that name the items."""
+    return ("--keys", KEYS, "--value-bytes", VALUE_BYTES)
 
 
-def asked(target: CacheServer, nice: int, connections: int, during: "list | None" = None, servers=()) -> dict:
+def asked(target: CacheServer, connections: int, during: "list | None" = None, servers=()) -> dict:
     """Medians of rounds of RATE gets a second over `clients` connections; `during` gets the connections at servers."""
-    words = ("--conns", connections, "--rate", RATE, "--warmup", WARMUP_S, "--duration", MEASURE_S)
+    words = ("--connections", connections, "--rate", RATE, "--warmup", WARMUP_S, "--seconds", MEASURE_S)
     rounds = []
     for _ in range(ROUNDS):
         timer = threading.Timer(WARMUP_S + MEASURE_S / 2, lambda: during.append([*map(server_connections, servers)]))
         if during is not None:
             timer.start()
-        rounds.append(load(target, nice, *words))
+        rounds.append(load(target, *of_items(), *words))
         timer.cancel()
     medians = {
         name: statistics.median(run[figure] for run in rounds)
-        for name, figure in (("cpu_us", "server_cpu_us_per_op"), ("p50_us", "p50_us"), ("p99_us", "p99_us"))
+        for name, figure in (("cpu_us", "server_cpu_us_per_request"), ("p50_us", "p50_us"), ("p99_us", "p99_us"))
     }
-    return {**medians, "rss_bytes": max(run["server_rss_kib"] for run in rounds) * KIB}
+    return {**medians, "rss_bytes": max(run["server_resident_bytes"] for run in rounds)}
 
 
 def hold(target: CacheServer, count: int, held: contextlib.ExitStack) -> list[socket.socket]:
@@ -176,7 +170,7 @@ def measure(name: str, threads: int, count: int, servers: list[CacheServer], nic
     alone, during = connections_at(servers), []
     with proxy(name, threads, servers, nice) as target:
         before = resident_bytes(target.process)
-        busy = asked(target, nice, count, during, servers)
+        busy = asked(target, count, during, servers)
         busy["bytes a connection"] = (busy.pop("rss_bytes") - before) / count
     connections_at(servers)
     with proxy(name, threads, servers, nice) as target, contextlib.ExitStack() as held:
@@ -185,7 +179,7 @@ def measure(name: str, threads: int, count: int, servers: list[CacheServer], nic
         silent = (resident_bytes(target.process) - before) / count
         ask_once(connections)
         idle = (resident_bytes(target.process) - before) / count
-        beside = asked(target, nice, ACTIVE)
+        beside = asked(target, ACTIVE)
         beside.pop("rss_bytes")
         at_servers = connections_at(servers)
     worst = max(now - before for seen in [*during, at_servers] for now, before in zip(seen, alone, strict=True))
@@ -204,8 +198,6 @@ def measure(name: str, threads: int, count: int, servers: list[CacheServer], nic
 
 def run(nice: int, only: str = "") -> list[dict]:
     """All proxies and numbers."""
-    if not LOADGEN.exists():
-        raise Unusable("the load generator is not built; experiments/run does it")
     results = []
     with contextlib.ExitStack() as running:
         program = lookaside("lookaside-server")
@@ -224,8 +216,6 @@ TEXT = """# Many client connections, few to the servers
 `make connections` measures this and writes this page (§3.1 of "Scaling Memcache at Facebook": a router coalesces the
 connections of many clients): {servers} servers behind our router, memcached 1.6.45's own proxy and twemproxy 0.5, in
 one run, each with its defaults. "At a server" is the most connections that any server had from the proxy at any time.
-It needs a folder `TOOLS` with the other proxies and the load generator, which are not part of this repository (see
-`experiments/run`).
 
 ## Connections and memory
 
@@ -295,7 +285,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="proxies whose name contains TEXT; writes nothing")
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     options = parser.parse_args()
-    facts = machine_facts.facts()
+    facts = machine_facts.facts() | {name: peer_version(name) for name in ("memcached", "twemproxy")}
 
     def measure() -> None:
         results = run(options.nice, options.only)

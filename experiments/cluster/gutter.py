@@ -257,7 +257,7 @@ def figures(runs: dict[str, tuple[Seconds, list[tuple[int, int]]]]) -> dict:
 
 def draw(runs: dict[str, tuple[Seconds, list[tuple[int, int]]]]) -> None:
     """Failures, database reads and the gutter's hit rate over time."""
-    across = f"seconds; one of {SERVERS} servers is killed at {KILL_S} and returns empty at {RETURN_S}"
+    across = f"time (s); one of {SERVERS} servers is killed at {KILL_S} and returns empty at {RETURN_S}"
 
     def over_time(values: list[float]) -> list[tuple[float, float]]:
         return list(enumerate(values))
@@ -270,9 +270,9 @@ def draw(runs: dict[str, tuple[Seconds, list[tuple[int, int]]]]) -> None:
     gutter = [100 * hit / asked if asked else 0.0 for asked, hit in runs["with gutter"][1]]
     PICTURES.mkdir(exist_ok=True)
     pictures = {
-        "gutter_failures": lines.svg("Gets answered by an error", across, "a second", failures),
-        "gutter_database_reads": lines.svg("Reads of the database", across, "a second", reads),
-        "gutter_hit_rate": lines.svg("The gutter's hit rate", across, "percent", {"hits": over_time(gutter)}),
+        "gutter_failures": lines.svg("Gets answered by an error", across, "gets per second", failures),
+        "gutter_database_reads": lines.svg("Reads of the database", across, "reads per second", reads),
+        "gutter_hit_rate": lines.svg("The gutter's hit rate", across, "hit rate (%)", {"hits": over_time(gutter)}),
     }
     for name, drawn in pictures.items():
         (PICTURES / f"{name}.svg").write_text(drawn)

@@ -229,7 +229,9 @@ def picture(results: list[dict]) -> str:
     for found in ("adaptive", "loss"):
         times = next(result["ms"] for result in results if result["window"] == found)
         curves[f"p95, {found}"] = [(window, times["p95"]) for window in (WINDOWS[0], WINDOWS[-1])]
-    return lines.svg("Time of a page by size of the window", "requests outstanding at most", "ms", curves, True)
+    return lines.svg(
+        "Time of a page by size of the window", "size of the window (requests)", "time of a page (ms)", curves, True
+    )
 
 
 TEXT = """# Incast, and the window against it

@@ -21,7 +21,6 @@ import json
 import os
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -29,8 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments import command_line
+from experiments.load_generator import load
 from experiments.programs import (
-    LOADGEN,
     CacheServer,
     Unusable,
     as_user,
@@ -67,11 +66,11 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("get, 50 clients", ("--conns", "50"), 1, 1.25),
-    Scenario("get, 1,000 clients", ("--conns", "1000"), 1, 1.25),
-    Scenario("get, 50 clients, depth 16", ("--conns", "50", "--pipeline", "16"), 1, 1.25),
-    Scenario("24-key get, 50 clients", ("--conns", "50", "--multiget", "24"), 24, 2.0),
-    Scenario("24-key get, 1,000 clients", ("--conns", "1000", "--multiget", "24"), 24, 2.0),
+    Scenario("get, 50 clients", ("--connections", "50"), 1, 1.25),
+    Scenario("get, 1,000 clients", ("--connections", "1000"), 1, 1.25),
+    Scenario("get, 50 clients, depth 16", ("--connections", "50", "--depth", "16"), 1, 1.25),
+    Scenario("24-key get, 50 clients", ("--connections", "50", "--keys-per-get", "24"), 24, 2.0),
+    Scenario("24-key get, 1,000 clients", ("--connections", "1000", "--keys-per-get", "24"), 24, 2.0),
 )
 
 
@@ -116,7 +115,7 @@ def command(name: str, port: int, servers: list[int], folder: Path, threads: int
         f"main:\n  listen: 127.0.0.1:{port}\n  hash: fnv1a_64\n  distribution: ketama\n  timeout: 5000\n  servers:\n"
     ]
     path.write_text("".join(lines + [f"   - 127.0.0.1:{server}:1\n" for server in servers]))
-    return [peer("nutcracker"), "-c", path, "-s", free_ports(1)[0], "-o", folder / "twemproxy.log"]
+    return [peer("twemproxy"), "-c", path, "-s", free_ports(1)[0], "-o", folder / "twemproxy.log"]
 
 
 @contextlib.contextmanager
@@ -142,35 +141,25 @@ def proxies(server_core: int, nice: int, is_realtime: bool) -> Iterator[tuple[Ca
         ports = [server.port for server in servers]
         in_front = [running.enter_context(proxy(name, ports, PROXY_CORE, nice, is_realtime)) for name in NAMES]
         for target in (servers[0], *in_front):
-            load(target, nice, is_realtime, "--fill-only")
+            load(target, "--fill", *of_items(), core=LOAD_CORE)
         yield servers[0], in_front
 
 
-def load(target: CacheServer, nice: int, is_realtime: bool, *words: str) -> dict:
-    """One run of the load generator; its figures."""
-    command = [
-        LOADGEN, "--addr", target.address("tcp"), "--cpus", LOAD_CORE, "--keys", KEYS, "--value-size", VALUE_BYTES,
-        "--server-pid", target.process.pid, *words,
-    ]  # fmt: skip
-    prepare = pin_and_prioritise(nice, is_realtime=is_realtime)
-    run = subprocess.run([str(word) for word in command], capture_output=True, text=True, preexec_fn=prepare)
-    if run.returncode != 0:
-        raise Unusable(
-            f"{target.name}, {' '.join(words)}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}"
-        )
-    return json.loads(run.stdout) if run.stdout.strip() else {}
+def of_items() -> tuple[object, ...]:
+    """The options of a load that name the items."""
+    return ("--keys", KEYS, "--value-bytes", VALUE_BYTES)
 
 
 def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) -> list[dict]:
     """The closed loop."""
-    timing = ("--warmup", str(WARMUP_S), "--duration", str(seconds))
+    words = (*of_items(), "--warmup", WARMUP_S, "--seconds", seconds)
     results = []
     with proxies(LOAD_CORE, nice, is_realtime) as (_, in_front):
         for scenario in (scenario for scenario in SCENARIOS if only in scenario.name):
             done = []
             for number in range(rounds):
                 order = in_front if number % 2 == 0 else in_front[::-1]
-                done.append({target.name: load(target, nice, is_realtime, *scenario.load, *timing) for target in order})
+                done.append({target.name: load(target, *scenario.load, *words, core=LOAD_CORE) for target in order})
             results.append(summary(scenario, done))
             show(results[-1])
     return results
@@ -184,27 +173,27 @@ def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
 
     sides = {
         name: {
-            "cpu_us": median(name, "server_cpu_us_per_op"),
+            "cpu_us": median(name, "server_cpu_us_per_request"),
             "cpu_share": median(name, "server_cpu_share"),
-            "ops_per_s": median(name, "ops_per_s"),
+            "requests_per_s": median(name, "requests_per_s"),
             "p99_us": median(name, "p99_us"),
-            "unexpected_misses": sum(runs[name]["unexpected_misses"] for runs in rounds),
+            "unexpected_misses": sum(runs[name]["misses"] for runs in rounds),
         }
         for name in NAMES
     }
     ours, *others = NAMES
     best = min(others, key=lambda name: sides[name]["cpu_us"])
-    ratios = [runs[best]["server_cpu_us_per_op"] / runs[ours]["server_cpu_us_per_op"] for runs in rounds]
+    ratios = [runs[best]["server_cpu_us_per_request"] / runs[ours]["server_cpu_us_per_request"] for runs in rounds]
     ratio = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
     return {**asdict(scenario), "sides": sides, "best": best, "rounds": len(rounds), **ratio}
 
 
 def latencies(rounds: int, seconds: float, nice: int, is_realtime: bool) -> dict:
     """The open loop: the 50th and 99th percentile of asking a server directly and through each proxy, in us."""
-    words = ("--conns", "50", "--rate", str(LATENCY_RATE), "--warmup", str(WARMUP_S), "--duration", str(seconds))
+    words = ("--connections", 50, "--rate", LATENCY_RATE, "--warmup", WARMUP_S, "--seconds", seconds)
     with proxies(PROXY_CORE, nice, is_realtime) as (server, in_front):
         runs = [
-            {target.name: load(target, nice, is_realtime, *words) for target in (server, *in_front)}
+            {target.name: load(target, *of_items(), *words, core=LOAD_CORE) for target in (server, *in_front)}
             for _ in range(rounds)
         ]
     figures = {
@@ -225,8 +214,6 @@ def latencies(rounds: int, seconds: float, nice: int, is_realtime: bool) -> dict
 
 def run(full: bool, nice: int = 0, is_realtime: bool = False, only: str = "") -> dict:
     """Measures all, or the scenarios whose name contains `only`."""
-    if not LOADGEN.exists():
-        raise Unusable("the load generator is not built; experiments/run does it")
     if (os.cpu_count() or 1) < 2:
         raise Unusable("the proxies and their load need a core each")
     rounds, seconds = (11, 4.0) if full else (5, 2.0)

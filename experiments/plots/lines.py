@@ -1,86 +1,85 @@
-"""Values over time, or over a number, as an SVG, drawn by hand so that a picture needs no library."""
+"""Values over time, or over a number. Each point is marked; a point of several rounds shows their range."""
 
-import math
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from experiments.plots.cdf import BOTTOM, COLOURS, HEIGHT, LEFT, RIGHT, TOP, WIDTH, line, text
+from experiments.plots.figure import MARK_COLOUR, add_legend, colours, new_figure, to_svg
 
-LINES = 6
 # Names of bands that are close to each other are written below each other.
 LABEL_ROWS = 6
+# A curve of more points has smaller marks.
+LARGE_MARKS_MAX = 30
 
-
-class Axis:
-    """From a value to its share of an axis that begins at 0 and ends at `end`."""
-
-    def __init__(self, end: float) -> None:
-        self.end = end or 1.0
-        self.marks = [self.end * step / LINES for step in range(LINES + 1)]
-
-    def share(self, value: float) -> float:
-        return value / self.end
-
-
-class LogarithmicAxis:
-    """The same from the mark below the smallest of `values` to the one above the largest, all above 0."""
-
-    def __init__(self, values: list[float]) -> None:
-        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-        marks = [digit * 10.0**power for power in range(low, high + 1) for digit in (1, 2, 5)]
-        first = max(mark for mark in marks if mark <= min(values))
-        last = min(mark for mark in marks if mark >= max(values))
-        self.marks = [mark for mark in marks if first <= mark <= last]
-
-    def share(self, value: float) -> float:
-        return math.log(value / self.marks[0]) / math.log(self.marks[-1] / self.marks[0])
+Point = tuple[float, ...]
 
 
 def svg(
     title: str,
     across: str,
     up: str,
-    curves: dict[str, list[tuple[float, float]]],
+    curves: dict[str, list[Point]],
     is_logarithmic: bool = False,
     bands: list[tuple[str, float, float]] | None = None,
 ) -> str:
-    """One line for each curve; both axes begin at 0 or are logarithmic. `bands` are named spans of the lower axis."""
-    horizontal, vertical = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
+    """One line for each curve of points (x, y) or (x, y, lowest, highest).
+
+    Both axes begin at 0 or are logarithmic. `bands` are named spans of the lower axis.
+    """
+    figure, axes = new_figure(title, across, up)
+    for name, colour in colours(list(curves)).items():
+        draw_curve(axes, name, curves[name], colour)
     if is_logarithmic:
-        x_axis, y_axis = LogarithmicAxis(horizontal), LogarithmicAxis(vertical)
+        scale_by_logarithm(axes, sorted({point[0] for points in curves.values() for point in points}))
     else:
-        x_axis, y_axis = Axis(max(horizontal)), Axis(max(vertical) * 1.1)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+    for number, band in enumerate(bands or []):
+        draw_band(axes, number, *band)
+    add_legend(axes)
+    return to_svg(figure)
 
-    def place(x: float, y: float) -> tuple[float, float]:
-        left, down = x_axis.share(x) * (WIDTH - LEFT - RIGHT), y_axis.share(y) * (HEIGHT - TOP - BOTTOM)
-        return LEFT + left, HEIGHT - BOTTOM - down
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif"'
-        ' font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        text(LEFT, 22, title, "start", size=15),
-        text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, across, "middle"),
-        text(LEFT, TOP - 6, up, "end"),
-    ]
-    for number, (name, begin, end) in enumerate(bands or []):
-        left, right = (place(min(x, x_axis.marks[-1]), y_axis.marks[0])[0] for x in (begin, end))
-        parts.append(
-            f'<rect x="{left:.1f}" y="{TOP}" width="{max(1.0, right - left):.1f}" height="{HEIGHT - TOP - BOTTOM}"'
-            ' fill="#d62728" opacity="0.1"/>'
+def draw_curve(axes: Axes, name: str, points: list[Point], colour: str) -> None:
+    """A line with its points, and the ranges of those that have one."""
+    across, up = [point[0] for point in points], [point[1] for point in points]
+    size = 5 if len(points) <= LARGE_MARKS_MAX else 2
+    axes.plot(across, up, color=colour, marker="o", markersize=size, linewidth=1.5, label=name)
+    ranged = [point for point in points if len(point) == 4]
+    if ranged:
+        below = [value - lowest for _, value, lowest, _ in ranged]
+        above = [highest - value for _, value, _, highest in ranged]
+        axes.errorbar(
+            [point[0] for point in ranged],
+            [point[1] for point in ranged],
+            yerr=[below, above],
+            fmt="none",
+            ecolor=colour,
+            elinewidth=1,
+            capsize=4,
         )
-        is_far = left > LEFT + 0.7 * (WIDTH - LEFT - RIGHT)
-        at, anchor = (right - 2, "end") if is_far else (left + 2, "start")
-        parts.append(text(at, TOP + 12 + 13 * (number % LABEL_ROWS), name, anchor, size=10))
-    for mark in y_axis.marks:
-        _, y = place(x_axis.marks[0], mark)
-        parts.append(line(LEFT, y, WIDTH - RIGHT, y))
-        parts.append(text(LEFT - 6, y + 4, f"{mark:.0f}" if mark >= 100 else f"{mark:.2g}", "end"))
-    for mark in x_axis.marks:
-        x, _ = place(mark, y_axis.marks[0])
-        parts.append(text(x, HEIGHT - BOTTOM + 18, f"{mark:.0f}", "middle"))
-    for number, (name, points) in enumerate(curves.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in (place(*point) for point in points))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        parts.append(f'<rect x="{LEFT + 180 * number}" y="33" width="14" height="4" fill="{colour}"/>')
-        parts.append(text(LEFT + 180 * number + 20, 40, name, "start"))
-    return "\n".join([*parts, "</svg>", ""])
+
+
+def scale_by_logarithm(axes: Axes, across: list[float]) -> None:
+    """Logarithmic axes whose marks are plain numbers: below, those of the points."""
+    plain = FuncFormatter(lambda value, _: f"{value:,g}")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(across, minor=False)
+    axes.xaxis.set_major_formatter(plain)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def draw_band(axes: Axes, number: int, name: str, begin: float, end: float) -> None:
+    """A named span of the lower axis."""
+    axes.axvspan(begin, end, color=MARK_COLOUR, alpha=0.12, linewidth=0)
+    axes.annotate(
+        name,
+        (begin, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(2, -10 - 11 * (number % LABEL_ROWS)),
+        textcoords="offset points",
+        fontsize=8,
+    )

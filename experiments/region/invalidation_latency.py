@@ -234,7 +234,7 @@ def picture(measured: dict[str, list[float]], rate: float) -> str:
         "both clusters": measured["sent to last"],
     }
     title = f"Commit to empty, {len(measured['sent to last'])} commits at {rate} a second (SQLite)"
-    return cdf.svg(title, "milliseconds since COMMIT was sent", curves, bar=BAR_P99_MS)
+    return cdf.svg(title, "time since COMMIT was sent (ms)", "commits that took longer", curves, bar=BAR_P99_MS)
 
 
 def main() -> int:

@@ -181,7 +181,7 @@ def draw(outcome: Outcome) -> str:
         shown.append(panels.Panel(name, begin, begin_of(numbers[-1]) + FAULT_S + REST_S / 2, bands))
     title = "Age of the oldest value that a read returned, in each tenth of a second"
     points = chaos_report.oldest_by_bin(outcome)
-    return panels.svg(title, "seconds", "ms", points, shown, MARKS_MS, ("aim", AIM_MS))
+    return panels.svg(title, "time (s)", "age (ms)", points, shown, MARKS_MS, ("aim", AIM_MS))
 
 
 TEXT = """# For how long old values are read while a process fails

@@ -357,22 +357,22 @@ def figures(runs: dict[str, dict]) -> dict:
 
 def draw(runs: dict[str, dict]) -> None:
     """Database reads, hit rate and reads of the warm cluster over time."""
-    across = "seconds since the empty cluster was given the load"
+    across = "time since the empty cluster was given the load (s)"
     both = {name: runs[name] for name in (WITHOUT, WITH)}
     curves = {
         "warmup_database_reads": (
             "Reads of the database",
-            "a second",
+            "reads per second",
             {name: run["database"] for name, run in both.items()},
         ),
         "warmup_hit_rate": (
             "Reads that were answered without the database",
-            "percent",
+            "share of reads (%)",
             {name: [100 * rate for rate in hit_rates(run)] for name, run in both.items()},
         ),
         "warmup_warm_reads": (
             "Reads that the cold cluster's router sent to the warm cluster",
-            "a second",
+            "reads per second",
             {WITH: runs[WITH]["to warm"]},
         ),
     }

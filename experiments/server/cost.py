@@ -24,23 +24,20 @@ On a machine that others use as well, `--nice -10` (as root) gives server and lo
 """
 
 import contextlib
-import json
 import os
 import statistics
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
 from experiments import command_line
+from experiments.load_generator import load
 from experiments.programs import (
-    LOADGEN,
     CacheServer,
     Unusable,
     cache_server,
     has_flag,
     lookaside,
     memcached,
-    pin_and_prioritise,
 )
 
 SERVER_CORE = 0
@@ -50,7 +47,12 @@ MEMORY_MIB = 1024
 SATURATED_SHARE = 0.9
 ROUNDS_SATURATED_MIN = 3
 WARMUP_S = 0.5
-ZIPF = "zipf:0.99"
+ZIPF = "0.99"
+
+# Options of the load that several scenarios have.
+CONNECTIONS = ("--connections", "50")
+TEN_KEYS, PAGE = (*CONNECTIONS, "--keys-per-get", "10"), (*CONNECTIONS, "--keys-per-get", "24")
+DEEP = ("--depth", "16")
 
 
 @dataclass(frozen=True)
@@ -66,43 +68,33 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("get 32 B, 50 connections, depth 1", 32, ("--conns", "50"), bar=1.0, aim=1.2),
-    Scenario("get 32 B, depth 16", 32, ("--conns", "50", "--pipeline", "16"), aim=3.0),
-    Scenario("10-key get 32 B, depth 1", 32, ("--conns", "50", "--multiget", "10"), aim=2.4),
-    Scenario("10-key get 32 B, depth 16", 32, ("--conns", "50", "--multiget", "10", "--pipeline", "16"), aim=7.0),
-    Scenario("get 32 B, unix socket, depth 1", 32, ("--conns", "50"), bar=1.0, aim=1.5, transport="unix"),
-    Scenario("24-key get 135 B, uniform", 135, ("--conns", "50", "--multiget", "24"), bar=2.0, aim=3.5),
-    Scenario("24-key get 135 B, zipf 0.99", 135, ("--conns", "50", "--multiget", "24", "--dist", ZIPF), 2.0, 2.5),
-    Scenario("24-key get 135 B, UDP", 135, ("--conns", "50", "--multiget", "24"), 2.0, 12.0, "udp"),
-    Scenario("set 100 B, depth 16", 100, ("--conns", "50", "--pipeline", "16", "--set-ratio", "1"), aim=2.0),
+    Scenario("get 32 B, 50 connections, depth 1", 32, CONNECTIONS, bar=1.0, aim=1.2),
+    Scenario("get 32 B, depth 16", 32, (*CONNECTIONS, *DEEP), aim=3.0),
+    Scenario("10-key get 32 B, depth 1", 32, TEN_KEYS, aim=2.4),
+    Scenario("10-key get 32 B, depth 16", 32, (*TEN_KEYS, *DEEP), aim=7.0),
+    Scenario("get 32 B, unix socket, depth 1", 32, CONNECTIONS, bar=1.0, aim=1.5, transport="unix"),
+    Scenario("24-key get 135 B, uniform", 135, PAGE, bar=2.0, aim=3.5),
+    Scenario("24-key get 135 B, zipf 0.99", 135, (*PAGE, "--zipf", ZIPF), 2.0, 2.5),
+    Scenario("24-key get 135 B, UDP", 135, PAGE, 2.0, 12.0, "udp"),
+    Scenario("set 100 B, depth 16", 100, (*CONNECTIONS, *DEEP, "--set-share", "1"), aim=2.0),
 )
-
-
-def load(server: CacheServer, scenario: Scenario, *words: str) -> dict:
-    """One run of the load generator, at the server's priority; its figures."""
-    command = [
-        LOADGEN, "--addr", server.address(scenario.transport), "--cpus", str(LOAD_CORE), "--keys", str(KEYS),
-        "--value-size", str(scenario.value_bytes), "--server-pid", str(server.process.pid), *words,
-    ]  # fmt: skip
-    niceness = os.getpriority(os.PRIO_PROCESS, server.process.pid)
-    is_realtime = os.sched_getscheduler(server.process.pid) == os.SCHED_RR
-    prepare = pin_and_prioritise(niceness, is_realtime=is_realtime)
-    run = subprocess.run(command, capture_output=True, text=True, preexec_fn=prepare)
-    if run.returncode != 0:
-        raise Unusable(f"{server.name}, {scenario.name}: loadgen failed ({run.returncode}): {run.stderr.strip()[:500]}")
-    return json.loads(run.stdout) if run.stdout.strip() else {}
 
 
 def measure(server: CacheServer, scenario: Scenario, seconds: float) -> dict:
     """One run of the scenario."""
-    transport = ("--udp-split",) if scenario.transport == "udp" else ()
-    timing = ("--warmup", str(WARMUP_S), "--duration", str(seconds))
-    return load(server, scenario, *scenario.load, *transport, *timing)
+    words = (*of_items(scenario), *scenario.load, "--warmup", WARMUP_S, "--seconds", seconds)
+    return load(server, *words, core=LOAD_CORE, transport=scenario.transport)
+
+
+def of_items(scenario: Scenario) -> tuple[object, ...]:
+    """The options that name the items."""
+    return ("--keys", KEYS, "--value-bytes", scenario.value_bytes)
 
 
 def fill(server: CacheServer, scenario: Scenario) -> None:
     """Sets every key."""
-    load(server, scenario, "--fill-only")
+    transport = "unix" if scenario.transport == "unix" else "tcp"
+    load(server, "--fill", *of_items(scenario), core=LOAD_CORE, transport=transport)
 
 
 def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
@@ -119,15 +111,18 @@ def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
     def median(name: str, figure: str) -> float:
         return statistics.median(runs[name][figure] for runs in counted)
 
-    ratios = [runs["memcached"]["server_cpu_us_per_op"] / runs["lookaside"]["server_cpu_us_per_op"] for runs in counted]
+    ratios = [
+        runs["memcached"]["server_cpu_us_per_request"] / runs["lookaside"]["server_cpu_us_per_request"]
+        for runs in counted
+    ]
     sides = {
         name: {
-            "cpu_us": median(name, "server_cpu_us_per_op"),
+            "cpu_us": median(name, "server_cpu_us_per_request"),
             "cpu_share": median(name, "server_cpu_share"),
             "load_cpu_share": median(name, "load_cpu_share"),
-            "ops_per_s": median(name, "ops_per_s"),
+            "requests_per_s": median(name, "requests_per_s"),
             "p99_us": median(name, "p99_us"),
-            "unexpected_misses": sum(runs[name]["unexpected_misses"] for runs in rounds),
+            "unexpected_misses": sum(runs[name]["misses"] for runs in rounds),
             "udp_lost": sum(runs[name]["udp_lost"] for runs in rounds),
         }
         for name in ("memcached", "lookaside")
@@ -146,8 +141,6 @@ def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
 
 def run(full: bool, nice: int = 0, only: str = "", is_realtime: bool = False) -> list[dict]:
     """Measures all scenarios, or those whose name contains `only`."""
-    if not LOADGEN.exists():
-        raise Unusable("the load generator is not built; experiments/run does it")
     if (os.cpu_count() or 1) < 2:
         raise Unusable("the server and its load need a core each")
     rounds, seconds = (11, 4.0) if full else (5, 2.0)

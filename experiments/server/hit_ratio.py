@@ -1,8 +1,8 @@
 """Miss ratios of our server and of memcached 1.6.45 at equal memory, index included.
 
-What: a real trace (Twitter's cache cluster 52) at three sizes of memory, and the four pools of the paper's Tables 2 and
-3 with keys that come and go (crates/workload/src/pool.rs says what the paper gives and what is made up). Look-aside:
-get, on a miss set, in strict order, through the network: `lookaside replay --plain`.
+What: a real trace (Twitter's cache cluster 52), or one like it, at three sizes of memory, and the four pools of the
+paper's Tables 2 and 3 with keys that come and go (crates/workload/src/pool.rs says what the paper gives and what is
+made up). Look-aside: get, on a miss set, in strict order, through the network: `lookaside replay --plain`.
 
 Equal memory: ours runs with -m as the size says. What a server takes for its cache is its resident set (VmRSS) when
 full, minus the resident set of an empty server of its kind with -m 2. "Full" is after a fill with twice the memory in
@@ -18,7 +18,8 @@ The floor is what a cache without bound would miss: first requests, and those af
     experiments/run hit_ratio                  about five minutes
     experiments/run hit_ratio --full --report  in real time; writes docs/measurements/hit_ratio.md and its pictures
 
-TRACES names the folder with the trace, TOOLS the one with `peers`.
+TRACES names the folder with the real trace. Without it, a trace with like popularity, sizes and churn is made from a
+seed (`lookaside replay synthetic`, crates/workload/src/synthetic.rs); the page says which was used.
 """
 
 import concurrent.futures
@@ -36,12 +37,13 @@ from pathlib import Path
 
 from experiments import command_line, machine_facts
 from experiments.plots import bars
-from experiments.programs import READY_S, ROOT, Unusable, answers, free_ports, lookaside, memcached, stop
+from experiments.programs import READY_S, ROOT, Unusable, answers, free_ports, lookaside, memcached, peer_version, stop
 
 MIB = 1 << 20
 SIZES_MIB = (16, 64, 128)
 POOLS = {"wildcard": 1_000_000, "app": 1_000_000, "replicated": 1_500_000, "regional": 375_000}
 POOL_MIB = 64
+SYNTHETIC = "synthetic:3000000"
 QUICK_SPEED = 10.0
 PROBES_MAX = 8
 MEMORY_MIB_MIN = 2
@@ -74,18 +76,31 @@ class Side:
     figures: dict = field(default_factory=dict)
 
 
-def trace() -> Path:
-    """The longest trace of Twitter's cluster 52 in the folder TRACES."""
-    folder = (ROOT / os.environ.get("TRACES", "traces")).resolve()
-    found = sorted(folder.glob("twitter-cluster52*.pack.zst"), key=lambda path: path.stat().st_size)
+def trace() -> str:
+    """The longest trace of Twitter's cluster 52 in the folder TRACES; if that is not set, one that is made."""
+    folder = os.environ.get("TRACES")
+    if not folder:
+        return SYNTHETIC
+    found = sorted((ROOT / folder).glob("twitter-cluster52*.pack.zst"), key=lambda path: path.stat().st_size)
     if not found:
-        raise Unusable("no twitter-cluster52*.pack.zst in the folder TRACES; set it to where the traces are")
-    return found[-1]
+        raise Unusable(f"no twitter-cluster52*.pack.zst in the folder TRACES={folder}")
+    return str(found[-1])
+
+
+def is_trace(result: dict) -> bool:
+    """Whether a result is of a trace, not of a pool."""
+    return not result["source"].startswith("pool:")
+
+
+def trace_name(results: list[dict]) -> str:
+    """The trace of these results, in words."""
+    is_made = any(result["source"] == SYNTHETIC for result in results)
+    return "a trace from a seed" if is_made else "Twitter cluster 52"
 
 
 def workloads() -> list[Workload]:
     """All that is compared."""
-    sizes = [Workload(f"{mib} MiB", str(trace()), mib) for mib in SIZES_MIB]
+    sizes = [Workload(f"{mib} MiB", trace(), mib) for mib in SIZES_MIB]
     return sizes + [Workload(name, f"pool:{name}", POOL_MIB, warmup) for name, warmup in POOLS.items()]
 
 
@@ -182,7 +197,7 @@ def measure(name: str, side: Side, workload: Workload, base: int, speed: float) 
 
 def run(speed: float, only: str = "", jobs: int = 0) -> list[dict]:
     """Compares on all workloads whose name contains `only`; `at_once` replays run side by side (0: all)."""
-    facts = machine_facts.facts()
+    facts = machine_facts.facts() | {"memcached": peer_version("memcached")}
     chosen = [workload for workload in workloads() if only in workload.name]
     bases = {name: empty(name) for name in ("lookaside", "memcached")}
     sides = {}
@@ -258,8 +273,7 @@ COLUMNS = """
 HEAD = """# Hit ratio at equal memory
 
 `make hit-ratio` measures this; `make hit-ratio HIT_RATIO="--full --report"` writes this page, in real time: 26
-minutes. It needs the folders `TOOLS` (memcached 1.6.45) and `TRACES` (the trace), which are not part of this
-repository (see `experiments/run`).
+minutes. `TRACES=FOLDER` names a folder with a real trace; without it, a trace is made from a seed.
 
 Look-aside, in strict order, through the network: get; on a miss, set. Our server and memcached 1.6.45 with one worker
 and its defaults, at equal memory. The miss ratio is that of gets. The floor is the miss ratio of an unbounded
@@ -269,6 +283,13 @@ cache. "Saved" is the share of memcached's misses above the floor that ours avoi
 `-m 2`: items, their metadata, the index, and allocator waste. "Full" is after a fill with twice the memory in objects
 of the workload's sizes. Ours has the `-m` of the row; memcached, whose index comes on top of its `-m`, has the smallest
 `-m` with which it takes at least as much. The columns name ours first; "after" is after the replay itself.
+"""
+
+MADE = """
+## A trace from a seed
+
+{gets:,} gets of a trace that is made from a seed with the popularity, sizes and churn of a real one
+([synthetic.rs](../../crates/workload/src/synthetic.rs) says how): `lookaside replay --plain {source}`. {speed}
 """
 
 TRACE = """
@@ -292,11 +313,12 @@ def markdown(results: list[dict]) -> str:
     speed = results[0]["speed"]
     clock = "Replayed in real time." if speed == 1 else f"Replayed {speed:g} times as fast as in real time."
     text = HEAD + "\n" + "".join(f"* {name}: {fact}\n" for name, fact in results[0]["machine"].items())
-    traces = [result for result in results if not result["source"].startswith("pool:")]
-    pools = [result for result in results if result["source"].startswith("pool:")]
+    traces = [result for result in results if is_trace(result)]
+    pools = [result for result in results if not is_trace(result)]
     if traces:
         gets = traces[0]["lookaside"]["figures"]["gets"]
-        text += TRACE.format(source=traces[0]["source"], gets=gets, speed=clock)
+        section = MADE if traces[0]["source"] == SYNTHETIC else TRACE
+        text += section.format(source=traces[0]["source"], gets=gets, speed=clock)
         text += COLUMNS.format("memory") + "".join(map(row, traces))
         text += "\n![Miss ratios of the trace](pictures/hit_ratio_trace.svg)\n"
     if pools:
@@ -310,11 +332,11 @@ def pictures(results: list[dict]) -> dict[str, str]:
     """The pictures, by file name."""
     drawn = {}
     for name, title, is_pool in (
-        ("hit_ratio_trace.svg", "Misses of gets, Twitter cluster 52, equal memory", False),
+        ("hit_ratio_trace.svg", f"Misses of gets, {trace_name(results)}, equal memory", False),
         ("hit_ratio_pools.svg", f"Misses of gets, the paper's pools in {POOL_MIB} MiB, memcached's = 1", True),
     ):
         groups = {}
-        for result in (result for result in results if result["source"].startswith("pool:") == is_pool):
+        for result in (result for result in results if is_trace(result) != is_pool):
             mine, other = result["lookaside"]["figures"], result["memcached"]["figures"]
             unit = other["miss_ratio"] if is_pool else 1
             label = f"{result['name']} ({other['miss_ratio']:.2%})" if is_pool else result["name"]
@@ -324,7 +346,9 @@ def pictures(results: list[dict]) -> dict[str, str]:
                 bars.FLOOR: mine["floor"] / unit,
             }
         if groups:
-            drawn[name] = bars.svg(title, groups, "{:.2f}" if is_pool else "{:.4f}")
+            across = "pool (memcached's share of gets that miss)" if is_pool else "memory"
+            up = "misses (memcached's = 1)" if is_pool else "share of gets that miss"
+            drawn[name] = bars.svg(title, across, up, groups, "{:.2f}" if is_pool else "{:.4f}")
     return drawn
 
 

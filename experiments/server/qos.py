@@ -34,14 +34,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from experiments import command_line, machine_facts
+from experiments.load_generator import load
 from experiments.plots import lines
-from experiments.programs import LOADGEN, ROOT, CacheServer, Unusable, cache_server, lookaside, memcached
-from experiments.server.cost import MEMORY_MIB, SERVER_CORE, Scenario, fill, load
+from experiments.programs import ROOT, CacheServer, cache_server, lookaside, memcached, peer_version
+from experiments.server.cost import LOAD_CORE, MEMORY_MIB, SERVER_CORE, Scenario, fill, of_items
 
 CONNECTIONS = (1, 10, 50, 100, 200, 500, 1000, 2000)
 LATENCY_MS_MAX = 1.0
-SET_RATIO = "0.0909"
-MIX = Scenario("gets and sets ten to one, 32 B", 32, ("--set-ratio", SET_RATIO))
+SET_SHARE = "0.0909"
+MIX = Scenario("gets and sets ten to one, 32 B", 32, ("--set-share", SET_SHARE))
 ROUNDS, ROUNDS_FULL = 3, 7
 WARMUP_S, WINDOW_S = 0.1, 0.5
 PAUSE_S = 0.15
@@ -98,7 +99,7 @@ class Search:
 
 def meets_target(figures: dict, rate: float) -> bool:
     """Whether a window's p99 is under the bar, with all that was asked for answered."""
-    return figures["p99_us"] < LATENCY_MS_MAX * 1000 and figures["ops_per_s"] >= ANSWERED_SHARE_MIN * rate
+    return figures["p99_us"] < LATENCY_MS_MAX * 1000 and figures["requests_per_s"] >= ANSWERED_SHARE_MIN * rate
 
 
 @dataclass
@@ -110,11 +111,11 @@ class Found:
     p50_us: float = 0.0
 
 
-def window(server: CacheServer, connections: int, *words: str) -> dict:
+def window(server: CacheServer, connections: int, *words: object) -> dict:
     """One window of load."""
-    timing = ("--warmup", str(WARMUP_S), "--duration", str(WINDOW_S))
+    timing = ("--warmup", WARMUP_S, "--seconds", WINDOW_S)
     time.sleep(PAUSE_S)
-    return load(server, MIX, *MIX.load, "--conns", str(connections), *timing, *words)
+    return load(server, *of_items(MIX), *MIX.load, "--connections", connections, *timing, *words, core=LOAD_CORE)
 
 
 def search(servers: list[CacheServer], connections: int, first: dict[str, float]) -> dict[str, Found]:
@@ -130,7 +131,7 @@ def search(servers: list[CacheServer], connections: int, first: dict[str, float]
             figures = window(server, connections, "--rate", str(round(rate)))
             is_held = meets_target(figures, rate)
             if is_held:
-                found[server.name] = Found(figures["ops_per_s"], figures["server_cpu_share"], figures["p50_us"])
+                found[server.name] = Found(figures["requests_per_s"], figures["server_cpu_share"], figures["p50_us"])
             one.note(is_held)
     return found
 
@@ -142,8 +143,6 @@ def closed(servers: list[CacheServer], connections: int) -> dict[str, dict]:
 
 def run(full: bool, is_realtime: bool = False, connections: tuple[int, ...] = CONNECTIONS) -> list[dict]:
     """The whole sweep: a result for each number of connections."""
-    if not LOADGEN.exists():
-        raise Unusable("the load generator is not built; experiments/run does it")
     rounds: dict[int, list[dict]] = {count: [] for count in connections}
     with both(is_realtime) as servers:
         rates = dict.fromkeys(NAMES, FIRST_RATE)
@@ -189,7 +188,7 @@ def summary(connections: int, rounds: list[dict]) -> dict:
         def median(figure: str) -> float:
             return statistics.median(one["closed"][name][figure] for one in rounds)
 
-        return {figure: median(figure) for figure in ("ops_per_s", "p50_us", "p99_us", "server_cpu_share")}
+        return {figure: median(figure) for figure in ("requests_per_s", "p50_us", "p99_us", "server_cpu_share")}
 
     def ratio(rate: Callable[[dict, str], float]) -> float | None:
         ratios = [rate(one, "lookaside") / rate(one, "memcached") for one in rounds if rate(one, "memcached") > 0]
@@ -201,7 +200,7 @@ def summary(connections: int, rounds: list[dict]) -> dict:
         "open": {name: open_side(name) for name in NAMES},
         "open_ratio": ratio(lambda one, name: one["open"][name].rate),
         "closed": {name: closed_side(name) for name in NAMES},
-        "closed_ratio": ratio(lambda one, name: one["closed"][name]["ops_per_s"]),
+        "closed_ratio": ratio(lambda one, name: one["closed"][name]["requests_per_s"]),
     }
 
 
@@ -219,10 +218,9 @@ def show(number: int, connections: int, done: dict) -> None:
 
 HEAD = """# Throughput with p99 under a millisecond
 
-`make qos` measures this and writes this page; it needs a folder `TOOLS` with memcached 1.6.45 and the load generator,
-which are not part of this repository (see `experiments/run`). Gets and sets ten to one, one million keys of 24 bytes,
-values of 32 bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and
-memcached 1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and its load. "Times" is the
+`make qos` measures this and writes this page. Gets and sets ten to one, one million keys of 24 bytes, values of 32
+bytes, TCP, no request for several keys. One worker on one core, the load generator on another; ours and memcached
+1.6.45 in one run, window by window in turn. Absolute rates depend on the machine and its load. "Times" is the
 median of the rounds' ratios, in which both sides share the same disturbance.
 """
 
@@ -286,9 +284,9 @@ def closed_row(result: dict) -> str:
 
     cells = [
         f"{result['connections']:,}",
-        f"{ours['ops_per_s']:,.0f}",
+        f"{ours['requests_per_s']:,.0f}",
         p99(ours),
-        f"{theirs['ops_per_s']:,.0f}",
+        f"{theirs['requests_per_s']:,.0f}",
         p99(theirs),
         times(result["closed_ratio"]),
         f"{ours['server_cpu_share']:.2f}, {theirs['server_cpu_share']:.2f}",
@@ -302,17 +300,16 @@ def times(ratio: float | None) -> str:
 
 
 def picture(results: list[dict]) -> str:
-    """Both servers' rates by number of connections."""
-    curves = {
-        name: [
-            (result["connections"], result["open"][name]["rate"] / 1000)
-            for result in results
-            if result["open"][name]["rate"] > 0
-        ]
-        for name in NAMES
-    }
-    title = "Throughput with p99 under 1 ms, one worker on one core"
-    return lines.svg(title, "connections", "1,000/s", curves, is_logarithmic=True)
+    """Both servers' rates by number of connections, with the range of the rounds."""
+    curves = {name: [] for name in NAMES}
+    for name, points in curves.items():
+        for result in results:
+            side = result["open"][name]
+            if side["rate_min"] > 0:
+                rates = (side["rate"], side["rate_min"], side["rate_max"])
+                points.append((result["connections"], *(rate / 1000 for rate in rates)))
+    title = "Throughput with p99 under 1 ms: median and range of the rounds"
+    return lines.svg(title, "connections", "throughput (1,000 requests/s)", curves, is_logarithmic=True)
 
 
 def write(results: list[dict], facts: dict[str, str]) -> None:
@@ -331,7 +328,7 @@ def main() -> int:
     command_line.add_json_path(parser)
     options = parser.parse_args()
     counts = tuple(int(word) for word in options.connections.split(",")) if options.connections else CONNECTIONS
-    facts = machine_facts.facts()
+    facts = machine_facts.facts() | {"memcached": peer_version("memcached")}
     facts["mode"] = ("full" if options.full else "quick") + (", real-time priority" if options.realtime else "")
 
     def measure() -> None:

@@ -101,7 +101,7 @@ def run(seconds: int = SECONDS) -> dict:
         f"transient items {name}": [(at, 100 * value) for at, value in results[name]["samples"]] for name in TRANSIENT_S
     }
     title = f"A short-lived family's share of the items of a full server of {MEMORY_MIB} MiB"
-    PICTURE.write_text(lines.svg(title, "seconds", "percent", curves))
+    PICTURE.write_text(lines.svg(title, "time (s)", "share of items (%)", curves))
     return results
 
 

@@ -133,5 +133,9 @@ def picture(outcome: Outcome) -> str:
         for event in outcome.events
     ]
     return lines.svg(
-        "Age of the oldest value that a read returned", "seconds", "ms", {"oldest": oldest_by_bin(outcome)}, bands=bands
+        "Age of the oldest value that a read returned",
+        "time (s)",
+        "age (ms)",
+        {"oldest": oldest_by_bin(outcome)},
+        bands=bands,
     )

@@ -6,7 +6,9 @@ mod plain;
 use anyhow::{Context, Result, bail};
 use lookaside_client::{Client, DestinationOptions, TcpDestination, TcpNetwork};
 use lookaside_routing::{Address, DestinationRoute};
-use lookaside_workload::{POOLS, Pool, Progress, ReplayOptions, Report, Trace, family, replay};
+use lookaside_workload::{
+    POOLS, Pool, Progress, ReplayOptions, Report, SYNTHETIC_REQUESTS_MAX, Trace, family, replay, synthetic,
+};
 use std::{
     io::{IsTerminal, Write},
     net::ToSocketAddrs,
@@ -22,8 +24,8 @@ const FAMILY_S_MAX: usize = 3_600;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
     /// The trace: packed planes or Twitter's CSV, compressed (.zst) or not; or, with --plain, pool:NAME, one of the
-    /// pools of the paper's Tables 2 and 3 (wildcard, app, replicated, regional), or family:SECONDS, short-lived keys
-    /// among long-lived ones
+    /// pools of the paper's Tables 2 and 3 (wildcard, app, replicated, regional), family:SECONDS, short-lived keys
+    /// among long-lived ones, or synthetic:REQUESTS, requests like those of a real trace
     trace: PathBuf,
     /// The memcached endpoint: a router or a server
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:5000")]
@@ -55,7 +57,7 @@ pub struct Options {
     /// With --plain: do not replay; store the trace's objects under new keys until this many MiB were sent
     #[arg(long, value_name = "MIB", requires = "plain")]
     fill: Option<u32>,
-    /// The random seed of a pool or family
+    /// The random seed of a pool, a family or synthetic requests
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -82,7 +84,7 @@ pub fn run(options: &Options) -> Result<()> {
         return plain::run(options, &trace);
     }
     if !trace.verbs.is_empty() || trace.object_exptime_s.iter().any(|&exptime_s| exptime_s > 0) {
-        bail!("pools contain sets and deletes, and keys of a family expire: replay them with --plain");
+        bail!("pools contain sets and deletes, and keys of families and synthetic traces expire: use --plain");
     }
     let replay_options = ReplayOptions {
         requests_max: options.requests.unwrap_or(usize::MAX),
@@ -109,6 +111,11 @@ fn open(options: &Options) -> Result<Trace> {
         let seconds = name.parse().ok().filter(|seconds| (1..=FAMILY_S_MAX).contains(seconds));
         let seconds = seconds.with_context(|| format!("family:{name} is not 1 to {FAMILY_S_MAX} seconds"))?;
         return Ok(family(seconds, options.seed));
+    }
+    if kind == "synthetic" {
+        let requests = name.parse().ok().filter(|requests| (1..=SYNTHETIC_REQUESTS_MAX).contains(requests));
+        let requests = requests.with_context(|| format!("synthetic:{name} is not 1 to {SYNTHETIC_REQUESTS_MAX}"))?;
+        return Ok(synthetic(requests, options.seed));
     }
     if kind != "pool" {
         return Ok(Trace::open(&options.trace)?);

@@ -13,8 +13,10 @@
 //!
 //! One seed gives one trace, on every machine.
 
-use crate::sizes::{Sizes, quantile};
+use crate::population::Population;
+use crate::sizes::Sizes;
 use crate::trace::{Trace, Verb};
+use crate::zipf::Zipf;
 use fastrand::Rng;
 
 /// The length of keys: as in real applications.
@@ -119,8 +121,8 @@ impl Pool {
     /// A trace of `requests` requests.
     pub fn trace(&self, requests: usize, seed: u64) -> Trace {
         let mut rng = Rng::with_seed(seed);
-        let popularity = popularity(self.ranks, self.zipf_exponent);
-        let mut population = Population::new(self, &mut rng);
+        let popularity = Zipf::new(self.ranks, self.zipf_exponent);
+        let mut population = Population::new(self.ranks, self.lifetime_requests, &self.sizes, POOL_KEY_BYTES, &mut rng);
         let updates = self.sets - self.miss_ratio * self.gets;
         let total = self.gets + updates + self.deletes;
         let mut trace = Trace {
@@ -137,73 +139,20 @@ impl Pool {
                 (Verb::Get, self.ranks - 1 - index)
             } else if sample < self.gets + updates {
                 let verb = if sample < self.gets { Verb::Get } else { Verb::Set };
-                let place = rng.f64();
-                (verb, popularity.partition_point(|&reached| reached <= place).min(self.ranks - 1))
+                (verb, popularity.rank(rng.f64()))
             } else if rng.f64() < self.delete_reach {
                 (Verb::Delete, rng.usize(..self.ranks))
             } else {
-                (Verb::Delete, population.unread_rank)
+                (Verb::Delete, population.unread_rank())
             };
             trace.requests.push(population.object(rank, index, &mut rng));
             trace.verbs.push(verb);
         }
-        trace.object_bytes = population.object_bytes;
+        trace.object_bytes = population.into_object_bytes();
         let whole_seconds = requests / self.requests_per_s as usize;
         trace.requests_per_s = vec![self.requests_per_s; whole_seconds];
         trace.requests_per_s.push((requests % self.requests_per_s as usize) as u32);
         trace
-    }
-}
-
-/// The cumulative share of requests, by rank.
-fn popularity(ranks: usize, exponent: f64) -> Vec<f64> {
-    let mut sum = 0.0;
-    let mut reached: Vec<f64> = (1..=ranks)
-        .map(|rank| {
-            sum += (rank as f64).powf(-exponent);
-            sum
-        })
-        .collect();
-    reached.iter_mut().for_each(|share| *share /= sum);
-    reached
-}
-
-struct Population {
-    /// The object of each rank, once it was requested; and one for all objects that are not read.
-    objects: Vec<Option<u32>>,
-    /// The request at which each rank gets a new object.
-    changes_at: Vec<usize>,
-    lifetime_requests: usize,
-    points: [f64; 8],
-    object_bytes: Vec<u32>,
-    /// The rank of objects that are not read.
-    unread_rank: usize,
-}
-
-impl Population {
-    fn new(pool: &Pool, rng: &mut Rng) -> Population {
-        let changes_at = (0..=pool.ranks).map(|_| rng.usize(..pool.lifetime_requests)).collect();
-        Population {
-            objects: vec![None; pool.ranks + 1],
-            changes_at,
-            lifetime_requests: pool.lifetime_requests,
-            points: pool.sizes.points(),
-            object_bytes: Vec::new(),
-            unread_rank: pool.ranks,
-        }
-    }
-
-    /// The object of the rank at request number `index`.
-    fn object(&mut self, rank: usize, index: usize, rng: &mut Rng) -> u32 {
-        while self.changes_at[rank] <= index {
-            self.changes_at[rank] += self.lifetime_requests;
-            self.objects[rank] = None;
-        }
-        *self.objects[rank].get_or_insert_with(|| {
-            let value_bytes = quantile(&self.points, rng.f64());
-            self.object_bytes.push(value_bytes.round() as u32 + POOL_KEY_BYTES as u32);
-            self.object_bytes.len() as u32 - 1
-        })
     }
 }
 
