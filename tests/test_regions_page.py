@@ -235,8 +235,10 @@ def test_a_cluster_out_of_service_and_back(tmp_path):
         assert connect(one.port).delete("kept")
         assert connect(one.port).get("kept") is None and connect(two.port).get("kept") == b"two"
     finally:
-        if users:
-            users.stop()
-        for cluster in clusters:
-            cluster.stop()
+        try:
+            if users:
+                users.stop()
+        finally:
+            for cluster in clusters:
+                cluster.stop()
     assert users.stale == []
