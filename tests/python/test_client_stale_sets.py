@@ -44,7 +44,8 @@ class StoppingProxy(Forwarder):
         self.asked: dict[socket.socket, str] = {}
         super().__init__(target)
 
-    def copy(self, source: socket.socket, destination: socket.socket) -> None:
+    def copy(self, source: socket.socket, destination: socket.socket, is_from_server: bool) -> None:
+        del is_from_server
         try:
             while piece := source.recv(PIECE_BYTES):
                 command, _, rest = piece.partition(b" ")
