@@ -1,6 +1,5 @@
 //! Counters of each slab class: items that leave it, and pages that move.
 
-use crate::Now;
 use crate::memory::chunk::Header;
 use lookaside_sync::SharedCounter;
 
@@ -19,10 +18,10 @@ pub(crate) struct ClassCounters {
 }
 
 impl ClassCounters {
-    /// Records that an item expired or was evicted.
-    pub fn record_removal(&self, header: &Header, now: Now) {
+    /// Records that an item was removed: evicted, or expired.
+    pub fn record_removal(&self, header: &Header, is_eviction: bool) {
         let is_unfetched = u64::from(!header.usage.is_fetched());
-        if header.is_expired(now) {
+        if !is_eviction {
             self.expirations.add(1);
             self.expirations_unfetched.add(is_unfetched);
         } else {

@@ -206,12 +206,14 @@ impl Evictor {
         let slot = index.slot_of(&pages.region, key, head);
         index.clear_slot(&pages.region, slot);
         stripe.remove_item(&memory.items);
-        memory.slabs.counters[pages.class_of(head)].record_removal(header, now);
-        match header.is_expired(now) {
-            true => stripe.counters.expirations += 1,
-            false => stripe.counters.evictions += 1,
+        // Without evictions only items leave that have expired or were deleted (and kept as stale values).
+        let is_eviction = self.evicts_live_items && !header.is_expired(now);
+        memory.slabs.counters[pages.class_of(head)].record_removal(header, is_eviction);
+        match is_eviction {
+            true => stripe.counters.evictions += 1,
+            false => stripe.counters.expirations += 1,
         }
-        if let Some(hook) = self.hook.get().filter(|_| !header.is_expired(now)) {
+        if let Some(hook) = self.hook.get().filter(|_| is_eviction) {
             let value_bytes = if header.is_chained() {
                 pages.chain(pages.offset_of(head), header).1
             } else {

@@ -95,7 +95,7 @@ impl<'s> StripeGuard<'s> {
         let found = self.find(key)?;
         if found.header.is_expired(now) {
             let memory = self.memory();
-            memory.slabs.counters[memory.pages.class_of(found.handle)].record_removal(&found.header, now);
+            memory.slabs.counters[memory.pages.class_of(found.handle)].record_removal(&found.header, false);
             self.remove_item(found);
             self.stripe.counters.expirations += 1;
             return None;

@@ -31,7 +31,8 @@ use std::{collections::HashSet, fmt, sync::Arc};
 /// # let _ = comment;
 /// write.finish().await?;
 ///
-/// let user = regional.read("user:42", &ReadOptions::default(), |from| async move {
+/// let options = ReadOptions::default();
+/// let user = regional.read("user:42", &options, |from| async move {
 ///     match from {
 ///         ReadFrom::Master => {}  // SELECT name FROM user WHERE id = 42, at the master
 ///         ReadFrom::Replica => {} // the same, at this region's replica
