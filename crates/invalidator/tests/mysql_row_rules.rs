@@ -1,7 +1,7 @@
-//! Row rules against a real MariaDB, and a MySQL if `MYSQLD` names one: each type, the settings of the log, and
+//! Row rules against a real MariaDB and MySQL: each type, the settings of the log, and
 //! what cannot be expressed as keys.
 
-use crate::mysql_server::{Client, Server, read_until};
+use crate::mysql_server::{Client, Server, fetched::mysqld, read_until};
 use crate::row_rules::{flush, sorted_keys, while_rules_are_loaded};
 use lookaside_invalidator::{
     Start,
@@ -149,7 +149,7 @@ async fn every_type_is_written_as_specified_from_compressed_events() {
 
 #[tokio::test]
 async fn every_type_is_written_as_specified_by_mysql() {
-    let Ok(mysqld) = std::env::var("MYSQLD") else { return };
+    let Some(mysqld) = mysqld() else { return };
     for arguments in [
         &["--binlog-rows-query-log-events=ON"][..],
         &["--binlog-rows-query-log-events=ON", "--binlog-row-metadata=FULL", "--binlog-transaction-compression=ON"],
@@ -162,7 +162,7 @@ async fn every_type_is_written_as_specified_by_mysql() {
 /// A new image then has differences of documents, after options that no other event has.
 #[tokio::test]
 async fn partial_updates_of_json_are_read_by_mysql() {
-    let Ok(mysqld) = std::env::var("MYSQLD") else { return };
+    let Some(mysqld) = mysqld() else { return };
     let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
     let mut client = server.client().await;
     client.run("CREATE DATABASE app").await;

@@ -304,7 +304,11 @@ mod tests {
             let stat = metric.trim_end_matches("_total");
             assert!(stats.contains(&(stat.into(), value.into())), "{stat}: {stats:?}");
         }
-        let line = r#"lookaside_invalidator_table_changes_inexpressible_total{table="app.\"t\""} 1"#;
-        assert!(text.contains(line), "{text}");
+        for count in ["inexpressible", "without_key"] {
+            let line = format!(r#"lookaside_invalidator_table_changes_{count}_total{{table="app.\"t\""}} 1"#);
+            assert!(text.contains(&line), "{line}: {text}");
+            let stat = format!(r#"table:app."t":{count}"#);
+            assert!(stats.contains(&(stat.into(), "1".into())), "{stats:?}");
+        }
     }
 }
