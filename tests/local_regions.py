@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 import re
 import socket
@@ -14,14 +15,24 @@ from processes import PROGRAMS, Process, connect, eventually
 PORTS_OF_ONE = 40
 PORTS_OF_SEVERAL = 200
 STOP_S = 60
+# Below the ports of all other tests (`free_port`), and each process that runs tests has some of its own: `up` starts
+# databases first, and its daemons find their ports free only then.
+FIRST_PORT = 2_100
+PORTS_OF_PROCESS = 950
+PROCESSES_MAX = 8
 
 
 def free_base(ports: int = PORTS_OF_ONE) -> int:
-    """A port from which on that number of ports are free. Tests that run at the same time rarely get the same."""
-    for base in random.sample(range(10_000, 32_000, 100), 220):
+    """A port from which on that number of ports are free."""
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % PROCESSES_MAX
+    first = FIRST_PORT + process * PORTS_OF_PROCESS
+    bases = range(first, first + PORTS_OF_PROCESS - ports, 20)
+    for base in random.sample(bases, len(bases)):
         try:
             for port in range(base, base + ports):
                 with socket.socket() as probe:
+                    # As the daemons do: connections of the test before may still be in TIME_WAIT.
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind(("127.0.0.1", port))
             return base
         except OSError:
