@@ -308,7 +308,7 @@ mod tests {
             let line = format!(r#"lookaside_invalidator_table_changes_{count}_total{{table="app.\"t\""}} 1"#);
             assert!(text.contains(&line), "{line}: {text}");
             let stat = format!(r#"table:app."t":{count}"#);
-            assert!(stats.contains(&(stat.into(), "1".into())), "{stats:?}");
+            assert!(stats.contains(&(stat, "1".to_owned())), "{stats:?}");
         }
     }
 }
