@@ -15,7 +15,7 @@ pub struct Statistics {
     pub evictions_unfetched: u64,
     /// Stores refused because no memory was found for them.
     pub stores_out_of_memory: u64,
-    /// Items removed because they had expired.
+    /// Items removed because they had expired; without evictions also stale values that were removed to make room.
     pub expirations: u64,
     /// Expired items that were never fetched.
     pub expirations_unfetched: u64,
