@@ -9,7 +9,7 @@
 //! an HTTP request, a TLS handshake       ->  none; the connection is closed
 //! ```
 //!
-//! So a client that has not authenticated makes the process hold one line, or one value of [`VALUE_BYTES_MAX`].
+//! So a client that has not authenticated makes the process hold one line, or one value of `VALUE_BYTES_MAX`.
 //!
 //! As in memcached, key, flags, exptime and `noreply` are ignored. Everything after the first space is the password,
 //! including further spaces.

@@ -38,6 +38,18 @@ impl Inherited {
         inherited
     }
 
+    /// Adds the listening socket that the parent of this process has opened as the descriptor `number`, and returns its
+    /// address. Must be called before this process opens anything. The error says what the descriptor is instead.
+    pub fn adopt(&mut self, number: i32) -> Result<SockAddr, String> {
+        let is_known = |socket: &Socket| socket.as_raw_fd() == number;
+        if number > 2 && !self.sockets.iter().any(is_known) {
+            self.extend(descriptor_from_supervisor(number));
+        }
+        let socket = self.sockets.iter().find(|socket| is_known(socket)).filter(|socket| is_listening(socket));
+        let socket = socket.ok_or_else(|| format!("descriptor {number} is not a listening socket"))?;
+        socket.local_addr().map_err(|error| format!("the socket {number} has no address: {error}"))
+    }
+
     /// Adds descriptors that are sockets. They become non-blocking and close-on-exec.
     pub fn extend(&mut self, descriptors: impl IntoIterator<Item = OwnedFd>) {
         for descriptor in descriptors {
@@ -102,12 +114,13 @@ fn is_listening(socket: &Socket) -> bool {
 }
 
 /// A descriptor that this process was started with. `None` if it is not open. Must be called once for each number.
-#[expect(unsafe_code, reason = "only a number says which descriptors systemd has opened")]
+#[expect(unsafe_code, reason = "only a number says which descriptors a supervisor has opened")]
 fn descriptor_from_supervisor(number: i32) -> Option<OwnedFd> {
     // SAFETY: reads a flag of a descriptor; any number is allowed.
     let is_open = unsafe { libc::fcntl(number, libc::F_GETFD) } != -1;
-    // SAFETY: it is open. systemd, which has named our process id, opened it for us before we started, so nothing else
-    // in this program owns it; and each number is taken once.
+    // SAFETY: it is open. systemd, which has named our process id, or the parent, which the command line quotes, opened it
+    // for us before we started and before we opened anything, so nothing else in this program owns it; and each number is
+    // taken once.
     is_open.then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 

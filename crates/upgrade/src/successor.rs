@@ -70,7 +70,7 @@ impl Successor {
         send_all().map_err(|error| self.reject(&error)).ok()
     }
 
-    /// Sends `Quiesced` and waits for the other process to serve, for at most [`TAKE_OVER_TIMEOUT`]. This process must
+    /// Sends `Quiesced` and waits for the other process to serve, for at most `TAKE_OVER_TIMEOUT`. This process must
     /// have released its exclusive resources; `is_kept`: the other one can acquire them with their content.
     /// `program_state` is for the program: what it may not lose besides, of at most a few bytes.
     pub fn hand_over(&mut self, is_kept: bool, program_state: &[u8], stop: &UnixStream) -> UpgradeOutcome {
