@@ -250,7 +250,7 @@ def test_a_server_without_passwords_accepts_clients_that_send_one(server):
 def start(*options: str, users: str | None = None) -> subprocess.CompletedProcess:
     """A server that does not start."""
     env = {**os.environ, "MEMCACHED_SASL_PWDB": users} if users else os.environ
-    command = [PROGRAMS / "lookaside-server", "-p", "0", *options]
+    command = [PROGRAMS / "lookaside-server", "-p", "-1", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=20, env=env)
 
 

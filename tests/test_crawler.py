@@ -64,7 +64,7 @@ def test_sizes_are_counted_where_that_was_asked_for(server, tmp_path):
         fill(port, ITEMS)
         client = connect(port)
         client.set("large", b"x" * 600_000)
-        values = ask(port, b"stats sizes\r\nversion\r\n", b"lookaside-0.1.0\r\n").split(b"END\r\n")[0]
+        values = ask(port, b"stats sizes\r\nversion\r\n", b"VERSION 1.6.45\r\n").split(b"END\r\n")[0]
         sizes = {int(size): int(count) for size, count in re.findall(rb"STAT (\d+) (\d+)\r\n", values)}
         assert sum(sizes.values()) == ITEMS + 1 and all(size % 32 == 0 for size in sizes)
         assert list(sizes) == sorted(sizes) and 600_000 < max(sizes) < 601_000 and min(sizes) <= 64

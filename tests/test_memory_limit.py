@@ -43,20 +43,53 @@ def test_a_lowered_limit_gives_memory_back(tmp_path):
         fill(server.port, b"before")
         full_bytes = resident_bytes(server)
         assert full_bytes > 50 * MEGABYTE
-        assert ask(server.port, b"cache_memlimit 65\r\n").startswith(b"MEMLIMIT_ADJUST_FAILED")
+        assert ask(server.port, b"cache_memlimit 257\r\n").startswith(b"MEMLIMIT_ADJUST_FAILED")
         assert ask(server.port, b"cache_memlimit 7\r\n").startswith(b"MEMLIMIT_TOO_SMALL")
         assert ask(server.port, b"cache_memlimit 16\r\n") == b"OK\r\n"
         assert int(stats(server.port)["limit_maxbytes"]) == 16 * MEGABYTE
-        eventually(lambda: int(stats(server.port)["bytes"]) <= 16 * MEGABYTE, "pages are cleared")
+        eventually(lambda: int(stats(server.port)["memory_bytes"]) <= 16 * MEGABYTE, "pages are cleared")
         assert resident_bytes(server) < full_bytes - 40 * MEGABYTE
         assert 1_000 < int(stats(server.port)["curr_items"]) < 2_000
         # Memory freed by a flush is returned too, and can be used again when the limit is raised.
         assert ask(server.port, b"cache_memlimit 64\r\n") == b"OK\r\n"
         fill(server.port, b"after")
-        assert int(stats(server.port)["bytes"]) > 50 * MEGABYTE
+        assert int(stats(server.port)["memory_bytes"]) > 50 * MEGABYTE
         assert ask(server.port, b"flush_all\r\n") == b"OK\r\n"
         assert ask(server.port, b"cache_memlimit 16\r\n") == b"OK\r\n"
         assert resident_bytes(server) < full_bytes - 40 * MEGABYTE
+    finally:
+        server.stop()
+
+
+def test_the_limit_is_raised_without_a_restart(tmp_path):
+    server = Server("server", tmp_path, "-m", "16")
+    try:
+        empty_bytes = resident_bytes(server)
+        fill(server.port, b"before")
+        full = stats(server.port)
+        assert int(full["memory_bytes"]) <= 16 * MEGABYTE and int(full["evictions"]) > 0
+        assert ask(server.port, b"cache_memlimit 64\r\n") == b"OK\r\n", "four times -m"
+        assert ask(server.port, b"cache_memlimit 65\r\n").startswith(b"MEMLIMIT_ADJUST_FAILED")
+        assert stats(server.port)["limit_maxbytes"] == str(64 * MEGABYTE)
+        fill(server.port, b"after")
+        raised = stats(server.port)
+        assert 60 * MEGABYTE < int(raised["memory_bytes"]) <= 64 * MEGABYTE
+        assert resident_bytes(server) - empty_bytes <= 64 * MEGABYTE * (1 + OVER_LIMIT)
+        assert int(raised["curr_items"]) > 3 * int(full["curr_items"])
+        assert ask(server.port, b"cache_memlimit 16\r\n") == b"OK\r\n"
+        eventually(lambda: int(stats(server.port)["memory_bytes"]) <= 16 * MEGABYTE, "pages are cleared")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "highest"), [(["--memory-limit-max", "100"], 100), (["--memory-limit-max", "0"], 16)]
+)
+def test_the_highest_limit_can_be_chosen(tmp_path, arguments, highest):
+    server = Server("server", tmp_path, "-m", "16", *arguments)
+    try:
+        assert ask(server.port, b"cache_memlimit %d\r\n" % (highest + 1)).startswith(b"MEMLIMIT_ADJUST_FAILED")
+        assert ask(server.port, b"cache_memlimit %d\r\n" % highest) == b"OK\r\n"
     finally:
         server.stop()
 
@@ -101,7 +134,7 @@ def test_ten_times_the_limit_in_distinct_keys(tmp_path, megabytes, sizes, exptim
             assert read(connection, len(answer)) == answer
         values = stats(server.port)
         assert most <= empty + limit * (1 + OVER_LIMIT), f"{(most - empty) / limit:.3f} of the limit"
-        assert int(values["bytes"]) <= limit
+        assert int(values["bytes"]) < int(values["memory_bytes"]) <= limit
         # Memory is full, and holds the items that were stored last.
         assert most > empty + limit * 0.9, f"{(most - empty) / limit:.3f} of the limit"
         assert int(values["evictions"]) > 0 and int(values["curr_items"]) > 0

@@ -206,6 +206,45 @@ def test_tls_sessions_are_resumed_when_enabled(tmp_path):
         server.stop()
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_resumed_session_is_no_new_one(tmp_path, version):
+    server = TlsServer(tmp_path, options=",ssl_session_cache")
+    try:
+        context = server.authority.context()
+        context.minimum_version = context.maximum_version = version
+        sessions = []
+        for _ in range(2):
+            with server.connect(context) as connection:
+                connection.sendall(b"version\r\n")
+                connection.recv(100)
+                sessions.append(connection.session)
+        plain = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+        with context.wrap_socket(plain, server_hostname="localhost", session=sessions[0]) as connection:
+            connection.sendall(b"version\r\n")
+            assert connection.recv(100).startswith(b"VERSION") and connection.session_reused
+        assert server.statistic("ssl_new_sessions") == 2
+    finally:
+        server.stop()
+
+
+def test_an_address_for_certificates_without_an_authority_admits_no_client(tmp_path):
+    mutual = free_port()
+    server = TlsServer(tmp_path, "-l", f"mtls:127.0.0.1:{mutual}")
+    try:
+        assert "no client can connect where -l says mtls" in server.log()
+        authority = server.authority
+        known = authority.context(*authority.sign("client"))
+        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+            for context in (authority.context(), known):
+                context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, version
+                assert not serves(server, context, mutual)
+                assert serves(server, context), "the other addresses serve"
+        assert answers(server.plain_port)
+        eventually(lambda: server.statistic("ssl_handshake_errors") == 4, "the refusals are counted")
+    finally:
+        assert server.stop() == 0
+
+
 def test_settings_and_statistics_bear_memcacheds_names(server):
     with server.connect() as connection:
         connection.sendall(b"stats\r\n")

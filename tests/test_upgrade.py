@@ -102,7 +102,7 @@ def test_without_take_over_a_server_is_not_replaced(chain):
     chain.begin()
     for arguments, why in [
         (chain.arguments, f"cannot listen on 127.0.0.1:{chain.port}"),
-        (["-p", "0", *chain.arguments[2:]], "to replace a process that listens there, use --take-over"),
+        (["-p", "-1", *chain.arguments[2:]], "to replace a process that listens there, use --take-over"),
     ]:
         second = chain.spawn(arguments)
         assert second.running.wait(STOP_S) == 1

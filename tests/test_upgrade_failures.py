@@ -213,7 +213,7 @@ def test_a_predecessor_that_disconnects_but_lives_is_not_replaced(tmp_path, kind
     try:
         fake.hand_over(None, dies=False)
         process = chain.take_over_port(fake.port)
-        assert process.running.wait(STOP_S) == 1
+        assert process.running.wait(STOP_S) == kind.cannot_start
         assert "continues to serve" in process.log()
     finally:
         chain.stop()
@@ -305,7 +305,7 @@ def test_another_user_may_neither_take_over_nor_be_taken_over_from(chain):
         fake.listen()
     finally:
         os.seteuid(0)
-    new = chain.spawn(["-p", "0", "--upgrade-socket", path, "--take-over"])
+    new = chain.spawn(["-p", "-1", "--upgrade-socket", path, "--take-over"])
     assert new.running.wait(STOP_S) == 1
     assert "runs as another user (65534)" in new.log()
     chain.processes.pop()

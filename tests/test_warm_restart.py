@@ -165,7 +165,7 @@ def test_a_second_server_is_refused_and_the_first_serves_on(region):
     server = region.serve()
     before = fill(server.port, 10)
     for _ in range(3):
-        error = region.refused("-p", "0")
+        error = region.refused("-p", "-1")
         assert f"is held by process {server.running.pid}" in error
         assert "--warm-restart" in error
     assert connect(server.port).gets_many(list(before)) == before

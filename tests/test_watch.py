@@ -4,7 +4,7 @@ import re
 import socket
 
 import pytest
-from processes import Server, answers, connect, eventually, stats
+from processes import PROGRAMS, Process, Server, accepts_at, answers, connect, eventually, stats
 
 LINE = re.compile(r"ts=\d+\.\d{6} gid=\d+ type=(\w+) (.*)")
 
@@ -93,6 +93,28 @@ def test_each_watcher_sees_its_own_kinds(tmp_path):
         lines = connections.until(lambda lines: sum(kind == "conn_close" for kind, _ in lines) >= 3)
         closed = [line for kind, line in lines if kind == "conn_close"][-1]
         assert (closed["rip"], closed["transport"], closed["reason"]) == ("127.0.0.1", "tcp", "normal")
+    finally:
+        assert server.stop() == 0
+
+
+def test_no_connection_behind_the_ok_is_missing(tmp_path):
+    """The reply promises that every thread records from now on. It came before that: 10 of 40 were missing."""
+    path = tmp_path / "socket"
+    server = Process("server", [PROGRAMS / "lookaside-server", "-t", "4", "-s", path], tmp_path)
+    try:
+        server.wait_ready(lambda: accepts_at(path))
+        for attempt in range(100):
+            with socket.socket(socket.AF_UNIX) as watcher, socket.socket(socket.AF_UNIX) as other:
+                watcher.settimeout(20)
+                watcher.connect(str(path))
+                watcher.sendall(b"watch connevents\r\n")
+                assert watcher.recv(4) == b"OK\r\n"
+                other.connect(str(path))
+                received = b""
+                while b"type=conn_new" not in received:
+                    piece = watcher.recv(1 << 16)
+                    assert piece, f"attempt {attempt}: {received}"
+                    received += piece
     finally:
         assert server.stop() == 0
 

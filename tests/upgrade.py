@@ -82,6 +82,7 @@ class ServerChain(Chain):
     """Servers, with a region unless `is_warm` is false."""
 
     program = SERVER
+    cannot_start = 1
 
     def __init__(self, folder: Path, *arguments: str, is_warm: bool = True, memory: str = "64") -> None:
         self.port = free_port()

@@ -77,7 +77,6 @@ class Normaliser:
     META_TTL = re.compile(rb"(?<= )t(-?\d+)")
     META_IDLE = re.compile(rb"(?<= )l[0-9](?=[ \r])")
     DEBUG_LINE = re.compile(rb"^ME \S+ exp=(-?\d+) la=(\d+) cas=(\d+) fetch=(yes|no) cls=\d+ size=\d+", re.MULTILINE)
-    VERSION = re.compile(rb"^VERSION \S+\r$", re.MULTILINE)
 
     def __init__(self) -> None:
         self.uniques: dict[bytes, bytes] = {}
@@ -86,8 +85,7 @@ class Normaliser:
         """The answer, comparable."""
         answer = self.VALUE_WITH_CAS.sub(lambda found: found[1] + b" " + self.unique(found[2]), answer)
         answer = self.META_LINE.sub(self.meta_line, answer)
-        answer = self.DEBUG_LINE.sub(self.debug_line, answer)
-        return self.VERSION.sub(b"VERSION any\r", answer)
+        return self.DEBUG_LINE.sub(self.debug_line, answer)
 
     def unique(self, cas: bytes) -> bytes:
         """CAS uniques by the order in which they are first seen: equal ones stay equal."""

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import ssl
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from certificates import Authority  # noqa: E402
-from processes import PROGRAMS, Process, accepts, free_port  # noqa: E402
+from processes import PROGRAMS, ROOT, Process, accepts, eventually, free_port  # noqa: E402
+from test_from_memcached import MEMCACHED_FLAGS  # noqa: E402
 
 MEMCACHED = os.environ.get("LOOKASIDE_MEMCACHED")
 
@@ -177,3 +179,56 @@ def test_a_protocol_of_an_address_goes_before_the_general_one(started, general, 
             with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
                 connection.sendall(request)
                 assert connection.recv(100)[:2] in (b"MN", b"\x81\x0a")
+
+
+def test_every_option_of_memcached_is_on_the_page():
+    """docs/from_memcached.md has each of them; tests/test_from_memcached.py compares the page with our program."""
+    help_text = subprocess.run([MEMCACHED, "-h"], capture_output=True, text=True, timeout=20).stdout
+    flags = set(re.findall(r"^-(\w)[, ]", help_text, re.MULTILINE))
+    extended = set(re.findall(r"^ +- (\w+):", help_text, re.MULTILINE))
+    page = (ROOT / "docs" / "from_memcached.md").read_text()
+    assert len(flags) > 30 and len(extended) > 20, help_text
+    assert flags == MEMCACHED_FLAGS
+    assert [name for name in sorted(extended) if f"`{name}`" not in page] == []
+
+
+OPERATORS_COMMANDS = (
+    "bget key", "gets key", "gat 0 key", "gats 0 key", "touch key 0", "mn", "me key", "mg key", "md key", "ma key",
+    "version", "verbosity 1", "verbosity", "flush_all 0", "stats", "stats items", "stats slabs", "stats sizes",
+    "stats sizes_enable", "stats sizes_disable", "stats conns", "stats settings", "stats reset", "stats cachedump 1 1",
+    "stats detail on", "stats detail off", "stats detail dump", "stats extstore", "stats proxy", "stats proxyfuncs",
+    "stats proxybe", "slabs", "slabs reassign 1 2", "slabs automove", "slabs automove 0", "slabs automove 1",
+    "slabs automove 2", "slabs automove ratio 0.8", "slabs automove freeratio 0.01", "slabs automove window 10",
+    "lru", "lru mode", "lru mode flat", "lru mode segmented", "lru tune", "lru tune 10 25 0.1 2.0", "lru temp_ttl 60",
+    "lru temp_ttl -1", "lru_crawler", "lru_crawler crawl 1", "lru_crawler crawl all", "lru_crawler crawl",
+    "lru_crawler sleep 100", "lru_crawler tocrawl 10", "lru_crawler metadump all", "lru_crawler mgdump all",
+    "lru_crawler disable", "lru_crawler enable", "cache_memlimit", "cache_memlimit 64", "cache_memlimit 128",
+    "cache_memlimit 7", "cache_memlimit x", "refresh_certs", "shutdown", "shutdown x", "watch", "watch nonsense",
+    "extstore", "extstore recache_rate 1", "extstore free_memchunks 1 1", "misbehave", "debugtime p",
+    "debugitem ref key", "quit extra", "proxy reload",
+)  # fmt: skip
+
+
+def test_a_command_that_memcached_knows_is_no_error(started):
+    """A tool takes `ERROR` for an old server. The first word of a reply is that of memcached."""
+    ports = started()
+    differences = []
+    for command in OPERATORS_COMMANDS:
+        theirs, ours = (first_word(port, command) for port in ports)
+        if theirs != ours:
+            differences.append(f"{command}: {ours!r}, memcached: {theirs!r}")
+    assert differences == []
+
+
+def first_word(port: int, command: str) -> bytes:
+    """The first word of the reply, once no crawl of an earlier command is in the way; empty if the server hangs up."""
+    words = []
+
+    def is_replied() -> bool:
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(command.encode() + b"\r\n")
+            words.append(connection.makefile("rb").readline().partition(b" ")[0].rstrip())
+        return words[-1] != b"BUSY"
+
+    eventually(is_replied, f"{command} finds no other crawl")
+    return words[-1]

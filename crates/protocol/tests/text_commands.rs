@@ -195,7 +195,14 @@ fn line_over_the_limit_closes_the_connection() {
 
 fn too_long(consumed: usize) -> Parsed<'static> {
     let line = Some("CLIENT_ERROR line too long");
-    Parsed::Bad { line, consumed, swallow: 0, close: Some(CloseReason::LineTooLong), key_to_delete: None }
+    Parsed::Bad {
+        line,
+        consumed,
+        swallow: 0,
+        close: Some(CloseReason::LineTooLong),
+        key_to_delete: None,
+        is_too_large: false,
+    }
 }
 
 /// A client that sent a line without an end, and waited for the connection to be closed, waited until 1 MB had arrived.
@@ -244,14 +251,22 @@ fn request_of_another_protocol_ends_the_connection_with_all_that_follows() {
         let bytes = request.to_owned() + set;
         let (close, consumed) = (Some(CloseReason::ForeignProtocol), bytes.len());
         let parsed = parse_command(bytes.as_bytes(), &LIMITS);
-        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None }, "{request:?}");
+        assert_eq!(
+            parsed,
+            Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None, is_too_large: false },
+            "{request:?}"
+        );
     }
     // A handshake longer than any line is one all the same, wherever its bytes are cut.
     let long = "\x16\x03\x01".to_owned() + &"x".repeat(3_000);
     for bytes in [long.clone(), long.repeat(4), long + "\n"] {
         let (close, consumed) = (Some(CloseReason::ForeignProtocol), bytes.len());
         let parsed = parse_command(bytes.as_bytes(), &LIMITS);
-        assert_eq!(parsed, Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None }, "{consumed} bytes");
+        assert_eq!(
+            parsed,
+            Parsed::Bad { line, consumed, swallow: 0, close, key_to_delete: None, is_too_large: false },
+            "{consumed} bytes"
+        );
     }
     check_refused_line("get / http/1.1:\x01\r\n", Some("CLIENT_ERROR bad command line format"));
     check_refused_line("GET /\r\n", Some("ERROR"));

@@ -9,6 +9,7 @@ use crate::net::watchers::WatchSources;
 use crate::observe::baseline::Baseline;
 use crate::observe::event_log::{EventSink, format_eviction, kind};
 use crate::session::context::Protocols;
+use crate::session::crawl::expiry::ExpiryCrawl;
 use lookaside_authentication::{Credentials, LoginLog};
 use lookaside_store::{Options, RegionName, Store};
 use lookaside_sync::Mutex;
@@ -32,7 +33,10 @@ pub(crate) struct ServerState {
     /// `None` if the store does not outlive the process.
     pub(crate) warm_start: Option<WarmStart>,
     pub(crate) baseline: Mutex<Baseline>,
+    /// 0 if TCP is off.
     pub(crate) tcp_port: AtomicU16,
+    /// 0 if UDP is off.
+    pub(crate) udp_port: u16,
     pub(crate) protocols: Protocols,
     pub(crate) secrets: Secrets,
     pub(crate) log: Log,
@@ -41,8 +45,10 @@ pub(crate) struct ServerState {
     pub(crate) evictions: Arc<EventSink>,
     /// Descriptor and address of each listening socket, as memcached prints them.
     pub(crate) listening: OnceLock<Vec<(RawFd, String)>>,
-    /// Set by `lru_crawler enable` and `disable`. The server has no LRU crawler.
+    /// Set by `lru_crawler enable` and `disable`.
     pub(crate) is_crawler_enabled: AtomicBool,
+    /// The crawl of `lru_crawler crawl`.
+    pub(crate) expiry_crawl: ExpiryCrawl,
     /// A byte written here ends the main loop, as a signal does.
     pub(crate) stop: UnixStream,
 }

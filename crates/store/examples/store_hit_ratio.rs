@@ -10,7 +10,7 @@
 //! The trace of Twitter's cache cluster 52 is CC-BY 4.0, by Yang et al.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Store};
+use lookaside_store::{Expiry, NewItem, Now, Options, Store};
 
 struct Trace {
     requests: Vec<u32>,
@@ -56,7 +56,7 @@ fn replay(trace: &Trace, memory_mib: usize) {
             bytes += object_bytes;
             // Keys of the length that the trace's authors report, or shorter if the object is smaller.
             let name = format!("{object:024}");
-            let key = HashedKey::new(&name.as_bytes()[24 - object_bytes.clamp(8, 24)..]);
+            let key = store.hasher().hash(&name.as_bytes()[24 - object_bytes.clamp(8, 24)..]);
             if store.reader(now).get(key, |_| ()).is_none() {
                 misses += 1;
                 missed_bytes += object_bytes;

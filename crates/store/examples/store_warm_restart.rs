@@ -5,7 +5,7 @@
 //! 100,000 of its items. The region is removed at the end.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, RegionName, Store, remove_region};
+use lookaside_store::{Expiry, NewItem, Now, Options, RegionName, Store, remove_region};
 use std::time::Instant;
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -39,7 +39,7 @@ fn main() {
     while !items.is_multiple_of(1 << 12) || store.statistics().evictions == 0 {
         let key = format!("a key of 24 bytes{items:07}");
         let item = NewItem { flags: 0, expiry: Expiry::Never, value: &VALUE };
-        store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, NOW);
+        store.store(store.hasher().hash(key.as_bytes()), StoreMode::Set, &item, NOW);
         items += 1;
     }
     for _ in 0..ROUNDS {
@@ -52,6 +52,6 @@ fn main() {
     let reader = store.reader(NOW);
     let number = |get: u64| get.wrapping_mul(0x9e37_79b9_7f4a_7c15) % items;
     let keys = (0..GETS).map(|get| format!("a key of 24 bytes{:07}", number(get)));
-    let hits = keys.filter(|key| reader.get(HashedKey::new(key.as_bytes()), |_| ()).is_some()).count();
+    let hits = keys.filter(|key| reader.get(store.hasher().hash(key.as_bytes()), |_| ()).is_some()).count();
     println!("{GETS} first gets {:.2} ms, {hits} of them hits", start_time.elapsed().as_secs_f64() * 1e3);
 }

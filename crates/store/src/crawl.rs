@@ -1,5 +1,5 @@
-//! A crawl over all items in bounded steps: for listing keys (`lru_crawler metadump`) and for sampling the working set
-//! (§3.2.2 of the paper). Serves no request.
+//! A crawl over all items in bounded steps: for listing keys (`lru_crawler metadump`), for removing what has expired
+//! (`lru_crawler crawl`) and for sampling the working set (§3.2.2 of the paper). Serves no request.
 //!
 //! The crawl goes along the index, one bucket under one stripe's lock at a time, while verbs run. Every item that stays
 //! for the whole crawl is seen:
@@ -12,9 +12,10 @@
 //! A crawl over a sample of one in N chooses by tags, which lie in the index: other items are not touched.
 
 use crate::memory::crawl_registry::CrawlPosition;
+use crate::memory::index::RemovalReason;
 use crate::shared::Shared;
 use crate::sync::lock;
-use crate::verbs::StripeGuard;
+use crate::verbs::{ItemRef, StripeGuard};
 use crate::{Expiry, ItemView, Now};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,15 @@ use std::sync::atomic::Ordering;
 pub struct Crawl {
     position: Arc<CrawlPosition>,
     one_in: u32,
+}
+
+/// What a step of a crawl that removes expired items has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Items visited.
+    pub checked: u64,
+    /// Of these, items that had expired, or stale values whose time was over, which are gone.
+    pub reclaimed: u64,
 }
 
 /// An item that a crawl visits.
@@ -57,21 +67,56 @@ impl Crawl {
         now: Now,
         mut show: impl FnMut(CrawlItem<'_>),
     ) -> bool {
+        self.visit(shared, buckets_max, now, |guard, found| {
+            if !found.header.is_stale() && !found.header.is_expired(now) {
+                let item = guard.view(&found, now);
+                let (slab_class, item_bytes) = guard.extent(&found);
+                show(CrawlItem { item, slab_class, item_bytes });
+            }
+        })
+    }
+
+    /// Removes the items of up to `buckets_max` buckets that have expired and are in a class that is wanted; `false` if
+    /// the crawl is at its end.
+    pub(crate) fn reclaim(
+        &mut self,
+        shared: &Shared,
+        buckets_max: usize,
+        now: Now,
+        wants_class: impl Fn(usize) -> bool,
+    ) -> (Reclaimed, bool) {
+        let mut counts = Reclaimed::default();
+        let has_more = self.visit(shared, buckets_max, now, |guard, found| {
+            if wants_class(guard.extent(&found).0) {
+                counts.checked += 1;
+                if found.header.is_expired(now) {
+                    guard.remove_expired(found, Some(RemovalReason::Expired));
+                    counts.reclaimed += 1;
+                }
+            }
+        });
+        (counts, has_more)
+    }
+
+    /// Calls `visit` for the items of up to `buckets_max` buckets, under the lock of their stripe; `false` if the crawl
+    /// is at its end.
+    fn visit<'s>(
+        &mut self,
+        shared: &'s Shared,
+        buckets_max: usize,
+        now: Now,
+        mut visit: impl FnMut(&mut StripeGuard<'s>, ItemRef),
+    ) -> bool {
         let memory = &shared.memory;
         self.position.stepped_ms.store(now.unix_ms, Ordering::SeqCst);
         for _ in 0..buckets_max {
             let Some(bucket) = self.next_bucket(shared) else {
                 return false;
             };
-            let guard = StripeGuard::lock(shared, bucket & (memory.stripes.len() - 1), now);
+            let mut guard = StripeGuard::lock(shared, bucket & (memory.stripes.len() - 1), now);
             for (slot, head) in memory.index.sample_bucket(&memory.pages.region, bucket, self.one_in) {
                 let found = guard.item_at(slot, head);
-                let header = found.header;
-                if !header.is_stale() && !header.is_expired(now) {
-                    let item = guard.view(&found, now);
-                    let (slab_class, item_bytes) = guard.extent(&found);
-                    show(CrawlItem { item, slab_class, item_bytes });
-                }
+                visit(&mut guard, found);
             }
             // Still under the lock, since a thread that moves items of this stripe must see it.
             if !lock(&self.position.revisit).remove(&bucket) {
@@ -108,7 +153,7 @@ impl CrawlItem<'_> {
 #[cfg(test)]
 mod tests {
     use crate::sync::lock;
-    use crate::{Expiry, HashedKey, NewItem, Now, Options, Store};
+    use crate::{Expiry, KeyHasher, NewItem, Now, Options, Store};
     use lookaside_protocol::StoreMode;
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::atomic::Ordering;
@@ -124,7 +169,7 @@ mod tests {
         let now = Now { unix_ms: 1_700_000_000_000 };
         let set = |number: u32| {
             let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"v" };
-            store.store(HashedKey::new(&number.to_be_bytes()), StoreMode::Set, &item, now);
+            store.store(KeyHasher::new(0).hash(&number.to_be_bytes()), StoreMode::Set, &item, now);
         };
         let buckets_of_items = || {
             let memory = &store.shared.memory;

@@ -59,9 +59,9 @@ mod verbs;
 mod warm_restart;
 
 pub use ages::{ItemAge, StoreNumber};
-pub use crawl::{Crawl, CrawlItem};
+pub use crawl::{Crawl, CrawlItem, Reclaimed};
 pub use item::{ItemView, NewItem, Value};
-pub use memory::key::HashedKey;
+pub use memory::key::{HashedKey, KeyHasher};
 pub use memory::slab_stats::ClassStatistics;
 pub use meta_conditions::{
     MetaArithmetic, MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaGetOutcome, MetaSet, Recache,

@@ -17,6 +17,8 @@ pub struct MetaGet {
     pub recache: Option<Recache>,
     /// The CAS unique of a placeholder that is created.
     pub cas_new: Option<Cas>,
+    /// A get of an item that has expired or was flushed is counted as such.
+    pub counts_miss: bool,
 }
 
 /// When an item is near its end.

@@ -5,6 +5,9 @@
 pub struct Options {
     /// All memory for items, their metadata and the index, in bytes (`-m`). Default 64 MiB, as memcached.
     pub memory_bytes_max: usize,
+    /// The memory limit can be raised up to this ([`crate::Store::set_memory_limit`]), in bytes: address space for it is
+    /// reserved. Default 0: it cannot be raised above `memory_bytes_max`. Without effect for a store in a named region.
+    pub memory_bytes_reserved: usize,
     /// The largest value with its key and header, in bytes (`-I`). Default 1 MiB, as memcached.
     pub item_bytes_max: usize,
     /// A key gets at most one lease token in this time, in milliseconds, unless the first is used or voided by a
@@ -35,12 +38,16 @@ pub struct Options {
     pub evictions: bool,
     /// Makes the lease tokens of two servers, or of two processes of one server, differ.
     pub seed: u64,
+    /// The seed of the hash of keys ([`crate::KeyHasher`]). Default 0. A server's is random and secret, so that no
+    /// client can choose keys that evict each other. A store that is restored keeps the seed that it was saved with.
+    pub hash_seed: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Options {
             memory_bytes_max: 64 << 20,
+            memory_bytes_reserved: 0,
             item_bytes_max: 1 << 20,
             lease_interval_ms: 10_000,
             lease_interval_outlasts_delete: false,
@@ -52,6 +59,7 @@ impl Default for Options {
             transient_s: 60,
             evictions: true,
             seed: 0,
+            hash_seed: 0,
         }
     }
 }

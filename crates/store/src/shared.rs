@@ -13,6 +13,8 @@ pub(crate) struct Shared {
     pub reclaimer: Reclaimer,
     pub item_bytes_max: usize,
     pub stale_ms: u64,
+    /// The seed of the hash of keys.
+    pub hash_seed: u64,
 }
 
 impl Shared {
@@ -23,6 +25,7 @@ impl Shared {
             reclaimer: Reclaimer::new(options),
             item_bytes_max: options.item_bytes_max,
             stale_ms: options.stale_ms.into(),
+            hash_seed: options.hash_seed,
         }
     }
 }

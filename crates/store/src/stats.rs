@@ -7,7 +7,9 @@ pub struct Statistics {
     pub items: u64,
     /// Items stored since the start.
     pub items_total: u64,
-    /// Memory that items, metadata and the index use, in bytes.
+    /// The bytes of live and stale items: header, key and value.
+    pub items_bytes: u64,
+    /// Memory in use, in bytes: whole pages, lists and the index.
     pub memory_bytes: u64,
     /// Items evicted.
     pub evictions: u64,
@@ -15,6 +17,12 @@ pub struct Statistics {
     pub evictions_unfetched: u64,
     /// Stores refused because no memory was found for them.
     pub stores_out_of_memory: u64,
+    /// Stores refused because their item was too large.
+    pub stores_too_large: u64,
+    /// Gets of an item that had expired, as far as it is still known: misses.
+    pub gets_expired: u64,
+    /// Gets of an item that was flushed, as far as it is still known: misses.
+    pub gets_flushed: u64,
     /// Items removed because they had expired; without evictions also stale values that were removed to make room.
     pub expirations: u64,
     /// Expired items that were never fetched.
@@ -56,10 +64,14 @@ impl std::ops::Add for Statistics {
         Statistics {
             items: self.items + other.items,
             items_total: self.items_total + other.items_total,
+            items_bytes: self.items_bytes + other.items_bytes,
             memory_bytes: self.memory_bytes + other.memory_bytes,
             evictions: self.evictions + other.evictions,
             evictions_unfetched: self.evictions_unfetched + other.evictions_unfetched,
             stores_out_of_memory: self.stores_out_of_memory + other.stores_out_of_memory,
+            stores_too_large: self.stores_too_large + other.stores_too_large,
+            gets_expired: self.gets_expired + other.gets_expired,
+            gets_flushed: self.gets_flushed + other.gets_flushed,
             expirations: self.expirations + other.expirations,
             expirations_unfetched: self.expirations_unfetched + other.expirations_unfetched,
             lease_tokens: self.lease_tokens + other.lease_tokens,

@@ -2,7 +2,7 @@
 //! stripe ([`StripeGuard`]).
 
 use crate::ages::AgeMarks;
-use crate::crawl::{Crawl, CrawlItem};
+use crate::crawl::{Crawl, CrawlItem, Reclaimed};
 use crate::memory::class_counters::ClassCounters;
 use crate::memory::geometry::Geometry;
 use crate::memory::region::{self, Region};
@@ -18,8 +18,8 @@ use crate::sync::{Mutex, lock};
 use crate::verbs::StripeGuard;
 use crate::warm_restart::{self, Preparation, RegionError, RegionName, Saved, SharedRegion, Start};
 use crate::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemAge, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now,
-    Options, OptionsError, PageMove, Statistics, StoreNumber, StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, ItemAge, ItemView, KeyHasher, LeaseGet, LeaseSetOutcome,
+    NewItem, Now, Options, OptionsError, PageMove, Statistics, StoreNumber, StoreOutcome,
 };
 use lookaside_protocol::{Direction, LeaseToken, StoreMode};
 use std::sync::atomic::Ordering::Relaxed;
@@ -50,7 +50,7 @@ impl Store {
         let geometry = Store::geometry(&options)?;
         let memory_bytes = options.memory_bytes_max;
         let no_memory = |error: std::io::Error| OptionsError::NoMemory { memory_bytes, reason: error.to_string() };
-        let region = Region::new(geometry.region_bytes()).map_err(no_memory)?;
+        let region = Region::with_reserve(geometry.region_bytes(), geometry.reserved_bytes()).map_err(no_memory)?;
         let stripes = stripe::create_all(&options, geometry.stripe_bits);
         Ok(Store::with_shared(Shared::new(&options, geometry, stripes, region), None))
     }
@@ -202,7 +202,8 @@ impl Store {
         lock(&self.ages).age(number, now)
     }
 
-    /// Lowers the memory limit, or raises it again, to at most what the options said; `false` if it is out of bounds.
+    /// Lowers or raises the memory limit, to at most what the options reserve; `false` if it is out of bounds, or if the
+    /// system does not give the memory.
     /// If more memory is in use, the next stores and [`Store::tick`]s clear pages, starting with the class of the
     /// greatest age. Without evictions, pages whose items cannot be relocated stay.
     #[must_use]
@@ -250,6 +251,18 @@ impl Store {
         crawl.step(&self.shared, buckets_max, now, show)
     }
 
+    /// Removes items that have expired, of the classes with a number that `wants_class` accepts, from the next
+    /// `buckets_max` buckets; `false` if the crawl is at its end. One stripe is locked at a time, for one bucket.
+    pub fn reclaim_expired(
+        &self,
+        crawl: &mut Crawl,
+        buckets_max: usize,
+        now: Now,
+        wants_class: impl Fn(usize) -> bool,
+    ) -> (Reclaimed, bool) {
+        crawl.reclaim(&self.shared, buckets_max, now, wants_class)
+    }
+
     /// Counters and gauges since the start.
     pub fn statistics(&self) -> Statistics {
         let Shared { memory, reclaimer, .. } = &self.shared;
@@ -277,7 +290,7 @@ impl Store {
     /// Statistics of each slab class that is or was in use. Classes are locked one after the other, each while some of
     /// its chunks are sampled.
     pub fn class_statistics(&self, now: Now) -> Vec<ClassStatistics> {
-        self.shared.memory.slabs.statistics(&self.shared.memory.pages, now)
+        self.shared.memory.slabs.statistics(&self.shared.memory.pages, self.shared.item_bytes_max, now)
     }
 
     /// Panics if an invariant of the memory does not hold. For tests; no other call may be under way.
@@ -292,8 +305,15 @@ impl Store {
         self.shared.memory.pages.region.make_read_only()
     }
 
+    /// The hash function of this store, which all keys that are passed to it must be hashed with.
+    #[inline]
+    pub fn hasher(&self) -> &KeyHasher {
+        &self.shared.memory.pages.hasher
+    }
+
     #[inline]
     fn lock_stripe(&self, key: HashedKey<'_>, now: Now) -> StripeGuard<'_> {
+        debug_assert_eq!(self.hasher().hash(key.key()).hash(), key.hash(), "the key was hashed for another store");
         StripeGuard::lock(&self.shared, key.stripe(self.shared.memory.pages.geometry.stripe_bits), now)
     }
 }
@@ -341,7 +361,7 @@ impl Reader<'_> {
         self.store.lock_stripe(key, self.now).get(key, None, self.now, render)
     }
 
-    /// As [`Reader::get`], and gives the item a new expiry first (`gat`, `touch`).
+    /// As [`Reader::get`], and gives the item a new expiry first (`gat`).
     pub fn get_and_touch<R>(
         &self,
         key: HashedKey<'_>,
@@ -349,6 +369,11 @@ impl Reader<'_> {
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
         self.store.lock_stripe(key, self.now).get(key, Some(expiry), self.now, render)
+    }
+
+    /// Gives the live item under `key` a new expiry; returns whether there is one.
+    pub fn touch(&self, key: HashedKey<'_>, expiry: Expiry) -> bool {
+        self.store.lock_stripe(key, self.now).touch(key, expiry, self.now)
     }
 
     /// As [`Reader::get`], with conditions, and for items whatever their meta state.

@@ -2,7 +2,7 @@
 //! read-only, and a write would end the test with a signal. Hot: fetched three times, in the same second.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Store};
+use lookaside_store::{Expiry, KeyHasher, NewItem, Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_250 };
 const ITEMS: usize = 1_000;
@@ -14,7 +14,7 @@ fn names() -> Vec<String> {
 /// Looks all keys up as a server does: in a prefetched batch.
 fn hits(store: &Store, names: &[String], now: Now) -> usize {
     let reader = store.reader(now);
-    let mut keys: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
+    let mut keys: Vec<_> = names.iter().map(|name| KeyHasher::new(0).hash(name.as_bytes())).collect();
     reader.prefetch(&mut keys);
     keys.into_iter().filter(|&key| reader.get(key, |item| item.value.value_bytes() == 100).unwrap_or(false)).count()
 }
@@ -25,7 +25,7 @@ fn a_hit_of_a_hot_item_writes_no_shared_memory() {
     let names = names();
     for name in &names {
         let item = NewItem { flags: 1, expiry: Expiry::Never, value: &[7; 100] };
-        store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &item, NOW);
+        store.store(KeyHasher::new(0).hash(name.as_bytes()), StoreMode::Set, &item, NOW);
     }
     (0..3).for_each(|_| assert_eq!(hits(&store, &names, NOW), ITEMS));
     store.make_read_only().expect("a mapping can be made read-only");

@@ -5,7 +5,9 @@
 //! acknowledged before its get.
 
 use lookaside_protocol::{LeaseToken, StoreMode};
-use lookaside_store::{Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, Store};
+use lookaside_store::{
+    Expiry, HashedKey, ItemView, KeyHasher, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, Store,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const KEYS: usize = 8;
@@ -45,7 +47,7 @@ impl Fixture {
     }
 
     fn key(&self, row: usize) -> HashedKey<'_> {
-        HashedKey::new(self.names[row].as_bytes())
+        KeyHasher::new(0).hash(self.names[row].as_bytes())
     }
 
     /// Commits, then deletes, as a web server or the invalidator does.
@@ -170,7 +172,7 @@ fn uniques_are_unique_across_threads() {
 fn set(store: &Store, thread: u64, count: u64) -> u64 {
     let name = format!("key:{}", (count * 7 + thread) % 50);
     let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"v" };
-    match store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &item, NOW) {
+    match store.store(KeyHasher::new(0).hash(name.as_bytes()), StoreMode::Set, &item, NOW) {
         lookaside_store::StoreOutcome::Stored(cas) => cas.0,
         other => panic!("{other:?}"),
     }

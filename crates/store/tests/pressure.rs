@@ -2,7 +2,7 @@
 //! memory's invariants and its limit hold, and pages move to the classes that need them.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{CrawlItem, Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
+use lookaside_store::{CrawlItem, Expiry, KeyHasher, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,12 +26,12 @@ fn spread(number: u64) -> u64 {
 
 fn set(store: &Store, name: &str, value: &[u8], expiry: Expiry, now: Now) {
     let outcome =
-        store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &NewItem { flags: 0, expiry, value }, now);
+        store.store(KeyHasher::new(0).hash(name.as_bytes()), StoreMode::Set, &NewItem { flags: 0, expiry, value }, now);
     assert!(matches!(outcome, StoreOutcome::Stored(_)), "{name}: {outcome:?}");
 }
 
 fn has(store: &Store, name: &str, now: Now) -> bool {
-    store.reader(now).get(HashedKey::new(name.as_bytes()), |_| ()).is_some()
+    store.reader(now).get(KeyHasher::new(0).hash(name.as_bytes()), |_| ()).is_some()
 }
 
 /// Bytes that depend on the key, so that a value under the wrong key, or torn, is detected.
@@ -55,13 +55,13 @@ fn a_hint_that_is_out_of_date_does_no_harm() {
     let value_of = |store: &Store, key| store.reader(at_ms(0)).get(key, |item| item.value.to_vec());
     (0..KEYS).for_each(|number| put(&store, number, 20));
     let reader = store.reader(at_ms(0));
-    let mut hinted: Vec<_> = names.iter().map(|name| HashedKey::new(name.as_bytes())).collect();
+    let mut hinted: Vec<_> = names.iter().map(|name| KeyHasher::new(0).hash(name.as_bytes())).collect();
     reader.prefetch(&mut hinted);
     // A third is deleted, a third moves to larger chunks, and enough new items come to grow the index and displace
     // items.
     for number in 0..KEYS {
         match number % 3 {
-            0 => drop(store.delete(HashedKey::new(names[number as usize].as_bytes()), 0, at_ms(0))),
+            0 => drop(store.delete(KeyHasher::new(0).hash(names[number as usize].as_bytes()), 0, at_ms(0))),
             1 => put(&store, number, 40),
             _ => {}
         }
@@ -69,7 +69,7 @@ fn a_hint_that_is_out_of_date_does_no_harm() {
     (KEYS..2 * KEYS).for_each(|number| put(&store, number, 30));
     let mut hits = 0;
     for (number, &key) in (0..).zip(&hinted) {
-        let plain = value_of(&store, HashedKey::new(key.key()));
+        let plain = value_of(&store, KeyHasher::new(0).hash(key.key()));
         assert_eq!(value_of(&store, key), plain, "{number}");
         assert_eq!(value_of(&other, key), None, "{number} was never in the other store");
         hits += u64::from(plain.is_some_and(|found| {
@@ -87,7 +87,7 @@ fn run_random_verbs(store: &Store, thread: u64, steps: u64, clock_ms: &AtomicU64
         let dice = spread(thread << 40 | step);
         let number = dice % 2_000;
         let name = format!("key:{number}");
-        let key = HashedKey::new(name.as_bytes());
+        let key = KeyHasher::new(0).hash(name.as_bytes());
         let now = at_ms(clock_ms.fetch_add(1, Ordering::Relaxed));
         let value_bytes_max = if dice >> 20 & 15 == 0 { 30_000 } else { 600 };
         let value = value(number, (dice >> 32) as usize % value_bytes_max);
@@ -164,7 +164,7 @@ fn a_crawl_sees_every_item_that_stays() {
     for number in 0..ITEMS {
         set(&store, &format!("{number}"), b"value", Expiry::Never, at_ms(0));
     }
-    store.delete(HashedKey::new(b"0"), 0, at_ms(0));
+    store.delete(KeyHasher::new(0).hash(b"0"), 0, at_ms(0));
     let crawl_all = |is_growing: bool| {
         let (mut seen, mut steps) = (BTreeSet::new(), 0);
         let mut crawl = store.start_crawl(1, at_ms(0)).expect("there is no other crawl");
@@ -243,10 +243,10 @@ fn class_statistics_count_items_and_removals() {
     assert_eq!(contents, [(1, 1, 1, 16 + 5 + 1), (1, 1, 1, 16 + 5 + 300)]);
     assert!(classes.iter().all(|class| class.chunks_used + class.chunks_free == class.pages * class.chunks_per_page));
     // One expires, and most of the others are evicted, some after they were fetched.
-    assert_eq!(store.reader(at_ms(3_000)).get(HashedKey::new(b"large"), |_| ()), None);
+    assert_eq!(store.reader(at_ms(3_000)).get(KeyHasher::new(0).hash(b"large"), |_| ()), None);
     for number in 0..20_000u64 {
         set(&store, &number.to_string(), b"value", Expiry::Never, at_ms(10_000 + number));
-        store.reader(at_ms(10_000 + number)).get(HashedKey::new(b"small"), |_| ());
+        store.reader(at_ms(10_000 + number)).get(KeyHasher::new(0).hash(b"small"), |_| ());
     }
     let (classes, whole) = (store.class_statistics(at_ms(40_000)), store.statistics());
     let sum = |count: fn(&lookaside_store::ClassStatistics) -> u64| classes.iter().map(count).sum::<u64>();
@@ -323,7 +323,11 @@ fn an_item_that_was_just_stored_outlives_those_that_are_a_minute_old() {
     // The hand comes to the oldest next.
     for &number in &left[..NEW] {
         let name = old(number);
-        store.reader(at_ms(60_000)).get_and_touch(HashedKey::new(name.as_bytes()), Expiry::At { unix_s: 1 }, |_| ());
+        store.reader(at_ms(60_000)).get_and_touch(
+            KeyHasher::new(0).hash(name.as_bytes()),
+            Expiry::At { unix_s: 1 },
+            |_| (),
+        );
         assert!(!has(&store, &name, at_ms(60_000)), "removed");
     }
     let evictions = store.statistics().evictions;
@@ -382,7 +386,7 @@ fn short_lived_items_leave_in_the_second_in_which_they_expire() {
     assert_eq!(store.statistics().items, 2 * ITEMS);
     assert!((0..ITEMS).all(|number| has(&store, &format!("short:{number}"), at_ms(4_999))));
     // One gets more time, one is replaced by an item without expiry: their timer entries are out of date.
-    let touched = HashedKey::new(b"short:0");
+    let touched = KeyHasher::new(0).hash(b"short:0");
     store.reader(at_ms(4_999)).get_and_touch(touched, Expiry::from_exptime(30, at_ms(4_999)), |_| ());
     set(&store, "short:1", b"other", Expiry::Never, at_ms(4_999));
     store.tick(at_ms(5_000));
@@ -407,7 +411,7 @@ fn without_a_tick_verbs_remove_expired_items() {
 fn a_stale_value_is_removed_when_its_time_is_over() {
     let store = store(4 << 20, |options| options.stale_ms = 1_500);
     set(&store, "key", b"value", Expiry::Never, at_ms(0));
-    store.delete(HashedKey::new(b"key"), 0, at_ms(0));
+    store.delete(KeyHasher::new(0).hash(b"key"), 0, at_ms(0));
     store.tick(at_ms(1_499));
     assert_eq!(store.statistics().items, 1);
     store.tick(at_ms(2_000));

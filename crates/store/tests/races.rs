@@ -8,7 +8,7 @@
 //! this is one more small stress test.
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store};
+use lookaside_store::{Expiry, KeyHasher, LeaseGet, NewItem, Now, Options, Store};
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
 /// Four of these fill a page of the store below.
@@ -22,7 +22,7 @@ fn value(number: u64, value_bytes: usize) -> Vec<u8> {
 
 fn set(store: &Store, number: u64, value_bytes: usize) {
     let item = NewItem { flags: number as u32 % 2, expiry: Expiry::Never, value: &value(number, value_bytes) };
-    store.store(HashedKey::new(format!("key:{number}").as_bytes()), StoreMode::Set, &item, NOW);
+    store.store(KeyHasher::new(0).hash(format!("key:{number}").as_bytes()), StoreMode::Set, &item, NOW);
 }
 
 fn check(number: u64, shown: &[u8]) {
@@ -37,13 +37,13 @@ fn step(store: &Store, number: u64, kind: u64) {
         // Chained, and of another class.
         1 => set(store, number, 2_300),
         2 => set(store, number, 100),
-        3 => drop(store.delete(HashedKey::new(name.as_bytes()), 0, NOW)),
-        4 => reader.lease_get(HashedKey::new(name.as_bytes()), |reply| match reply {
+        3 => drop(store.delete(KeyHasher::new(0).hash(name.as_bytes()), 0, NOW)),
+        4 => reader.lease_get(KeyHasher::new(0).hash(name.as_bytes()), |reply| match reply {
             LeaseGet::Hit(item) => check(number, &item.value.to_vec()),
             LeaseGet::Miss { stale, .. } => stale.into_iter().for_each(|item| check(number, &item.value.to_vec())),
         }),
         _ => {
-            let mut key = HashedKey::new(name.as_bytes());
+            let mut key = KeyHasher::new(0).hash(name.as_bytes());
             reader.prefetch(std::slice::from_mut(&mut key));
             reader.get(key, |item| check(number, &item.value.to_vec()));
         }

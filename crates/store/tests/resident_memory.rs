@@ -4,7 +4,7 @@
 #![cfg(target_os = "linux")]
 
 use lookaside_protocol::StoreMode;
-use lookaside_store::{Expiry, HashedKey, NewItem, Now, Options, Store};
+use lookaside_store::{Expiry, KeyHasher, NewItem, Now, Options, Store};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MEMORY_BYTES_MAX: usize = 32 << 20;
@@ -40,10 +40,10 @@ fn fill(store: &Store, thread: usize, phase: usize, bytes: usize, clock_ms: &Ato
         let spread = (count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) as usize;
         let value_bytes = value_bytes_min + spread % (value_bytes_max - value_bytes_min);
         let item = NewItem { flags: 0, expiry: Expiry::Never, value: &value[..value_bytes] };
-        store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, now);
+        store.store(KeyHasher::new(0).hash(key.as_bytes()), StoreMode::Set, &item, now);
         stored_bytes += key.len() + value_bytes;
         if count % 3 == 0 {
-            store.reader(now).get(HashedKey::new(key.as_bytes()), |_| ());
+            store.reader(now).get(KeyHasher::new(0).hash(key.as_bytes()), |_| ());
         }
         if stored_bytes > bytes {
             return;

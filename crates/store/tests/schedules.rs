@@ -10,7 +10,7 @@
 #![cfg(shuttle)]
 
 use lookaside_protocol::{Direction, StoreMode};
-use lookaside_store::{Expiry, HashedKey, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
+use lookaside_store::{Expiry, KeyHasher, LeaseGet, NewItem, Now, Options, Store, StoreOutcome};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
@@ -54,14 +54,14 @@ fn value(number: u64, value_bytes: usize) -> Vec<u8> {
 
 fn set(store: &Store, number: u64, value_bytes: usize, now: Now) {
     let item = NewItem { flags: 0, expiry: Expiry::Never, value: &value(number, value_bytes) };
-    let outcome = store.store(HashedKey::new(name(number).as_bytes()), StoreMode::Set, &item, now);
+    let outcome = store.store(KeyHasher::new(0).hash(name(number).as_bytes()), StoreMode::Set, &item, now);
     assert!(matches!(outcome, StoreOutcome::Stored(_)), "{outcome:?}");
 }
 
 fn get_and_check(store: &Store, number: u64, now: Now) {
     let name = name(number);
     let reader = store.reader(now);
-    let mut key = HashedKey::new(name.as_bytes());
+    let mut key = KeyHasher::new(0).hash(name.as_bytes());
     reader.prefetch(std::slice::from_mut(&mut key));
     reader.get(key, |item| {
         let shown = item.value.to_vec();
@@ -98,7 +98,7 @@ fn eviction_skips_items_in_use() {
                     set(store, number, LARGE, NOW);
                     get_and_check(store, 1_001 + number % 2, NOW);
                     set(store, 10 + number % 20, LARGE, NOW);
-                    store.delete(HashedKey::new(name(20 + number % 20).as_bytes()), 0, NOW);
+                    store.delete(KeyHasher::new(0).hash(name(20 + number % 20).as_bytes()), 0, NOW);
                 }
             })
         };
@@ -127,7 +127,7 @@ fn chained_items_leave_as_a_whole() {
         };
         let change = Box::new(|store: &Store| {
             set(store, 5, CHAINED, NOW);
-            store.delete(HashedKey::new(name(4).as_bytes()), 0, NOW);
+            store.delete(KeyHasher::new(0).hash(name(4).as_bytes()), 0, NOW);
             set(store, 3, 3_300, NOW);
         });
         run_threads(store, vec![evict(1_000, LARGE), evict(2_000, PIECE), change]);
@@ -178,7 +178,7 @@ fn no_get_misses_while_the_index_grows() {
             for number in 0..KEPT {
                 let name = name(number);
                 let reader = store.reader(NOW);
-                let mut key = HashedKey::new(name.as_bytes());
+                let mut key = KeyHasher::new(0).hash(name.as_bytes());
                 reader.prefetch(std::slice::from_mut(&mut key));
                 assert!(reader.get(key, |_| ()).is_some(), "{name}");
             }
@@ -195,7 +195,7 @@ fn no_get_misses_while_the_index_grows() {
 fn a_fill_never_survives_the_delete_after_it() {
     explore(|| {
         let (store, database) = (store(|_| {}), Arc::new(AtomicU64::new(0)));
-        let key = || HashedKey::new(b"row");
+        let key = || KeyHasher::new(0).hash(b"row");
         let write = |database: Arc<AtomicU64>| -> Part {
             Box::new(move |store| {
                 for _ in 0..2 {
@@ -237,14 +237,14 @@ fn verbs_on_one_key_are_atomic() {
         let store = store(|_| {});
         let put = |store: &Store, key: &str, value: &str, expiry| {
             let item = NewItem { flags: 0, expiry, value: value.as_bytes() };
-            store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, NOW)
+            store.store(KeyHasher::new(0).hash(key.as_bytes()), StoreMode::Set, &item, NOW)
         };
         put(&store, "count", "0", Expiry::Never);
         put(&store, "brief", "x", Expiry::from_exptime(2, NOW));
         let count = || -> Part {
             Box::new(|store| {
                 for _ in 0..3 {
-                    store.arithmetic(HashedKey::new(b"count"), Direction::Up, 1, NOW);
+                    store.arithmetic(KeyHasher::new(0).hash(b"count"), Direction::Up, 1, NOW);
                 }
             })
         };
@@ -253,8 +253,9 @@ fn verbs_on_one_key_are_atomic() {
         });
         let tick = Box::new(|store: &Store| store.tick(after_s(3)));
         run_threads(Arc::clone(&store), vec![count(), count(), renew, tick]);
-        let shown =
-            |key: &str| store.reader(after_s(4)).get(HashedKey::new(key.as_bytes()), |item| item.value.to_vec());
+        let shown = |key: &str| {
+            store.reader(after_s(4)).get(KeyHasher::new(0).hash(key.as_bytes()), |item| item.value.to_vec())
+        };
         assert_eq!(shown("count").as_deref(), Some(&b"6"[..]));
         assert_eq!(shown("brief").as_deref(), Some(&b"y"[..]));
     });

@@ -3,8 +3,8 @@
 
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, Store,
-    StoreOutcome,
+    ArithmeticOutcome, DeleteOutcome, Expiry, HashedKey, KeyHasher, LeaseGet, LeaseSetOutcome, NewItem, Now, Options,
+    Store, StoreOutcome,
 };
 
 const START: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -14,7 +14,7 @@ fn after_ms(ms: u64) -> Now {
 }
 
 fn key(name: &str) -> HashedKey<'_> {
-    HashedKey::new(name.as_bytes())
+    KeyHasher::new(0).hash(name.as_bytes())
 }
 
 fn item(value: &str) -> NewItem<'_> {

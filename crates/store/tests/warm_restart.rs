@@ -5,8 +5,8 @@ mod scratch_region;
 
 use lookaside_protocol::{Cas, LeaseToken, StoreMode};
 use lookaside_store::{
-    ColdStartReason, DeleteOutcome, Expiry, HashedKey, LeaseGet, LeaseSetOutcome, NewItem, Now, Options, RegionError,
-    Start, Store, StoreOutcome, remove_region,
+    ColdStartReason, DeleteOutcome, Expiry, HashedKey, KeyHasher, LeaseGet, LeaseSetOutcome, NewItem, Now, Options,
+    RegionError, Start, Store, StoreOutcome, remove_region,
 };
 use scratch_region::ScratchRegion;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -23,7 +23,7 @@ fn options() -> Options {
 }
 
 fn key(name: &str) -> HashedKey<'_> {
-    HashedKey::new(name.as_bytes())
+    KeyHasher::new(0).hash(name.as_bytes())
 }
 
 fn set(store: &Store, name: &str, value: &[u8], flags: u32, expiry: Expiry, now: Now) -> Cas {
@@ -495,5 +495,30 @@ fn dropping_page_tables_loses_no_item() {
             assert_eq!(get(store, &number.to_string(), START).map(|(.., seen)| seen), Some(value(number % 50)));
         }
         assert_eq!(dropped.into_inner(), if std::ptr::eq(store, &in_region) { 100 } else { 0 });
+    }
+}
+
+/// The index lies in the region, and where an item lies in it depends on the seed of the hash.
+#[test]
+fn a_restored_store_keeps_the_seed_of_its_hash() {
+    let region = ScratchRegion::new();
+    let attach = |hash_seed| Store::attach(Options { hash_seed, ..options() }, &region.0, START).expect("attached");
+    let (store, _) = attach(0x1234);
+    let names: Vec<String> = (0..1_000).map(|number| format!("key:{number}")).collect();
+    let item = NewItem { flags: 0, expiry: Expiry::Never, value: b"value" };
+    for name in &names {
+        store.store(store.hasher().hash(name.as_bytes()), StoreMode::Set, &item, START);
+    }
+    store.save(START).expect("the region is there");
+    for hash_seed in [0x5678, 0] {
+        let (store, start) = attach(hash_seed);
+        assert_eq!(start, Start::Warm { items: 1_000, saved_at: START });
+        let hits = names.iter().filter(|name| {
+            let key = store.hasher().hash(name.as_bytes());
+            store.reader(START).get(key, |view| assert_eq!(view.value.to_vec(), b"value")).is_some()
+        });
+        assert_eq!(hits.count(), 1_000);
+        store.audit();
+        store.save(START).expect("the region is there");
     }
 }

@@ -1,7 +1,7 @@
 //! A store that evicts nothing (`-M`): what it refuses, and what frees memory.
 
 use lookaside_protocol::{Direction, StoreMode};
-use lookaside_store::{ArithmeticOutcome, Expiry, HashedKey, NewItem, Now, Options, Store, StoreOutcome};
+use lookaside_store::{ArithmeticOutcome, Expiry, KeyHasher, NewItem, Now, Options, Store, StoreOutcome};
 
 const START_MS: u64 = 1_700_000_000_000;
 const MEMORY_BYTES: usize = 1 << 20;
@@ -22,7 +22,7 @@ fn at_s(s: u64) -> Now {
 
 fn put(store: &Store, name: &str, mode: StoreMode, value: &[u8], exptime: i64, now: Now) -> StoreOutcome {
     let item = NewItem { flags: 0, expiry: Expiry::from_exptime(exptime, now), value };
-    store.store(HashedKey::new(name.as_bytes()), mode, &item, now)
+    store.store(KeyHasher::new(0).hash(name.as_bytes()), mode, &item, now)
 }
 
 fn set(store: &Store, name: &str, value: &[u8], exptime: i64, now: Now) -> StoreOutcome {
@@ -30,7 +30,7 @@ fn set(store: &Store, name: &str, value: &[u8], exptime: i64, now: Now) -> Store
 }
 
 fn get(store: &Store, name: &str, now: Now) -> Option<Vec<u8>> {
-    store.reader(now).get(HashedKey::new(name.as_bytes()), |item| item.value.to_vec())
+    store.reader(now).get(KeyHasher::new(0).hash(name.as_bytes()), |item| item.value.to_vec())
 }
 
 /// Sets keys of this prefix until one is refused; returns their number.
@@ -72,7 +72,7 @@ fn a_delete_frees_memory() {
     let store = store();
     let items = fill(&store, "key", 100, 0, at_s(0));
     for number in 0..items {
-        store.delete(HashedKey::new(format!("key:{number}").as_bytes()), 0, at_s(1));
+        store.delete(KeyHasher::new(0).hash(format!("key:{number}").as_bytes()), 0, at_s(1));
     }
     assert_eq!(set(&store, "other", &[b'v'; 100], 0, at_s(1)), StoreOutcome::Stored(cas_of(&store, "other", at_s(1))));
     // The values that are kept as stale for a while free memory too.
@@ -82,7 +82,7 @@ fn a_delete_frees_memory() {
 }
 
 fn cas_of(store: &Store, name: &str, now: Now) -> lookaside_protocol::Cas {
-    store.reader(now).get(HashedKey::new(name.as_bytes()), |item| item.cas).expect("it is there")
+    store.reader(now).get(KeyHasher::new(0).hash(name.as_bytes()), |item| item.cas).expect("it is there")
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn items_that_have_expired_free_memory() {
     // Longer than the timers of transient items.
     let lasting = fill(&store, "lasting", 100, 0, at_s(0)) / 2;
     for number in 0..lasting {
-        store.delete(HashedKey::new(format!("lasting:{}", number * 2).as_bytes()), 0, at_s(0));
+        store.delete(KeyHasher::new(0).hash(format!("lasting:{}", number * 2).as_bytes()), 0, at_s(0));
     }
     let passing = fill(&store, "passing", 100, 600, at_s(20));
     assert!(passing > lasting / 2, "{passing} of {lasting}");
@@ -145,7 +145,7 @@ fn a_refused_set_removes_the_old_value_and_other_verbs_leave_it() {
     assert_eq!(set(&store, "set", &large, 0, at_s(0)), StoreOutcome::OutOfMemory);
     assert_eq!(get(&store, "set", at_s(0)), None);
     // The chunk of the removed value may hold the new number.
-    let counted = store.arithmetic(HashedKey::new(b"number"), Direction::Up, 1, at_s(0));
+    let counted = store.arithmetic(KeyHasher::new(0).hash(b"number"), Direction::Up, 1, at_s(0));
     assert!(matches!(counted, ArithmeticOutcome::Number(10, _) | ArithmeticOutcome::OutOfMemory), "{counted:?}");
     store.audit();
 }

@@ -117,6 +117,7 @@ impl<'a> Block<'a, '_> {
             swallow: value_bytes + 2,
             close: None,
             key_to_delete,
+            is_too_large: line == refusal::TOO_LARGE,
         }
     }
 }

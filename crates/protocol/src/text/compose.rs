@@ -182,8 +182,8 @@ pub fn compose_reply<B: AsRef<[u8]>>(key: &[u8], reply: &Reply<B>, out: &mut Vec
         Reply::Ok => b"OK\r\n",
         Reply::Meta(reply) => return append_meta_reply(reply, out),
         Reply::Error(ErrorReply::Unknown) => b"ERROR\r\n",
-        Reply::Error(ErrorReply::Client(why)) => return append_error(b"CLIENT_ERROR ", why.as_ref(), out),
-        Reply::Error(ErrorReply::Server(why)) => return append_error(b"SERVER_ERROR ", why.as_ref(), out),
+        Reply::Error(ErrorReply::Client(why)) => return append_error(b"CLIENT_ERROR", why.as_ref(), out),
+        Reply::Error(ErrorReply::Server(why)) => return append_error(b"SERVER_ERROR", why.as_ref(), out),
     };
     out.extend_from_slice(line);
 }
@@ -208,7 +208,10 @@ fn compose_value(key: &[u8], flags: u32, cas: Option<Cas>, value: &[u8], out: &m
 fn append_error(word: &[u8], why: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(word);
     let line = why.split(|&byte| byte == b'\r' || byte == b'\n').next().unwrap_or_default();
-    out.extend_from_slice(line);
+    if !line.is_empty() {
+        out.push(b' ');
+        out.extend_from_slice(line);
+    }
     out.extend_from_slice(b"\r\n");
 }
 

@@ -33,6 +33,8 @@ pub enum Parsed<'a> {
         /// The key of a `set` that was refused for its size. Its old value must be deleted: otherwise readers would
         /// still get the value that the writer tried to replace.
         key_to_delete: Option<&'a [u8]>,
+        /// It is a store that was refused for its size, whether or not it had `noreply`.
+        is_too_large: bool,
     },
 }
 
@@ -47,11 +49,13 @@ pub enum CloseReason {
 
 /// Refuses `buffer` as a whole, with `line` as the reply.
 pub(super) fn close<'a>(reason: CloseReason, line: Option<&'static str>, buffer: &[u8]) -> Parsed<'a> {
-    Parsed::Bad { line, consumed: buffer.len(), swallow: 0, close: Some(reason), key_to_delete: None }
+    let consumed = buffer.len();
+    Parsed::Bad { line, consumed, swallow: 0, close: Some(reason), key_to_delete: None, is_too_large: false }
 }
 
 pub(super) fn bad<'a>(line: &'static str, consumed: usize, swallow: usize, noreply: bool) -> Parsed<'a> {
-    Parsed::Bad { line: (!noreply).then_some(line), consumed, swallow, close: None, key_to_delete: None }
+    let line = (!noreply).then_some(line);
+    Parsed::Bad { line, consumed, swallow, close: None, key_to_delete: None, is_too_large: false }
 }
 
 pub(super) fn parse_key<'a>(tokens: &mut Tokens<'a>) -> Result<&'a [u8], &'static str> {

@@ -1,4 +1,4 @@
-//! The options of memcached 1.6.45 for `-o`, and which of them are supported. Other names are refused: a misspelt
+//! The options of memcached 1.6.45 for `-o`, which of them are supported, and ours. Other names are refused: a misspelt
 //! option would silently have no effect.
 
 use super::tls::is_tls_option;
@@ -13,7 +13,28 @@ const SUPPORTED: &[&str] = &[
     "track_sizes",
     READ_LIMIT,
     REPLY_LIMIT,
+    PLAIN_UDP,
 ];
+
+/// Ours: with `-Z`, UDP is served all the same, in plain.
+pub(super) const PLAIN_UDP: &str = "plain_udp";
+
+/// The options of TLS.
+const TLS: &[&str] = &[
+    "ssl_chain_cert",
+    "ssl_key",
+    "ssl_ca_cert",
+    "ssl_verify_mode",
+    "ssl_keyformat",
+    "ssl_ciphers",
+    "ssl_session_cache",
+    "no_ssl_session_cache",
+    "ssl_min_version",
+    "ssl_handshake_timeout",
+];
+
+/// Those that have no effect.
+const TLS_NO_EFFECT: &[&str] = &["ssl_wbuf_size", "ssl_kernel_tls", "no_ssl_kernel_tls"];
 
 /// The limits on what all connections buffer, in megabytes; 0 is no limit.
 pub(super) const READ_LIMIT: &str = "read_buf_mem_limit";
@@ -86,6 +107,21 @@ const UNSUPPORTED_NAMES: &[&str] = &[
 
 /// A name is suggested if its edit distance to the given one is at most this.
 const SUGGESTION_DISTANCE_MAX: usize = 3;
+
+/// All names, by whether they are supported.
+pub(super) fn by_support() -> [(&'static str, Vec<&'static str>); 4] {
+    let sorted = |lists: &[&[&'static str]]| {
+        let mut names = lists.concat();
+        names.sort_unstable();
+        names
+    };
+    [
+        ("  with an effect", sorted(&[SUPPORTED])),
+        ("  with -Z", sorted(&[TLS])),
+        ("  accepted without effect", sorted(&[NO_EFFECT, TLS_NO_EFFECT])),
+        ("  accepted with a warning, since something is missing", sorted(&[UNSUPPORTED_NAMES])),
+    ]
+}
 
 /// Whether an option of `-o` is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

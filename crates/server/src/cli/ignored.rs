@@ -37,8 +37,8 @@ pub struct CompatibleOptions {
     napi_ids: Option<u32>,
     /// Options separated by commas: idle_timeout=SECONDS, slab_automove=0..2, track_sizes (for `stats sizes`),
     /// no_maxconns_fast (connections over -c wait), read_buf_mem_limit=MB and resp_obj_mem_limit=MB (limits on partial
-    /// commands and unread replies of all connections, beside -m) and, with -Z, ssl_...; memcached's other options are
-    /// accepted and have no effect, which the log says
+    /// commands and unread replies of all connections, beside -m), plain_udp (-U beside -Z) and, with -Z, ssl_...;
+    /// memcached's other options are accepted and have no effect, which the log says. All names are listed below
     #[arg(short = 'o', long, value_name = "OPTIONS", action = ArgAction::Append, value_delimiter = ',')]
     extended: Vec<String>,
     /// Refuse flush_all. A router with --spool needs flush_all when a server has missed too many deletes
@@ -51,6 +51,11 @@ impl CompatibleOptions {
     pub(crate) fn idle_timeout_s(&self) -> Option<u32> {
         let given = self.extended.iter().rev().find_map(|option| option.strip_prefix("idle_timeout="));
         given.and_then(|seconds| seconds.parse().ok())
+    }
+
+    /// `-o plain_udp`: whether UDP is served although TCP uses TLS.
+    pub(crate) fn allows_plain_udp(&self) -> bool {
+        self.extended.iter().any(|option| option == extended::PLAIN_UDP)
     }
 
     /// `-o slab_automove=N`: whether pages move between slab classes by themselves; the last one counts.
@@ -126,7 +131,7 @@ impl CompatibleOptions {
                 self.max_reqs_per_event.is_some(),
                 "-R",
                 false,
-                "the work for a connection in one round is bounded by bytes",
+                "the work for a connection in one turn is bounded by bytes; conn_yields counts the turns that end with input left",
             ),
             (self.disable_cas, "-C", false, "every item has a CAS value"),
             (self.napi_ids.is_some(), "-N", false, "connections go to the thread that has the fewest"),

@@ -31,6 +31,11 @@ impl Arguments {
         }
         Ok(addresses)
     }
+
+    /// Whether an address of `-l` has the prefix `mtls:`.
+    pub(crate) fn has_mutual_tls(&self) -> bool {
+        parse_specs(&self.listen).is_ok_and(|specs| specs.iter().any(|spec| spec.tls == Some(TlsMode::MutualTls)))
+    }
 }
 
 /// Parses `-l` without resolving host names.

@@ -1,14 +1,17 @@
 //! The command line: memcached's flags, and those for leases (§3.2.1 of the paper).
 
 mod extended;
+mod help;
 mod ignored;
 mod listen_spec;
+mod ports;
 pub(crate) mod tls;
 mod validate;
 mod values;
 
 pub use ignored::CompatibleOptions;
 pub use listen_spec::ListenAddress;
+pub use ports::Port;
 pub use validate::UsageError;
 
 use crate::session::context::Protocols;
@@ -26,39 +29,21 @@ const ITEM_HEADER_BYTES: usize = 16;
 const REMOVE_REGION_IS_ALONE: &str = "--remove-region NAME takes no other option: it removes the memory that a server has \
      left under that name, and does not start a server. Run it alone, then start the server without it";
 
-const EXAMPLES: &str = "\
-Examples:
-  lookaside-server                              64 MB on 127.0.0.1:11211
-  lookaside-server -l 10.0.0.7 -m 4096 -t 8     4 GB for a cluster, eight threads
-  lookaside-server -p 11311 -U 11311            TCP and UDP, so that clients may send gets by UDP
-  lookaside-server -U 11211 --udp-worker-ports 11300 -t 4
-                                                and UDP at 11300 to 11303, one port for each thread
-  lookaside-server -p 0                         any free port; the log says which
-  lookaside-server -Z -o ssl_chain_cert=server.pem,ssl_key=server.key -l 10.0.0.7,notls:127.0.0.1
-  lookaside-server --lease-interval 0.5 --stale-seconds 2
-  lookaside-server -m 4096 --warm-restart main  items outlive a restart, say for an upgrade
-  lookaside-server --remove-region main         frees that memory
-  lookaside-server -M -m 1024                   a pool for remote markers, which evicts nothing
-  lookaside-server -m 4096 --warm-restart main --upgrade-socket /run/lookaside/upgrade --take-over
-                                                replaces a server started with these options; clients stay connected
-
-Unlike memcached, a server without -l listens on 127.0.0.1 only.
-With MEMCACHED_PORT_FILENAME set, the ports are written to that file once they are open.
-Exit status: 0 after SIGINT, SIGTERM or SIGUSR1, 1 if the server cannot start, 2 for a bad command line.";
-
 /// The options of `lookaside-server`.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "lookaside-server", version, about = "A cache server that speaks memcached's protocol, with leases")]
 // As with memcached, the last of several counts; -l and -o add up.
-#[command(after_help = EXAMPLES, args_override_self = true)]
+#[command(after_help = help::after_help(), args_override_self = true)]
 pub struct Arguments {
-    /// TCP port; 0 picks a free one
-    #[arg(short = 'p', allow_negative_numbers = true, long = "port", value_name = "PORT", default_value_t = 11211)]
-    pub port: u16,
+    /// TCP port; 0 is off, -1 picks a free one. By default 11211, or the port of -U
+    #[arg(short = 'p', allow_negative_numbers = true, long = "port", value_name = "PORT", value_parser = Port::parse)]
+    pub port: Option<Port>,
 
-    /// UDP port; 0 is off
-    #[arg(short = 'U', allow_negative_numbers = true, long = "udp-port", value_name = "PORT", default_value_t = 0)]
-    pub udp_port: u16,
+    /// UDP port; 0 is off, -1 picks a free one. Not opened beside -Z: its requests would be plain (-o plain_udp opens it
+    /// all the same)
+    #[arg(short = 'U', allow_negative_numbers = true, long = "udp-port", value_name = "PORT", default_value = "0",
+          value_parser = Port::parse)]
+    pub udp_port: Port,
 
     /// With -U, one more UDP port per worker thread: this one for the first thread, the following ones for the others
     /// (udp_worker_ports in `stats settings`); 0 is off. A client using one port is always served by the same thread
@@ -74,6 +59,7 @@ pub struct Arguments {
     /// Addresses to listen on, separated by commas: host or host:port ([v6]:port); 0.0.0.0 or * for all. With -Z, the
     /// prefix notls:, btls: or mtls: selects no TLS, TLS without or TLS with client certificates; proto[ascii]: or
     /// proto[binary]: overrides -B there
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text of --help")]
     #[arg(short = 'l', long = "listen", value_name = "ADDRESSES", value_delimiter = ',')]
     pub listen: Vec<String>,
 
@@ -81,6 +67,12 @@ pub struct Arguments {
     #[arg(short = 'm', long = "memory-limit", value_name = "MB", default_value_t = 64,
           value_parser = values::parse_megabytes, allow_negative_numbers = true)]
     pub memory_megabytes: u64,
+
+    /// The command cache_memlimit may raise the limit up to this, in megabytes; 0: not above -m. Address space is
+    /// reserved for it, no memory. Default: four times -m; 0 with -k, --warm-restart and -e, whose memory is taken at the
+    /// start
+    #[arg(long, value_name = "MB", value_parser = values::parse_megabytes_or_zero, allow_negative_numbers = true)]
+    pub memory_limit_max: Option<u64>,
 
     /// When memory is full, refuse to store instead of evicting items: SERVER_ERROR out of memory storing object. Items
     /// that have expired leave. For data that must not vanish, as remote markers; a cache should evict
@@ -244,6 +236,10 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", exclusive = true, value_parser = values::parse_region_name)]
     pub remove_region: Option<RegionName>,
 
+    /// Print the licence and exit
+    #[arg(short = 'i', long = "license")]
+    pub shows_licence: bool,
+
     /// Options of memcached.
     #[command(flatten)]
     pub compatible: CompatibleOptions,
@@ -300,10 +296,21 @@ impl Arguments {
         }
     }
 
-    /// The options of the store. `seed` makes the lease tokens of this process differ from those of all others.
-    pub fn store_options(&self, seed: u64) -> Options {
+    /// The highest memory limit that `cache_memlimit` may set, in megabytes.
+    pub fn memory_megabytes_max(&self) -> u64 {
+        /// By default the limit can be raised to this many times `-m`.
+        const GROWTH_DEFAULT: u64 = 4;
+        let is_fixed = self.lock_memory || self.region_name().is_some();
+        let wanted = self.memory_limit_max.unwrap_or(GROWTH_DEFAULT * self.memory_megabytes);
+        if is_fixed { self.memory_megabytes } else { wanted.max(self.memory_megabytes) }
+    }
+
+    /// The options of the store. `token_seed` makes the lease tokens of this process differ from those of all others;
+    /// `hash_seed` must be secret.
+    pub fn store_options(&self, token_seed: u64, hash_seed: u64) -> Options {
         Options {
             memory_bytes_max: (self.memory_megabytes as usize) << 20,
+            memory_bytes_reserved: (self.memory_megabytes_max() as usize) << 20,
             item_bytes_max: self.item_bytes_max,
             lease_interval_ms: self.lease_interval,
             lease_interval_outlasts_delete: self.lease_interval_outlasts_delete,
@@ -314,7 +321,8 @@ impl Arguments {
             age_exponent: self.age_exponent,
             transient_s: self.transient_seconds,
             evictions: !self.disable_evictions,
-            seed,
+            seed: token_seed,
+            hash_seed,
         }
     }
 
@@ -340,10 +348,6 @@ impl Arguments {
         let last = u16::try_from(last).unwrap_or(u16::MAX);
         (self.udp_worker_ports != 0).then_some(self.udp_worker_ports..=last)
     }
-
-    pub(crate) fn serves_udp(&self) -> bool {
-        self.udp_port != 0 && self.unix_path.is_none()
-    }
 }
 
 #[cfg(test)]
@@ -357,8 +361,8 @@ mod tests {
     #[test]
     fn defaults_are_those_of_memcached_except_the_address() {
         let arguments = parse(&[]).expect("no argument is needed");
-        let options = arguments.store_options(7);
-        assert_eq!((arguments.port, arguments.udp_port, arguments.connections_max), (11211, 0, 1024));
+        let options = arguments.store_options(7, 8);
+        assert_eq!((arguments.tcp_port(), arguments.connections_max), (Port::Number(11211), 1024));
         assert_eq!((options.memory_bytes_max, options.item_bytes_max), (64 << 20, 1 << 20));
         assert_eq!(arguments.addresses(11211).expect("an address")[0].address.to_string(), "127.0.0.1:11211");
     }
@@ -411,14 +415,14 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_store() {
-        let options = parse(&[]).expect("no argument is needed").store_options(0);
+        let options = parse(&[]).expect("no argument is needed").store_options(0, 0);
         let default = Options::default();
         assert_eq!((options.growth_factor, options.chunk_bytes_min), (default.growth_factor, default.chunk_bytes_min));
         assert_eq!((options.age_exponent, options.transient_s), (default.age_exponent, default.transient_s));
         assert!(options.rebalance && options.evictions);
-        assert!(!parse(&["-M"]).expect("memcached takes it").store_options(0).evictions);
+        assert!(!parse(&["-M"]).expect("memcached takes it").store_options(0, 0).evictions);
         let arguments = parse(&["-f", "1.25", "-n", "80", "-o", "modern,slab_automove=0", "--age-exponent", "0"]);
-        let options = arguments.expect("memcached takes most of these").store_options(0);
+        let options = arguments.expect("memcached takes most of these").store_options(0, 0);
         assert_eq!((options.growth_factor, options.chunk_bytes_min, options.age_exponent), (1.25, 96, 0.0));
         assert!(!options.rebalance);
         for bad in
@@ -441,7 +445,7 @@ mod tests {
     #[test]
     fn fractions_of_seconds() {
         let arguments = parse(&["--lease-interval", "0.25", "--stale-seconds", "1.5"]).expect("fractions");
-        let options = arguments.store_options(0);
+        let options = arguments.store_options(0, 0);
         assert_eq!((options.lease_interval_ms, options.stale_ms), (250, 1500));
     }
 

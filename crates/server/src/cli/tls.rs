@@ -59,7 +59,10 @@ fn parse_option(options: &mut TlsOptions, option: &str) -> Result<Option<&'stati
             let seconds = value.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
             options.handshake_timeout = HandshakeTimeout(seconds.ok_or("a number of seconds from 1 to 3600")?);
         }
-        "ssl_wbuf_size" => return Ok(Some("rustls bounds a connection's output buffer")),
+        "ssl_wbuf_size" => {
+            options.write_buffer_kilobytes = Some(value.parse().map_err(|_| "a number of kilobytes")?);
+            return Ok(Some("rustls bounds a connection's output buffer"));
+        }
         "ssl_kernel_tls" => return Ok(Some("records are encrypted in the process")),
         "no_ssl_session_cache" | "no_ssl_kernel_tls" => {}
         _ => return Err("no such option".into()),

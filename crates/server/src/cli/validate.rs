@@ -2,9 +2,9 @@
 //! restart would not help. An error of the system (a port in use, a missing file, an unknown host) has the exit status
 //! 1.
 
-use super::Arguments;
 use super::listen_spec::{parse_specs, protocol_name};
 use super::tls::{is_tls_option, parse_tls_options};
+use super::{Arguments, Port};
 use lookaside_authentication::SASL_FILE_VARIABLE;
 use lookaside_net::TlsMode;
 
@@ -35,8 +35,9 @@ impl Arguments {
         self.protocols()?;
         self.check_tls()?;
         self.check_addresses()?;
+        self.check_ports()?;
         self.check_udp_worker_ports()?;
-        for (is_given, option) in [(self.tls, "-Z"), (self.enable_sasl, "-S"), (self.auth_path.is_some(), "-Y")] {
+        for (is_given, option) in [(self.enable_sasl, "-S"), (self.auth_path.is_some(), "-Y")] {
             if is_given && self.serves_udp() {
                 return Err(UsageError(format!("{option} does not work with UDP: remove -U")));
             }
@@ -59,10 +60,25 @@ impl Arguments {
         }
     }
 
+    fn check_ports(&self) -> Result<(), UsageError> {
+        if self.tcp_port() == Port::Off && !self.serves_udp() && self.unix_path.is_none() {
+            let why = "-p 0 turns TCP off, and there is neither UDP (-U) nor a Unix socket (-s): no client could connect; \
+                       -p -1 picks a free port";
+            return Err(UsageError::new(why));
+        }
+        match self.memory_limit_max {
+            Some(megabytes @ 1..) if megabytes < self.memory_megabytes => {
+                let why = format!("--memory-limit-max {megabytes} is below -m {}", self.memory_megabytes);
+                Err(UsageError(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_udp_worker_ports(&self) -> Result<(), UsageError> {
         let Some(ports) = self.udp_worker_ports() else { return Ok(()) };
         let (first, last, threads) = (ports.start(), ports.end(), self.threads_count());
-        if self.udp_port == 0 {
+        if self.udp_port == Port::Off {
             let why =
                 "--udp-worker-ports is for clients that know the threads' ports; other clients need one too: add -U";
             return Err(UsageError::new(why));
@@ -72,7 +88,7 @@ impl Arguments {
                 "--udp-worker-ports {first}: {threads} threads need a port each, up to 65535"
             )));
         }
-        if ports.contains(&self.udp_port) {
+        if matches!(self.udp_port, Port::Number(udp_port) if ports.contains(&udp_port)) {
             let why = format!("--udp-worker-ports {first}: the threads' ports go up to {last}, -U is among them");
             return Err(UsageError(why));
         }
@@ -89,12 +105,6 @@ impl Arguments {
         let has = |tls| specs.iter().any(|spec| spec.tls == Some(tls));
         if !self.tls && (has(TlsMode::Tls) || has(TlsMode::MutualTls)) {
             return Err(UsageError::new("-l with btls: or mtls: needs TLS (-Z)"));
-        }
-        let has_authorities = || {
-            parse_tls_options(self.compatible.extended()).is_ok_and(|(options, _)| options.authorities_path.is_some())
-        };
-        if has(TlsMode::MutualTls) && !has_authorities() {
-            return Err(UsageError::new("-l with mtls: verifies clients' certificates against -o ssl_ca_cert=FILE"));
         }
         Ok(())
     }

@@ -38,6 +38,10 @@ pub(super) fn parse_megabytes(text: &str) -> Result<u64, String> {
     megabytes.ok_or_else(|| format!("a number of megabytes, 1 to {MEGABYTES_MAX}, without a suffix, as in 64"))
 }
 
+pub(super) fn parse_megabytes_or_zero(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_megabytes(text) }
+}
+
 pub(super) fn parse_item_bytes(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
     let is_size = (1 << 10..=1 << 30).contains(&bytes);

@@ -60,6 +60,7 @@ pub(super) fn hand_over(
                 None => reopen_store(&state.arguments, &state.options, &mut state.warm_start, state.clock)?,
             };
             state.record_evictions();
+            state.expiry_crawl.reset();
             Ok(HandoverOutcome::Failed(Box::new(state), connections))
         }
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | SIGINT, SIGTERM, SIGUSR1, `shutdown` | return |
 //! | SIGHUP | reload certificates and users |
-//! | every second | tick the store, mark ages, return freed memory to the system |
+//! | every second | tick the store, continue the crawl for expired items, mark ages, return freed memory to the system |
 //! | a new process is ready to take over | return |
 //! | connections wait | accept them |
 
@@ -61,6 +61,7 @@ pub(super) fn run_until_exit(
         let now = state.clock.now();
         if now.unix_ms - last_tick.unix_ms >= TICK_MS {
             state.store.tick(now);
+            state.expiry_crawl.step(&state.store, now);
             state.store.mark_ages(|| state.clock.now());
             let usage = state.net.worker_handles.iter().map(|handle| handle.buffers.take_peak_bytes());
             let (peak_bytes, now_bytes) = usage.fold((0, 0), |sum, usage| (sum.0 + usage.0, sum.1 + usage.1));

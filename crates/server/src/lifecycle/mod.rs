@@ -26,6 +26,10 @@ use std::process::ExitCode;
 ///
 /// The server could not start, or could not save its items.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.shows_licence {
+        println!("lookaside-server {}: MIT or Apache-2.0, at your option", env!("CARGO_PKG_VERSION"));
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(name) = &arguments.remove_region {
         println!("{}", warm_restart::remove(name)?);
         return Ok(ExitCode::SUCCESS);

@@ -3,6 +3,7 @@
 use crate::net::peer_address;
 use crate::net::watchers::WATCHERS_MAX;
 use crate::session::context::ServerControl;
+use crate::session::crawl::ClassSet;
 use crate::shared::ServerState;
 use lookaside_store::Now;
 use std::sync::atomic::Ordering;
@@ -16,10 +17,10 @@ impl ServerControl for ServerState {
         self.log.set_verbosity(level);
     }
 
-    /// The store's memory is mapped at the start: the limit can be lowered, and raised again up to `-m`.
+    /// Address space is reserved at the start: the limit can be raised up to `--memory-limit-max`.
     fn set_memory_limit(&self, megabytes: u64) -> bool {
-        let is_set =
-            megabytes <= self.arguments.memory_megabytes && self.store.set_memory_limit((megabytes as usize) << 20);
+        let is_set = megabytes <= self.arguments.memory_megabytes_max()
+            && self.store.set_memory_limit((megabytes as usize) << 20);
         if is_set {
             tracing::info!("cache_memlimit: the memory limit is {megabytes} MB now");
         }
@@ -66,6 +67,10 @@ impl ServerControl for ServerState {
 
     fn tracks_sizes(&self) -> bool {
         self.arguments.compatible.tracks_sizes()
+    }
+
+    fn reclaim_expired(&self, classes: ClassSet, now: Now) -> bool {
+        self.expiry_crawl.start(&self.store, classes, now)
     }
 
     fn is_crawler_enabled(&self) -> bool {

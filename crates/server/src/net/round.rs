@@ -260,6 +260,9 @@ fn execute_and_send(
             continue;
         }
         let unexecuted = batch.unexecuted(steps.steps_end, input);
+        if unexecuted.is_some() {
+            context.counters.conn_yields.add(1);
+        }
         let crawl = unexecuted.as_ref().and_then(|_| batch.take_crawl());
         leftover.set_start(steps, unexecuted, crawl, &mut connection.session);
         leftover.next_state = match (progress, sent) {

@@ -4,7 +4,8 @@
 //!   ts=1700000000.123000 gid=7 type=item_get key=user%3A42 status=found clsid=1 cfd=31 size=3
 //! ```
 //!
-//! A watcher's connection moves from its worker to the one thread here. About fifty times a second this thread collects
+//! A watcher's connection moves from its worker to the one thread here, which makes all threads record what it watches,
+//! and then replies `OK`: no event behind the reply is missing. About fifty times a second this thread collects
 //! the lines that the workers have recorded ([`crate::observe::event_log`]) and sends them. It sleeps while there is no
 //! watcher.
 //!
@@ -62,7 +63,8 @@ impl Watchers {
     /// Adds a connection that has left its worker.
     pub(crate) fn add(&self, connection: Connection, kinds: u8) {
         self.count.fetch_add(1, Ordering::Relaxed);
-        let watcher = Watcher { connection, kinds, unsent: Vec::new(), skipped: 0 };
+        // Sent once all threads record what it watches: `OK` promises that.
+        let watcher = Watcher { connection, kinds, unsent: b"OK\r\n".to_vec(), skipped: 0 };
         self.arriving.lock().push(watcher);
         self.wake.notify_one();
     }

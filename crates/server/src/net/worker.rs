@@ -9,7 +9,7 @@ use crate::net::buffer_accounting::{BufferUsage, LimitExceeded};
 use crate::net::connection::Connection;
 use crate::net::deadlines::ConnectionDeadlines;
 use crate::net::round::Round;
-use crate::net::socket::{self, Received, Sent};
+use crate::net::socket::{self, READ_BYTES_MAX, Received, Sent};
 use crate::net::state::NetState;
 use crate::net::tls::stream::{TlsEvents, TlsStream};
 use crate::net::udp::UdpPort;
@@ -346,6 +346,10 @@ fn read_ready(connection: &mut Connection, index: usize, round: &mut Round, cont
     let Received::Bytes(count) = received else { return received == Received::Nothing };
     context.counters.bytes_read.add(count as u64);
     if !is_partial {
+        // A full buffer: what is left in the socket waits until the other connections have had their turn.
+        if count == READ_BYTES_MAX {
+            context.counters.conn_yields.add(1);
+        }
         round.add_received(index, count);
     }
     true

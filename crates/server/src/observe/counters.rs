@@ -53,6 +53,10 @@ lookaside_sync::counters! {
     touch_hits,
     /// Touches without an item.
     touch_misses,
+    /// Stores refused because the length in their line is too large. The store counts those that it refuses itself.
+    store_too_large,
+    /// Turns of a connection that ended with input left.
+    conn_yields,
     /// Connections closed because they were idle for too long.
     idle_kicks,
     /// Connections closed because their client did not log in in time.
@@ -65,7 +69,7 @@ lookaside_sync::counters! {
     read_buf_oom,
     /// Connections closed because unread replies exceeded their limit.
     response_obj_oom,
-    /// Successful TLS handshakes.
+    /// TLS handshakes that resumed no session.
     ssl_new_sessions,
     /// Failed TLS handshakes.
     ssl_handshake_errors,

@@ -4,20 +4,17 @@
 //! They are not part of the protocol that a router forwards. To the parser they are unknown verbs; the session tries
 //! them here before it refuses a verb. No request passes here.
 //!
-//! In memcached they tune slabs, LRU and crawler. Pages move as requested, and listings are produced
-//! ([`super::crawl`]). The store has neither an LRU nor a crawler, so a well-formed command for them gets memcached's
-//! reply and has no effect; `stats settings` does not change.
+//! In memcached they tune slabs, LRU and crawler. Pages move as requested, listings are produced, and expired items are
+//! removed ([`super::crawl`]). The store has no LRU, so a well-formed command for it gets memcached's reply and has no
+//! effect; `stats settings` does not change.
 //!
-//! Deliberately absent: `extstore`, which is an unknown command.
+//! The settings of `extstore`, which the server does not have, get memcached's reply in the same way.
 
 use crate::observe::event_log;
 use crate::session::crawl::{ClassSet, CrawlKind};
 
 /// The smallest memory limit that memcached accepts, in megabytes.
 const MEMORY_MEGABYTES_MIN: u64 = 8;
-
-/// The numbers of memcached's slab classes.
-const CLASSES: std::ops::RangeInclusive<i64> = 1..=63;
 
 /// The largest number of a slab class here.
 const CLASS_MAX: u32 = 255;
@@ -51,6 +48,8 @@ pub(crate) enum AdminAction {
     ShutDown,
     /// The same, with an unknown mode.
     ShutDownBadMode,
+    /// Remove items of these classes that have expired.
+    ReclaimExpired(ClassSet),
     /// Enable or disable the crawler.
     SetCrawlerEnabled(bool),
     /// Reload the certificates.
@@ -70,8 +69,17 @@ pub(crate) enum AdminAction {
 impl<'a> AdminCommand<'a> {
     /// Parses a line; `None` if its first word is no operator's command.
     pub(crate) fn parse(line: &'a [u8]) -> Option<AdminCommand<'a>> {
-        const VERBS: [&str; 8] =
-            ["slabs", "lru", "lru_crawler", "cache_memlimit", "shutdown", "refresh_certs", "watch", "lease-void-all"];
+        const VERBS: [&str; 9] = [
+            "slabs",
+            "lru",
+            "lru_crawler",
+            "cache_memlimit",
+            "shutdown",
+            "refresh_certs",
+            "watch",
+            "extstore",
+            "lease-void-all",
+        ];
         let line = std::str::from_utf8(line).ok()?;
         let verb = line.split_whitespace().next().filter(|_| !line.starts_with(char::is_whitespace))?;
         VERBS.contains(&verb).then_some(AdminCommand { line })
@@ -101,6 +109,7 @@ impl<'a> AdminCommand<'a> {
             ["stats", "sizes", ..] => AdminAction::Crawl(CrawlKind::Sizes),
             ["stats", "workingset", ref arguments @ ..] => working_set(arguments),
             ["lru", ref arguments @ ..] => AdminAction::Line(lru(arguments)),
+            ["extstore", ref arguments @ ..] => AdminAction::Line(extstore(arguments)),
             ["lru_crawler", "enable"] if is_crawler_enabled => {
                 AdminAction::Line("ERROR failed to start lru crawler thread")
             }
@@ -113,7 +122,14 @@ impl<'a> AdminCommand<'a> {
                 Some(classes) => AdminAction::Crawl(CrawlKind::Mgdump(classes)),
                 None => AdminAction::Line("BADCLASS invalid class id"),
             },
-            ["lru_crawler", ref arguments @ ..] => AdminAction::Line(lru_crawler(arguments, is_crawler_enabled)),
+            ["lru_crawler", "crawl", _, ..] if !is_crawler_enabled => {
+                AdminAction::Line("CLIENT_ERROR lru crawler disabled")
+            }
+            ["lru_crawler", "crawl", classes, ..] => match ClassSet::parse(classes).filter(|_| classes != "hash") {
+                Some(classes) => AdminAction::ReclaimExpired(classes),
+                None => AdminAction::Line("BADCLASS invalid class id"),
+            },
+            ["lru_crawler", ref arguments @ ..] => AdminAction::Line(lru_crawler(arguments)),
             ["cache_memlimit", megabytes, ..] => match megabytes.parse() {
                 Ok(megabytes) if megabytes >= MEMORY_MEGABYTES_MIN => AdminAction::MemoryLimit(megabytes),
                 Ok(_) => AdminAction::Line("MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m"),
@@ -201,14 +217,21 @@ fn lru(arguments: &[&str]) -> &'static str {
     }
 }
 
-fn lru_crawler(arguments: &[&str], is_crawler_enabled: bool) -> &'static str {
+fn extstore(arguments: &[&str]) -> &'static str {
+    const NUMBERS: [&str; 8] =
+        ["recache_rate", "item_size", "item_age", "low_ttl", "compact_under", "drop_under", "max_sleep", "drop_unread"];
+    let is_number = |word: &str| word.parse::<u32>().is_ok();
+    let is_known = match *arguments {
+        ["free_memchunks", class, chunks, ..] => is_number(class) && is_number(chunks),
+        ["max_frag", fraction, ..] => fraction.parse::<f64>().is_ok(),
+        [name, number, ..] => NUMBERS.contains(&name) && is_number(number),
+        _ => false,
+    };
+    if is_known { "OK" } else { ERROR }
+}
+
+fn lru_crawler(arguments: &[&str]) -> &'static str {
     match *arguments {
-        ["crawl", ..] if arguments.len() > 1 && !is_crawler_enabled => "CLIENT_ERROR lru crawler disabled",
-        ["crawl", "all", ..] => "OK",
-        ["crawl", classes, ..] => {
-            let is_class = |class: &str| class.parse().is_ok_and(|class: i64| CLASSES.contains(&class));
-            if classes.split(',').all(is_class) { "OK" } else { "BADCLASS invalid class id" }
-        }
         ["sleep", microseconds, ..] => match microseconds.parse::<u64>() {
             Ok(microseconds) if microseconds <= CRAWLER_SLEEP_US_MAX => "OK",
             Ok(microseconds) if microseconds <= u64::from(u32::MAX) => "CLIENT_ERROR sleep must be one second or less",
@@ -238,8 +261,11 @@ mod tests {
 
     #[test]
     fn well_formed_commands_are_acknowledged_and_others_refused() {
-        for line in ["slabs automove window 1", "lru mode flat", "lru tune 10 20 0.2 2.0", "lru_crawler crawl 1,2"] {
+        for line in ["slabs automove window 1", "lru mode flat", "lru tune 10 20 0.2 2.0", "extstore item_age 10"] {
             assert_eq!(parse_action(line), AdminAction::Line("OK"), "{line}");
+        }
+        for line in ["extstore", "extstore item_age", "extstore item_age x", "extstore free_memchunks 1"] {
+            assert_eq!(parse_action(line), AdminAction::Line(ERROR), "{line}");
         }
         assert_eq!(parse_action("slabs reassign 1 99"), AdminAction::MovePage { from: 1, to: 99 });
         assert_eq!(parse_action("slabs reassign -1 9"), AdminAction::Line(BAD_CLASS));
@@ -285,6 +311,11 @@ mod tests {
             AdminAction::Line("CLIENT_ERROR lru crawler disabled")
         );
         assert_eq!(parse_with_crawler("lru_crawler enable", false), AdminAction::SetCrawlerEnabled(true));
-        assert_eq!(parse_with_crawler("lru_crawler crawl all", true), AdminAction::Line("OK"));
+        assert_eq!(parse_with_crawler("lru_crawler crawl all", true), AdminAction::ReclaimExpired(ClassSet::ALL));
+        let two = ClassSet::parse("1,2").expect("two classes");
+        assert_eq!(parse_with_crawler("lru_crawler crawl 1,2", true), AdminAction::ReclaimExpired(two));
+        for bad in ["lru_crawler crawl 0", "lru_crawler crawl hash", "lru_crawler crawl x"] {
+            assert_eq!(parse_with_crawler(bad, true), AdminAction::Line("BADCLASS invalid class id"), "{bad}");
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::session::execute;
 use crate::session::execute::admin::{AdminOutcome, run_admin_command};
 use lookaside_protocol::text::CloseReason;
 use lookaside_protocol::{Command, Operation};
-use lookaside_store::{HashedKey, Now};
+use lookaside_store::{HashedKey, KeyHasher, Now};
 
 /// Keys prefetched at a time: enough to hide memory latency, few enough to stay in the L1 cache.
 pub const PREFETCH_KEYS: usize = 64;
@@ -60,6 +60,8 @@ pub(crate) enum Action<'b> {
         line: Option<&'static str>,
         /// `None` if the connection stays open.
         close: Option<CloseReason>,
+        /// It is a store that was refused for its size.
+        is_too_large: bool,
     },
 }
 
@@ -108,11 +110,11 @@ impl<'b> Batch<'b> {
         (self.step_next, self.step_keys_done, self.key_next, self.key_prefetched) = (0, 0, 0, 0);
     }
 
-    pub(crate) fn push_command(&mut self, input_at: usize, command: Command<'b>) {
+    pub(crate) fn push_command(&mut self, hasher: &KeyHasher, input_at: usize, command: Command<'b>) {
         let keys_before = self.keys.len();
         match &command {
-            Command::Retrieve { keys, .. } => self.keys.extend(keys.map(HashedKey::new)),
-            Command::Single { request, .. } => self.keys.push(HashedKey::new(request.key)),
+            Command::Retrieve { keys, .. } => self.keys.extend(keys.map(|key| hasher.hash(key))),
+            Command::Single { request, .. } => self.keys.push(hasher.hash(request.key)),
             _ => {}
         }
         let keys_count = self.keys.len() - keys_before;
@@ -138,24 +140,37 @@ impl<'b> Batch<'b> {
     }
 
     /// `key_to_delete` is the key of a refused `set`, whose old value must be deleted.
-    pub(crate) fn push_binary(&mut self, input_at: usize, step: BinaryStep<'b>, key_to_delete: Option<&'b [u8]>) {
+    pub(crate) fn push_binary(
+        &mut self,
+        hasher: &KeyHasher,
+        input_at: usize,
+        step: BinaryStep<'b>,
+        key_to_delete: Option<&'b [u8]>,
+    ) {
         let key = step.key().or(key_to_delete);
-        self.keys.extend(key.map(HashedKey::new));
+        self.keys.extend(key.map(|key| hasher.hash(key)));
         self.steps.push(Step { input_at, keys_count: usize::from(key.is_some()), action: Action::Binary(step) });
     }
 
-    /// Adds a command whose reply is known already: `line`; `None` if the client wants none. `key_to_delete` is a key
-    /// whose new value was refused: its old value must be deleted.
-    pub(crate) fn push_line(
+    /// Adds a command whose reply is known already: `line`; `None` if the client wants none.
+    pub(crate) fn push_line(&mut self, input_at: usize, line: Option<&'static str>, close: Option<CloseReason>) {
+        let action = Action::ReplyLine { line, close, is_too_large: false };
+        self.steps.push(Step { input_at, keys_count: 0, action });
+    }
+
+    /// The same for a store that was refused for its size. `key_to_delete` is the key of a `set`, whose old value must be
+    /// deleted.
+    pub(crate) fn push_too_large(
         &mut self,
+        hasher: &KeyHasher,
         input_at: usize,
         line: Option<&'static str>,
-        close: Option<CloseReason>,
         key_to_delete: Option<&'b [u8]>,
     ) {
-        self.keys.extend(key_to_delete.map(HashedKey::new));
+        self.keys.extend(key_to_delete.map(|key| hasher.hash(key)));
         let keys_count = usize::from(key_to_delete.is_some());
-        self.steps.push(Step { input_at, keys_count, action: Action::ReplyLine { line, close } });
+        let action = Action::ReplyLine { line, close: None, is_too_large: true };
+        self.steps.push(Step { input_at, keys_count, action });
     }
 
     pub(crate) fn next_latency_class(&self) -> CommandClass {
@@ -202,7 +217,10 @@ impl<'b> Batch<'b> {
                         return BatchProgress::Close;
                     }
                 }
-                Action::ReplyLine { line, close } => {
+                Action::ReplyLine { line, close, is_too_large } => {
+                    if *is_too_large {
+                        context.counters.store_too_large.add(1);
+                    }
                     execute::write_reply_line(context, *line, keys.first(), now, out);
                     if let Some(reason) = close {
                         count_close(context, *reason);

@@ -4,6 +4,7 @@
 use crate::observe::counters::Counters;
 use crate::observe::event_log::{EventSink, NO_EVENTS};
 use crate::observe::metrics::Sampler;
+use crate::session::crawl::ClassSet;
 use lookaside_authentication::{Credentials, LoginAttempt};
 use lookaside_protocol::text::Limits;
 use lookaside_store::{Now, Options, Store};
@@ -69,7 +70,13 @@ pub trait ServerControl {
         false
     }
 
-    /// Whether the LRU crawler is enabled. There is none; the setting only changes replies.
+    /// `lru_crawler crawl`: removes items of these classes that have expired; `false` if a crawl is under way.
+    fn reclaim_expired(&self, classes: ClassSet, now: Now) -> bool {
+        let _ = (classes, now);
+        true
+    }
+
+    /// Whether `lru_crawler` commands may crawl.
     fn is_crawler_enabled(&self) -> bool {
         true
     }

@@ -153,16 +153,19 @@ impl Session {
                 };
                 match crawl_command {
                     Some(command) => batch.push_admin_command(input_at, command, self.crawl.take()),
-                    None => batch.push_command(input_at, command),
+                    None => batch.push_command(context.store.hasher(), input_at, command),
                 }
                 Ok(consumed)
             }
-            Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
+            Parsed::Bad { line, consumed, swallow, close, key_to_delete, is_too_large } => {
                 // To the parser, an operator's command is an unknown verb.
                 match AdminCommand::parse(&rest[..consumed]).filter(|_| close.is_none()) {
                     Some(command) => batch.push_admin_command(input_at, command, self.crawl.take()),
                     None => {
-                        batch.push_line(input_at, line, close, key_to_delete);
+                        match is_too_large {
+                            true => batch.push_too_large(context.store.hasher(), input_at, line, key_to_delete),
+                            false => batch.push_line(input_at, line, close),
+                        }
                         self.swallow_bytes = swallow;
                         self.is_refused |= close.is_some();
                     }
@@ -191,22 +194,22 @@ impl Session {
             AsciiAuth::Authenticated { consumed } => {
                 self.authentication = Authentication::Done;
                 context.record_login(LoginAttempt::Accepted, now);
-                batch.push_line(input_at, Some("STORED"), None, None);
+                batch.push_line(input_at, Some("STORED"), None);
                 Ok(consumed)
             }
             AsciiAuth::Refused { line, consumed, attempt } => {
                 if let Some(attempt) = attempt {
                     context.record_login(attempt, now);
                 }
-                batch.push_line(input_at, Some(line), None, None);
+                batch.push_line(input_at, Some(line), None);
                 Ok(consumed)
             }
             AsciiAuth::Quit => {
-                batch.push_command(input_at, Command::Quit);
+                batch.push_command(context.store.hasher(), input_at, Command::Quit);
                 Ok(rest.len())
             }
             AsciiAuth::Close { reason } => {
-                batch.push_line(input_at, None, Some(reason), None);
+                batch.push_line(input_at, None, Some(reason));
                 self.is_refused = true;
                 Ok(rest.len())
             }
@@ -228,7 +231,7 @@ impl Session {
             Scanned::Incomplete { needed_bytes } => Err(Scan::Finished { input_at, needed_bytes }),
             Scanned::NeedsOwnBatch => Err(Scan::Full { input_at }),
             Scanned::Step { step, key_to_delete, consumed, swallow } => {
-                batch.push_binary(input_at, step, key_to_delete);
+                batch.push_binary(context.store.hasher(), input_at, step, key_to_delete);
                 self.swallow_bytes = swallow;
                 Ok(consumed)
             }

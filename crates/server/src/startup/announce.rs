@@ -24,9 +24,9 @@ pub(crate) fn announce(state: &ServerState, listeners: &[Listener]) -> anyhow::R
     }
     if let Some(path) = &arguments.unix_path {
         tracing::info!("listening on {}", path.display());
-    } else if arguments.udp_port != 0 {
-        ports += &format!("UDP INET: {}\n", arguments.udp_port);
-        tracing::info!("listening on UDP port {}", arguments.udp_port);
+    } else if state.udp_port != 0 {
+        ports += &format!("UDP INET: {}\n", state.udp_port);
+        tracing::info!("listening on UDP port {}", state.udp_port);
         if let Some(worker_ports) = arguments.udp_worker_ports() {
             let (first, last) = (worker_ports.start(), worker_ports.end());
             tracing::info!("listening on UDP ports {first} to {last}, one for each worker thread");

@@ -28,6 +28,8 @@ pub(crate) struct Listeners {
     /// A list for each worker.
     pub(crate) udp_ports: Vec<Vec<UdpPort>>,
     /// `None` if UDP is off.
+    pub(crate) udp_port: Option<u16>,
+    /// `None` if UDP is off.
     pub(crate) amplification_limit: Option<Arc<AmplificationLimit>>,
     /// `None` without `--metrics-address`.
     pub(crate) metrics: Option<Endpoint>,
@@ -41,18 +43,19 @@ impl Listeners {
         let workers = arguments.threads_count();
         let amplification_limit =
             arguments.serves_udp().then(|| Arc::new(AmplificationLimit::new(arguments.udp_reply_limit)));
-        let mut udp_ports = match &amplification_limit {
-            Some(limit) => open_udp(&arguments.addresses(arguments.udp_port)?, workers, limit, inherited)?,
-            None => (0..workers).map(|_| Vec::new()).collect(),
-        };
-        if let (Some(limit), Some(numbers)) = (&amplification_limit, arguments.udp_worker_ports()) {
-            let addresses = arguments.addresses(arguments.udp_port)?;
-            open_udp_worker_ports(&addresses, numbers, limit, &mut udp_ports, inherited)?;
+        let mut udp_ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut udp_port = None;
+        if let (Some(limit), Some(port)) = (&amplification_limit, arguments.served_udp_port().to_bind()) {
+            let addresses = arguments.addresses(port)?;
+            udp_port = open_udp(&addresses, limit, &mut udp_ports, inherited)?;
+            if let Some(numbers) = arguments.udp_worker_ports() {
+                open_udp_worker_ports(&addresses, numbers, limit, &mut udp_ports, inherited)?;
+            }
         }
         let metrics = open_metrics(arguments, inherited)?;
         let upgrade = arguments.upgrade_socket.as_deref();
         let upgrade = upgrade.map(|path| UpgradeSocket::open(PROGRAM, path, inherited)).transpose()?;
-        Ok(Listeners { stream, udp_ports, amplification_limit, metrics, upgrade })
+        Ok(Listeners { stream, udp_ports, udp_port, amplification_limit, metrics, upgrade })
     }
 }
 
@@ -60,7 +63,10 @@ fn open_stream_listeners(arguments: &Arguments, inherited: &mut Inherited) -> an
     if let Some(path) = &arguments.unix_path {
         return Ok(vec![open_unix(path, arguments.unix_mode, arguments.backlog, inherited)?]);
     }
-    open_tcp(&arguments.addresses(arguments.port)?, arguments.backlog, inherited)
+    match arguments.tcp_port().to_bind() {
+        Some(port) => open_tcp(&arguments.addresses(port)?, arguments.backlog, inherited),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// Opens the TCP port on every address; up to `backlog` connections may wait on each. With port 0 the first address
@@ -97,31 +103,35 @@ fn open_unix(path: &Path, mode: u32, backlog: i32, inherited: &mut Inherited) ->
     Ok(Listener { socket, tls: Some(TlsMode::Plain), protocols: None })
 }
 
-/// Opens the UDP port on every address, once for each of `workers`. The result has a list per worker. A predecessor
-/// with more workers leaves more sockets than workers; none of them is closed, because the kernel has assigned clients
-/// to each.
+/// Opens the UDP port on every address, once for each list of `ports`; returns that of the first address. With port 0
+/// the first address picks a free port and the others use the same. A predecessor with more workers leaves more sockets
+/// than workers; none of them is closed, because the kernel has assigned clients to each.
 fn open_udp(
     addresses: &[ListenAddress],
-    workers: usize,
     limit: &Arc<AmplificationLimit>,
+    ports: &mut [Vec<UdpPort>],
     inherited: &mut Inherited,
-) -> anyhow::Result<Vec<Vec<UdpPort>>> {
-    let mut ports: Vec<Vec<UdpPort>> = (0..workers).map(|_| Vec::new()).collect();
-    for &ListenAddress { address, protocols, .. } in addresses {
-        let message =
-            || format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
+) -> anyhow::Result<Option<u16>> {
+    let (workers, mut first_port) = (ports.len(), None);
+    for &ListenAddress { mut address, protocols, .. } in addresses {
+        if let (0, Some(port)) = (address.port(), first_port) {
+            address.set_port(port);
+        }
+        let message = format!("cannot open UDP port {address} (choose another port with -U, another address with -l)");
         let mut sockets: Vec<Socket> = std::iter::from_fn(|| inherited.take_udp(address)).collect();
         if sockets.is_empty() {
-            drop(bind(address, Type::DGRAM, false).with_context(message)?);
+            let probe = bind(address, Type::DGRAM, false).with_context(|| message.clone())?;
+            address = local_address(&probe).unwrap_or(address);
         }
         while sockets.len() < workers {
-            sockets.push(bind(address, Type::DGRAM, true).with_context(message)?);
+            sockets.push(bind(address, Type::DGRAM, true).with_context(|| message.clone())?);
         }
         for (number, socket) in sockets.into_iter().enumerate() {
             ports[number % workers].push(UdpPort::new(socket.into(), Arc::clone(limit), protocols));
         }
+        first_port = first_port.or(Some(address.port()));
     }
-    Ok(ports)
+    Ok(first_port)
 }
 
 /// Opens on every host a UDP port for each worker alone (§6.1 of the paper): `numbers` has one for each list of

@@ -18,7 +18,7 @@ pub(crate) mod signals;
 pub(crate) mod takeover;
 pub(crate) mod warm_restart;
 
-use crate::cli::Arguments;
+use crate::cli::{Arguments, Port};
 use crate::clock::Clock;
 use crate::net::buffer_accounting::BufferAccounting;
 use crate::net::state::{ConnectionLimits, NetState};
@@ -26,6 +26,7 @@ use crate::net::worker_handle::WorkerHandle;
 use crate::observe::event_log::{EventSink, kind};
 use crate::observe::metrics::Sampler;
 use crate::session::context::Protocols;
+use crate::session::crawl::expiry::ExpiryCrawl;
 use crate::shared::{Secrets, ServerState};
 use anyhow::Context;
 use listeners::Listeners;
@@ -60,7 +61,7 @@ pub(crate) fn build(
     mut predecessor: Option<&mut Predecessor>,
 ) -> anyhow::Result<(ServerState, Handover)> {
     let Parts { protocols, secrets, log, clock, stop: stop_writer } = parts;
-    let options = arguments.store_options(random_seed()?);
+    let options = arguments.store_options(random_seed()?, random_seed()?);
     let worker_handles = build_worker_handles(&arguments, clock)?;
     let prepared = warm_restart::prepare(&arguments, options.clone())?;
     // From here until the end no process serves. Attaching the store is the last step that may fail: an attached store
@@ -88,7 +89,8 @@ pub(crate) fn build(
         net: NetState::new(worker_handles, connection_limits, listeners.amplification_limit.clone()),
         warm_start,
         baseline: Mutex::default(),
-        tcp_port: AtomicU16::new(arguments.port),
+        tcp_port: AtomicU16::new(0),
+        udp_port: listeners.udp_port.unwrap_or(0),
         protocols,
         secrets,
         arguments,
@@ -97,6 +99,7 @@ pub(crate) fn build(
         evictions: Arc::new(EventSink::new()),
         listening: OnceLock::new(),
         is_crawler_enabled: AtomicBool::new(true),
+        expiry_crawl: ExpiryCrawl::default(),
         stop: stop_writer,
     };
     state.record_evictions();
@@ -125,6 +128,15 @@ pub(crate) fn log_ignored_options(arguments: &Arguments) {
     for option in arguments.compatible.ignored_options() {
         if option.is_unsupported { tracing::warn!("{}", option.text) } else { tracing::info!("{}", option.text) }
     }
+    if arguments.compatible.read_limit_bytes() > 0 {
+        tracing::info!(
+            "-o read_buf_mem_limit bounds partial commands only; unread replies are bounded by -o resp_obj_mem_limit, and \
+             of each connection by 256 KB and one item"
+        );
+    }
+    if arguments.tls && arguments.udp_port != Port::Off && !arguments.serves_udp() {
+        tracing::warn!("-U has no effect beside -Z: UDP would be plain; -o plain_udp opens it all the same");
+    }
     if arguments.unix_path.is_some() && !arguments.listen.is_empty() {
         tracing::warn!("-l has no effect: -s replaces all other ports");
     }
@@ -138,7 +150,8 @@ pub(crate) fn raise_fd_limit(connections_max: u32) {
     }
 }
 
-/// The seed of lease tokens, which must be unpredictable and must not repeat after a restart.
+/// The seed of lease tokens, which must not repeat after a restart, or that of the hash of keys. Neither may be
+/// predictable; they differ, so that a token says nothing about the hash.
 fn random_seed() -> anyhow::Result<u64> {
     let mut seed = [0; 8];
     getrandom(&mut seed, GetRandomFlags::empty()).context("cannot get random bytes from the kernel")?;

@@ -23,6 +23,11 @@ fn read_certificates(arguments: &Arguments, clock: Clock) -> anyhow::Result<Opti
     }
     let (options, ignored) = parse_tls_options(arguments.compatible.extended()).map_err(anyhow::Error::msg)?;
     ignored.iter().for_each(|line| tracing::info!("{line}"));
+    if options.authorities_path.is_none() && arguments.has_mutual_tls() {
+        tracing::warn!(
+            "no client can connect where -l says mtls: there is no -o ssl_ca_cert=FILE to verify certificates against"
+        );
+    }
     Ok(Some(Certificates::read(options, clock.now().unix_ms)?))
 }
 

@@ -10,8 +10,7 @@
 //! | `GET /metrics` | [`prometheus`], [`help`] |
 //!
 //! memcached's statistics come first, in its order ([`names`]), followed by ours for leases, stale values and
-//! hold-offs. `get_expired` never rises: the store counts an expired item once, at whichever access finds it, as
-//! `reclaimed`.
+//! hold-offs.
 //!
 //! The threads' counters are added up when `stats` is called; no request pays for it.
 
@@ -28,7 +27,7 @@ use crate::observe::baseline::Baseline;
 use crate::observe::counters::CounterSnapshot;
 use crate::observe::event_log::kind;
 use crate::observe::prefix_stats::PrefixCounts;
-use crate::session::execute::VERSION;
+use crate::session::execute::{LOOKASIDE_VERSION, VERSION};
 use crate::session::reply;
 use crate::shared::ServerState;
 use list::{StatList, stat};
@@ -97,6 +96,7 @@ impl ServerState {
         stats.add("uptime", (now.unix_ms - self.clock.started().unix_ms) / 1000);
         stats.add("time", now.unix_ms / 1000);
         stats.add("version", VERSION);
+        stats.add("lookaside_version", LOOKASIDE_VERSION);
         stats.add("pointer_size", usize::BITS);
         stats.add("rusage_user", format_args!("{user_s:.6}"));
         stats.add("rusage_system", format_args!("{system_s:.6}"));
@@ -119,6 +119,10 @@ impl ServerState {
                 "idle_kicks" if self.arguments.idle_timeout_s() == 0 => {}
                 "ssl_new_sessions" if !session_cache => {}
                 "ssl_handshake_errors" | "ssl_proto_errors" if self.secrets.certificates.is_none() => {}
+                // The store refuses some of them itself, and counts those.
+                "store_too_large" => {
+                    stats.add(name, count + totals.store.stores_too_large - baseline.store.stores_too_large);
+                }
                 _ => stats.add(name, count),
             }
         }
@@ -126,6 +130,10 @@ impl ServerState {
             stats.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
         }
         self.write_log_stats(&mut stats);
+        stats.add("lru_crawler_running", u8::from(self.expiry_crawl.is_running()));
+        stats.add("lru_crawler_starts", self.expiry_crawl.starts.value());
+        stats.add("crawler_reclaimed", self.expiry_crawl.items_reclaimed.value());
+        stats.add("crawler_items_checked", self.expiry_crawl.items_checked.value());
         stats.add("limit_maxbytes", self.store.memory_limit());
         stats.add("accepting_conns", u8::from(self.net.accept_pause.is_accepting()));
         stats.add("listen_disabled_num", self.net.accept_pause.pauses());
@@ -163,7 +171,8 @@ impl ServerState {
 }
 
 fn store_stats(store: &Statistics, baseline: &Statistics, stats: &mut StatList) {
-    stats.add("bytes", store.memory_bytes);
+    stats.add("bytes", store.items_bytes);
+    stats.add("memory_bytes", store.memory_bytes);
     stats.add("curr_items", store.items);
     stats.add("hash_bytes", store.index_bytes);
     stats.add("hash_power_level", (store.index_bytes / SLOT_BYTES).max(1).ilog2());
@@ -171,6 +180,8 @@ fn store_stats(store: &Statistics, baseline: &Statistics, stats: &mut StatList) 
     let since_reset = [
         ("total_items", store.items_total, baseline.items_total),
         ("evictions", store.evictions, baseline.evictions),
+        ("get_expired", store.gets_expired, baseline.gets_expired),
+        ("get_flushed", store.gets_flushed, baseline.gets_flushed),
         ("store_no_memory", store.stores_out_of_memory, baseline.stores_out_of_memory),
         ("reclaimed", store.expirations, baseline.expirations),
         ("evicted_unfetched", store.evictions_unfetched, baseline.evictions_unfetched),

@@ -75,7 +75,7 @@ pub(super) const GENERAL: &[(&str, &str)] = &[
     ("slab_reassign_running", "0"),
     ("slabs_moved", "0"),
     ("lru_crawler_running", "0"),
-    ("lru_crawler_starts", "1"),
+    ("lru_crawler_starts", "0"),
     ("lru_maintainer_juggles", "6"),
     ("malloc_fails", "0"),
     ("log_worker_dropped", "0"),

@@ -7,7 +7,7 @@ use super::help::help_text;
 use crate::observe::metrics::hot_keys::HotKeys;
 use crate::observe::metrics::latency::CommandClass;
 use crate::observe::metrics::{KEYS_PER_SAMPLE, REPLIES_PER_SAMPLE};
-use crate::session::execute::VERSION;
+use crate::session::execute::{LOOKASIDE_VERSION, VERSION};
 use crate::shared::ServerState;
 use lookaside_store::Now;
 use lookaside_telemetry::{Exposition, HistogramSum, MetricKind};
@@ -30,6 +30,7 @@ const GAUGES: &[&str] = &[
     "log_watchers",
     "lru_crawler_running",
     "max_connections",
+    "memory_bytes",
     "pid",
     "pointer_size",
     "read_buf_bytes",
@@ -48,8 +49,8 @@ const GAUGES: &[&str] = &[
 
 pub(crate) fn render(state: &ServerState, now: Now) -> String {
     let mut out = Exposition::new("lookaside_server_");
-    out.family("info", MetricKind::Gauge, "The version that runs.");
-    out.sample(&[("version", VERSION)], 1);
+    out.family("info", MetricKind::Gauge, "The version that runs, and the release of memcached that it behaves like.");
+    out.sample(&[("version", LOOKASIDE_VERSION), ("memcached_version", VERSION)], 1);
     write_stats(state, now, &mut out);
     write_latencies(state, &mut out);
     write_hot_keys(state, &mut out);
@@ -62,7 +63,7 @@ fn write_stats(state: &ServerState, now: Now, out: &mut Exposition) {
     let stats = String::from_utf8_lossy(&stats);
     for line in stats.lines() {
         let Some((name, value)) = line.strip_prefix("STAT ").and_then(|stat| stat.split_once(' ')) else { continue };
-        if value.parse::<f64>().is_err() || name == "version" {
+        if value.parse::<f64>().is_err() || name.ends_with("version") {
             continue;
         }
         let kind = if GAUGES.contains(&name) { MetricKind::Gauge } else { MetricKind::Counter };

@@ -5,6 +5,7 @@ use super::names;
 use crate::net::tls::options::{KeyFormat, TlsOptions};
 use crate::observe::event_log::kind;
 use crate::session::context::{Protocols, ServerControl};
+use crate::session::execute::LOOKASIDE_VERSION;
 use crate::shared::ServerState;
 use std::sync::atomic::Ordering;
 
@@ -12,11 +13,14 @@ impl ServerState {
     pub(super) fn write_settings(&self, out: &mut Vec<u8>) {
         let arguments = &self.arguments;
         let mut stats = StatList::default();
+        stats.add("lookaside_version", LOOKASIDE_VERSION);
         stats.add("maxbytes", self.store.memory_limit());
+        stats.add("memory_limit_max", arguments.memory_megabytes_max() << 20);
         stats.add("evictions", if self.options.evictions { "on" } else { "off" });
         stats.add("maxconns", arguments.connections_max);
+        stats.add("maxconns_fast", if arguments.compatible.waits_when_full() { "no" } else { "yes" });
         stats.add("tcpport", self.tcp_port.load(Ordering::Relaxed));
-        stats.add("udpport", arguments.udp_port);
+        stats.add("udpport", self.udp_port);
         stats.add("inter", if arguments.listen.is_empty() { "127.0.0.1".into() } else { arguments.listen.join(",") });
         stats.add("verbosity", self.log.verbosity());
         if let Some(path) = &arguments.unix_path {
@@ -88,6 +92,9 @@ fn tls_settings(options: &TlsOptions, stats: &mut StatList) {
     stats.add("ssl_keyformat", if options.key_format == KeyFormat::Pem { 1 } else { 2 });
     stats.add("ssl_ciphers", if options.ciphers.is_empty() { "NULL".to_string() } else { options.ciphers.join(":") });
     stats.add("ssl_ca_cert", authorities);
+    if let Some(kilobytes) = options.write_buffer_kilobytes {
+        stats.add("ssl_wbuf_size", u64::from(kilobytes) << 10);
+    }
     stats.add("ssl_session_cache", if options.session_cache { "yes" } else { "no" });
     stats.add("ssl_min_version", if options.only_tls13 { "tlsv1.3" } else { "tlsv1.2" });
 }

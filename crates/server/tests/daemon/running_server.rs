@@ -88,7 +88,7 @@ impl Drop for RunningServer {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lookaside-server"));
     if !arguments.contains(&"-p") {
-        command.args(["-p", "0"]);
+        command.args(["-p", "-1"]);
     }
     if !arguments.contains(&"-t") {
         command.args(["-t", "2"]);

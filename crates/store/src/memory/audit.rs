@@ -18,7 +18,7 @@ pub(crate) fn audit(memory: &Memory) {
     for (number, stripe) in memory.stripes.iter().enumerate() {
         let stripe = lock(&stripe.0);
         let before = known.len();
-        let mut heads = 0;
+        let (mut heads, mut bytes) = (0, 0);
         for (slot, head) in index.items_of_stripe(&pages.region, number) {
             let header = pages.header(head);
             assert_eq!((header.usage.kind(), header.usage.stripe()), (ChunkKind::Head, number), "{head:?}");
@@ -29,11 +29,13 @@ pub(crate) fn audit(memory: &Memory) {
             assert_eq!(index.find(&pages.region, key, same_key), Some((slot, head)), "no key is in the index twice");
             assert!(known.insert(head.0), "{head:?} is in the index once");
             heads += 1;
+            bytes += pages.item_bytes(pages.offset_of(head), &header) as u64;
             if header.is_chained() {
                 audit_chain(memory, head, number, &mut known);
             }
         }
         assert_eq!(heads, stripe.items(), "stripe {number}, {} chunks", known.len() - before);
+        assert_eq!(bytes, stripe.items_bytes(), "stripe {number}");
     }
     let used: usize = (0..memory.slabs.classes.len()).map(|class| audit_class(memory, class, &known)).sum();
     assert_eq!(used, known.len(), "every published chunk belongs to an item");

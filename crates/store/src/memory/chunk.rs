@@ -354,6 +354,15 @@ impl Pages {
         self.region.word(at + 4).store(value_bytes as u32, Relaxed);
     }
 
+    /// The bytes that an item uses for header, key and value, in all of its chunks.
+    #[inline]
+    pub fn item_bytes(&self, at: usize, header: &Header) -> usize {
+        match header.is_chained() {
+            true => header.head_bytes() + self.chain(at, header).1.saturating_sub(header.inline_value_bytes()),
+            false => header.head_bytes(),
+        }
+    }
+
     /// A continuation's piece of the value, and the next continuation.
     pub fn continuation(&self, handle: Handle) -> (&[u8], Handle) {
         let at = self.offset_of(handle);
@@ -428,6 +437,6 @@ impl Pages {
     /// The key of an item whose stripe is locked.
     pub fn hashed_key(&self, head: Handle) -> HashedKey<'_> {
         let at = self.offset_of(head);
-        HashedKey::new(self.key(at, &self.header_at(at)))
+        self.hasher.hash(self.key(at, &self.header_at(at)))
     }
 }

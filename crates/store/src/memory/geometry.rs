@@ -24,6 +24,8 @@ const STRIPES_MAX: usize = 256;
 pub(crate) const TIMER_BLOCK_BYTES: usize = 256;
 /// The memory that the lists of pages and classes use for each page.
 const PAGE_RECORD_BYTES: usize = 32;
+/// The same for a page that the memory limit does not allow yet.
+const RESERVED_PAGE_RECORD_BYTES: usize = 24;
 /// The memory of a stripe is rounded up to this in a store that can be restored.
 const PERSISTED_STRIPE_BYTES: usize = 512;
 const CLASS_RECORD_BYTES: usize = 256;
@@ -33,6 +35,8 @@ const CLASS_RECORD_BYTES: usize = 256;
 pub(crate) struct Geometry {
     pub page_bytes: usize,
     pub pages: usize,
+    /// The pages that there may be once the memory limit is raised; `pages` if it cannot be.
+    pub pages_max: usize,
     pub stripe_bits: u32,
     /// The bytes of a chunk of each class, in ascending order; the last is the class of timer blocks, which holds no
     /// items.
@@ -65,17 +69,28 @@ impl Geometry {
             None => stripe_bytes(stripes),
         };
         let tail_bytes = tail_bytes.map_or(0, |tail| tail(memory_bytes / page_bytes, chunk_bytes.len(), stripes));
-        let fixed_bytes = stripes * stripe_bytes + lists_bytes + tail_bytes;
+        // A region that another process can restore has a fixed size.
+        let growth_bytes = if tail_bytes == 0 { options.memory_bytes_reserved.saturating_sub(memory_bytes) } else { 0 };
+        let growth_pages = growth_bytes / page_bytes;
+        let reserve_bytes = growth_pages * RESERVED_PAGE_RECORD_BYTES;
+        let fixed_bytes = stripes * stripe_bytes + lists_bytes + tail_bytes + reserve_bytes;
         let pages = memory_bytes.saturating_sub(fixed_bytes) / page_bytes;
         if pages < PAGES_MIN / 2 {
             return Err(OptionsError::MemoryTooSmall { memory_bytes, needed_bytes: 2 * memory_bytes });
         }
-        Ok(Geometry { page_bytes, pages, stripe_bits: stripes.ilog2(), chunk_bytes, fixed_bytes, tail_bytes })
+        let pages_max = (pages + growth_pages).min(1 << PAGE_BITS).max(pages);
+        let stripe_bits = stripes.ilog2();
+        Ok(Geometry { page_bytes, pages, pages_max, stripe_bits, chunk_bytes, fixed_bytes, tail_bytes })
     }
 
     /// The size of the region.
     pub fn region_bytes(&self) -> usize {
         self.pages * self.page_bytes + self.tail_bytes
+    }
+
+    /// The address space of the region, for a raised memory limit.
+    pub fn reserved_bytes(&self) -> usize {
+        self.pages_max * self.page_bytes + self.tail_bytes
     }
 
     /// The class with the smallest chunks of at least `bytes`; `None` if no chunk is that large.

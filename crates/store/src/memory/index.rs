@@ -1,8 +1,11 @@
 //! The index: from a key to its item. A bucketized cuckoo hash table. Every verb uses it.
 //!
 //! ```text
-//! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | 8 free       0: empty
+//! bucket, one cache line:  slot x 8          slot:  handle 32 | tag 24 | reason 8       0: empty
 //! ```
+//! A slot with handle 0 is empty. If its last item expired or was flushed, its tag and the reason stay until the slot is
+//! used again ([`RemovalReason`]): a get that then finds nothing is counted by the reason.
+//!
 //! A key has two buckets, both within its stripe, and lies in either. When both are full an item moves to its other
 //! bucket; if none can, the coldest item of the two buckets is evicted.
 //!
@@ -36,6 +39,19 @@ const SPARE_SLOTS: usize = 2;
 /// How many further items may move to make room for one.
 const MOVES_MAX: usize = 2;
 
+/// The bits of a slot that hold the reason why its last item left.
+const REASON_SHIFT: u32 = 56;
+
+/// Why an item left that no client has deleted and no store has displaced. A statistic: a slot that is used again forgets
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RemovalReason {
+    /// Its time was over.
+    Expired = 1,
+    /// A flush.
+    Flushed = 2,
+}
+
 /// The number of stores that this process has made.
 static STORES: AtomicU32 = AtomicU32::new(0);
 
@@ -60,7 +76,7 @@ impl Index {
         let run_bits = (geometry.page_bytes / BUCKET_BYTES).ilog2();
         Index {
             store: STORES.fetch_add(1, Ordering::Relaxed),
-            directory: (0..geometry.pages).map(|_| AtomicU32::new(0)).collect(),
+            directory: (0..geometry.pages_max).map(|_| AtomicU32::new(0)).collect(),
             buckets: AtomicUsize::new(1 << run_bits.max(geometry.stripe_bits)),
             page_shift: geometry.page_bytes.ilog2(),
             run_bits,
@@ -241,6 +257,28 @@ impl Index {
         region.long_word(at.0).store(0, Ordering::Relaxed);
     }
 
+    /// Empties the slot of an item, and leaves the reason.
+    pub fn vacate_slot(&self, region: &Region, at: SlotAt, reason: RemovalReason) {
+        let tag = u64::from(tag_of(load(region, at)));
+        region.long_word(at.0).store((reason as u64) << REASON_SHIFT | tag << 32, Ordering::Relaxed);
+    }
+
+    /// Why the item with the key's tag left, if a slot still knows; it does not any more afterwards.
+    pub fn take_removal_reason(&self, region: &Region, key: HashedKey<'_>) -> Option<RemovalReason> {
+        let is_vacated = |slot: u64| slot << (64 - REASON_SHIFT) == u64::from(key.tag()) << (32 + 64 - REASON_SHIFT);
+        self.view().lines(key).into_iter().flat_map(|at| region.line(at)).find_map(|slot| {
+            let value = slot.load(Ordering::Relaxed);
+            if !is_vacated(value) {
+                return None;
+            }
+            slot.store(0, Ordering::Relaxed);
+            match value >> REASON_SHIFT {
+                1 => Some(RemovalReason::Expired),
+                _ => Some(RemovalReason::Flushed),
+            }
+        })
+    }
+
     /// Moves an item to a slot in another of its buckets.
     fn relocate(&self, region: &Region, from: SlotAt, to: SlotAt) {
         region.long_word(to.0).store(load(region, from), Ordering::Relaxed);
@@ -256,7 +294,10 @@ impl Index {
     pub fn items_of_bucket(&self, region: &Region, bucket: usize) -> impl Iterator<Item = (SlotAt, Handle)> {
         let at = self.view().bucket_offset(bucket);
         let slots = (0..SLOTS).map(move |slot| SlotAt(at + 8 * slot));
-        slots.map(|at| (at, load(region, at))).filter(|&(_, slot)| slot != 0).map(|(at, slot)| (at, handle_of(slot)))
+        slots
+            .map(|at| (at, load(region, at)))
+            .filter(|&(_, slot)| !is_empty(slot))
+            .map(|(at, slot)| (at, handle_of(slot)))
     }
 
     /// A sample of one in `one_in` of a bucket's items, chosen by their tags.
@@ -279,7 +320,7 @@ impl Index {
         for slot_index in 0..SLOTS {
             let from = SlotAt(parent_at + 8 * slot_index);
             let slot = load(region, from);
-            if slot == 0 {
+            if is_empty(slot) {
                 continue;
             }
             let key = key_of(handle_of(slot));
@@ -293,11 +334,20 @@ impl Index {
         self.buckets.store(count + 1, Ordering::Release);
     }
 
+    /// An empty slot, if possible one that knows no reason why its last item left, and the number of empty slots.
     fn empty_slots(&self, region: &Region, bucket: usize) -> (Option<SlotAt>, usize) {
         let at = self.view().bucket_offset(bucket);
-        let mut empty = (0..SLOTS).map(|slot| SlotAt(at + 8 * slot)).filter(|&at| load(region, at) == 0);
-        let first = empty.next();
-        (first, usize::from(first.is_some()) + empty.count())
+        let (mut unused, mut vacated, mut count) = (None, None, 0);
+        for slot_index in (0..SLOTS).rev() {
+            let at = SlotAt(at + 8 * slot_index);
+            match load(region, at) {
+                0 => unused = Some(at),
+                slot if is_empty(slot) => vacated = Some(at),
+                _ => continue,
+            }
+            count += 1;
+        }
+        (unused.or(vacated), count)
     }
 }
 
@@ -377,78 +427,16 @@ fn tag_of(slot: u64) -> u32 {
     (slot >> 32) as u32
 }
 
+/// Whether the slot has no item.
+#[inline]
+fn is_empty(slot: u64) -> bool {
+    slot as u32 == 0
+}
+
 #[inline]
 fn handle_of(slot: u64) -> Handle {
     Handle(slot as u32)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Expiry, NewItem, Now, Options, Store};
-    use lookaside_protocol::StoreMode;
-
-    const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
-
-    fn store(memory_bytes_max: usize) -> Store {
-        let options = Options { memory_bytes_max, item_bytes_max: memory_bytes_max / 8, ..Options::default() };
-        Store::new(options).expect("the options are fine")
-    }
-
-    fn set(store: &Store, name: &str, value_bytes: usize) {
-        let item = NewItem { flags: 0, expiry: Expiry::Never, value: &vec![7; value_bytes] };
-        store.store(HashedKey::new(name.as_bytes()), StoreMode::Set, &item, NOW);
-    }
-
-    /// Names of keys with a property.
-    fn crafted(is_wanted: impl Fn(HashedKey<'_>) -> bool) -> impl Iterator<Item = String> {
-        (0..)
-            .map(|number: u32| format!("crafted:{number}"))
-            .filter(move |name| is_wanted(HashedKey::new(name.as_bytes())))
-    }
-
-    #[test]
-    fn keys_of_one_stripe_do_not_grow_the_index() {
-        const ITEMS: usize = 1_000;
-        let store = store(1 << 20);
-        let bits = store.shared.memory.pages.geometry.stripe_bits;
-        assert!(bits > 2, "there are other stripes");
-        crafted(|key| key.stripe(bits) == 0).take(3 * ITEMS).for_each(|name| set(&store, &name, 8));
-        let items = usize::try_from(store.statistics().items).expect("a few thousand");
-        let slots = store.shared.memory.index.buckets() * SLOTS;
-        assert!(slots <= items.max(ITEMS) * 5 / 2 + 100 * SLOTS, "{slots} slots for {items} items");
-        store.audit();
-    }
-
-    /// With few buckets a stripe has four or five, and sometimes more items than fit them.
-    #[test]
-    fn nothing_is_evicted_for_a_slot_while_memory_is_free() {
-        for family in 0..24 {
-            let store = store(64 << 20);
-            (0..9_000).for_each(|number| set(&store, &format!("u:{family}:{number}"), 20));
-            assert_eq!((store.statistics().evictions, store.statistics().items), (0, 9_000), "family {family}");
-        }
-    }
-
-    /// A chained item evicts another from its buckets, while the index needs a page that another class gives.
-    #[test]
-    fn keys_of_one_bucket_evict_only_each_other() {
-        const KEYS: usize = 60;
-        let store = store(64 << 10);
-        let bits = store.shared.memory.pages.geometry.stripe_bits;
-        let buckets_of = |key: HashedKey<'_>| bucket_hashes(key, bits).map(|hash| hash & 0xf);
-        let mut crafted = crafted(|key| buckets_of(key) == [3, 7]);
-        for round in 0..8 {
-            (0..400).for_each(|number| set(&store, &format!("plain:{round}:{number}"), 40));
-            for (number, name) in crafted.by_ref().take(KEYS).enumerate() {
-                set(&store, &name, if number % 3 == 2 { 3_000 } else { 40 });
-            }
-            store.audit();
-        }
-        assert!(
-            store.shared.memory.index.buckets() * BUCKET_BYTES <= 16 << 10,
-            "{} buckets",
-            store.shared.memory.index.buckets()
-        );
-    }
-}
+mod tests;

@@ -1,11 +1,35 @@
 //! A key and its hash, computed once and used for the stripe, the index and the tables of leases and hold-offs, each of
 //! which uses other bits of it.
 //!
-//! Absent: a secret in the hash. Keys that are crafted to collide contend for one stripe's lock and evict each other,
-//! but get no more memory than others (`Index::may_grow`). Two keys with the same hash share a lease and a hold-off,
-//! which errs towards refusal.
+//! Each store has a hash function of its own, chosen by a secret seed ([`KeyHasher`]): a client that knows the program
+//! cannot choose keys that contend for one stripe's lock and evict each other. The seed is saved with a region, whose
+//! index depends on it. Two keys with the same hash share a lease and a hold-off, which errs towards refusal.
+//!
+//! Out of scope: a client that measures which of its keys evict each other, or that may list keys in the order of the
+//! index.
 
 use super::handle::SlotAt;
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+/// The hash function of one store: rapidhash v3, whose secrets all follow from a seed.
+#[derive(Clone, Debug)]
+pub struct KeyHasher {
+    secrets: RapidSecrets,
+}
+
+impl KeyHasher {
+    /// The function of this seed. The same in every process of one build.
+    pub const fn new(seed: u64) -> KeyHasher {
+        KeyHasher { secrets: RapidSecrets::seed(seed) }
+    }
+
+    /// Hashes `key`, which must be 1 to 250 bytes.
+    #[inline]
+    pub fn hash<'a>(&self, key: &'a [u8]) -> HashedKey<'a> {
+        debug_assert!(!key.is_empty() && key.len() <= lookaside_protocol::KEY_BYTES_MAX);
+        HashedKey { key, hash: rapidhash_v3_seeded(key, &self.secrets), hint: None }
+    }
+}
 
 /// The slot in which a prefetch saw a key's tag. It may be out of date, and is ignored by other stores.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +38,7 @@ struct Hint {
     slot: SlotAt,
 }
 
-/// A key and its hash.
+/// A key and its hash, for the store whose [`KeyHasher`] made it.
 #[derive(Clone, Copy, Debug)]
 pub struct HashedKey<'a> {
     key: &'a [u8],
@@ -23,12 +47,6 @@ pub struct HashedKey<'a> {
 }
 
 impl<'a> HashedKey<'a> {
-    /// Hashes `key`, which must be 1 to 250 bytes.
-    pub fn new(key: &'a [u8]) -> Self {
-        debug_assert!(!key.is_empty() && key.len() <= lookaside_protocol::KEY_BYTES_MAX);
-        HashedKey { key, hash: rapidhash::v3::rapidhash_v3(key), hint: None }
-    }
-
     /// The key itself.
     #[inline]
     pub fn key(&self) -> &'a [u8] {

@@ -68,7 +68,7 @@ impl Memory {
             index: Index::new(&geometry),
             slabs: Slabs::new(&geometry, options.age_exponent),
             timers: Timers::new(options.transient_s),
-            pages: Pages::new(options.memory_bytes_max, geometry, region),
+            pages: Pages::new(options, geometry, region),
             crawls: CrawlRegistry::default(),
             stripes,
             items: AtomicUsize::new(0),

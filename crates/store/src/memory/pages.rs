@@ -10,7 +10,9 @@
 
 use crate::memory::geometry::Geometry;
 use crate::memory::handle::Handle;
+use crate::memory::key::KeyHasher;
 use crate::memory::region::Region;
+use crate::options::Options;
 use crate::snapshot_codec::{PageOwners, SnapshotReader, SnapshotWriter};
 use crate::sync::{Mutex, lock, yield_point};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -24,14 +26,19 @@ const KIND_NONE: u8 = u8::MAX;
 pub(crate) struct Pages {
     pub region: Region,
     pub geometry: Geometry,
+    /// The hash of the keys in these pages.
+    pub hasher: KeyHasher,
     kinds: Box<[AtomicU8]>,
     /// The chunk size of each page, so that one load turns a handle into an offset.
     chunk_bytes: Box<[AtomicU32]>,
     page_shift: u32,
     free: Mutex<FreePages>,
     used: AtomicU32,
-    /// The number of pages that may be used: fewer than there are while the limit is lowered.
+    /// The number of pages that may be used: fewer than there are while the limit is below the highest so far.
     used_max: AtomicU32,
+    /// The most that it has ever been.
+    pages_highest: AtomicU32,
+    /// The highest limit that can be set.
     memory_bytes_max: usize,
     /// The limit as it was last set.
     memory_limit: AtomicUsize,
@@ -42,20 +49,27 @@ struct FreePages {
     returned: Vec<u32>,
     /// Pages from here on were never used, and are not resident.
     fresh: u32,
+    /// The number of pages that the region has.
+    pages: usize,
 }
 
 impl Pages {
     /// Free pages in a region that has the geometry's size.
-    pub fn new(memory_bytes_max: usize, geometry: Geometry, region: Region) -> Pages {
+    pub fn new(options: &Options, geometry: Geometry, region: Region) -> Pages {
         Pages {
-            kinds: (0..geometry.pages).map(|_| AtomicU8::new(KIND_NONE)).collect(),
-            chunk_bytes: (0..geometry.pages).map(|_| AtomicU32::new(0)).collect(),
+            kinds: (0..geometry.pages_max).map(|_| AtomicU8::new(KIND_NONE)).collect(),
+            chunk_bytes: (0..geometry.pages_max).map(|_| AtomicU32::new(0)).collect(),
             page_shift: geometry.page_bytes.ilog2(),
-            free: Mutex::new(FreePages { returned: Vec::new(), fresh: 1 }),
+            free: Mutex::new(FreePages { returned: Vec::new(), fresh: 1, pages: geometry.pages }),
             used: AtomicU32::new(1),
             used_max: AtomicU32::new(geometry.pages as u32),
-            memory_bytes_max,
-            memory_limit: AtomicUsize::new(memory_bytes_max),
+            pages_highest: AtomicU32::new(geometry.pages as u32),
+            memory_bytes_max: match geometry.pages_max > geometry.pages {
+                true => options.memory_bytes_reserved,
+                false => options.memory_bytes_max,
+            },
+            memory_limit: AtomicUsize::new(options.memory_bytes_max),
+            hasher: KeyHasher::new(options.hash_seed),
             region,
             geometry,
         }
@@ -104,7 +118,7 @@ impl Pages {
         }
         let page = match free.returned.pop() {
             Some(page) => page,
-            None if (free.fresh as usize) < self.geometry.pages => {
+            None if (free.fresh as usize) < free.pages => {
                 free.fresh += 1;
                 free.fresh - 1
             }
@@ -125,7 +139,7 @@ impl Pages {
     }
 
     fn is_limit_lowered(&self) -> bool {
-        (self.used_max.load(Relaxed) as usize) < self.geometry.pages
+        self.used_max.load(Relaxed) < self.pages_highest.load(Relaxed)
     }
 
     fn discard(&self, page: u32) {
@@ -142,17 +156,24 @@ impl Pages {
         self.memory_limit.load(Relaxed)
     }
 
-    /// Sets the limit; `false` if it is out of bounds. Free pages go back to the system at once, others as they are
-    /// cleared.
+    /// Sets the limit; `false` if it is out of bounds, or if the system does not give the memory. Free pages go back to
+    /// the system at once, others as they are cleared.
     pub fn set_memory_limit(&self, memory_bytes: usize) -> bool {
         let for_pages_bytes = memory_bytes.saturating_sub(self.geometry.fixed_bytes);
-        let pages = (for_pages_bytes / self.geometry.page_bytes).min(self.geometry.pages);
+        let pages = (for_pages_bytes / self.geometry.page_bytes).min(self.geometry.pages_max);
         if memory_bytes > self.memory_bytes_max || pages < LOWERED_PAGES_MIN {
             return false;
         }
         // Both under one lock, so that of two concurrent changes the same one is last in both; allocations read the
         // second under this lock.
         let mut free = lock(&self.free);
+        if pages > free.pages {
+            if self.region.grow(pages * self.geometry.page_bytes).is_err() {
+                return false;
+            }
+            free.pages = pages;
+            self.pages_highest.store(pages as u32, Relaxed);
+        }
         self.memory_limit.store(memory_bytes, Relaxed);
         self.used_max.store(pages as u32, Relaxed);
         let is_lowered = self.is_limit_lowered();
@@ -176,9 +197,9 @@ impl Pages {
         self.kinds[page as usize].store(KIND_NONE, Relaxed);
     }
 
-    /// The number of free pages.
+    /// The number of free pages that may be used.
     pub fn pages_free(&self) -> usize {
-        self.geometry.pages - self.used.load(Relaxed) as usize
+        self.used_max.load(Relaxed).saturating_sub(self.used.load(Relaxed)) as usize
     }
 
     /// All memory that the store uses, in bytes.
@@ -200,7 +221,7 @@ impl Pages {
         let returned = (0..snapshot.get_count(fresh)?).map(|_| owners.claim(snapshot.get_u32()?));
         let returned = returned.collect::<Option<Vec<_>>>()?;
         self.used.store((fresh - returned.len()) as u32, Relaxed);
-        *lock(&self.free) = FreePages { returned, fresh: fresh as u32 };
+        *lock(&self.free) = FreePages { returned, fresh: fresh as u32, pages: self.geometry.pages };
         Some(fresh)
     }
 }

@@ -114,7 +114,7 @@ impl Slabs {
             classes: (0..classes).map(|class| Mutex::new(Class::new(class))).collect(),
             ages: geometry.chunk_bytes.iter().map(|&bytes| Age::new(bytes, age_exponent)).collect(),
             counters: (0..classes).map(|_| ClassCounters::default()).collect(),
-            records: (0..geometry.pages).map(|_| PageRecord::default()).collect(),
+            records: (0..geometry.pages_max).map(|_| PageRecord::default()).collect(),
         }
     }
 

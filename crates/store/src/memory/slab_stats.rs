@@ -33,7 +33,7 @@ pub struct ClassStatistics {
     pub chunks_fresh: usize,
     /// Items that begin in a chunk of this class.
     pub items: usize,
-    /// The bytes that these items use in their first chunks.
+    /// The bytes that these items use, in all of their chunks.
     pub items_bytes: usize,
     /// An estimate of how long ago the next victim was last accessed, in seconds.
     pub age_s: u64,
@@ -61,19 +61,21 @@ pub struct ClassStatistics {
 
 impl Slabs {
     /// The classes of items that have a page or have counted something.
-    pub fn statistics(&self, pages: &Pages, now: Now) -> Vec<ClassStatistics> {
-        let all = (0..pages.geometry.timer_class()).map(|class| self.class_statistics(pages, class, now));
+    /// No item has more than `item_bytes_max`.
+    pub fn statistics(&self, pages: &Pages, item_bytes_max: usize, now: Now) -> Vec<ClassStatistics> {
+        let classes = 0..pages.geometry.timer_class();
+        let all = classes.map(|class| self.class_statistics(pages, class, item_bytes_max, now));
         all.filter(|class| class.pages > 0 || class.allocations > 0).collect()
     }
 
-    fn class_statistics(&self, pages: &Pages, number: usize, now: Now) -> ClassStatistics {
+    fn class_statistics(&self, pages: &Pages, number: usize, item_bytes_max: usize, now: Now) -> ClassStatistics {
         let class = lock(&self.classes[number]);
         let chunks_per_page = pages.geometry.chunks_per_page(number);
         let records = || class.pages.iter().chain(&class.draining).map(|&page| self.record(page));
         let page_count = records().count();
         let chunks_used = records().map(|record| record.chunks_used()).sum();
         let chunks_carved: usize = records().map(|record| record.chunks_carved()).sum();
-        let (items, items_bytes) = self.sample(pages, &class, chunks_carved);
+        let (items, items_bytes) = self.sample(pages, &class, chunks_carved, item_bytes_max);
         let counters = &self.counters[number];
         let count = |counter: &SharedCounter| counter.value();
         let age = &self.ages[number];
@@ -103,7 +105,7 @@ impl Slabs {
 
     /// Items, and the bytes they use, from a sample of chunks at equal distances. Their stripes are not locked, so a
     /// header may be out of date; it is only added up.
-    fn sample(&self, pages: &Pages, class: &Class, chunks_carved: usize) -> (usize, usize) {
+    fn sample(&self, pages: &Pages, class: &Class, chunks_carved: usize, item_bytes_max: usize) -> (usize, usize) {
         let step = chunks_carved.div_ceil(SAMPLE_CHUNKS_MAX).max(1);
         let (mut items, mut bytes, mut place) = (0, 0, 0);
         for &page in class.pages.iter().chain(&class.draining) {
@@ -112,7 +114,7 @@ impl Slabs {
                 let chunk = Handle::new(page, place);
                 if pages.usage(chunk).kind() == ChunkKind::Head {
                     items += 1;
-                    bytes += pages.header(chunk).head_bytes().min(pages.geometry.chunk_bytes[class.number]);
+                    bytes += pages.item_bytes(pages.offset_of(chunk), &pages.header(chunk)).min(item_bytes_max);
                 }
                 place += step;
             }

@@ -21,6 +21,7 @@
 use crate::memory::Memory;
 use crate::memory::chunk::{ChunkKind, Header};
 use crate::memory::handle::Handle;
+use crate::memory::index::RemovalReason;
 use crate::memory::slab::Class;
 use crate::stripe::Stripe;
 use crate::{Expiry, Now, Options};
@@ -204,8 +205,14 @@ impl Evictor {
         let (pages, index) = (&memory.pages, &memory.index);
         let key = pages.hashed_key(head);
         let slot = index.slot_of(&pages.region, key, head);
-        index.clear_slot(&pages.region, slot);
-        stripe.remove_item(&memory.items);
+        match !header.is_stale() && header.is_expired(now) {
+            true => {
+                index.vacate_slot(&pages.region, slot, RemovalReason::Expired);
+                stripe.has_removal_reasons = true;
+            }
+            false => index.clear_slot(&pages.region, slot),
+        }
+        stripe.remove_item(&memory.items, pages.item_bytes(pages.offset_of(head), header));
         // Without evictions only items leave that have expired or were deleted (and kept as stale values).
         let is_eviction = self.evicts_live_items && !header.is_expired(now);
         memory.slabs.counters[pages.class_of(head)].record_removal(header, is_eviction);

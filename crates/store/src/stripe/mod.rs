@@ -42,6 +42,10 @@ pub(crate) struct Stripe {
     pub wheel: TimerWheel,
     pub counters: Statistics,
     sequence: u32,
+    /// Whether a slot of the index may know why its last item left (`RemovalReason`).
+    pub has_removal_reasons: bool,
+    /// The bytes that the items use for header, key and value.
+    items_bytes: u64,
 }
 
 /// A stripe behind its lock, on cache lines of its own: the lock and what a get reads share the first.
@@ -72,6 +76,8 @@ impl Stripe {
             wheel: TimerWheel::default(),
             counters: Statistics::default(),
             sequence: 0,
+            has_removal_reasons: false,
+            items_bytes: 0,
         }
     }
 
@@ -84,6 +90,7 @@ impl Stripe {
     pub fn statistics(&self) -> Statistics {
         Statistics {
             items: self.items as u64,
+            items_bytes: self.items_bytes,
             leases_displaced: self.leases.displaced,
             hold_offs_merged: self.hold_offs.merged,
             ..self.counters
@@ -92,7 +99,7 @@ impl Stripe {
 
     /// The words that it is saved in, at most, when its share of the memory is `share_bytes`.
     pub fn snapshot_words_max(share_bytes: usize) -> usize {
-        /// Items and sequence; eight flushes; a wheel of 64 seconds; and the counts.
+        /// Items, their bytes and sequence; eight flushes; a wheel of 64 seconds; and the counts.
         const FIXED_WORDS: usize = 96;
         FIXED_WORDS + HoldOffTable::snapshot_words_max(share_bytes / HOLD_OFF_SHARE)
     }
@@ -100,6 +107,7 @@ impl Stripe {
     /// Saves all but leases and counters, which end with the process.
     pub fn save(&self, now: Now, snapshot: &mut SnapshotWriter) {
         snapshot.put_count(self.items);
+        snapshot.put_u64(self.items_bytes);
         snapshot.put_u32(self.sequence);
         self.flushes.save(snapshot);
         self.hold_offs.save(now, snapshot);
@@ -109,6 +117,7 @@ impl Stripe {
     /// Restores what [`Stripe::save`] saved.
     pub fn restore(&mut self, snapshot: &mut SnapshotReader<'_>) -> Option<()> {
         self.items = snapshot.get_u32()? as usize;
+        self.items_bytes = snapshot.get_u64()?;
         self.sequence = snapshot.get_u32()?;
         self.flushes.restore(snapshot)?;
         self.hold_offs.restore(snapshot)?;
@@ -121,15 +130,27 @@ impl Stripe {
     }
 
     /// Counts an item that was inserted.
-    pub fn add_item(&mut self, all: &AtomicUsize) {
+    pub fn add_item(&mut self, all: &AtomicUsize, bytes: usize) {
         self.items += 1;
+        self.items_bytes += bytes as u64;
         self.publish_count(all);
     }
 
     /// Counts an item that was removed.
-    pub fn remove_item(&mut self, all: &AtomicUsize) {
+    pub fn remove_item(&mut self, all: &AtomicUsize, bytes: usize) {
         self.items -= 1;
+        self.items_bytes = self.items_bytes.saturating_sub(bytes as u64);
         self.publish_count(all);
+    }
+
+    /// Counts an item that took the place of another.
+    pub fn replace_item(&mut self, old_bytes: usize, new_bytes: usize) {
+        self.items_bytes = (self.items_bytes + new_bytes as u64).saturating_sub(old_bytes as u64);
+    }
+
+    /// The bytes that the items of the stripe use for header, key and value.
+    pub fn items_bytes(&self) -> u64 {
+        self.items_bytes
     }
 
     /// Updates the count of all items, but not for every item: all stripes share its cache line.

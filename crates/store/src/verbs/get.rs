@@ -17,13 +17,20 @@ impl StripeGuard<'_> {
         now: Now,
         render: impl FnOnce(ItemView<'_>) -> R,
     ) -> Option<R> {
-        let found = self.find_live(key, now)?;
+        let found = self.find_for_get(key, now).filter(|found| self.is_live(found))?;
         Some(render(self.access(found, expiry, now)))
+    }
+
+    /// Gives the live item a new expiry; returns whether there is one.
+    pub fn touch(&mut self, key: HashedKey<'_>, expiry: Expiry, now: Now) -> bool {
+        let Some(found) = self.find_live(key, now) else { return false };
+        self.access(found, Some(expiry), now);
+        true
     }
 
     /// Shows the live item, or a token to fill the miss with and the stale value.
     pub fn lease_get<R>(&mut self, key: HashedKey<'_>, now: Now, render: impl FnOnce(LeaseGet<'_>) -> R) -> R {
-        let found = self.find_unexpired(key, now);
+        let found = self.find_for_get(key, now);
         if let Some(live) = found.filter(|found| self.is_live(found)) {
             return render(LeaseGet::Hit(self.access(live, None, now)));
         }
@@ -102,11 +109,7 @@ impl StripeGuard<'_> {
 
     /// The number of an item's slab class, and all bytes that the item uses.
     pub fn extent(&self, found: &ItemRef) -> (usize, usize) {
-        let (pages, header) = (&self.shared.memory.pages, &found.header);
-        let further_bytes = match header.is_chained() {
-            true => pages.chain(found.at, header).1 - header.inline_value_bytes(),
-            false => 0,
-        };
-        (pages.class_of(found.handle) + 1, header.head_bytes() + further_bytes)
+        let pages = &self.shared.memory.pages;
+        (pages.class_of(found.handle) + 1, pages.item_bytes(found.at, &found.header))
     }
 }

@@ -73,10 +73,14 @@ impl StripeGuard<'_> {
                 let header = Header { usage, ..header };
                 pages.set_header(handle, &header);
                 index.set_slot(&pages.region, old.slot, key, handle);
+                let new_bytes = pages.item_bytes(pages.offset_of(handle), &header);
+                self.stripe.replace_item(pages.item_bytes(old.at, &old.header), new_bytes);
                 self.free_item(old);
                 header
             }
             None => {
+                // Else a get that misses this item later would be taken for one of an earlier item.
+                self.take_removal_reason(key);
                 let slot = match self.find_slot(key, now) {
                     Ok(slot) => slot,
                     Err(OutOfMemory) => {
@@ -89,7 +93,7 @@ impl StripeGuard<'_> {
                 pages.publish_continuations(handle, &header, self.stripe.number, now);
                 pages.set_header(handle, &header);
                 index.set_slot(&pages.region, slot, key, handle);
-                self.stripe.add_item(&memory.items);
+                self.stripe.add_item(&memory.items, pages.item_bytes(pages.offset_of(handle), &header));
                 header
             }
         };

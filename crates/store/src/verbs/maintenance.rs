@@ -4,6 +4,7 @@ use super::StripeGuard;
 use crate::Now;
 use crate::memory::chunk::seconds;
 use crate::memory::handle::Handle;
+use crate::memory::index::RemovalReason;
 use crate::memory::transient;
 use crate::stripe::timer_wheel::WHEEL_S;
 
@@ -25,7 +26,10 @@ impl StripeGuard<'_> {
     pub fn flush(&mut self) {
         let memory = &self.shared.memory;
         for (slot, handle) in memory.index.items_of_stripe(&memory.pages.region, self.stripe.number) {
-            self.remove_item(self.item_at(slot, handle));
+            let found = self.item_at(slot, handle);
+            // A stale value was deleted before.
+            let reason = (!found.header.is_stale()).then_some(RemovalReason::Flushed);
+            self.remove_item_because(found, reason);
         }
         self.clear_wheel();
         self.void_leases();

@@ -25,7 +25,10 @@ impl StripeGuard<'_> {
         now: Now,
         render: impl FnOnce(MetaGetOutcome<'_>) -> R,
     ) -> Option<R> {
-        let found = self.find_undeleted(key, now);
+        let found = match conditions.counts_miss {
+            true => self.find_for_get(key, now).filter(|found| !found.header.is_stale()),
+            false => self.find_undeleted(key, now),
+        };
         let is_vivified = found.is_none();
         let found = match found {
             Some(found) => found,
@@ -221,7 +224,10 @@ impl StripeGuard<'_> {
         };
         match self.insert(key, &content, now) {
             Ok(cas) => ArithmeticOutcome::Number(number, cas),
-            Err(OutOfMemory) => ArithmeticOutcome::OutOfMemory,
+            Err(OutOfMemory) => {
+                self.stripe.counters.stores_out_of_memory += 1;
+                ArithmeticOutcome::OutOfMemory
+            }
         }
     }
 }

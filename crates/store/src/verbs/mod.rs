@@ -3,12 +3,12 @@
 //! An item never changes once it can be found, but for its expiry, its usage, its meta state, and when it becomes
 //! stale: a verb that changes a value stores another item and puts it in the place of the old one (`insert.rs`).
 //!
-//! Four functions look a key up. They differ in what they find:
+//! Five functions look a key up. They differ in what they find:
 //!
 //! | | expired | deleted (stale) | hidden by its meta state | live |
 //! |---|---|---|---|---|
 //! | [`StripeGuard::find`] | found | found | found | found |
-//! | [`StripeGuard::find_unexpired`] | removed | found | found | found |
+//! | [`StripeGuard::find_unexpired`], [`StripeGuard::find_for_get`] | removed | found | found | found |
 //! | [`StripeGuard::find_undeleted`], for meta verbs and deletes | removed | – | found | found |
 //! | [`StripeGuard::find_live`], for classic verbs | removed | – | – | found |
 
@@ -23,6 +23,7 @@ mod set;
 use crate::memory::Memory;
 use crate::memory::chunk::Header;
 use crate::memory::handle::{Handle, SlotAt};
+use crate::memory::index::RemovalReason;
 use crate::shared::Shared;
 use crate::stripe::Stripe;
 use crate::sync::{MutexGuard, lock};
@@ -94,13 +95,55 @@ impl<'s> StripeGuard<'s> {
     pub fn find_unexpired(&mut self, key: HashedKey<'_>, now: Now) -> Option<ItemRef> {
         let found = self.find(key)?;
         if found.header.is_expired(now) {
-            let memory = self.memory();
-            memory.slabs.counters[memory.pages.class_of(found.handle)].record_removal(&found.header, false);
-            self.remove_item(found);
-            self.stripe.counters.expirations += 1;
+            self.remove_expired(found, None);
             return None;
         }
         Some(found)
+    }
+
+    /// As [`StripeGuard::find_unexpired`], for a get: counts one of an item that has expired or was flushed.
+    #[inline(always)]
+    pub fn find_for_get(&mut self, key: HashedKey<'_>, now: Now) -> Option<ItemRef> {
+        match self.find(key) {
+            Some(found) if !found.header.is_expired(now) => Some(found),
+            found => {
+                self.count_get_of_removed(key, found);
+                None
+            }
+        }
+    }
+
+    /// Counts a get by why there is no item. `expired` is the item that it found, which is removed.
+    #[inline(never)]
+    fn count_get_of_removed(&mut self, key: HashedKey<'_>, expired: Option<ItemRef>) {
+        let reason = match expired {
+            Some(expired) => {
+                self.remove_expired(expired, None);
+                // A stale value was deleted before its time was over.
+                (!expired.header.is_stale()).then_some(RemovalReason::Expired)
+            }
+            None => self.take_removal_reason(key),
+        };
+        match reason {
+            Some(RemovalReason::Expired) => self.stripe.counters.gets_expired += 1,
+            Some(RemovalReason::Flushed) => self.stripe.counters.gets_flushed += 1,
+            None => {}
+        }
+    }
+
+    /// Why the key's last item left, if a slot of the index still knows; it does not any more afterwards.
+    fn take_removal_reason(&mut self, key: HashedKey<'_>) -> Option<RemovalReason> {
+        let memory = self.memory();
+        let may_be_known = self.stripe.has_removal_reasons;
+        may_be_known.then(|| memory.index.take_removal_reason(&memory.pages.region, key)).flatten()
+    }
+
+    /// Removes an item that has expired, and counts it. A stale value has no reason to remember: it was deleted before.
+    pub fn remove_expired(&mut self, found: ItemRef, reason: Option<RemovalReason>) {
+        let memory = self.memory();
+        memory.slabs.counters[memory.pages.class_of(found.handle)].record_removal(&found.header, false);
+        self.remove_item_because(found, reason.filter(|_| !found.header.is_stale()));
+        self.stripe.counters.expirations += 1;
     }
 
     /// The item of `key` that was not deleted, whatever its meta state.
@@ -140,9 +183,20 @@ impl<'s> StripeGuard<'s> {
 
     /// Removes an item from the index and frees it.
     pub fn remove_item(&mut self, found: ItemRef) {
+        self.remove_item_because(found, None);
+    }
+
+    /// As [`StripeGuard::remove_item`]; the index remembers the reason, if there is one.
+    fn remove_item_because(&mut self, found: ItemRef, reason: Option<RemovalReason>) {
         let memory = self.memory();
-        memory.index.clear_slot(&memory.pages.region, found.slot);
-        self.stripe.remove_item(&memory.items);
+        match reason {
+            Some(reason) => {
+                memory.index.vacate_slot(&memory.pages.region, found.slot, reason);
+                self.stripe.has_removal_reasons = true;
+            }
+            None => memory.index.clear_slot(&memory.pages.region, found.slot),
+        }
+        self.stripe.remove_item(&memory.items, memory.pages.item_bytes(found.at, &found.header));
         self.free_item(found);
     }
 

@@ -152,6 +152,7 @@ impl StripeGuard<'_> {
         self.stripe.leases.void(key.hash());
         if self.is_too_large(key, content.value.len()) {
             self.remove_undeleted(key, now);
+            self.stripe.counters.stores_too_large += 1;
             return StoreOutcome::TooLarge;
         }
         match self.insert(key, content, now) {
@@ -174,6 +175,7 @@ impl StripeGuard<'_> {
 
     fn refresh_stale(&mut self, key: HashedKey<'_>, item: &NewItem<'_>, until_ms: u64, now: Now) -> LeaseSetOutcome {
         if self.is_too_large(key, item.value.len()) {
+            self.stripe.counters.stores_too_large += 1;
             return LeaseSetOutcome::TooLarge;
         }
         let stale_until_ms = Some(until_ms);
@@ -199,6 +201,7 @@ impl StripeGuard<'_> {
     ) -> (StoreOutcome, usize) {
         let value_bytes = self.value(&found).value_bytes() + piece.len();
         if self.is_too_large(key, value_bytes) {
+            self.stripe.counters.stores_too_large += 1;
             return (StoreOutcome::TooLarge, value_bytes);
         }
         let old = self.value(&found).to_vec();

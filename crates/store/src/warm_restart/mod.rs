@@ -11,7 +11,7 @@
 //! | is held by another process | fails: an error |
 //! | belongs to another user, or is open to other users | fails: an error; the region is left alone |
 //!
-//! Saved: items with flags, expiry, CAS unique, stale mark and usage; timers; scheduled flushes; hold-offs. Not saved:
+//! Saved: the seed of the hash; items with flags, expiry, CAS unique, stale mark and usage; timers; scheduled flushes; hold-offs. Not saved:
 //! leases (every token of the earlier process is void, since its reader may have read the database before a delete that
 //! this process has not seen), and counters.
 //!

@@ -60,8 +60,12 @@ pub(super) fn restore(
     if checksum_of(&words) != found.state_checksum {
         return Ok(Err(ColdStartReason::Damaged));
     }
-    let stripes = stripes.unwrap_or_else(|| stripe::create_all(options, geometry.stripe_bits));
-    let shared = Shared::new(options, geometry.clone(), stripes, region);
+    let Some(hash_seed) = snapshot::hash_seed(&words) else {
+        return Ok(Err(ColdStartReason::Damaged));
+    };
+    let options = Options { hash_seed, ..options.clone() };
+    let stripes = stripes.unwrap_or_else(|| stripe::create_all(&options, geometry.stripe_bits));
+    let shared = Shared::new(&options, geometry.clone(), stripes, region);
     if snapshot::restore(&shared, &words).is_none() {
         return Ok(Err(ColdStartReason::Damaged));
     }

@@ -3,11 +3,11 @@
 //! items.
 //!
 //! ```text
-//! state:   index | free pages | class x n | stripe x n                                    words of 32 bits
+//! state:   hash seed 2 | index | free pages | class x n | stripe x n                                    words of 32 bits
 //! index    page ahead? | buckets 2 | page of each run of buckets ..
 //! free     first page never used | free pages | page ..
 //! class    pages | hand 2 | evictions to rebalance | mean age 2 | tail 2 | (page, first free chunk, carved and used) ..
-//! stripe   items | sequence | flushes | time 2 .. | floor 2 | hold-offs | (hash 2, until 2) .. | wheel second, block 64
+//! stripe   items | their bytes 2 | sequence | flushes | time 2 .. | floor 2 | hold-offs | (hash 2, until 2) .. | wheel second, block 64
 //! ```
 //! Not saved: leases and counters (`mod.rs`), and what follows from the rest (the class of a page, which pages have
 //! free chunks).
@@ -53,6 +53,7 @@ pub(crate) fn save(shared: &Shared, now: Now) -> Vec<u32> {
     let memory = &shared.memory;
     let mut snapshot = SnapshotWriter::default();
     let is_page_ahead = shared.reclaimer.rebalancer.abort_move(memory);
+    snapshot.put_u64(shared.hash_seed);
     snapshot.put_u32(is_page_ahead.into());
     memory.index.save(is_page_ahead, &mut snapshot);
     memory.pages.save(&mut snapshot);
@@ -64,12 +65,20 @@ pub(crate) fn save(shared: &Shared, now: Now) -> Vec<u32> {
     snapshot.into_words()
 }
 
-/// Restores a state into a store that is new but for its region. After a `None` the store must not be used.
+/// The seed of the hash of keys that a state was saved with; `None` if it is too short.
+pub(crate) fn hash_seed(words: &[u32]) -> Option<u64> {
+    SnapshotReader::new(words).get_u64()
+}
+
+/// Restores a state into a store that is new but for its region and has its [`hash_seed`]. After a `None` the store must not be used.
 pub(crate) fn restore(shared: &Shared, words: &[u32]) -> Option<()> {
     let memory = &shared.memory;
     let (pages, slabs) = (&memory.pages, &memory.slabs);
     let mut snapshot = SnapshotReader::new(words);
     let mut owners = PageOwners::new(pages.geometry.pages);
+    if snapshot.get_u64()? != shared.hash_seed {
+        return None;
+    }
     let is_page_ahead = snapshot.get_count(1)? == 1;
     memory.index.restore(is_page_ahead, &mut owners, &mut snapshot)?;
     shared.reclaimer.rebalancer.set_index_page_added(is_page_ahead);

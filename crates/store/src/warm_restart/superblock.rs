@@ -22,13 +22,13 @@ use crate::memory::index::{self, BUCKET_BYTES};
 use crate::memory::region::Region;
 use crate::memory::transient::ENTRY_BYTES;
 use crate::stripe::timer_wheel::WHEEL_S;
-use crate::{HashedKey, Now};
+use crate::{KeyHasher, Now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 pub(crate) const SUPERBLOCK_BYTES: usize = 4096;
 /// To be raised when the layout of a region, or of its state, changes in a way that [`format_fingerprint`] does not
 /// cover.
-pub(crate) const FORMAT: u64 = 1;
+pub(crate) const FORMAT: u64 = 2;
 
 const MAGIC: u64 = u64::from_be_bytes(*b"lookside");
 const DIRTY: u64 = u64::from_be_bytes(*b"  dirty ");
@@ -205,7 +205,7 @@ fn format_fingerprint() -> Vec<u64> {
     let shape = chunk::shape(0x5a, 0x1234, Parts { has_flags: true, is_extended: true, is_chained: true });
     let stale = Header { sequence: 1, expiry_s: 2, shape, usage }.into_stale(1_700_000_000_456);
     let header = [shape, usage.0, stale.sequence, stale.expiry_s, stale.shape, stale.usage.0, stale.key_at() as u32];
-    let key = HashedKey::new(b"a key to probe with");
+    let key = KeyHasher::new(0x0123_4567_89ab_cdef).hash(b"a key to probe with");
     let places = index::bucket_hashes(key, 8).map(|place| place as u64);
     let key = [key.hash(), key.tag().into(), key.stripe(8) as u64];
     constants
@@ -233,6 +233,6 @@ mod tests {
         let options = Options { memory_bytes_max: 4 << 20, ..Options::default() };
         let store = Store::new(options).expect("the options are fine");
         let empty_state_words = snapshot::save(&store.shared, Now { unix_ms: 1_700_000_000_123 }).len();
-        assert_eq!((FORMAT, probe, empty_state_words), (1, 18_400_531_419_849_400_644, 5_038));
+        assert_eq!((FORMAT, probe, empty_state_words), (2, 3_004_242_837_958_218_034, 5_168));
     }
 }

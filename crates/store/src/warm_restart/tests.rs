@@ -9,7 +9,7 @@ use crate::memory::chunk::ChunkKind;
 use crate::memory::handle::Handle;
 use crate::memory::sysv_shm::{Segment, ShmLock, create_semaphore_with_mode, remove_semaphore};
 use crate::snapshot_codec::SnapshotReader;
-use crate::{Expiry, HashedKey, NewItem, Options, Store, stripe};
+use crate::{Expiry, KeyHasher, NewItem, Options, Store, stripe};
 use lookaside_protocol::StoreMode;
 use std::sync::atomic::AtomicUsize;
 
@@ -42,9 +42,9 @@ impl Scratch {
             let (key, value) = (format!("key:{number}"), vec![number as u8; number as usize]);
             let expiry = if number % 3 == 0 { Expiry::At { unix_s: 1_700_000_030 } } else { Expiry::Never };
             let item = NewItem { flags: number, expiry, value: &value };
-            store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, NOW);
+            store.store(KeyHasher::new(0).hash(key.as_bytes()), StoreMode::Set, &item, NOW);
             if number % 7 == 0 {
-                store.delete(HashedKey::new(key.as_bytes()), 60_000, NOW);
+                store.delete(KeyHasher::new(0).hash(key.as_bytes()), 60_000, NOW);
             }
         }
         assert!(store.flush_all(Now { unix_ms: NOW.unix_ms + 100_000 }, NOW));
@@ -193,9 +193,16 @@ fn an_invalid_state_is_refused_whatever_its_checksum() {
     scratch.fill();
     let (store, _) = scratch.attach();
     let words = snapshot::save(&store.shared, NOW);
-    let buckets_low = 1;
-    let first_index_page = 3;
-    for (place, word) in [(0, 2), (buckets_low, u32::MAX), (buckets_low, 0), (first_index_page, 1 << 20), (0, 1)] {
+    let (seed_low, page_ahead, buckets_low, first_index_page) = (0, 2, 3, 5);
+    let changes = [
+        (seed_low, 1),
+        (page_ahead, 2),
+        (buckets_low, u32::MAX),
+        (buckets_low, 0),
+        (first_index_page, 1 << 20),
+        (page_ahead, 1),
+    ];
+    for (place, word) in changes {
         let mut words = words.clone();
         words[place] = word;
         let region = Region::new(store.shared.memory.pages.geometry.region_bytes()).expect("memory");
@@ -211,7 +218,7 @@ fn an_invalid_state_is_refused_whatever_its_checksum() {
             Shared::new(&options(), geometry.clone(), stripe::create_all(&options(), geometry.stripe_bits), region);
         assert_eq!(snapshot::restore(&shared, &words[..length]), None, "{length} words");
     }
-    assert!(SnapshotReader::new(&words).get_count(1).is_some());
+    assert!(SnapshotReader::new(&words[page_ahead..]).get_count(1).is_some());
 }
 
 /// Whatever the words are, a restore returns, with a store or without. (A store that was restored is trusted.)
@@ -266,7 +273,7 @@ fn flipped_bits_of_links_give_an_empty_store_and_never_a_wrong_value() {
         let (key, value) = (format!("key:{number}"), value(number, version));
         let expiry = if number.is_multiple_of(3) { Expiry::At { unix_s: 1_700_000_030 } } else { Expiry::Never };
         let item = NewItem { flags: 0, expiry, value: value.as_bytes() };
-        store.store(HashedKey::new(key.as_bytes()), StoreMode::Set, &item, NOW);
+        store.store(KeyHasher::new(0).hash(key.as_bytes()), StoreMode::Set, &item, NOW);
     };
     (0..8_000).for_each(|number| set(&store, number, 0));
     (0..8_000).filter(|number| random(&[*number]).is_multiple_of(2)).for_each(|number| set(&store, number, 1));
@@ -290,7 +297,7 @@ fn flipped_bits_of_links_give_an_empty_store_and_never_a_wrong_value() {
             for step in 0..3_000 {
                 let number = random(&[round, step, 1]) % 12_000;
                 let key = format!("key:{number}");
-                store.reader(NOW).get(HashedKey::new(key.as_bytes()), |view| {
+                store.reader(NOW).get(KeyHasher::new(0).hash(key.as_bytes()), |view| {
                     let found = view.value.to_vec();
                     assert!([0, 1].iter().any(|&version| value(number, version).as_bytes() == found), "{key}");
                 });
@@ -398,6 +405,29 @@ fn a_region_that_was_never_initialized_is_replaced() {
     let geometry = persistent_geometry(&options()).expect("the options are fine");
     Segment::create(scratch.0.key(), geometry.region_bytes()).expect("shared memory");
     assert_eq!(scratch.attach().1, Start::Empty(ColdStartReason::NotShutDownCleanly));
+}
+
+/// The superblock is there, but not all pages: what a copy that was cut short would look like.
+#[test]
+fn a_region_that_was_cut_short_gives_an_empty_store() {
+    let scratch = Scratch::new();
+    scratch.fill();
+    let original = scratch.region();
+    let (superblock, _) = Superblock::read(&original).expect("it was saved");
+    for kept_bytes in [SUPERBLOCK_BYTES, original.region_bytes() / 2, original.region_bytes() - SUPERBLOCK_BYTES] {
+        let copy = Scratch::new();
+        let segment = Segment::create(copy.0.key(), kept_bytes).expect("shared memory");
+        let region = attach(segment, &copy.0).expect("no process maps it");
+        Superblock { name: copy.0.as_str().to_string(), ..superblock.clone() }.write(&region);
+        superblock::mark_clean(&region);
+        drop(region);
+        let (store, start) = copy.attach();
+        assert_eq!(
+            (start, store.statistics().items),
+            (Start::Empty(ColdStartReason::Damaged), 0),
+            "{kept_bytes} bytes"
+        );
+    }
 }
 
 /// Two names with one key cannot be found in reasonable time: the test renames the region instead.

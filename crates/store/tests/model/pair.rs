@@ -5,8 +5,9 @@ use super::scratch_region::ScratchRegion;
 use super::{Entry, Expected, Model};
 use lookaside_protocol::{Cas, Direction, LeaseToken, StoreMode};
 use lookaside_store::{
-    ArithmeticOutcome, Expiry, HashedKey, ItemView, LeaseGet, LeaseSetOutcome, MetaArithmetic, MetaArithmeticOutcome,
-    MetaDelete, MetaDeleteOutcome, MetaGet, MetaSet, NewItem, Options, Recache, Start, Store, StoreOutcome,
+    ArithmeticOutcome, Expiry, HashedKey, ItemView, KeyHasher, LeaseGet, LeaseSetOutcome, MetaArithmetic,
+    MetaArithmeticOutcome, MetaDelete, MetaDeleteOutcome, MetaGet, MetaSet, NewItem, Options, Recache, Start, Store,
+    StoreOutcome,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -100,7 +101,7 @@ impl Pair {
 
     pub fn run(&mut self, key: u8, command: Command) -> Result<(), TestCaseError> {
         let name = format!("key:{key}");
-        let hashed = HashedKey::new(name.as_bytes());
+        let hashed = KeyHasher::new(0).hash(name.as_bytes());
         self.check_eviction(key, hashed)?;
         match command {
             Command::Get => {
@@ -112,7 +113,11 @@ impl Pair {
                 let [touch, vivify, before] = [touch, vivify, recache].map(|exptime| self.expiry(exptime));
                 let recache = before.map(|before| Recache { before, is_touched_first: no_bump });
                 let cas_new = unique.map(Cas);
-                self.meta_get(key, hashed, &MetaGet { no_bump, touch, vivify, recache, cas_new })?;
+                self.meta_get(
+                    key,
+                    hashed,
+                    &MetaGet { no_bump, touch, vivify, recache, cas_new, counts_miss: !no_bump },
+                )?;
             }
             Command::MetaSet { mode, compare, invalidates, vivify, unique, item } => {
                 let mode = self.mode(key, mode);

@@ -3,6 +3,7 @@
 //! The files are read at the start, and again on SIGHUP and `refresh_certs`. If they are invalid then, new connections
 //! use what was read before. Open connections are not affected.
 
+use super::no_authority::NoAuthority;
 use super::options::{ClientCertificate, KeyFormat, TlsOptions};
 use lookaside_net::{TlsMode, pem};
 use lookaside_sync::RwLock;
@@ -29,8 +30,8 @@ pub(crate) struct Certificates {
 struct ServerConfigs {
     as_configured: Arc<ServerConfig>,
     basic: Arc<ServerConfig>,
-    /// `None` without authorities.
-    mutual: Option<Arc<ServerConfig>>,
+    /// Refuses every client if there are no authorities.
+    mutual: Arc<ServerConfig>,
 }
 
 #[derive(Debug)]
@@ -88,8 +89,7 @@ impl Certificates {
             Some(TlsMode::Plain) => None,
             None => Some(Arc::clone(&current.as_configured)),
             Some(TlsMode::Tls) => Some(Arc::clone(&current.basic)),
-            // `cli::validate` refuses this mode without authorities, and a refresh cannot lose them.
-            Some(TlsMode::MutualTls) => Some(Arc::clone(current.mutual.as_ref().expect("mtls: needs authorities"))),
+            Some(TlsMode::MutualTls) => Some(Arc::clone(&current.mutual)),
         }
     }
 }
@@ -101,7 +101,7 @@ impl ServerConfigs {
         Ok(ServerConfigs {
             as_configured: configure(options.client_certificate)?,
             basic: configure(ClientCertificate::Ignored)?,
-            mutual: authorities.is_some().then(|| configure(ClientCertificate::Required)).transpose()?,
+            mutual: configure(ClientCertificate::Required)?,
         })
     }
 }
@@ -114,8 +114,9 @@ fn configure(
     let provider = Arc::new(provider(&options.ciphers)?);
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
     let builder = builder.with_protocol_versions(versions(options)).map_err(unusable)?;
-    let builder = match authorities.filter(|_| wanted != ClientCertificate::Ignored) {
-        None => builder.with_no_client_auth(),
+    let builder = match authorities {
+        _ if wanted == ClientCertificate::Ignored => builder.with_no_client_auth(),
+        None => builder.with_client_cert_verifier(Arc::new(NoAuthority(provider))),
         Some(authorities) => {
             let mut verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider);
             if wanted == ClientCertificate::Requested {

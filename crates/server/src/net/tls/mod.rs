@@ -6,5 +6,6 @@
 //! Deliberately absent: TLS before 1.2, renegotiation, and early data (a replayed `incr` would count twice).
 
 pub(crate) mod certificates;
+mod no_authority;
 pub(crate) mod options;
 pub(crate) mod stream;

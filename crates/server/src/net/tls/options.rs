@@ -38,6 +38,8 @@ pub(crate) struct TlsOptions {
     pub(crate) ciphers: Vec<String>,
     pub(crate) session_cache: bool,
     pub(crate) only_tls13: bool,
+    /// As given, for `stats settings`; `None` if it is not given.
+    pub(crate) write_buffer_kilobytes: Option<u32>,
     /// The time for a client's handshake: `ssl_handshake_timeout`, which memcached does not have.
     pub(crate) handshake_timeout: HandshakeTimeout,
 }

@@ -6,7 +6,7 @@
 
 use crate::net::socket::{Received, Sent, receive, send};
 use rustix::fd::OwnedFd;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl TlsStream {
         self.is_ended |= state.peer_has_closed();
         if !self.is_handshake_counted && !self.rustls.is_handshaking() {
             self.is_handshake_counted = true;
-            tls_events.new_sessions += 1;
+            tls_events.new_sessions += u64::from(self.rustls.handshake_kind() != Some(HandshakeKind::Resumed));
         }
         let at = plain.len();
         plain.resize(at + state.plaintext_bytes_to_read(), 0);

@@ -9,7 +9,7 @@
 use crate::session::context::SessionContext;
 use lookaside_protocol::Reply;
 use lookaside_protocol::text::{Limits, ParsedReply, ReplyPart, parse_reply};
-use lookaside_store::{HashedKey, Now};
+use lookaside_store::Now;
 
 /// The reply is the server's own.
 const LIMITS: Limits = Limits { value_bytes_max: usize::MAX >> 1, line_bytes_max: usize::MAX >> 1 };
@@ -20,7 +20,7 @@ pub(super) fn release_leases(reply: &[u8], context: &SessionContext<'_>, now: No
     while let ParsedReply::Part { part, consumed } = parse_reply(&reply[at..], &LIMITS) {
         at += consumed;
         if let ReplyPart::Item { key, reply: Reply::Lease { token, .. } } = part {
-            context.store.release_lease(HashedKey::new(key), token, now);
+            context.store.release_lease(context.store.hasher().hash(key), token, now);
         }
     }
 }

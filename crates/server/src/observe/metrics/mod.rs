@@ -87,6 +87,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lookaside_store::KeyHasher;
 
     #[test]
     fn samples_are_as_frequent_as_declared() {
@@ -95,10 +96,10 @@ mod tests {
         assert!((100_000 / 18..100_000 / 14).contains(&samples), "{samples}");
         for _ in 0..10_000 {
             sampler.sample_keys(&[
-                HashedKey::new(b"hot"),
-                HashedKey::new(b"cold"),
-                HashedKey::new(b"hot"),
-                HashedKey::new(b"hot"),
+                KeyHasher::new(0).hash(b"hot"),
+                KeyHasher::new(0).hash(b"cold"),
+                KeyHasher::new(0).hash(b"hot"),
+                KeyHasher::new(0).hash(b"hot"),
             ]);
         }
         let top = sampler.hot_keys().top(2);

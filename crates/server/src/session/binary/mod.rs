@@ -77,6 +77,9 @@ pub(crate) fn execute(
     let request = match step {
         BinaryStep::Request(request) => request,
         BinaryStep::Reply { tag, status, text, close } => {
+            if *status == Status::TooLarge {
+                context.counters.store_too_large.add(1);
+            }
             if let Some(key_to_delete) = key {
                 context.store.delete(*key_to_delete, 0, now);
             }

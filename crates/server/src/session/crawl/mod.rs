@@ -1,5 +1,6 @@
 //! Commands that crawl all keys, as memcached's crawler does: `lru_crawler metadump` and `mgdump`, `stats cachedump`,
-//! `stats sizes`, and `stats workingset` (§3.2.2 of the paper). They serve operators, not requests.
+//! `stats sizes`, and `stats workingset` (§3.2.2 of the paper). They serve operators, not requests. `lru_crawler crawl`
+//! lists nothing and goes on without its client ([`expiry`]).
 //!
 //! A crawl proceeds in steps of [`BUCKETS_PER_STEP`] buckets of the store's index. Between two steps the worker serves
 //! its other connections, and the crawl waits until its socket has taken the output. So a crawl delays no connection
@@ -8,6 +9,7 @@
 //!
 //! memcached crawls class by class. Here every crawl follows the index, and classes only filter.
 
+pub(crate) mod expiry;
 mod sizes;
 mod working_set;
 
@@ -30,7 +32,7 @@ const CLASS_MAX: usize = 255;
 
 /// A set of slab classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClassSet([u64; 4]);
+pub struct ClassSet([u64; 4]);
 
 /// The listing or count that a crawl makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,7 +74,7 @@ impl ClassSet {
         })
     }
 
-    fn contains(self, class: usize) -> bool {
+    pub(crate) fn contains(self, class: usize) -> bool {
         self.0[class / 64] >> (class % 64) & 1 != 0
     }
 }

@@ -11,6 +11,8 @@ use std::borrow::Cow;
 const TOO_MANY_CRAWLS_FOR_SIZES: &str =
     "STAT sizes_status error\r\nSTAT sizes_error too many crawls are under way\r\nEND";
 
+const BUSY_CRAWLING: &str = "BUSY currently processing crawler request";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminOutcome {
     Done,
@@ -46,7 +48,7 @@ pub(crate) fn run_admin_command(
             Some(refusal) => refusal.into(),
             None => run_crawl(context, kind, crawl, now, reply_bytes_max, out),
         },
-        action => run_action(context, action, now, out),
+        action => run_action(context, action, now),
     };
     match response {
         Response::Line(line) => {
@@ -88,12 +90,12 @@ fn run_crawl(
             Response::Outcome(if is_finished { AdminOutcome::Done } else { AdminOutcome::Crawling })
         }
         None if kind == CrawlKind::Sizes => TOO_MANY_CRAWLS_FOR_SIZES.into(),
-        None => "BUSY currently processing crawler request".into(),
+        None => BUSY_CRAWLING.into(),
     }
 }
 
 /// Runs any action but a crawl.
-fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: &mut Vec<u8>) -> Response {
+fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now) -> Response {
     let control = context.control;
     let line = match action {
         AdminAction::Crawl(_) => unreachable!("crawls are run step by step"),
@@ -113,6 +115,10 @@ fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: 
             "OK"
         }
         AdminAction::Line(line) => line,
+        AdminAction::ReclaimExpired(classes) => match control.reclaim_expired(classes, now) {
+            true => "OK",
+            false => BUSY_CRAWLING,
+        },
         AdminAction::SetCrawlerEnabled(is_enabled) => {
             control.set_crawler_enabled(is_enabled);
             "OK"
@@ -126,8 +132,8 @@ fn run_action(context: &SessionContext<'_>, action: AdminAction, now: Now, out: 
         AdminAction::ShutDown | AdminAction::ShutDownBadMode => "SERVER_ERROR: shutdown not enabled",
         AdminAction::Watch(kinds) => match control.watch_refusal() {
             Some(refusal) => refusal,
+            // The watchers' thread replies, once all threads record.
             None if context.events.connection.request_watch(kinds) => {
-                reply::write_line(b"OK", out);
                 return Response::Outcome(AdminOutcome::Close);
             }
             None => "ERROR",

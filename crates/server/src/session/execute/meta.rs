@@ -52,7 +52,10 @@ pub(crate) fn execute(
     let result = MetaFlags::read(operation.verb, operation.flags).and_then(|flags| {
         let mut buffer = [0; KEY_BYTES_MAX];
         let stored_key = match flags.has(b'b') {
-            true => HashedKey::new(decode_key(key.key(), &mut buffer).ok_or("CLIENT_ERROR error decoding key")?),
+            true => {
+                let decoded = decode_key(key.key(), &mut buffer).ok_or("CLIENT_ERROR error decoding key")?;
+                context.store.hasher().hash(decoded)
+            }
             false => key,
         };
         let before = match operation.verb {
@@ -167,6 +170,7 @@ impl Meta<'_> {
                 is_touched_first: self.precedes(b'T', b'R'),
             }),
             cas_new: self.flags.cas_new,
+            counts_miss: true,
         };
         let reader = self.context.store.reader(self.now);
         let found = reader.meta_get(self.key, &options, |got| (self.compose_item(&got, out), got.is_vivified));

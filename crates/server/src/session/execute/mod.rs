@@ -22,9 +22,12 @@ use lookaside_store::{
 };
 use record::{count_arithmetic, item_size, record_delete, record_fetch, record_store};
 
-/// The reply to `version`: the release of memcached that this server behaves like, then its own. Clients parse three
-/// numbers and ignore the rest. libmemcached takes a first number of 0 for a broken reply.
-pub const VERSION: &str = concat!("1.6.45-lookaside-", env!("CARGO_PKG_VERSION"));
+/// The reply to `version`: the release of memcached that this server behaves like, in digits and dots alone, as clients
+/// parse it. Its own is [`LOOKASIDE_VERSION`].
+pub const VERSION: &str = "1.6.45";
+
+/// The release of this server: `lookaside_version` in `stats` and `stats settings`.
+pub(crate) const LOOKASIDE_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Answers `keys` of a get, without its `END`, until `out` holds `reply_bytes_max` bytes. Returns the number of keys
 /// answered: at least one if there is one.
@@ -257,12 +260,12 @@ fn delete(context: &SessionContext<'_>, key: HashedKey<'_>, hold_off_ms: u32, no
 fn touch(context: &SessionContext<'_>, key: HashedKey<'_>, exptime: i64, now: Now) -> &'static str {
     context.counters.cmd_touch.add(1);
     let expiry = Expiry::from_exptime(exptime, now);
-    match context.store.reader(now).get_and_touch(key, expiry, |_| ()) {
-        Some(()) => {
+    match context.store.reader(now).touch(key, expiry) {
+        true => {
             context.counters.touch_hits.add(1);
             "TOUCHED"
         }
-        None => {
+        false => {
             context.counters.touch_misses.add(1);
             "NOT_FOUND"
         }

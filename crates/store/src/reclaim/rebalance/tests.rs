@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::verbs::StripeGuard;
-use crate::{Expiry, HashedKey, NewItem, Options, Store};
+use crate::{Expiry, KeyHasher, NewItem, Options, Store};
 use lookaside_protocol::StoreMode;
 
 const NOW: Now = Now { unix_ms: 1_700_000_000_000 };
@@ -12,7 +12,7 @@ fn full_store() -> Store {
     let store = Store::new(options).expect("the options are fine");
     for number in 0..60_000u32 {
         let item = NewItem { flags: 0, expiry: Expiry::Never, value: &[b'v'; 80] };
-        store.store(HashedKey::new(&number.to_be_bytes()), StoreMode::Set, &item, NOW);
+        store.store(KeyHasher::new(0).hash(&number.to_be_bytes()), StoreMode::Set, &item, NOW);
     }
     assert_eq!(store.shared.memory.pages.pages_free(), 0);
     store
