@@ -1,7 +1,9 @@
 """A Rust client that reads servers directly (`crates/client/examples/direct_client.rs`)."""
 
+import collections
 import os
 import signal
+from pathlib import Path
 
 from line_client import LineClient
 from processes import eventually
@@ -39,6 +41,13 @@ class DirectClient(LineClient):
         """How many it has open."""
         return len(os.listdir(f"/proc/{self.running.pid}/fd"))
 
+    def connections(self) -> collections.Counter[str]:
+        """The number of TCP connections that it has open, by the other side's port."""
+        folder = Path(f"/proc/{self.running.pid}")
+        rows = [line.split() for line in (folder / "net/tcp").read_text().splitlines()[1:]]
+        ports = {f"socket:[{row[9]}]": str(int(row[2].rpartition(":")[2], 16)) for row in rows}
+        return collections.Counter(ports[name] for name in open_files(folder) if name in ports)
+
     def freeze(self) -> None:
         """SIGSTOP."""
         self.running.send_signal(signal.SIGSTOP)
@@ -46,3 +55,14 @@ class DirectClient(LineClient):
     def thaw(self) -> None:
         """SIGCONT."""
         self.running.send_signal(signal.SIGCONT)
+
+
+def open_files(folder: Path) -> list[str]:
+    """The targets of a process's descriptors, but for those that are closed meanwhile."""
+    targets = []
+    for path in (folder / "fd").iterdir():
+        try:
+            targets.append(os.readlink(path))
+        except FileNotFoundError:
+            continue
+    return targets

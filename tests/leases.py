@@ -12,8 +12,8 @@ REFUSED = (b"NOT_STORED", b"STALE_STORED")
 class LeaseClient:
     """One connection to a server or router."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+    def __init__(self, port: int, host: str = "127.0.0.1", timeout: float = 10) -> None:
+        self.socket = socket.create_connection((host, port), timeout=timeout)
         self.reader = self.socket.makefile("rb")
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ class Router(Process):
     """A router with a spool, peers, and a configuration file of its own."""
 
     def __init__(self, tmp_path, text: str, port: int, peers: list[int], server_timeout_ms: int = 300) -> None:
-        self.port = port
+        self.port, self.metrics_port = port, free_port()
         self.file = tmp_path / f"router-{port}.json"
         self.file.write_text(text)
         command = [
@@ -30,6 +30,7 @@ class Router(Process):
             "--server-timeout", server_timeout_ms, "--probe-timeout-initial", "50", "--probe-timeout-max", "200",
             "--config-cache", tmp_path / f"cache-{port}.json",
             "--spool", tmp_path / f"spool-{port}",
+            "--metrics-address", f"127.0.0.1:{self.metrics_port}",
             "--upgrade-socket", tmp_path / f"upgrade-{port}", "--take-over", "--enable-flush-cmd",
         ]  # fmt: skip
         if peers:

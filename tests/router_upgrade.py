@@ -22,6 +22,8 @@ class RouterChain(Chain):
     """Routers and their two servers. Keys that begin with `cut:` are at the server that tests make unreachable."""
 
     program = ROUTER
+    # As in mcrouter: a restart may help.
+    cannot_start = 2
 
     def __init__(self, folder: Path, *arguments: object) -> None:
         self.sound, self.cut = Server("sound", folder), Server("cut", folder)
@@ -42,8 +44,10 @@ class RouterChain(Chain):
         self.port, self.spool = free_port(), folder / "spool"
         # Of the routers that delete and read; a peer's, if it is one.
         self.delete_port = self.read_port = self.port
+        # Beside a Unix socket only an address with its own port is opened.
+        listen = ["-l", f"127.0.0.1:{self.port}"] if "-s" in arguments else ["-p", self.port]
         options = [
-            "-p", self.port, "-f", self.path, "--num-proxies", "2",
+            *listen, "-f", self.path, "--num-proxies", "2",
             "--server-timeout", "5000", "--probe-timeout-initial", "50", "--spool", self.spool, *arguments,
         ]  # fmt: skip
         super().__init__(folder, options)

@@ -59,12 +59,12 @@ def test_an_invalid_one_is_refused_with_line_and_column(good):
 def test_every_independent_error_is_reported(good):
     broken = json.loads(good.read_text())
     broken["pools"]["main"]["servers"][1] = "127.0.0.1"
-    broken["pools"]["gutter"]["weigths"] = [1]
+    broken["pools"]["gutter"]["server_timeout"] = "1s"
     broken["route"]["operation_policies"]["delete"]["children"].append("PoolRoute|mian")
     good.write_text(json.dumps(broken))
     paths = [
         "pools.main.servers[1]",
-        "pools.gutter.weigths",
+        "pools.gutter.server_timeout",
         "route.operation_policies.delete.children[2]",
     ]
     done = lookaside("check-config", good)
@@ -76,7 +76,7 @@ def test_every_independent_error_is_reported(good):
     assert [error["path"] for error in report["errors"]] == paths
     router = [PROGRAMS / "lookaside-router", "-f", good, "--validate-config"]
     refused = subprocess.run(router, capture_output=True, text=True, timeout=30, check=False)
-    assert refused.returncode == 2 and all(f", at {path}: " in refused.stderr for path in paths), refused.stderr
+    assert refused.returncode == 3 and all(f", at {path}: " in refused.stderr for path in paths), refused.stderr
 
 
 def test_a_name_that_cannot_stand_in_a_certificate_is_an_error(good):

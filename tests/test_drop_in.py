@@ -57,7 +57,7 @@ def test_in_the_background_with_a_pid_file_until_shutdown(tmp_path):
 
 
 def test_a_daemonised_failure_is_reported_in_the_foreground(server):
-    for status, arguments, complaint in ((1, ["-p", server.port], "-p"), (2, ["-p", 0, "-u", "no-such-user"], "-u")):
+    for status, arguments, complaint in ((1, ["-p", server.port], "-p"), (2, ["-p", -1, "-u", "no-such-user"], "-u")):
         command = [PROGRAMS / "lookaside-server", "-d", *map(str, arguments)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
         assert ended.returncode == status and complaint in ended.stderr, ended.stderr

@@ -38,7 +38,7 @@ class Router(Process):
 
     def servers(self) -> set[int]:
         """The ports of the servers that its threads know."""
-        lines = connect(self.port).stats("servers")
+        lines = connect(self.port).stats("servers_detailed")
         return {int(name.decode().rsplit(":", 1)[1]) for name in lines}
 
     def takes(self, *servers: Server, seconds: float = 20) -> None:
@@ -186,14 +186,14 @@ def test_a_start_without_etcd_uses_the_last_good_configuration(etcd, servers, st
 def test_an_invalid_value_in_etcd_at_the_start_is_reported(etcd, servers, start, tmp_path):
     cache = tmp_path / "last.json"
     router = start()
-    assert router.running.wait(20) == 1 and "etcd has no such key" in router.log()
+    assert router.running.wait(20) == 2 and "etcd has no such key" in router.log()
     etcd.put(KEY, "{")
     cache.write_text(configuration(servers[0]))
     router = start("--config-cache", cache).started()
     assert router.servers() == {servers[0].port} and router.number("config_failures") == 1
     etcd.kill()
     router = start()
-    assert router.running.wait(20) == 1 and "etcd does not answer" in router.log()
+    assert router.running.wait(20) == 2 and "etcd does not answer" in router.log()
 
 
 def test_a_dead_endpoint_is_replaced_by_another(etcd, servers, start):
@@ -222,7 +222,7 @@ def test_with_user_and_password(etcd, servers, start):
     router.takes(servers[1])
     assert router.log().count("is sent unencrypted") == 1
     refused = start(source=f"etcd://router:wrong@127.0.0.1:{etcd.port}/{KEY}")
-    assert refused.running.wait(20) == 1
+    assert refused.running.wait(20) == 2
     assert "authentication failed" in refused.log() and "wrong" not in refused.log()
 
 
@@ -249,8 +249,8 @@ def test_through_tls(servers, start, tmp_path):
             assert untrusting.returncode == 1 and "--pem-ca-path" in untrusting.stderr, untrusting.stderr
         stranger = Authority(tmp_path, "stranger")
         refused = start("--pem-ca-path", stranger.certificate, source=source)
-        assert refused.running.wait(20) == 1 and "etcd does not answer" in refused.log()
-        assert start(source=source).running.wait(20) == 2
+        assert refused.running.wait(20) == 2 and "etcd does not answer" in refused.log()
+        assert start(source=source).running.wait(20) == 3
     finally:
         secured.stop()
 
@@ -295,4 +295,4 @@ def test_an_invalid_location_is_refused():
     done = subprocess.run(
         [PROGRAMS / "lookaside-router", "--config", "etcd://127.0.0.1:2379"], capture_output=True, text=True, timeout=20
     )
-    assert done.returncode == 2 and "the key is missing" in done.stderr
+    assert done.returncode == 3 and "the key is missing" in done.stderr

@@ -211,6 +211,35 @@ def test_a_rule_flushes_the_pools_of_its_keys(pools, kind, tmp_path, request):
                 daemon.stop()
 
 
+def test_routers_with_different_pools_are_reported(pools, mariadb, tmp_path):
+    """Either may flush or delete, so the other one serves old values. An operator was not told."""
+    with pools.routers(2, "--enable-flush-cmd", "--spool", "") as routers:
+        own = tmp_path / "own.json"
+        configuration = pools.configuration()
+        own.write_text(json.dumps(configuration))
+        routers[1].stop()
+        routers[1].command[routers[1].command.index("-f") + 1] = own
+        routers[1].start()
+        routers[1].wait_ready(lambda: answers(pools.ports[1]))
+        daemon = Invalidator(mariadb.url, [pools], tmp_path / "state", tmp_path)
+
+        def configs() -> str:
+            return stats(daemon.port)["cluster:one:router_configs"]
+
+        try:
+            eventually(lambda: configs() == "1", "the routers have the same configuration", 30)
+            configuration["pools"]["users"]["servers"].pop()
+            own.write_text(json.dumps(configuration))
+            eventually(lambda: configs() == "2", "one of them has another", 60)
+            eventually(lambda: "have different configurations" in daemon.log(), "it is logged after a minute", 120)
+            assert all(f"127.0.0.1:{port}: " in daemon.log() for port in pools.ports)
+            own.write_text(json.dumps(pools.configuration()))
+            eventually(lambda: "the same configuration again" in daemon.log(), "it is over", 60)
+            assert configs() == "1"
+        finally:
+            daemon.stop()
+
+
 def operate(*arguments):
     """Runs `lookaside invalidator`."""
     command = [str(PROGRAMS / "lookaside"), "invalidator", *map(str, arguments)]

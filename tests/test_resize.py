@@ -4,13 +4,16 @@ Two or three routers, each other's peers, in front of servers that join, leave, 
 and deletes their keys; readers look aside under leases, and compare every hit with the last acknowledged version.
 """
 
+import json
 import re
 import select
 import socket
+import subprocess
 
 import pytest
 from leases import LeaseClient
-from processes import Server, connect, eventually, free_port, frozen, stats
+from observed_programs import exposition
+from processes import PROGRAMS, Server, connect, eventually, free_port, frozen, stats
 from resized_region import KEYS, Region, Router, text_of
 
 WARM_UP = pytest.mark.parametrize("region", [{}, {"resize_warm_up_s": 3}], ids=["cold", "warm"], indirect=True)
@@ -176,13 +179,53 @@ def test_a_new_configuration_waits_for_its_servers_and_peers(region):
     region.configure([0, 1, 3])
     eventually(lambda: "cannot empty a new server" in router.log(), "the log names the server")
     assert stats(router.port)["resize_state"] == "emptying"
+    assert metric_states(router) == ["emptying"]
     region.servers[3].restart()
     eventually(lambda: stats(router.port)["resize_state"] == "waiting_for_peers", "the peer is away")
+    assert metric_states(router) == ["waiting_for_peers"]
     assert not router.reads_by(region.text)
+    key, former, new = moved_key(router)
+    done, reported = routes(key, router, router.port)
+    assert done.returncode == 0, done.stderr
+    assert reported[0]["resize_state"] == "waiting_for_peers" and reported[0]["configurations_covered"] == 2
+    assert reported[0]["reached"] == [former] and reported[0]["deleted_at"] == sorted([former, new])
+    done, reported = routes(key, router, router.port, peer.port)
+    assert done.returncode == 1 and f"no report from 127.0.0.1:{peer.port}\n" in done.stderr, done.stderr
+    assert "error" not in reported[0] and "cannot connect" in reported[1]["error"]
     region.traffic.flow()
     peer.restart()
     region.wait_in_force()
+    region.wait_steady()
+    assert metric_states(router) == ["steady"]
+    done, reported = routes(key, router, router.port, peer.port)
+    assert [report["resize_state"] for report in reported] == ["steady", "steady"]
+    assert all(report["reached"] == report["deleted_at"] == [new] for report in reported)
     region.traffic.check()
+
+
+def metric_states(router: Router) -> list[str]:
+    """The values of the label `state` with which the metric of a change is 1."""
+    return re.findall(
+        r'^lookaside_router_resize_state\{state="(\w+)"\} 1$', exposition(router.metrics_port), re.MULTILINE
+    )
+
+
+def routes(key: str, router: Router, *ports: int) -> tuple[subprocess.CompletedProcess, list[dict]]:
+    """`lookaside route` by the router's file, which also asks the routers at these ports."""
+    addresses = ",".join(map(str, ports))
+    command = [PROGRAMS / "lookaside", "route", "get", key, "-f", router.file, f"--routers={addresses}", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return done, json.loads(done.stdout)["routers"]
+
+
+def moved_key(router: Router) -> tuple[str, str, str]:
+    """A key whose deletes reach two servers: the one that the router reads, and the new one."""
+    for key in KEYS:
+        former = router.admin(f"route(get,{key})").split()[0]
+        deleted_at = {line.split()[0] for line in router.admin(f"route(delete,{key})").splitlines()}
+        if len(deleted_at) == 2:
+            return key, former, (deleted_at - {former}).pop()
+    raise AssertionError("no key moves")
 
 
 @pytest.mark.parametrize("changes", [([0, 1], [0, 1, 2]), ([0, 1, 2], [0, 1])], ids=["stays", "leaves"])
@@ -263,16 +306,22 @@ def read_moved(region, keys: list[str], port: int) -> float:
     return hits / len(keys)
 
 
+@pytest.mark.parametrize("grows", [True, False], ids=["grows", "shrinks"])
 @pytest.mark.parametrize("region", [{}, {"resize_warm_up_s": 4}], ids=["cold", "warm"], indirect=True)
-def test_keys_that_moved_are_read_from_their_former_owners(region):
-    """A quarter of all keys missed at once when a pool grew from three servers to four."""
+def test_keys_that_moved_are_read_from_their_former_owners(region, grows):
+    """A quarter of all keys missed at once when a pool grew from three servers to four, or shrank again."""
     region.traffic.flow()
     region.traffic.stop()
+    three, four = [0, 1, 2], [0, 1, 2, 3]
+    if not grows:
+        region.configure(four)
+        region.wait_in_force()
+        region.wait_steady()
     client = connect(region.routers[0].port)
     for number, key in enumerate(KEYS):
         assert client.set(key, b"x" * (1 + number * 500), expire=300 if number % 2 else 0, flags=number, noreply=False)
     before = region.owners()
-    region.configure([0, 1, 2, 3])
+    region.configure(four if grows else three)
     region.wait_in_force()
     after = region.owners()
     moved = [key for key in KEYS if before[key] != after[key]]
@@ -291,18 +340,20 @@ def test_keys_that_moved_are_read_from_their_former_owners(region):
     assert (ratio, ratio_leases) == (1, 1)
     eventually(lambda: region.total("former_owner_fills") == len(moved), "all are copied")
     assert stats(region.routers[0].port)["resize_state"] == "warming_up"
-    new = connect(region.servers[3].port)
     for number, key in enumerate(KEYS):
         if key in moved:
+            new = connect(int(after[key].rsplit(":")[-1]))
             assert new.get(key) == b"x" * (1 + number * 500)
             head, rest = new.raw_command(f"mg {key} f t").decode().split(" ", 1)
             flags, ttl = rest.split()
             assert (head, flags) == ("HD", f"f{number}")
             assert 280 < int(ttl[1:]) <= 300 if number % 2 else ttl == "t-1"
-    new.close()
+            new.close()
     region.wait_steady()
     assert read_moved(region, moved, region.routers[0].port) == 1, "they keep their copies"
-    assert region.total("purge_keys_removed") > 0
+    # The copies of a server that has left are removed if it returns.
+    left = f"127.0.0.1:{region.servers[3].port}"
+    assert region.total("purge_keys_removed") > 0 if grows else left in region.routers[0].admin("coverage")
 
 
 @pytest.mark.parametrize("region", [{"resize_warm_up_s": 60}], indirect=True)

@@ -53,12 +53,17 @@ def test_admin_keys_about_the_configuration(cluster):
     assert admin(cluster.port, "config_md5_digest") == digest
     path = str(cluster.configuration_path)
     assert admin(cluster.port, "config_file") == path
-    assert json.loads(admin(cluster.port, "config_sources_info")) == {path: digest}
+    assert json.loads(admin(cluster.port, "config_sources_info")) == {
+        "config_file": path,
+        "mcrouter_config": digest,
+        "config_import": {},
+        "pools": {},
+    }
     assert json.loads(admin(cluster.port, "preprocessed_config")) == json.loads(text)
     pools = {name: pool["servers"] for name, pool in json.loads(text)["pools"].items()}
     assert json.loads(admin(cluster.port, "pools")) == pools
     assert json.loads(admin(cluster.port, "failure_domains")) == {}
-    assert admin(cluster.port, "global_params") == "{}"
+    assert json.loads(admin(cluster.port, "global_params"))["default-cluster"] == "one"
     assert int(admin(cluster.port, "config_age")) >= 0
 
 
@@ -67,7 +72,8 @@ def test_admin_keys_about_the_router(cluster):
     lines = admin(cluster.port, "options").split("\r\n")
     assert "route_prefix /local/one/" in lines and "spool_fsync always" in lines
     assert all(re.match(r"[a-z0-9_]+ ", line) for line in lines)
-    assert admin(cluster.port, "options(nothing)") is None and admin(cluster.port, "nothing") is None
+    for name in ("options(nothing)", "nothing", "failure_domains(nothing)", "verbosity(x)"):
+        assert admin(cluster.port, name) == f"ERROR: unknown command: {name}"
     assert int(admin(cluster.port, "hostid")) != int(stats(cluster.port)["pid"])
 
 

@@ -160,7 +160,7 @@ def test_other_http_requests_and_a_taken_port_are_refused(cluster):
     taken = f"127.0.0.1:{cluster.metrics_port}"
     router = [PROGRAMS / "lookaside-router", "-p", "0", "-f", cluster.configuration_path, "-R", "/local/one/"]
     done = subprocess.run([*router, "--metrics-address", taken], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 1 and "--metrics-address" in done.stderr and taken in done.stderr
+    assert done.returncode == 2 and "--metrics-address" in done.stderr and taken in done.stderr
     done = subprocess.run([*router, "--metrics-address", "here"], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 2 and "a port is missing" in done.stderr
+    assert done.returncode == 3 and "a port is missing" in done.stderr
     assert connect(cluster.port).version()

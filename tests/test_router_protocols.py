@@ -84,10 +84,6 @@ mg s v c t N30\r
 mg s v\r
 mn\r
 lease-get fresh\r
-incr a notanumber\r
-set a 0 0 1\r
-too long\r
-bogus\r
 ms s 1 T\r
 x\r
 mn\r

@@ -29,7 +29,7 @@ class TlsRouter(TlsEndpoint):
             PROGRAMS / "lookaside-router", "--num-proxies", "2", "--config-str", configuration,
             "-p", self.plain_port, "--ssl-port", self.port, "-l", f"127.0.0.1,mtls:127.0.0.1:{self.mutual_port}",
             "--pem-cert-path", self.certificate, "--pem-key-path", self.key,
-            "--pem-ca-path", self.authority.certificate, "-I", "2000000", *arguments,
+            "--pem-ca-path", self.authority.certificate, "--value-bytes-max", "2000000", *arguments,
         ]  # fmt: skip
         try:
             super().__init__("router", command, folder)
@@ -195,4 +195,4 @@ def test_a_router_that_cannot_guarantee_its_options_does_not_start(tmp_path, arg
     arguments = [argument.format(tmp_path) for argument in arguments]
     command = [PROGRAMS / "lookaside-router", "--config-str", '{"route": "NullRoute"}', *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=20)
-    assert ended.returncode == 2 and complaint.format(tmp_path) in ended.stderr, ended.stderr
+    assert ended.returncode == 3 and complaint.format(tmp_path) in ended.stderr, ended.stderr

@@ -56,7 +56,7 @@ def test_clients_under_load_see_nothing_of_upgrades_and_no_delete_is_lost(chain)
 
 def test_a_connection_goes_on_in_the_middle_of_anything(tmp_path):
     path = tmp_path / "clients"
-    chain = RouterChain(tmp_path, "-s", path, "-I", "2000000")
+    chain = RouterChain(tmp_path, "-s", path, "--value-bytes-max", "2000000")
     large = b"x" * 900_000
     try:
         chain.begin()
@@ -239,7 +239,7 @@ def test_take_over_without_a_predecessor_starts_normally(chain):
     first.wait_ready(lambda: answers(chain.port))
     assert "no process to take over from" in first.log()
     second = chain.spawn(chain.arguments)
-    assert second.running.wait(STOP_S) == 1
+    assert second.running.wait(STOP_S) == 2
     assert f"127.0.0.1:{chain.port} is taken" in second.log()
     chain.processes.pop()
     chain.upgrade()
@@ -298,7 +298,7 @@ def test_a_successor_that_fails_in_order_leaves_the_unix_socket(tmp_path):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             failed = chain.spawn([*chain.arguments, "--take-over", "--metrics-address", address])
-            assert failed.running.wait(STOP_S) == 1
+            assert failed.running.wait(STOP_S) == 2
         assert "--metrics-address" in failed.log()
         chain.processes.remove(failed)
         with Connection(str(tmp_path / "clients")) as client:

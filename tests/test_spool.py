@@ -102,8 +102,9 @@ def test_a_restarted_router_keeps_servers_with_a_backlog_fenced(cluster, router)
         router.kill()
         router.restart()
         servers = LeaseClient(router.port)
-        servers.socket.sendall(b"stats suspect_servers\r\n")
-        line = servers.reader.readline()
+        servers.socket.sendall(b"stats servers_detailed\r\n")
+        lines = iter(servers.reader.readline, b"END\r\n")
+        line = next(line for line in list(lines) if f":{victim.port} ".encode() in line)
         assert f"127.0.0.1:{victim.port} state:fenced".encode() in line and b"spooled_deletes:1" in line
         servers.close()
         for _ in range(20):

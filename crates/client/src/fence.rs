@@ -55,7 +55,7 @@ impl Fence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lookaside_routing::HealthChange;
+    use lookaside_routing::TkoReason;
 
     #[test]
     fn fence_is_one_for_an_address_and_no_probe_lowers_it() {
@@ -67,7 +67,7 @@ mod tests {
         fence.raise();
         assert!(tracker.is_fenced() && !tracker.is_tko(), "two independent states");
         let epoch = tracker.epoch().expect("up");
-        assert!(tracker.mark_tko(epoch, HealthChange::HardTko));
+        assert!(tracker.mark_tko(epoch, TkoReason::ConnectFailed));
         tracker.clear_tko();
         assert!(tracker.is_fenced());
         drop(tracker);

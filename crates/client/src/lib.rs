@@ -17,6 +17,11 @@
 //! tokio's clock and a seed), so that a simulation runs this very code.
 #![forbid(unsafe_code)]
 
+/// Compiles the example of the crate's page.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod caller;
 mod command_connection;
 pub mod config;
@@ -36,7 +41,10 @@ mod values;
 mod window;
 
 pub use command_connection::{CommandConnection, CommandError};
-pub use destination::{DestinationOptions, DestinationRole, DestinationStatistics, READ_BYTES, TcpDestination};
+pub use destination::{
+    ConnectionState, DestinationOptions, DestinationReport, DestinationRole, DestinationStatistics, READ_BYTES,
+    ResultCounters, ResultCounts, RetiredCounts, ServerResult, TcpDestination,
+};
 pub use direct::{
     DirectError, DirectRoute, DirectRouteBuilder, DirectStatistics, PERMIT_DURATION, PERMIT_ENDS_AFTER, PERMIT_KEY,
     Permit, PermitReply, Routers, ServingSpare,

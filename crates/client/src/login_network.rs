@@ -46,9 +46,16 @@ impl LoginNetwork {
         Ok(LoginNetwork { inner, file: file.to_owned(), addresses, on_refusal: None })
     }
 
-    /// Calls `on_refusal` when a login failed: the caller of a connect may not report why.
-    pub fn with_refusal_handler(self, on_refusal: RefusalHandler) -> LoginNetwork {
-        LoginNetwork { on_refusal: Some(on_refusal), ..self }
+    /// `inner`, or with the `file` of `--router-login` a network that logs in at every address and calls `on_refusal` when
+    /// a login failed: the caller of a connect may not report why. The error names the option.
+    pub fn for_routers(
+        inner: &Arc<dyn Network>,
+        file: Option<&Path>,
+        on_refusal: Option<RefusalHandler>,
+    ) -> Result<Arc<dyn Network>, String> {
+        let Some(file) = file else { return Ok(inner.clone()) };
+        let network = LoginNetwork::new(inner.clone(), file, None).map_err(|why| format!("--router-login: {why}"))?;
+        Ok(Arc::new(LoginNetwork { on_refusal, ..network }))
     }
 
     async fn log_in(&self, stream: Box<dyn Stream>) -> io::Result<Box<dyn Stream>> {

@@ -13,7 +13,7 @@ use std::{
 };
 use tokio::{
     runtime::Handle,
-    task::{JoinHandle, JoinSet},
+    task::{AbortHandle, JoinHandle, JoinSet},
 };
 
 thread_local! {
@@ -38,8 +38,8 @@ where
     }
 }
 
-/// Spawns a task, as [`spawn`] does, in a set.
-pub fn spawn_in<T, F>(tasks: &mut JoinSet<T>, task: F)
+/// Spawns a task, as [`spawn`] does, in a set. The handle may be dropped.
+pub fn spawn_in<T, F>(tasks: &mut JoinSet<T>, task: F) -> AbortHandle
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
@@ -47,7 +47,7 @@ where
     match current_gate() {
         None => tasks.spawn(task),
         Some(gate) => tasks.spawn(GatedTask::new(gate, task)),
-    };
+    }
 }
 
 /// Spawns tasks of the process in which it was made, also while a task of it is dropped, when there is no current task.

@@ -5,7 +5,7 @@
 //! deletes, and serve stale values.
 //!
 //! ```text
-//!   one word    | TKO count : 62 bits | 0 up, 1 soft TKO, 2 hard TKO |
+//!   one word    | TKO count : 62 bits | 0 up, 1 soft TKO, 2 or 3 hard TKO: connecting failed, or took too long |
 //!
 //!   destination A   sees up, count 7      marks it TKO: 8, hard   probes ...   answered: up, count 8
 //!   destination B   connected at 7        refuses                              makes a new connection: 7 is not 8
@@ -26,7 +26,7 @@
 //! server is marked from `enter` TKO servers on, until at most `exit` are left. TKO servers stay so until a probe is
 //! answered.
 
-use lookaside_routing::{Address, HealthChange};
+use lookaside_routing::{Address, TkoReason};
 use lookaside_sync::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,6 +43,7 @@ const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 const UP: u64 = 0;
 const SOFT_TKO: u64 = 1;
 const HARD_TKO: u64 = 2;
+const HARD_TKO_BY_TIMEOUT: u64 = 3;
 
 /// The TKO state of every server that a process reaches. Destinations that are made with it
 /// ([`crate::DestinationOptions::tko_trackers`]) share the state of their address.
@@ -115,13 +116,7 @@ impl TkoTrackers {
     }
 
     /// As [`TkoTracker::mark_tko`]; false also if a pool of the server has reached its limit.
-    pub(crate) fn mark_tko(
-        &self,
-        address: &Address,
-        tracker: &TkoTracker,
-        epoch: TkoEpoch,
-        change: HealthChange,
-    ) -> bool {
+    pub(crate) fn mark_tko(&self, address: &Address, tracker: &TkoTracker, epoch: TkoEpoch, reason: TkoReason) -> bool {
         // Held to the end, so that of many servers that fail at once no more than the limit are marked.
         let mut limits = self.pool_limits.lock();
         for (name, limit) in limits.iter_mut().filter(|(_, (limit, _))| limit.servers.contains(address)) {
@@ -129,7 +124,14 @@ impl TkoTrackers {
                 return false;
             }
         }
-        tracker.mark_tko(epoch, change)
+        tracker.mark_tko(epoch, reason)
+    }
+
+    /// Servers that are hard TKO, and servers that are soft TKO.
+    pub(crate) fn totals(&self) -> (usize, usize) {
+        let tko = self.servers_that(TkoTracker::is_tko).len();
+        let hard = self.servers_that(TkoTracker::is_hard_tko).len();
+        (hard, tko.saturating_sub(hard))
     }
 
     fn update_fail_open(&self, name: &str, (limit, is_open): &mut (PoolTkoLimit, IsFailOpen)) -> IsFailOpen {
@@ -196,7 +198,17 @@ impl TkoTracker {
     }
 
     pub(crate) fn is_hard_tko(&self) -> bool {
-        self.word.load(Ordering::Acquire) & STATE_MASK == HARD_TKO
+        self.word.load(Ordering::Acquire) & STATE_MASK >= HARD_TKO
+    }
+
+    /// Why the server may not be sent all requests; `None` if it may.
+    pub(crate) fn reason(&self) -> Option<TkoReason> {
+        match self.word.load(Ordering::Acquire) & STATE_MASK {
+            SOFT_TKO => Some(TkoReason::TimedOut),
+            HARD_TKO => Some(TkoReason::ConnectFailed),
+            HARD_TKO_BY_TIMEOUT => Some(TkoReason::ConnectTimedOut),
+            _ => self.is_fenced().then_some(TkoReason::Fenced),
+        }
     }
 
     /// Whether the server has been up ever since `epoch`.
@@ -205,8 +217,12 @@ impl TkoTracker {
     }
 
     /// Marks the server TKO on evidence from `epoch`. True if this call did it: then its caller must probe the server.
-    pub(crate) fn mark_tko(&self, epoch: TkoEpoch, change: HealthChange) -> bool {
-        let state = if change == HealthChange::HardTko { HARD_TKO } else { SOFT_TKO };
+    pub(crate) fn mark_tko(&self, epoch: TkoEpoch, reason: TkoReason) -> bool {
+        let state = match reason {
+            TkoReason::TimedOut | TkoReason::Fenced => SOFT_TKO,
+            TkoReason::ConnectFailed => HARD_TKO,
+            TkoReason::ConnectTimedOut => HARD_TKO_BY_TIMEOUT,
+        };
         let tko = epoch.0 + (1 << STATE_BITS) + state;
         self.word.compare_exchange(epoch.0, tko, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -245,15 +261,24 @@ mod tests {
     fn one_of_many_that_see_an_outage_marks_the_server() {
         let tracker = TkoTracker::default();
         let first = tracker.epoch().expect("up at first");
-        assert!(tracker.mark_tko(first, HealthChange::HardTko));
-        assert!(!tracker.mark_tko(first, HealthChange::SoftTko), "it is TKO already");
+        assert!(tracker.mark_tko(first, TkoReason::ConnectFailed));
+        assert!(!tracker.mark_tko(first, TkoReason::TimedOut), "it is TKO already");
         assert!(tracker.is_tko() && tracker.is_hard_tko());
+        assert_eq!(tracker.reason(), Some(TkoReason::ConnectFailed));
         let second = tracker.clear_tko();
         assert_eq!(tracker.epoch(), Some(second));
-        assert!(!tracker.mark_tko(first, HealthChange::SoftTko), "evidence from before the TKO is old");
+        assert!(!tracker.mark_tko(first, TkoReason::TimedOut), "evidence from before the TKO is old");
         assert!(!tracker.is_current(first) && tracker.is_current(second));
-        assert!(tracker.mark_tko(second, HealthChange::SoftTko));
+        assert!(tracker.mark_tko(second, TkoReason::TimedOut));
         assert!(tracker.is_tko() && !tracker.is_hard_tko());
+        assert_eq!(tracker.reason(), Some(TkoReason::TimedOut));
+        let third = tracker.clear_tko();
+        assert!(tracker.mark_tko(third, TkoReason::ConnectTimedOut) && tracker.is_hard_tko());
+        assert_eq!(tracker.reason(), Some(TkoReason::ConnectTimedOut));
+        tracker.clear_tko();
+        assert_eq!(tracker.reason(), None);
+        tracker.set_fenced(true);
+        assert_eq!(tracker.reason(), Some(TkoReason::Fenced));
     }
 
     #[test]
@@ -265,7 +290,7 @@ mod tests {
         let held: Vec<_> = servers.iter().map(|address| trackers.tracker(address)).collect();
         let mark_tko = |server: usize| {
             let epoch = held[server].epoch().expect("up");
-            trackers.mark_tko(&servers[server], &held[server], epoch, HealthChange::HardTko)
+            trackers.mark_tko(&servers[server], &held[server], epoch, TkoReason::ConnectFailed)
         };
         assert_eq!([0, 1, 2, 3].map(mark_tko), [true, true, false, false]);
         assert!(!held[2].is_tko() && trackers.fail_open_pools() == ["A"]);

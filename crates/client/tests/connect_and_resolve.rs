@@ -3,7 +3,7 @@
 use crate::fake::{self, FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::Reply;
-use lookaside_routing::{Destination, Failure};
+use lookaside_routing::{Destination, Failure, TkoReason};
 use std::time::Duration;
 use tokio::time::{Instant, advance, sleep, timeout};
 
@@ -49,7 +49,7 @@ async fn eager_destination_finds_a_dead_server_before_the_first_request() {
     first.ready().await;
     second.ready().await;
     assert!(first.is_hard_tko() && second.is_hard_tko());
-    assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::Tko)]);
+    assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::Tko(TkoReason::ConnectFailed))]);
     network.set(Mode::Accept);
     let mut probe = accepted.next().await;
     probe.expect("version\r\n").await;

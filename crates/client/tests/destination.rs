@@ -9,7 +9,7 @@ use lookaside_protocol::{
     Cas, ErrorReply, LeaseToken, Operation, Reply,
     meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
 };
-use lookaside_routing::{Destination, Failure, HealthSettings, Outcome, Outcomes};
+use lookaside_routing::{Destination, Failure, HealthSettings, Outcome, Outcomes, TkoReason};
 use std::time::Duration;
 use tokio::time::{Instant, advance};
 
@@ -268,13 +268,13 @@ async fn one_refused_connection_makes_the_server_tko_until_a_probe_is_answered()
     assert_eq!(server.send(vec![get("a"), get("b")]).await, all(&Failure::ConnectFailed, 2));
     assert!(server.is_tko());
     let start = Instant::now();
-    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::Tko, 1));
+    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::Tko(TkoReason::ConnectFailed), 1));
     assert_eq!(start.elapsed(), Duration::ZERO);
 
     advance(Duration::from_millis(1_501)).await;
     tokio::task::yield_now().await;
     assert_eq!(server.statistics().probes, 1, "after a second, plus up to a half");
-    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::Tko, 1));
+    assert_eq!(server.send(vec![get("a")]).await, all(&Failure::Tko(TkoReason::ConnectFailed), 1));
 
     network.set(Mode::Accept);
     let mut peer = accepted.next().await;
@@ -362,9 +362,10 @@ async fn requests_over_the_limit_are_busy_until_others_are_answered() {
     let (network, mut accepted) = FakeNetwork::new();
     let server = destination(&network, DestinationOptions { outstanding_requests_max: 3, ..without_tko() });
     let first = start_send(&server, vec![get("a"), get("b")]).await;
-    assert_eq!(server.send(vec![get("c"), get("d")]).await, all(&Failure::Busy, 2));
+    let full = Failure::TooManyPending { server: server.address().clone(), requests_max: 3 };
+    assert_eq!(server.send(vec![get("c"), get("d")]).await, all(&full, 2));
     let second = start_send(&server, vec![get("e")]).await;
-    assert_eq!(server.send(vec![get("f")]).await, all(&Failure::Busy, 1));
+    assert_eq!(server.send(vec![get("f")]).await, all(&full, 1));
     assert_eq!(server.statistics().outstanding, 3);
     let mut peer = accepted.next().await;
     peer.expect("get a b\r\nget e\r\n").await;
@@ -481,7 +482,8 @@ async fn server_that_never_reads_delays_no_request_beyond_the_timeout() {
     }
     let peer = accepted.next().await;
     for sent in sent {
-        assert_eq!(await_outcomes(sent).await, all(&Failure::TimedOut, 2));
+        let outcomes = await_outcomes(sent).await;
+        assert!(outcomes.len() == 2 && outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(Failure::is_timeout)));
     }
     assert_eq!(server.statistics().timed_out_batches, 4);
     drop(peer);
@@ -507,4 +509,66 @@ async fn empty_batch_needs_no_connection() {
     assert_eq!(server.send(Vec::new()).await, []);
     tokio::task::yield_now().await;
     assert!(accepted.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_requests_are_in_flight_than_allowed_and_the_others_wait() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let options = DestinationOptions { inflight_requests_max: 2, outstanding_requests_max: 4, ..without_tko() };
+    let server = destination(&network, options);
+    let batches = [vec![get("a")], vec![delete("b"), get("c")], vec![get("d")]];
+    let [first, second, third] = start_together(&server, batches).await;
+    let mut peer = accepted.next().await;
+    peer.expect("get a\r\n").await;
+    peer.expect_nothing().await;
+    peer.send("END\r\n").await;
+    assert_eq!(await_outcomes(first).await, [Ok(Reply::Miss)]);
+    peer.expect("delete b\r\nget c\r\n").await;
+    peer.expect_nothing().await;
+    peer.send("DELETED\r\nEND\r\n").await;
+    assert_eq!(await_outcomes(second).await, [Ok(Reply::Deleted), Ok(Reply::Miss)]);
+    peer.expect("get d\r\n").await;
+    // A larger batch is sent in parts.
+    let large = start_send(&server, vec![get("e"), get("f"), get("g"), get("h"), get("i")]).await;
+    let full = Failure::TooManyPending { server: server.address().clone(), requests_max: 4 };
+    assert_eq!(server.send(vec![get("j"); 2]).await, all(&full, 2), "one is in flight, and two wait");
+    peer.send("END\r\n").await;
+    await_outcomes(third).await;
+    for part in ["get e f\r\n", "get g h\r\n", "get i\r\n"] {
+        peer.expect(part).await;
+        peer.expect_nothing().await;
+        peer.send("END\r\n").await;
+    }
+    assert_eq!(await_outcomes(large).await, vec![Ok(Reply::Miss); 5]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_connection_is_closed_after_one_to_two_intervals() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let interval = Duration::from_secs(10);
+    let server = destination(&network, DestinationOptions { idle_interval_ms: Some(10_000), ..without_tko() });
+    let mut start = Instant::now();
+    let mut peer = None;
+    for pause in [0, 7, 7, 7] {
+        advance(Duration::from_secs(pause)).await;
+        let sent = start_send(&server, vec![get("a")]).await;
+        let peer = match &mut peer {
+            Some(peer) => peer,
+            none => none.insert(accepted.next().await),
+        };
+        start = Instant::now();
+        peer.expect("get a\r\n").await;
+        peer.send("END\r\n").await;
+        await_outcomes(sent).await;
+    }
+    let mut peer = peer.expect("one connection");
+    peer.expect_end().await;
+    assert!((interval..=interval * 2).contains(&start.elapsed()), "{:?}", start.elapsed());
+    assert!(accepted.is_empty(), "none is made ahead");
+    let sent = start_send(&server, vec![get("b")]).await;
+    let mut peer = accepted.next().await;
+    peer.expect("get b\r\n").await;
+    // A request that is not answered is no idle time: the deadline is the server's timeout.
+    assert_eq!(await_outcomes(sent).await, all(&Failure::TimedOut, 1));
+    assert_eq!(server.statistics().connections_lost, 0);
 }

@@ -3,7 +3,9 @@
 use crate::fake::cluster::{Cluster, permit, permit_except, permit_with_leases, refusal};
 use bytes::Bytes;
 use lookaside_client::config::Source;
-use lookaside_client::{Client, ClientError, DirectRoute, HedgeDelay, HedgeSettings, Lookup, PERMIT_DURATION};
+use lookaside_client::{
+    Client, ClientError, Codec, DirectRoute, HedgeDelay, HedgeSettings, Lookup, PERMIT_DURATION, TypedClient,
+};
 use lookaside_routing::{Address, Defaults, RoutingPrefix};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,7 @@ async fn fixture() -> Fixture {
     cluster.permit("router:1", &permit(CONFIG));
     let defaults = Defaults { prefix: prefix("/west/first/"), ..Defaults::default() };
     let builder = DirectRoute::builder(Source::Text(CONFIG.to_owned()), [Address("router:1".into())]);
+    let builder = builder.send_updates_directly();
     let route = builder.network(Arc::new(cluster.clone())).defaults(defaults).build().await.expect("it is valid");
     let settings = HedgeSettings { delay: HedgeDelay::Fixed(HEDGE_DELAY), share_max: 1.0 };
     let client = Client::new(route.clone()).with_hedging(route.replicas(prefix("/west/second/")), settings);
@@ -94,4 +97,29 @@ async fn a_replica_is_asked_without_a_lease_where_routers_take_leases() {
     assert_eq!(client.statistics().hedges, 1);
     let replica = cluster.cache("b:1").lock();
     assert_eq!((replica.lines, replica.lease_gets), (1, 0));
+}
+
+/// If such a get were dropped, its server's token would be lost, so other clients would wait for it, and this client could
+/// not fill the key for as long as a miss is remembered.
+#[tokio::test(start_paused = true)]
+async fn the_token_of_a_plain_get_that_a_replica_has_answered_can_be_used() {
+    let Fixture { cluster, client, .. } = fixture().await;
+    for address in ["a:1", "b:1", "router:1"] {
+        cluster.cache(address).lock().keeps_flags = true;
+    }
+    cluster.permit("router:1", &permit_with_leases(CONFIG));
+    sleep(MOMENT).await;
+    let cache = TypedClient::new(client, Codec::default());
+    assert_eq!(cache.get::<Bytes>("other").await, Ok(None));
+    // Misses from before the routers took leases are not known for ten seconds.
+    sleep(Duration::from_secs(12)).await;
+    cluster.cache("a:1").lock().delete("k");
+    cluster.cache("a:1").lock().delay = LATE;
+    assert_eq!(cache.get::<Bytes>("k").await, Ok(Some("b:1".into())));
+    sleep(LATE).await;
+    assert_eq!(cluster.cache("a:1").lock().lease_gets, 1, "a token that no other client can get");
+    cluster.cache("b:1").lock().delete("k");
+    assert_eq!(cache.get::<Bytes>("k").await, Ok(None));
+    cache.set("k", "loaded", 0).await.expect("stored under the token of the first get");
+    assert_eq!(cluster.cache("a:1").lock().live("k").as_deref(), Some(&b"loaded"[..]));
 }

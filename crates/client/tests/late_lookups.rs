@@ -3,8 +3,8 @@
 use crate::fake::{Direct, FakeNetwork, Mode, cache::SharedCache, destination};
 use bytes::Bytes;
 use lookaside_client::{
-    Client, ClientError, DestinationOptions, HedgeDelay, HedgeSettings, Lease, Lookup, Origin, ReadError, ReadOptions,
-    Window, WindowSettings, WindowedDestination,
+    Client, ClientError, Codec, DestinationOptions, HedgeDelay, HedgeSettings, Lease, Lookup, Origin, ReadError,
+    ReadOptions, TypedClient, TypedError, Window, WindowSettings, WindowedDestination,
 };
 use lookaside_routing::{DestinationRoute, Failure};
 use std::{convert::Infallible, future::pending, sync::Arc, time::Duration};
@@ -253,4 +253,79 @@ async fn a_hedged_read_is_from_the_cache() {
     fast.lock().set("k", "v");
     let value = client.read("k", &OPTIONS, || async { Err::<Bytes, _>("not loaded") }).await.expect("a hit");
     assert_eq!(value.origin, Origin::Cache);
+}
+
+/// A client of typed values, whose gets are plain, with hedging after five milliseconds.
+fn hedged_plain(share_max: f64) -> (TypedClient, SharedCache, SharedCache) {
+    let (client, slow, fast, _) = hedged(HedgeDelay::Fixed(ms(5)), share_max);
+    slow.lock().keeps_flags = true;
+    fast.lock().keeps_flags = true;
+    (TypedClient::new(client, Codec::default()), slow, fast)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_plain_get_is_answered_by_the_replica() {
+    let (client, slow, fast) = hedged_plain(1.0);
+    for key in ["a", "b"] {
+        slow.lock().set(key, "v");
+        fast.lock().set(key, "v");
+    }
+    let hit = Ok(Some(Bytes::from_static(b"v")));
+    assert_eq!(client.get("a").await, hit);
+    assert_eq!(fast.lock().lines, 0, "in time");
+    slow.lock().delay = ms(50);
+    let started = Instant::now();
+    assert_eq!(client.get("a").await, hit);
+    assert_eq!(client.get_many(&["a", "b"]).await, Ok(vec![hit.clone(), hit]));
+    assert_eq!(started.elapsed(), 2 * ms(5));
+    assert_eq!((slow.lock().lease_gets, fast.lock().lease_gets), (0, 0));
+    let statistics = client.client().statistics();
+    assert_eq!((statistics.hedges, statistics.hedges_won, statistics.round_trips), (2, 2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_miss_at_the_replica_decides_nothing_and_hits_take_the_place_of_failures() {
+    let (client, slow, fast) = hedged_plain(1.0);
+    slow.lock().delay = ms(50);
+    fast.lock().set("a", "of the replica");
+    slow.lock().set("b", "of the server");
+    let found = client.get_many::<Bytes, _>(&["a", "b"]).await.expect("valid keys");
+    assert_eq!(found, [Ok(None), Ok(Some("of the server".into()))]);
+    slow.lock().delay = LONG;
+    let found = client.get_many::<Bytes, _>(&["a", "b"]).await.expect("valid keys");
+    let failed = TypedError::Client(ClientError::Failed(Failure::TimedOut));
+    assert_eq!(found, [Ok(Some("of the replica".into())), Err(failed)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn plain_gets_and_lookups_share_the_bound_of_hedges() {
+    let (client, slow, fast) = hedged_plain(0.1);
+    slow.lock().delay = ms(20);
+    slow.lock().set("k", "v");
+    fast.lock().set("k", "v");
+    for _ in 0..500 {
+        client.get::<Bytes>("k").await.expect("a hit");
+        client.client().get("k").await.expect("a hit");
+    }
+    let statistics = client.client().statistics();
+    assert!((100..=111).contains(&statistics.hedges), "a tenth, and a burst of ten: {statistics:?}");
+    assert_eq!(statistics.hedges + statistics.hedges_withheld, 1_000);
+}
+
+/// A reply that nothing waits for is not waited for without end.
+#[tokio::test(start_paused = true)]
+async fn a_plain_get_that_a_replica_has_answered_leaves_no_task() {
+    let (client, slow, fast) = hedged_plain(1.0);
+    fast.lock().set("k", "v");
+    client.get::<Bytes>("warm").await.expect("a miss");
+    slow.lock().delay = ms(50);
+    client.get::<Bytes>("k").await.expect("a hit");
+    sleep(LONG).await;
+    let tasks = Handle::current().metrics().num_alive_tasks();
+    for _ in 0..100 {
+        assert_eq!(client.get("k").await, Ok(Some(Bytes::from_static(b"v"))));
+    }
+    assert!(Handle::current().metrics().num_alive_tasks() > tasks, "they go on in the background");
+    sleep(LONG).await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), tasks);
 }

@@ -7,7 +7,7 @@ use lookaside_client::{
     ReadOptions, Value,
 };
 use lookaside_protocol::{KeyError, LeaseToken};
-use lookaside_routing::Failure;
+use lookaside_routing::{Failure, TkoReason};
 use std::{
     cell::{Cell, RefCell},
     convert::Infallible,
@@ -51,6 +51,42 @@ async fn miss_is_loaded_and_filled_and_then_a_hit() {
     let statistics = client.statistics();
     assert_eq!((statistics.gets, statistics.hits, statistics.misses), (2, 1, 1));
     assert_eq!((statistics.loads, statistics.fills, statistics.errors), (1, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_statistics_of_a_page_are_of_its_calls_alone() {
+    let (client, _, _) = cached();
+    client.read("a", &DEFAULT, || load("12")).await.expect("loads");
+    let page = client.with_own_statistics();
+    let part = page.with_own_statistics();
+    part.read_many(&["a", "b"], &DEFAULT, |_| async { Ok::<_, Infallible>(vec!["345".into()]) }).await.expect("loads");
+    page.clone().get("a").await.expect("a hit");
+    client.get("b").await.expect("a hit");
+    let of = |client: &Client| {
+        let statistics = client.statistics();
+        let values = (statistics.loads, statistics.fills, statistics.bytes_read, statistics.bytes_written);
+        ((statistics.gets, statistics.hits, statistics.round_trips), values)
+    };
+    assert_eq!(of(&part), ((2, 1, 2), (1, 1, 2, 3)));
+    assert_eq!(of(&page), ((3, 2, 3), (1, 1, 4, 3)), "with those of its parts");
+    assert_eq!(of(&client), ((5, 3, 6), (2, 2, 7, 5)), "with those of its pages");
+    assert_eq!(of(&page.with_own_statistics()), ((0, 0, 0), (0, 0, 0, 0)));
+}
+
+/// The next reader need not wait until the lease expires, and nothing is stored.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_used_can_be_released() {
+    let (client, cache, _) = cached();
+    let Ok(Lookup::Miss { lease: Lease::Held(token) }) = client.get("a").await else { panic!("a miss with a token") };
+    assert_eq!(client.get("a").await, Ok(Lookup::Miss { lease: Lease::HotMiss }));
+    client.release("a", token).await.expect("released");
+    assert_eq!(cache.lock().live("a"), None);
+    let next = client.get("a").await;
+    let Ok(Lookup::Miss { lease: Lease::Held(next) }) = next else { panic!("a miss with a token: {next:?}") };
+    assert_eq!(client.fill("a", token, "old", 0, 0).await, Ok(FillOutcome::Refused), "it is used up");
+    assert_eq!(client.fill("a", next, "new", 0, 0).await, Ok(FillOutcome::Stored));
+    client.release("a", next).await.expect("of no effect");
+    assert_eq!(cache.lock().live("a"), Some(Bytes::from_static(b"new")));
 }
 
 #[tokio::test(start_paused = true)]
@@ -163,8 +199,8 @@ async fn failed_lookup_loads_and_does_not_fill() {
     let values = client.read_many(&["a", "b"], &DEFAULT, |keys| async move { Ok::<_, Infallible>(keys) });
     assert_eq!(values.await, Ok(vec![from(Origin::Database, "a"), from(Origin::Database, "b")]));
     assert_eq!(cache.lock().lines, 0);
-    assert_eq!(client.get("a").await, Err(ClientError::Failed(Failure::Tko)));
-    assert_eq!(client.delete("a").await, Err(ClientError::Failed(Failure::Tko)));
+    assert_eq!(client.get("a").await, Err(ClientError::Failed(Failure::Tko(TkoReason::ConnectFailed))));
+    assert_eq!(client.delete("a").await, Err(ClientError::Failed(Failure::Tko(TkoReason::ConnectFailed))));
     let statistics = client.statistics();
     assert_eq!((statistics.errors, statistics.loads, statistics.fills), (5, 3, 0));
 }

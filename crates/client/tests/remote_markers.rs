@@ -173,11 +173,59 @@ async fn a_write_that_fails_leaves_no_marker_behind() {
     region.pool.lock().set("marker:k", "00");
     region.pool.lock().refused_cas = true;
     assert!(matches!(region.client.begin_write(&["k"]).await, Err(MarkError::NotSet { .. })));
-    let markers = || region.pool.lock().live_keys().into_iter().filter(|key| key.contains("|#|")).count();
-    for _ in 0..1_000 {
-        tokio::task::yield_now().await;
+    let stored = region.pool.lock().stored.clone();
+    assert!(matches!(&stored[..], [marker] if marker.starts_with("marker:k|#|")), "{stored:?}");
+    let is_removed = async {
+        while region.pool.lock().live(&stored[0]).is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_removed).await.expect("the marker is removed in the background");
+}
+
+/// A `set` that finds no memory removes the value that was there: the marker that another write still needed.
+#[tokio::test(start_paused = true)]
+async fn a_full_pool_keeps_the_marker_that_writes_of_a_key_share() {
+    let region = region(MarkerSettings { form: MarkerForm::PerKey, ..settings() });
+    let write = region.client.begin_write(&["k"]).await.expect("marked");
+    write.finish().await.expect("deleted");
+    region.pool.lock().is_full = true;
+    let _ = region.client.begin_write(&["k"]).await;
+    assert_eq!(region.read("k").await, loaded("Master"));
+    assert!(matches!(region.client.begin_write(&["other"]).await, Err(MarkError::NotSet { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_marker_lives_on_with_each_write() {
+    let ttl = Duration::from_secs(100);
+    let region = region(MarkerSettings { form: MarkerForm::PerKey, ttl_s: 100, ..settings() });
+    for _ in 0..3 {
+        region.client.begin_write(&["k"]).await.expect("marked").finish().await.expect("deleted");
+        tokio::time::advance(ttl * 3 / 4).await;
+        assert_eq!(region.read("k").await, loaded("Master"));
     }
-    assert_eq!(markers(), 0);
+    region.client.client().delete("k").await.expect("deleted");
+    tokio::time::advance(ttl / 2).await;
+    assert_eq!(region.read("k").await, loaded("Replica"), "it has expired");
+}
+
+/// A key with more writes under way than a list has room for is read from the master until the marker of all of them has
+/// expired, and no longer, although it is written on.
+#[tokio::test(start_paused = true)]
+async fn a_key_with_a_full_list_returns_to_the_replica_while_it_is_written() {
+    let region = region(MarkerSettings { ttl_s: 100, ..settings() });
+    let mut writes = Vec::new();
+    for _ in 0..40 {
+        writes.push(region.client.begin_write(&["k"]).await.expect("marked"));
+    }
+    writes.iter().for_each(|write| region.invalidate(write.keys()));
+    assert_eq!(region.read("k").await, loaded("Master"), "not known to be replicated");
+    for _ in 0..4 {
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let write = region.client.begin_write(&["k"]).await.expect("marked");
+        region.invalidate(write.keys());
+    }
+    assert_eq!(region.read("k").await, loaded("Replica"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,7 +69,7 @@ async fn a_server_that_does_not_reply_to_version_times_out_as_any_other() {
     let sent = start_send(&server, vec![set_for_cas("d", "1")]).await;
     let mut peer = accepted.next().await;
     peer.expect("version\r\n").await;
-    assert_eq!(await_outcomes(sent).await, [Err(Failure::TimedOut)]);
+    assert_eq!(await_outcomes(sent).await, [Err(Failure::QueueTimedOut)]);
     let later = start_send(&server, vec![get("a")]).await;
     peer.expect("get a\r\n").await;
     peer.send("VERSION 1.6.45\r\nEND\r\n").await;

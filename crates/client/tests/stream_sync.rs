@@ -127,9 +127,9 @@ async fn call(server: Arc<impl Destination>, mut random: fastrand::Rng) -> (u32,
                     counted.0 += 1;
                     assert_eq!(reply, reply_to(request), "to {request:?}");
                 }
-                Err(Failure::TimedOut) => counted.1 += 1,
-                Err(Failure::ConnectionLost) => counted.2 += 1,
-                Err(Failure::Tko | Failure::ConnectFailed) => {}
+                Err(Failure::TimedOut | Failure::QueueTimedOut) => counted.1 += 1,
+                Err(Failure::ConnectionLost | Failure::ReadFailed(_)) => counted.2 += 1,
+                Err(Failure::Tko(_) | Failure::ConnectFailed) => {}
                 Err(failure) => panic!("{failure} to {request:?}"),
             }
         }

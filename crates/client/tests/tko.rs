@@ -3,7 +3,7 @@
 use crate::fake::{FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
 use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
 use lookaside_protocol::Reply;
-use lookaside_routing::{Destination, Failure};
+use lookaside_routing::{Destination, Failure, TkoReason};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, advance};
 
@@ -22,7 +22,7 @@ async fn one_destination_marks_and_clears_tko_for_all() {
     assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::ConnectFailed)]);
     let start = Instant::now();
     assert!(second.is_tko() && second.is_hard_tko());
-    assert_eq!(second.send(vec![delete("a")]).await, [Err(Failure::Tko)]);
+    assert_eq!(second.send(vec![delete("a")]).await, [Err(Failure::Tko(TkoReason::ConnectFailed))]);
     assert_eq!(start.elapsed(), Duration::ZERO, "the second destination does not wait");
 
     advance(Duration::from_secs(20)).await;

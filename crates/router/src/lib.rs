@@ -54,17 +54,24 @@ mod tls;
 mod tree;
 mod worker;
 
-pub use cli::{ListenOptions, Options, TlsOptions};
+pub use cli::{
+    AuthOptions, ConfigurationOptions, LeaseOptions, ListenOptions, Options, RouteOptions, ServerOptions, TlsOptions,
+    Validation,
+};
+pub use config::inputs::ConfigInputs;
 pub use config::router_config::{FAILOVER_TIMEOUT, RouterConfig};
 pub use daemon::read_source;
 pub use frontend::flow_control::{REPLY_BYTES_MAX, TOTAL_REPLY_BYTES_MAX};
-pub use frontend::limits::{CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX};
+pub use frontend::limits::{
+    CLIENT_REQUESTS_MAX, CONNECTIONS_MAX, LINE_BYTES_MAX, Settings, VALUE_BYTES_MAX, WRITE_STALL_MAX,
+};
 pub use frontend::parse::BATCH_REQUESTS_MAX;
-pub use frontend::session::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX, WRITE_STALL_MAX};
+pub use frontend::session::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX};
 pub use frontend::users::Users;
 pub use proxy::{ConfigUpdates, Proxy};
 pub use read_permits::ReadPermits;
 pub use resize::driver::{Applied, ResizeHost, Resizer, ResizerSettings};
+pub use resize::history::{HistoryChange, HistoryError, HistoryStore, StoredHistory};
 pub use resize::start::ResizerChannels;
 pub use resize::status::ResizeStatus;
 pub use resize::store::CoverageStore;

@@ -9,5 +9,8 @@ use std::process::ExitCode;
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    lookaside_router::daemon::run(lookaside_router::Options::from_command_line())
+    match lookaside_router::Options::from_command_line() {
+        Ok(options) => lookaside_router::daemon::run(options),
+        Err(code) => code,
+    }
 }

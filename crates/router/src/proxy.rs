@@ -4,8 +4,9 @@ mod config_updates;
 
 pub use config_updates::ConfigUpdates;
 
+use crate::frontend::clients::{Clients, SessionActivity};
 use crate::frontend::context::SessionContext;
-use crate::frontend::limits::Settings;
+use crate::frontend::limits::{Settings, WRITE_STALL_MAX};
 use crate::frontend::session::{self, ClientSession, SessionEnd, shutdown_requested};
 use crate::shared::{SharedState, StatsSource};
 use crate::stats::by_verb::VerbResults;
@@ -29,6 +30,13 @@ const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 /// One thread's proxy. [`Proxy::serve`] must be called in a single-threaded tokio runtime: its counters have one writer.
 pub struct Proxy {
     context: SessionContext,
+}
+
+/// The sessions of this thread.
+#[derive(Default)]
+struct Sessions {
+    tasks: JoinSet<Ended>,
+    clients: Clients,
 }
 
 /// The end of a session, and the session if it is to be served again.
@@ -78,7 +86,7 @@ impl Proxy {
         clients: Vec<ClientSession>,
         mut shutdown: watch::Receiver<bool>,
     ) -> Vec<ClientSession> {
-        let (mut sessions, mut suspended) = (JoinSet::new(), Vec::new());
+        let (mut sessions, mut suspended) = (Sessions::default(), Vec::new());
         let stop = shutdown.clone();
         for client in clients {
             self.admit(client, &mut sessions, &stop);
@@ -87,7 +95,7 @@ impl Proxy {
             tokio::select! {
                 biased;
                 () = shutdown_requested(&mut shutdown) => break,
-                Some(ended) = sessions.join_next() => suspended.extend(log_session_end(ended, self.shared())),
+                Some(ended) = sessions.tasks.join_next() => suspended.extend(log_session_end(ended, self.shared())),
                 accepted = listener.accept() => match accepted {
                     Ok(stream) => {
                         self.counters().add(&CounterDelta { total_connections: 1, ..CounterDelta::default() });
@@ -104,17 +112,25 @@ impl Proxy {
         if !self.shared().is_handing_over() {
             *listener = None;
         }
-        suspended.extend(drain_sessions(sessions, self.shared()).await);
+        suspended.extend(drain_sessions(sessions.tasks, self.shared()).await);
         suspended
     }
 
-    /// Serves a client in a task of its own, or refuses it if there are too many.
-    fn admit(self: &Arc<Self>, mut client: ClientSession, sessions: &mut JoinSet<Ended>, stop: &watch::Receiver<bool>) {
-        let Some(permit) = self.shared().acquire_connection(self.context.settings.connections_max) else {
+    /// Serves a client in a task of its own. If there are too many, the least recently used one is closed; if none can be,
+    /// the new one is refused.
+    fn admit(self: &Arc<Self>, mut client: ClientSession, sessions: &mut Sessions, stop: &watch::Receiver<bool>) {
+        let connections_max = self.context.settings.connections_max;
+        let mut permit = self.shared().acquire_connection(connections_max);
+        if permit.is_none() && sessions.clients.close_least_recently_used() {
+            self.counters().add(&CounterDelta { evicted_connections: 1, ..CounterDelta::default() });
+            // The other permit is returned when its task has been dropped, in a moment.
+            permit = self.shared().acquire_connection(usize::MAX);
+        }
+        let Some(permit) = permit else {
             self.counters().add(&CounterDelta { rejected_connections: 1, ..CounterDelta::default() });
             // One write into an empty socket buffer does not wait. If it does, the connection is closed without the
             // reply.
-            spawn_in(sessions, async move {
+            spawn_in(&mut sessions.tasks, async move {
                 let refusal = async {
                     client.stream.write_all(TOO_MANY).await?;
                     client.stream.flush().await
@@ -124,12 +140,17 @@ impl Proxy {
             });
             return;
         };
-        let (proxy, stop) = (self.clone(), stop.clone());
-        spawn_in(sessions, async move {
-            let ended = session::serve(&proxy.context, client, stop).await;
+        let (proxy, stop, activity) = (self.clone(), stop.clone(), Arc::new(SessionActivity::default()));
+        activity.end_waiting(self.context.uses.next());
+        let of_session = activity.clone();
+        let task = spawn_in(&mut sessions.tasks, async move {
+            let ended = session::serve(&proxy.context, client, &of_session, stop).await;
             drop(permit);
             ended
         });
+        if connections_max < usize::MAX {
+            sessions.clients.add(activity, task, sessions.tasks.len());
+        }
     }
 }
 
@@ -160,10 +181,10 @@ impl std::fmt::Debug for Proxy {
 fn log_session_end(ended: Result<Ended, JoinError>, shared: &SharedState) -> Option<ClientSession> {
     match ended {
         Ok((SessionEnd::Stalled, _)) => {
-            let (seconds, rate) = (session::WRITE_STALL_MAX.as_secs(), session::TRANSFER_BYTES_PER_S_MIN);
+            let (seconds, rate) = (WRITE_STALL_MAX.as_secs(), session::TRANSFER_BYTES_PER_S_MIN);
             tracing::warn!(
-                "closed a client connection: the client read none of its replies, or sent nothing inside a large command, \
-                 for {seconds} s, or was slower than {rate} bytes a second for longer"
+                "closed a client connection: the client read none of its replies for --client-timeout, or sent nothing \
+                 inside a large command for {seconds} s, or was slower than {rate} bytes a second for longer"
             );
             None
         }
@@ -182,6 +203,10 @@ fn log_session_end(ended: Result<Ended, JoinError>, shared: &SharedState) -> Opt
         Ok((end, suspended)) => {
             tracing::trace!(?end, "client connection ended");
             suspended
+        }
+        Err(error) if error.is_cancelled() => {
+            tracing::trace!("closed the least recently used client connection for a new one");
+            None
         }
         Err(error) => {
             tracing::error!(%error, "a client's session failed; this is a bug of the router");

@@ -9,6 +9,7 @@ use crate::read_permits::ReadPermits;
 use crate::resize::status::ResizeStatus;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::counters::{CounterDelta, Counters};
+use crate::stats::rates::{Count, Rates};
 use crate::tls::Certificates;
 use crate::tree::Tree;
 use held_bytes::HeldBytes;
@@ -47,6 +48,13 @@ pub struct ConfigStatus {
     pub refusal: Option<String>,
 }
 
+impl ConfigStatus {
+    /// Seconds since the configuration in force was applied.
+    pub(crate) fn age_s(&self) -> u64 {
+        self.loaded.elapsed().as_secs()
+    }
+}
+
 /// One thread, as `stats` and metrics see it.
 pub(crate) trait StatsSource: Send + Sync {
     fn counters(&self) -> &Counters;
@@ -74,6 +82,7 @@ pub struct SharedState {
     resize: Arc<ResizeStatus>,
     read_permits: Arc<ReadPermits>,
     lease_clients: Arc<LeaseClients>,
+    rates: Mutex<Rates>,
     input_bound_warnings: Mutex<LogThrottle<Instant>>,
     output_bound_warnings: Mutex<LogThrottle<Instant>>,
 }
@@ -109,6 +118,7 @@ impl SharedState {
             resize: Arc::default(),
             read_permits: ReadPermits::new(),
             lease_clients: Arc::default(),
+            rates: Mutex::new(Rates::new(now)),
             input_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
             output_bound_warnings: Mutex::new(LogThrottle::new(1, BOUND_WARNING_INTERVAL)),
         })
@@ -152,6 +162,11 @@ impl SharedState {
     /// The clients that the router takes leases for.
     pub fn lease_clients(&self) -> &Arc<LeaseClients> {
         &self.lease_clients
+    }
+
+    /// The increase per second of each of `counts`.
+    pub(crate) fn read_rates(&self, now: Instant, counts: &[Count]) -> Vec<f64> {
+        self.rates.lock().read(now, counts)
     }
 
     /// Seconds since the start.

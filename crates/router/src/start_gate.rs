@@ -7,9 +7,12 @@
 //!   | <--- get __mcrouter__.start_gate ---------- |   with every probe of a router
 //!   | ---- "waiting 5f1c..." -------------------> |   looks up the newest position in the commit log
 //!   | <--- delete, delete, ... ------------------ |   until everything up to that position is acknowledged
-//!   | <--- get __mcrouter__.caught_up(5f1c...) -- |
+//!   | <--- get __mcrouter__.caught_up(5f1c...,9a) |   9a: its source
 //!   | ---- "open" ------------------------------> |   from now on all requests are served
 //! ```
+//!
+//! Keys of several databases have an invalidator for each: the gate opens when as many sources as `--wait-for-sources`
+//! have reported, each once. Until then the reply is `counted`. A standby has the source of the active one.
 //!
 //! | request | while the gate is closed |
 //! |---|---|
@@ -20,7 +23,7 @@
 //! that follows is refused.
 //!
 //! The number tells one run of the router from the next: a message for an earlier run must not open the gate of a later
-//! one. The gate opens at the first invalidator that reports.
+//! one.
 //!
 //! A process that takes over from another continues its predecessor's run: it has the same gate, open or closed, with the
 //! same token and what is left of the bound, whatever its own command line says. No delete was missed in between, so all
@@ -29,6 +32,8 @@
 use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Reply, Request};
 use lookaside_routing::{Batch, BoxFuture, Context, Outcomes, Route, Verb};
+use lookaside_sync::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::Duration;
@@ -37,6 +42,9 @@ use tokio::time::{Instant, timeout};
 
 /// The reply to a request that the closed gate refuses.
 const REFUSAL: &[u8] = b"router waits for the invalidator to catch up (--wait-for-invalidator)";
+
+/// The reply to a source that has caught up while others have not.
+const COUNTED: &str = "counted";
 
 /// The gate of one run of a router, shared by its threads.
 #[derive(Debug)]
@@ -48,18 +56,29 @@ pub struct StartGate {
     token: u64,
     started: Instant,
     wait_max: Duration,
+    /// How many sources must have caught up.
+    sources: u64,
+    /// Those that have.
+    caught_up: Mutex<BTreeSet<u64>>,
     refused: AtomicU64,
 }
 
 impl StartGate {
-    /// A closed gate that opens after `wait_max` at the latest. `token` is a number that no earlier run had.
-    pub fn new(wait_max: Duration, token: u64) -> Arc<StartGate> {
+    /// A closed gate that opens when `sources` have caught up, or after `wait_max`. `token` is a number that no earlier run
+    /// had.
+    pub fn new(wait_max: Duration, token: u64, sources: u64) -> Arc<StartGate> {
+        StartGate::with_caught_up(wait_max, token, sources, BTreeSet::new())
+    }
+
+    fn with_caught_up(wait_max: Duration, token: u64, sources: u64, caught_up: BTreeSet<u64>) -> Arc<StartGate> {
         Arc::new(StartGate {
             is_open: AtomicBool::new(false),
             opened: Notify::new(),
             token,
             started: Instant::now(),
             wait_max,
+            sources,
+            caught_up: Mutex::new(caught_up),
             refused: AtomicU64::new(0),
         })
     }
@@ -67,22 +86,29 @@ impl StartGate {
     /// The gate of a predecessor, from [`StartGate::to_saved`]. `None` if the bytes are no gate.
     pub fn from_saved(saved: &[u8]) -> Option<Arc<StartGate>> {
         if saved.is_empty() {
-            let gate = StartGate::new(Duration::ZERO, 0);
+            let gate = StartGate::new(Duration::ZERO, 0, 1);
             gate.open_once();
             return Some(gate);
         }
-        let (token, wait_ms) = saved.split_first_chunk()?;
-        let wait_ms = u64::from_le_bytes(wait_ms.try_into().ok()?);
-        Some(StartGate::new(Duration::from_millis(wait_ms), u64::from_le_bytes(*token)))
+        let (numbers, []) = saved.as_chunks() else { return None };
+        let numbers: Vec<u64> = numbers.iter().copied().map(u64::from_le_bytes).collect();
+        let [token, wait_ms, rest @ ..] = &numbers[..] else { return None };
+        // An earlier version waits for one source.
+        let (sources, caught_up) = rest.split_first().unwrap_or((&1, &[]));
+        let caught_up = caught_up.iter().copied().collect();
+        Some(StartGate::with_caught_up(Duration::from_millis(*wait_ms), *token, *sources, caught_up))
     }
 
-    /// The state for a successor: nothing if the gate is open, else the token and the milliseconds until it opens.
+    /// The state for a successor: nothing if the gate is open, else numbers of 8 bytes: the token, the milliseconds until it
+    /// opens, the sources that must have caught up, and those that have.
     pub fn to_saved(&self) -> Vec<u8> {
         if self.is_open() {
             return Vec::new();
         }
         let wait_ms = u64::try_from(self.wait_left().as_millis()).unwrap_or(u64::MAX);
-        [self.token.to_le_bytes(), wait_ms.to_le_bytes()].concat()
+        let caught_up = self.caught_up.lock();
+        let numbers = [self.token, wait_ms, self.sources].into_iter().chain(caught_up.iter().copied());
+        numbers.flat_map(u64::to_le_bytes).collect()
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -113,12 +139,40 @@ impl StartGate {
         format!("{:016x}", self.token)
     }
 
-    /// Opens the gate if an invalidator that has caught up names this run.
-    pub(crate) fn report_caught_up(&self, token: &[u8]) {
-        if token == self.token_text().as_bytes() && self.open_once() {
-            let waited_ms = self.started.elapsed().as_millis();
-            tracing::info!(waited_ms, "invalidator has caught up: serving all requests");
+    /// Records the report `TOKEN,SOURCE` of an invalidator that has caught up, if it names this run. An invalidator of an
+    /// earlier version names no source. Returns the reply.
+    pub(crate) fn report_caught_up(&self, report: &[u8]) -> String {
+        let mut parts = report.splitn(2, |&byte| byte == b',');
+        let names_this_run = parts.next() == Some(self.token_text().as_bytes());
+        let source = parts.next().map_or(Some(0), |source| u64::from_str_radix(str::from_utf8(source).ok()?, 16).ok());
+        match source {
+            Some(source) if names_this_run && !self.is_open() => self.record_source(source),
+            _ => self.state(),
         }
+    }
+
+    fn record_source(&self, source: u64) -> String {
+        let caught_up = {
+            let mut sources = self.caught_up.lock();
+            sources.insert(source);
+            sources.len() as u64
+        };
+        let source = format!("{source:x}");
+        if caught_up < self.sources {
+            let sources = self.sources;
+            tracing::info!(
+                source,
+                caught_up,
+                sources,
+                "invalidator has caught up: waiting for those of other databases"
+            );
+            return COUNTED.to_owned();
+        }
+        if self.open_once() {
+            let waited_ms = self.started.elapsed().as_millis();
+            tracing::info!(waited_ms, source, "invalidator has caught up: serving all requests");
+        }
+        self.state()
     }
 
     /// How long it stays closed at most.
@@ -131,11 +185,14 @@ impl StartGate {
         let wait_left = self.wait_left();
         while !self.is_open() && timeout(wait_left, self.opened.notified()).await.is_ok() {}
         if self.open_once() {
-            let wait_s = self.wait_max.as_secs();
+            let (wait_s, caught_up) = (self.wait_max.as_secs(), self.caught_up.lock().len());
+            let sources = self.sources;
             tracing::warn!(
                 wait_s,
+                caught_up,
+                sources,
                 "invalidator has not caught up within --wait-for-invalidator: serving all requests, which may show old \
-                 values; check the invalidator's state of this cluster"
+                 values; check the invalidator's state of this cluster, and --wait-for-sources"
             );
         }
     }

@@ -98,7 +98,7 @@ async fn an_explanation_leaves_a_miss_as_it_is() {
     let mut fixture = Fixture::start(ALL);
     fixture.miss(7).await;
     fixture.client.write_all(b"get __mcrouter__.route(delete,k)\r\n").await.expect("a pipe does not break");
-    expect(&mut fixture.client, "VALUE __mcrouter__.route(delete,k) 0 15\r\nmain:1 delete k\r\nEND\r\n").await;
+    expect(&mut fixture.client, "VALUE __mcrouter__.route(delete,k) 0 6\r\nmain:1\r\nEND\r\n").await;
     fixture.server.refuse("set", "STORED");
     fixture.set("STORED").await;
 }

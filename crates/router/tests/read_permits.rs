@@ -36,7 +36,7 @@ async fn get(client: &mut DuplexStream, key: &str, value: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn a_permit_has_the_configuration_and_the_fenced_servers() {
-    let (trackers, gate) = (TkoTrackers::new(), StartGate::new(Duration::from_secs(30), TOKEN));
+    let (trackers, gate) = (TkoTrackers::new(), StartGate::new(Duration::from_secs(30), TOKEN, 1));
     let config = Arc::new(config("main:1", &trackers).with_start_gate(Some(gate.clone())));
     let tree = Tree::build(&config, Arc::<FakeNetwork>::default(), 1, None);
     let harness = SessionHarness::start_with(Settings::default(), tree, FakeRoute::new());

@@ -4,13 +4,13 @@ use crate::support::{SessionHarness, expect, rest};
 use lookaside_protocol::Operation;
 use lookaside_router::{BATCH_REQUESTS_MAX, REPLY_BYTES_MAX, Settings, TOTAL_REPLY_BYTES_MAX, WRITE_STALL_MAX};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt};
 use tokio::time::timeout;
 
 const SCRIPT: &str = "set a 0 0 3\r\nfoo\r\nget a b a\r\nset b 0 0 0 noreply\r\n\r\ndelete a\r\ndelete a\r\n\
-    get down:1\r\nset down:2 0 0 1\r\nx\r\nbogus\r\nset big 0 0 9999999\r\n";
+    get down:1\r\nset down:2 0 0 1\r\nx\r\nflush_regex x\r\nset big 0 0 99999999\r\n";
 const REPLIES: &str = "STORED\r\nVALUE a 0 3\r\nfoo\r\nVALUE a 0 3\r\nfoo\r\nEND\r\nDELETED\r\nNOT_FOUND\r\n\
-    SERVER_ERROR server timed out: key down:1\r\nSERVER_ERROR server timed out: key down:2\r\nERROR\r\n\
+    SERVER_ERROR Reply timeout\r\nSERVER_ERROR Reply timeout\r\nSERVER_ERROR Command not supported\r\n\
     SERVER_ERROR object too large for cache\r\n";
 
 #[tokio::test(start_paused = true)]
@@ -44,7 +44,7 @@ async fn replies_do_not_change_when_bytes_arrive_one_by_one() {
     let write = async { to.write_all(SCRIPT.as_bytes()).await.unwrap() };
     let read = async {
         let mut answers = vec![0; REPLIES.len()];
-        tokio::io::AsyncReadExt::read_exact(&mut from, &mut answers).await.unwrap();
+        timeout(Duration::from_secs(60), from.read_exact(&mut answers)).await.expect("all replies").unwrap();
         assert_eq!(String::from_utf8_lossy(&answers), REPLIES);
     };
     tokio::join!(write, read);
@@ -167,22 +167,77 @@ async fn lease_verbs_are_routed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn invalid_input_gets_an_error_and_the_connection_stays_open() {
+async fn keys_that_are_too_long_get_an_error_and_the_connection_stays_open() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     let long = "k".repeat(251);
-    client
-        .write_all(format!("get {long}\r\nset {long} 0 0 1\r\nx\r\nset k 0 0 5\r\nabcdefg\r\n").as_bytes())
-        .await
-        .unwrap();
-    client.write_all(b"get a\x01b\r\nversion\r\n").await.unwrap();
+    let commands = format!(
+        "get {long}\r\nset {long} 0 0 1\r\nx\r\nset {long} 0 0 1 noreply\r\nx\r\ndelete {long}\r\nset a 0 0 1\r\nx\r\n\
+         get a {long} b\r\nget {long} __mcrouter__.hostid\r\nstats unknown\r\nversion\r\n"
+    );
+    client.write_all(commands.as_bytes()).await.unwrap();
+    client.shutdown().await.unwrap();
+    let bad_key = "CLIENT_ERROR bad key\r\n";
+    let expected = format!(
+        "{}STORED\r\nVALUE a 0 1\r\nx\r\n{bad_key}VALUE __mcrouter__.hostid 0 30\r\nERROR: unknown command: hostid\r\n\
+         {bad_key}CLIENT_ERROR bad stats command\r\nVERSION {}\r\n",
+        bad_key.repeat(3),
+        Settings::default().version
+    );
+    assert_eq!(rest(&mut client).await, expected);
+    assert_eq!(harness.route.keys(), ["a", "a", "b"], "nothing else reached a server");
+}
+
+#[tokio::test(start_paused = true)]
+async fn malformed_input_ends_the_connection_behind_the_replies_before_it() {
+    let long = "k".repeat(251);
+    for malformed in [
+        "bogus",
+        "get",
+        "statsfoo",
+        "get a\u{1}b",
+        "get \u{1} LONG",
+        "incr a x",
+        "set a 0 0 x",
+        "set LONG 0 0 x",
+        "set a 0 0 1\r\nxyz",
+        "delete",
+        "shutdown",
+        "incr a x noreply",
+        "",
+    ] {
+        let harness = SessionHarness::start(Settings::default());
+        let mut client = harness.connect();
+        let malformed = malformed.replace("LONG", &long);
+        let commands = format!("set a 0 0 1\r\nx\r\nget a\r\n{malformed}\r\ndelete a\r\nget a\r\n");
+        client.write_all(commands.as_bytes()).await.unwrap();
+        let expected = "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nCLIENT_ERROR malformed request\r\n";
+        assert_eq!(rest(&mut client).await, expected, "{malformed}");
+        assert_eq!(harness.route.keys(), ["a", "a"], "{malformed}: nothing behind it is executed");
+        assert_eq!(harness.counters().bad_commands, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bare_line_feed_ends_a_line_and_wrong_meta_commands_leave_the_connection_open() {
+    let harness = SessionHarness::start(Settings::default());
+    let mut client = harness.connect();
+    client.write_all(b"set a 0 0 1\nx\r\nget a\nmg\nflush_regex .*\nmg a !\nget a\n").await.unwrap();
     client.shutdown().await.unwrap();
     let answers = rest(&mut client).await;
-    assert!(answers.starts_with("CLIENT_ERROR "), "{answers}");
-    assert!(answers.contains("CLIENT_ERROR bad data chunk\r\n"), "{answers}");
-    assert!(answers.ends_with(&format!("VERSION {}\r\n", Settings::default().version)), "{answers}");
-    assert_eq!(harness.route.batch_sizes(), [0_usize; 0], "none of it reached a server");
-    assert!(harness.counters().bad_commands >= 4);
+    let lines: Vec<&str> = answers.split("\r\n").collect();
+    assert_eq!(lines[..4], ["STORED", "VALUE a 0 1", "x", "END"], "{answers}");
+    assert!(lines[4].starts_with("CLIENT_ERROR bad command line format") && lines[6].starts_with("CLIENT_ERROR "));
+    assert_eq!(lines[5], "SERVER_ERROR Command not supported");
+    assert_eq!(lines[7..], ["VALUE a 0 1", "x", "END", ""], "{answers}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_errors_are_alike_with_group_remote_errors() {
+    let harness = SessionHarness::start(Settings { group_remote_errors: true, ..Settings::default() });
+    let mut client = harness.connect();
+    client.write_all(b"get down\r\nset down 0 0 1\r\nx\r\nget a\r\n").await.unwrap();
+    expect(&mut client, "SERVER_ERROR remote error\r\nSERVER_ERROR remote error\r\nEND\r\n").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,8 +295,9 @@ async fn local_commands_are_replied_to_in_order() {
     client.write_all(b"get a\r\nversion\r\nverbosity 1\r\nmn\r\nflush_all\r\nflush_all noreply\r\n").await.unwrap();
     client.write_all(b"get a __mcrouter__.version __mcrouter__.nothing\r\nquit\r\nget a\r\n").await.unwrap();
     let expected = format!(
-        "END\r\nVERSION {version}\r\nOK\r\nMN\r\nSERVER_ERROR Command not supported\r\n\
-         VALUE __mcrouter__.version 0 {}\r\n{version}\r\nEND\r\n",
+        "END\r\nVERSION {version}\r\nOK\r\nMN\r\nSERVER_ERROR Command disabled\r\n\
+         VALUE __mcrouter__.version 0 {}\r\n{version}\r\n\
+         VALUE __mcrouter__.nothing 0 31\r\nERROR: unknown command: nothing\r\nEND\r\n",
         version.len()
     );
     assert_eq!(rest(&mut client).await, expected);
@@ -254,7 +310,7 @@ async fn stats_count_requests() {
     let harness = SessionHarness::start(Settings::default());
     let mut client = harness.connect();
     client.write_all(b"set a 0 0 1\r\nx\r\nget a b down\r\ndelete a\r\n").await.unwrap();
-    expect(&mut client, "STORED\r\nVALUE a 0 1\r\nx\r\nSERVER_ERROR server timed out: key down\r\nDELETED\r\n").await;
+    expect(&mut client, "STORED\r\nVALUE a 0 1\r\nx\r\nSERVER_ERROR Reply timeout\r\nDELETED\r\n").await;
     client.write_all(b"stats\r\n").await.unwrap();
     client.shutdown().await.unwrap();
     let stats = rest(&mut client).await;
@@ -284,23 +340,47 @@ async fn failed_gets_are_misses_with_miss_on_get_errors() {
     let harness = SessionHarness::start(Settings { miss_on_get_errors: true, ..Settings::default() });
     let mut client = harness.connect();
     client.write_all(b"get down\r\nlease-get down\r\ndelete down\r\n").await.unwrap();
-    expect(&mut client, "END\r\nEND\r\nSERVER_ERROR server timed out: key down\r\n").await;
+    expect(&mut client, "END\r\nEND\r\nSERVER_ERROR Reply timeout\r\n").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_above_the_limit_gets_an_error() {
+async fn at_the_limit_the_least_recently_used_client_is_closed() {
     let harness = SessionHarness::start(Settings { connections_max: 2, ..Settings::default() });
-    let (mut first, _second) = (harness.connect(), harness.connect());
-    first.write_all(b"get a\r\n").await.unwrap();
+    let (mut first, mut second) = (harness.connect(), harness.connect());
+    for client in [&mut first, &mut second] {
+        client.write_all(b"get a\r\n").await.unwrap();
+        expect(client, "END\r\n").await;
+    }
+    first.write_all(b"get b\r\n").await.unwrap();
     expect(&mut first, "END\r\n").await;
     let mut third = harness.connect();
-    assert_eq!(rest(&mut third).await, "ERROR Too many open connections\r\n");
-    assert_eq!(harness.counters().rejected_connections, 1);
-    drop(first);
+    assert_eq!(rest(&mut second).await, "");
+    for client in [&mut third, &mut first] {
+        client.write_all(b"get a\r\n").await.unwrap();
+        expect(client, "END\r\n").await;
+    }
+    let (counters, stats) = (harness.counters(), harness.proxy.shared().connections());
+    assert_eq!((counters.evicted_connections, counters.rejected_connections, stats), (1, 0, 2));
+}
+
+/// A batch that has begun is answered: its mutations must not be dropped.
+#[tokio::test(start_paused = true)]
+async fn at_the_limit_a_client_is_refused_if_all_have_requests_in_progress() {
+    let harness = SessionHarness::start(Settings { connections_max: 2, ..Settings::default() });
+    harness.route.gate.forget_permits(usize::MAX >> 3);
+    let (mut first, mut second) = (harness.connect(), harness.connect());
+    first.write_all(b"get a\r\n").await.unwrap();
+    second.write_all(b"delete a\r\n").await.unwrap();
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let mut fourth = harness.connect();
-    fourth.write_all(b"get a\r\n").await.unwrap();
-    expect(&mut fourth, "END\r\n").await;
+    // More input is read while deletes are in progress.
+    second.write_all(b"delete b\r\ndelete").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let mut third = harness.connect();
+    assert_eq!(rest(&mut third).await, "ERROR Too many open connections\r\n");
+    harness.route.gate.add_permits(usize::MAX >> 4);
+    expect(&mut first, "END\r\n").await;
+    expect(&mut second, "NOT_FOUND\r\nNOT_FOUND\r\n").await;
+    assert_eq!((harness.counters().evicted_connections, harness.counters().rejected_connections), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -362,8 +442,9 @@ async fn quiet_flag_of_meta_commands_is_not_sent_to_servers() {
 
 #[tokio::test(start_paused = true)]
 async fn data_block_of_a_refused_set_is_never_parsed_as_commands() {
-    let settings = Settings::default();
-    let limit = settings.limits.value_bytes_max;
+    let mut settings = Settings::default();
+    let limit = 1 << 20;
+    settings.limits.value_bytes_max = limit;
     let block = "delete a\r\n".repeat(limit / 10 + 1);
     let text = format!("set k 0 0 {}\r\n{block}\r\nget a\r\n", block.len());
     // At once, and in parts that end inside the block.
@@ -378,11 +459,54 @@ async fn data_block_of_a_refused_set_is_never_parsed_as_commands() {
         assert_eq!(asked.iter().map(|request| &request.key[..]).collect::<Vec<_>>(), [b"k", b"a"]);
     }
     // Small enough for the line and its block to arrive in one read.
-    let mut settings = settings;
     settings.limits.value_bytes_max = 8;
     let harness = SessionHarness::start(settings);
     let mut client = harness.connect();
     client.write_all(b"set k 0 0 9\r\ndelete a\n\r\nget b\r\n").await.unwrap();
     expect(&mut client, "SERVER_ERROR object too large for cache\r\nEND\r\n").await;
     assert_eq!(harness.route.batch_sizes(), [2]);
+}
+
+/// mcrouter's default is a second.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_is_disconnected_after_the_client_timeout() {
+    for (timeout, after, is_closed) in [
+        (Some(Duration::from_secs(1)), Duration::from_secs(10), true),
+        (Some(Duration::from_secs(1)), Duration::from_millis(500), false),
+        (None, WRITE_STALL_MAX * 9, false),
+    ] {
+        let harness = SessionHarness::start(Settings { client_timeout: timeout, ..Settings::default() });
+        let mut lazy = harness.connect_with(64 << 10);
+        lazy.write_all(format!("set k 0 0 100000\r\n{}\r\n", "v".repeat(100_000)).as_bytes()).await.unwrap();
+        lazy.write_all(b"get k k k\r\n").await.unwrap();
+        tokio::time::sleep(after).await;
+        assert_eq!(harness.counters().stalled_connections, u64::from(is_closed), "{timeout:?} {after:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_one_client_in_progress_are_bounded() {
+    for (requests_max, batches) in [(2, vec![2, 2, 1]), (5, vec![5]), (usize::MAX, vec![5])] {
+        let harness = SessionHarness::start(Settings { requests_max, ..Settings::default() });
+        let mut client = harness.connect();
+        client.write_all(b"get a\r\nget b\r\nget c\r\nget d\r\nget e\r\n").await.unwrap();
+        expect(&mut client, &"END\r\n".repeat(5)).await;
+        let found: Vec<usize> = harness.route.batches.lock().unwrap().iter().map(Vec::len).collect();
+        assert_eq!(found, batches);
+    }
+    // Deletes do not wait for each other, but are counted together.
+    let harness = SessionHarness::start(Settings { requests_max: 3, ..Settings::default() });
+    harness.route.gate.forget_permits(usize::MAX >> 3);
+    let delete = "delete a\r\n".as_bytes();
+    let mut client = harness.connect_with(delete.len());
+    let mut written = 0;
+    while tokio::time::timeout(Duration::from_secs(1), client.write_all(delete)).await.is_ok() {
+        written += 1;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(written, 3 + 1, "three are in progress, and one is not read");
+    harness.route.gate.add_permits(1);
+    let mut replies = [0; 6];
+    client.read_exact(&mut replies).await.unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(1), client.write_all(delete)).await.is_ok());
 }

@@ -48,7 +48,8 @@ async fn a_delete_does_not_wait_for_one_of_a_hung_server() {
 
 #[tokio::test(start_paused = true)]
 async fn other_commands_wait_for_the_deletes_before_them() {
-    for other in ["get x", "set x 0 0 1\r\n1", "md x q", "mn", "version", "bogus", "stats", "get __mcrouter__.version"]
+    for other in
+        ["get x", "set x 0 0 1\r\n1", "md x q", "mn", "version", "flush_regex x", "stats", "get __mcrouter__.version"]
     {
         let (harness, mut client) = start_with_hung_delete().await;
         send(&mut client, format!("delete a\r\n{other}\r\ndelete b\r\nquit\r\n").as_bytes()).await;
@@ -75,7 +76,7 @@ async fn replies_are_those_of_one_command_after_the_other() {
                 1 => format!("get k{} k{}\r\n", random.u8(0..3), random.u8(0..3)),
                 2 => format!("delete hung{}\r\n", random.u8(0..2)),
                 3 => "delete k0 noreply\r\n".to_owned(),
-                4 => "bogus\r\n".to_owned(),
+                4 => "flush_regex x\r\n".to_owned(),
                 _ => format!("delete k{}\r\n", random.u8(0..3)),
             })
             .collect();

@@ -2,13 +2,14 @@
 //! deleted value, whenever each of them detects an outage.
 
 use crate::fake_network::{FakeNetwork, FakeServer, Health};
+use crate::spool_router::without_reason;
 use bytes::Bytes;
 use lookaside_client::{DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{
     Identity, MemoryDisk, Proxy, RouterConfig, Settings, SharedState, Spares, SparesStats, Spool, SpoolSettings, Tree,
 };
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
+use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome, TkoReason};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,7 +132,9 @@ impl Fixture {
 
     async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        self.routers[router].proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
+        without_reason(
+            self.routers[router].proxy.tree().root().route(vec![request], &Context::default()).await.remove(0),
+        )
     }
 
     async fn get(&self, router: usize, key: &str) -> Outcome {
@@ -165,7 +168,7 @@ fn build_config(
 }
 
 const MISS: Outcome = Ok(Reply::Miss);
-const TKO: Outcome = Err(Failure::Tko);
+const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
 
 fn value(text: &str) -> Outcome {
     Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })
@@ -380,7 +383,11 @@ async fn a_spare_that_leaves_its_pool_is_not_read_by_the_old_tree_of_a_thread() 
     fixture.reload(NONE, 0);
     assert_acknowledged(&fixture.delete(0, "k").await);
     let get = Request { key: "k".into(), operation: Operation::Get { cas: false } };
-    assert_eq!(old.root().route(vec![get], &Context::default()).await, [TKO], "as without a spare");
+    assert_eq!(
+        without_reason(old.root().route(vec![get], &Context::default()).await.remove(0)),
+        TKO,
+        "as without a spare"
+    );
     assert!(fixture.server("x:1").has("k"), "the delete has not reached it");
 }
 

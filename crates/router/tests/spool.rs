@@ -228,7 +228,7 @@ async fn a_spooled_delete_is_also_sent_where_gets_fail_over_to() {
     assert_eq!(router.delete(0, "k").await, Ok(Reply::Deleted), "it was in the gutter");
     assert!(!gutter.has("k"));
     assert_eq!(router.backlog().deletes, 1);
-    gutter.refuse("delete", "SERVER_ERROR no");
+    gutter.refuse("delete", "CLIENT_ERROR no");
     let refused = router.delete(0, "k").await;
     assert!(matches!(refused, Ok(Reply::Error(_))), "the gutter may still hold it: {refused:?}");
 }

@@ -4,13 +4,13 @@
 use crate::fake_network::Health;
 use crate::peer_cluster::{Fixture, PEER_TIMEOUT, ROUTERS};
 use lookaside_protocol::Reply;
-use lookaside_routing::{Failure, Outcome};
+use lookaside_routing::{Failure, Outcome, TkoReason};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 const REPAIR: Duration = Duration::from_secs(10);
 
-const TKO: Outcome = Err(Failure::Tko);
+const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
 const MISS: Outcome = Ok(Reply::Miss);
 
 /// A flush in place of deletes is as safe as a delete: no router reads what it removes once it is acknowledged.

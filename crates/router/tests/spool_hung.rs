@@ -4,12 +4,12 @@ use crate::fake_network::{FakeServer, Health};
 use crate::peer_cluster::{Fixture, ROUTERS, SERVER_TIMEOUT, host};
 use lookaside_protocol::Reply;
 use lookaside_router::PeerMissing;
-use lookaside_routing::{Failure, Outcome};
+use lookaside_routing::{Failure, Outcome, TkoReason};
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TKO: Outcome = Err(Failure::Tko);
+const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
 /// Beyond a server timeout: peers get 50 ms to forward, and then need a round trip.
 const MARGIN: Duration = Duration::from_millis(60);
 const TWO_SERVERS: &str = r#"{ "pools": { "A": { "servers": ["main:1"] }, "B": { "servers": ["other:1"] } },

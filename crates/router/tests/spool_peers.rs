@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lookaside_client::{Network as _, PERMIT_ENDS_AFTER, Stream};
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_router::{Disk as _, PeerMissing, RouterConfig, SpoolStats, Tree};
-use lookaside_routing::{Address, Context, Defaults, Failure, Outcome};
+use lookaside_routing::{Address, Context, Defaults, Failure, Outcome, TkoReason};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 const REPAIR: Duration = Duration::from_secs(10);
 
 const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-const TKO: Outcome = Err(Failure::Tko);
+const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
 const MISS: Outcome = Ok(Reply::Miss);
 
 #[tokio::test(start_paused = true)]

@@ -24,7 +24,11 @@ struct Fixture {
 
 impl Fixture {
     fn new(settings: Settings) -> Fixture {
-        let (network, gate) = (Arc::<FakeNetwork>::default(), StartGate::new(BOUND, TOKEN));
+        Fixture::with_gate(settings, StartGate::new(BOUND, TOKEN, 1))
+    }
+
+    fn with_gate(settings: Settings, gate: Arc<StartGate>) -> Fixture {
+        let network = Arc::<FakeNetwork>::default();
         network.server("main:1").put("k", "old");
         let options = DestinationOptions { tko_trackers: Some(TkoTrackers::new()), ..DestinationOptions::default() };
         let configuration = r#"{ "pools": { "A": { "servers": ["main:1"] } }, "route": "PoolRoute|A" }"#;
@@ -121,7 +125,7 @@ async fn gate_opens_after_its_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn a_gate_that_is_handed_over_keeps_its_state() {
-    let gate = StartGate::new(BOUND, TOKEN);
+    let gate = StartGate::new(BOUND, TOKEN, 1);
     tokio::time::advance(BOUND / 3).await;
     let saved = gate.to_saved();
     let (start, successor) = (Instant::now(), StartGate::from_saved(&saved).expect("a gate"));
@@ -133,5 +137,38 @@ async fn a_gate_that_is_handed_over_keeps_its_state() {
     let start = Instant::now();
     successor.wait_until_open().await;
     assert_eq!(start.elapsed(), Duration::ZERO, "an open gate stays open");
-    assert!([&[0; 1][..], &[0; 15], &[0; 17]].iter().all(|bytes| StartGate::from_saved(bytes).is_none()));
+    assert!([&[0; 1][..], &[0; 8], &[0; 15], &[0; 17]].iter().all(|bytes| StartGate::from_saved(bytes).is_none()));
+    let of_an_earlier_version = StartGate::from_saved(&saved[..16]).expect("a gate");
+    assert_eq!(of_an_earlier_version.to_saved(), saved);
+}
+
+/// Keys of two databases: the gate opened when the invalidator of one had caught up, and showed old values of the other.
+#[tokio::test(start_paused = true)]
+async fn gate_waits_for_every_source() {
+    let gate = StartGate::new(BOUND, TOKEN, 2);
+    let report = |source: &str| format!("__mcrouter__.caught_up({TOKEN:016x}{source})");
+    let fixture = Fixture::with_gate(Settings::default(), gate.clone());
+    let mut client = fixture.harness.connect();
+    for source in [",9a", ",9a", ",9A"] {
+        let key = report(source);
+        ask(&mut client, &format!("get {key}\r\n"), &value(&key, "counted")).await;
+    }
+    for malformed in [",", ",no", ",1,2", ",12345678901234567"] {
+        let key = report(malformed);
+        ask(&mut client, &format!("get {key}\r\n"), &value(&key, &format!("waiting {TOKEN:016x}"))).await;
+    }
+    ask(&mut client, "get k\r\n", REFUSAL).await;
+    // The next process of an upgrade knows which have reported.
+    let successor = StartGate::from_saved(&gate.to_saved()).expect("a gate");
+    for gate in [gate, successor] {
+        let fixture = Fixture::with_gate(Settings::default(), gate);
+        let mut client = fixture.harness.connect();
+        let key = report(",9a");
+        ask(&mut client, &format!("get {key}\r\n"), &value(&key, "counted")).await;
+        ask(&mut client, "get k\r\n", REFUSAL).await;
+        // One of an earlier version names none.
+        let key = report("");
+        ask(&mut client, &format!("get {key}\r\n"), &value(&key, "open")).await;
+        ask(&mut client, "get k\r\n", &value("k", "old")).await;
+    }
 }

@@ -11,7 +11,7 @@
 //!
 //! A task counts until it ends or its spawner drops it. A request is explained without a spawner: all is awaited.
 
-use crate::BoxFuture;
+use crate::{BoxFuture, RouteStatistics, RuntimeVariables};
 use std::{
     future::ready,
     sync::{
@@ -23,6 +23,12 @@ use std::{
 
 /// The maximum number of batches in one [`Background`].
 pub const BACKGROUND_TASKS_MAX: usize = 1_000;
+
+/// The maximum number of pairs of lease tokens that a shadow remembers, unless an environment has another.
+pub const SHADOW_TOKENS_MAX: usize = 1_024;
+
+/// The maximum number of copies for shadows that a server has not answered, unless an environment has another.
+pub const SHADOW_OUTSTANDING_MAX: usize = 1_000;
 
 /// The clock.
 pub trait Clock: Send + Sync {
@@ -62,6 +68,31 @@ pub struct Environment {
     /// How long the further children of a failover may take in all after one has timed out; `None`: as long as each
     /// may.
     pub failover_timeout: Option<Duration>,
+    /// What shadows need besides the configuration.
+    pub shadows: ShadowSettings,
+    /// What the routes count.
+    pub statistics: Arc<RouteStatistics>,
+}
+
+/// Settings of all shadows. Clones share the variables.
+#[derive(Clone, Debug)]
+pub struct ShadowSettings {
+    /// Variables that change while the routes are in use.
+    pub variables: RuntimeVariables,
+    /// The maximum number of pairs of lease tokens that each shadow remembers.
+    pub tokens_max: usize,
+    /// The maximum number of copies for shadows that a server has not answered; further ones are dropped.
+    pub outstanding_max: usize,
+}
+
+impl Default for ShadowSettings {
+    fn default() -> Self {
+        ShadowSettings {
+            variables: RuntimeVariables::default(),
+            tokens_max: SHADOW_TOKENS_MAX,
+            outstanding_max: SHADOW_OUTSTANDING_MAX,
+        }
+    }
 }
 
 impl Environment {
@@ -75,6 +106,8 @@ impl Environment {
             seed: 0,
             host_id: 0,
             failover_timeout: None,
+            shadows: ShadowSettings::default(),
+            statistics: Arc::default(),
         }
     }
 }
@@ -125,7 +158,7 @@ pub struct BackgroundStatistics {
     pub copies: u64,
     /// Batches whose caller had to wait, as there was no permit.
     pub blocked: u64,
-    /// Copies that were dropped, as there was no permit.
+    /// Copies that were dropped, as there was no permit, or the server had too many.
     pub dropped: u64,
 }
 
@@ -179,6 +212,11 @@ impl Background {
         let running = self.0.running.fetch_add(1, Relaxed);
         let permit = BackgroundPermit(self.0.clone());
         (running < self.0.running_max).then_some(permit)
+    }
+
+    /// Counts copies that were dropped for another reason.
+    pub(crate) fn count_dropped(&self, copies: usize) {
+        self.0.dropped.fetch_add(copies as u64, Relaxed);
     }
 
     /// Spawns a task on which no client relies, or drops and counts it.

@@ -29,11 +29,14 @@ pub struct HealthSettings {
     pub probe_initial_ms: u64,
     /// The longest wait between two probes before jitter, in milliseconds. Default 60000.
     pub probe_max_ms: u64,
+    /// Whether the destination never becomes TKO, whatever fails. Default false. With it each request waits for a dead
+    /// server.
+    pub is_never_tko: bool,
 }
 
 impl Default for HealthSettings {
     fn default() -> Self {
-        HealthSettings { timeouts_until_tko: 3, probe_initial_ms: 1_000, probe_max_ms: 60_000 }
+        HealthSettings { timeouts_until_tko: 3, probe_initial_ms: 1_000, probe_max_ms: 60_000, is_never_tko: false }
     }
 }
 
@@ -83,7 +86,7 @@ impl Health {
     pub fn on_outcome(&mut self, outcome: &Outcome, now_ms: u64) -> Option<HealthChange> {
         match outcome {
             Ok(_) => self.on_reply(),
-            Err(Failure::TimedOut) => {
+            Err(Failure::TimedOut | Failure::QueueTimedOut) => {
                 self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
                 if self.timeouts_in_a_row < self.settings.timeouts_until_tko {
                     return None;
@@ -92,10 +95,14 @@ impl Health {
             }
             Err(Failure::ConnectFailed | Failure::ConnectTimedOut) => self.mark_tko(HealthChange::HardTko, now_ms),
             Err(
-                Failure::Tko
+                Failure::Tko(_)
                 | Failure::Busy
+                | Failure::TooManyPending { .. }
                 | Failure::NoRoute(_)
+                | Failure::NoTree
+                | Failure::Refused { .. }
                 | Failure::ConnectionLost
+                | Failure::ReadFailed(_)
                 | Failure::Malformed
                 | Failure::Spooled,
             ) => None,
@@ -134,6 +141,9 @@ impl Health {
     }
 
     fn mark_tko(&mut self, change: HealthChange, now_ms: u64) -> Option<HealthChange> {
+        if self.settings.is_never_tko {
+            return None;
+        }
         if self.probe.is_some() {
             return None; // Requests in flight must not delay the scheduled probe.
         }
@@ -179,6 +189,15 @@ mod tests {
             let mut health = Health::new(HealthSettings::default());
             assert_eq!(health.on_outcome(&Err(failure), 0), Some(HealthChange::HardTko));
             assert!(!health.may_send());
+        }
+    }
+
+    #[test]
+    fn a_destination_that_is_never_tko_stays_in_use() {
+        let mut health = Health::new(HealthSettings { is_never_tko: true, ..HealthSettings::default() });
+        for failure in [Failure::ConnectFailed, Failure::TimedOut, Failure::TimedOut, Failure::TimedOut] {
+            assert_eq!(health.on_outcome(&Err(failure), 0), None);
+            assert!(health.may_send());
         }
     }
 

@@ -17,12 +17,15 @@ mod environment;
 mod hash;
 mod health;
 mod key;
+mod key_fraction;
 mod meta;
 mod outcome;
 mod region;
 mod route;
+mod runtime_variables;
 mod slot;
 mod split;
+mod statistics;
 mod tree;
 mod verb;
 
@@ -47,7 +50,8 @@ pub use cluster::{
     hash_route::HashRoute,
     host_id_route::HostIdRoute,
     key_split_route::{KEY_COPIES_MAX, KeySplitRoute},
-    l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG},
+    l1_l2_cache_route::{L1L2CacheRoute, L1L2Settings, NEGATIVE_FLAG, NEGATIVE_VALUE},
+    l1_l2_size_split_route::{L1L2SizeSplitRoute, SENTINEL_FLAG, SizeSplitSettings},
     latency_injection_route::{Latency, LatencyInjectionRoute},
     latest_route::{LATEST_FAILOVER_COUNT, LatestRoute},
     lease_route::LeaseRoute,
@@ -65,35 +69,47 @@ pub use cluster::{
     random_route::RandomRoute,
     rate_limit_route::{RateLimitRoute, Rates},
     salted_failover_route::SaltedFailoverRoute,
-    shadow_route::{KeyFraction, ShadowRoute},
+    shadow_route::{Copies, ShadowRoute, ShadowedKeys},
+    shard_split_route::{FAN_OUT_REQUESTS_MAX, ShardSplitRoute},
     slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute},
     spare_route::SpareRoute,
     staging_route::StagingRoute,
-    support::failover_errors::{FailoverError, FailoverErrorSet, FailoverErrors},
-    support::failover_policy::{CANDIDATES_DEFAULT, FailoverPolicy},
+    support::failover_errors::{FailoverErrorSet, FailoverErrors},
+    support::failover_limit::FailoverLimit,
+    support::failover_policy::{CANDIDATES_DEFAULT, FailoverPolicy, FirstChoice},
     support::lease_pairing::{LeasePairs, PAIR_TTL_S, PAIRS_MAX},
+    support::shard_splits::{SHARD_SPLITS_MAX, ShardSplit, ShardSplits},
     support::token_bucket::Rate,
     support::warm_up_progress::{WarmUpEnd, WarmUpProgress},
-    warm_up_route::{WARM_UP_HOLD_OFF_MS, WarmUpRoute},
+    warm_up_route::{CopyExptime, WARM_UP_HOLD_OFF_MS, WarmUpRoute},
 };
 pub use configuration::{
-    ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings, DynEq, Handle,
-    HotMisses, LeaseSettings, Pool, Protocol, RouteConfig, Security, TkoLimit, TlsPolicy, Transport, TreeBuilder,
-    UnleasedSet,
+    BigValueSettings, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, DestinationSettings,
+    DynEq, Handle, HotMisses, LeaseSettings, MacroConstant, MacroInputs, PlaceTimeouts, Pool, Protocol, RouteConfig,
+    Security, TkoLimit, TlsPolicy, Transport, TreeBuilder, UnleasedSet, nearest_name, parse_runtime_variables,
 };
-pub use environment::{BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, Spawner};
+pub use environment::{
+    BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, Clock, Environment, Log, SHADOW_OUTSTANDING_MAX,
+    SHADOW_TOKENS_MAX, ShadowSettings, Spawner,
+};
 pub(crate) use hash::NamesNeeded;
-pub use hash::{Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX};
+pub use hash::{
+    Digest, HashFunction, KeyHash, KeyHashError, Picker, RING_SERVERS_MAX, SERVERS_MAX, WEIGHT_MAX, fnv1a_64,
+};
 pub use health::{Health, HealthChange, HealthSettings};
 pub use key::stored_key;
+pub use key_fraction::KeyFraction;
 pub use outcome::{as_delete, is_failed_delete, merge_deletes};
 pub use region::{
     root_route::{NoDefaultTree, RootRoute},
     routing_prefix::{RoutingPrefix, RoutingPrefixError},
 };
 pub use route::{
-    Address, Batch, BoxFuture, Context, Destination, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes, Route,
+    Address, Batch, BoxFuture, Context, Destination, FailoverError, Failure, NO_POLICY, NO_ROUTE, NO_TREE, Outcome,
+    Outcomes, Route, TkoReason,
 };
+pub use runtime_variables::RuntimeVariables;
 pub use slot::{Serving, Slot, choose_spare};
+pub use statistics::{ErrorKind, RouteCounters, RouteCounts, RouteStatistics};
 pub use tree::{Configuration, Destinations, LeasedKeys};
 pub use verb::{Verb, VerbKind};

@@ -1,12 +1,34 @@
 //! Properties of outcomes by which routes decide: failure, miss, agreement, severity; and requests derived from others.
 
-use crate::{Failure, Outcome, Verb, key::is_encoded};
+use crate::{ErrorKind, Failure, Outcome, Verb, key::is_encoded};
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request, StoreMode,
     meta::{MetaOperation, MetaStatus, MetaVerb},
 };
 use std::mem::discriminant;
+
+/// Whether a server's error says that it is busy, in mcrouter's words (`SERVER_ERROR 307 busy`).
+pub(crate) fn is_busy(error: &[u8]) -> bool {
+    error.strip_prefix(b"307").is_some_and(|rest| rest.first().is_none_or(|&byte| byte == b' '))
+}
+
+/// How a request has failed; `None` if it has not.
+pub(crate) fn error_kind(outcome: &Outcome) -> Option<ErrorKind> {
+    match outcome {
+        Ok(Reply::Error(ErrorReply::Server(why))) if is_busy(why) => Some(ErrorKind::Busy),
+        Ok(Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown)) => Some(ErrorKind::RemoteError),
+        Ok(Reply::Error(ErrorReply::Client(_))) => Some(ErrorKind::ClientError),
+        Ok(_) | Err(Failure::Spooled) => None,
+        Err(Failure::Tko(_)) => Some(ErrorKind::Tko),
+        Err(Failure::ConnectFailed) => Some(ErrorKind::ConnectError),
+        Err(Failure::ConnectTimedOut) => Some(ErrorKind::ConnectTimeout),
+        Err(Failure::TimedOut | Failure::QueueTimedOut) => Some(ErrorKind::Timeout),
+        Err(Failure::Busy | Failure::TooManyPending { .. }) => Some(ErrorKind::Busy),
+        Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => Some(ErrorKind::RemoteError),
+        Err(_) => Some(ErrorKind::LocalError),
+    }
+}
 
 /// Whether there is no reply, or an error line.
 pub(crate) fn is_error(outcome: &Outcome) -> bool {
@@ -66,8 +88,17 @@ pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
     if severity(&other) > severity(&one) { other } else { one }
 }
 
-/// Compares replies to the same request. "Deleted" is above "not found", so that a delete that found a value anywhere
-/// reports it; for all other verbs "not done" is above "done".
+/// Compares replies to the same request, in mcrouter's order but for two: "deleted" is above "not found", so that a
+/// delete that found a value anywhere reports it; and for `cas` "exists" is above "stored", as for all other verbs "not
+/// done" is above "done".
+///
+/// | | |
+/// |---|---|
+/// | 0 to 3 | done, not found, deleted, not done |
+/// | 4 | no answer: TKO, timeout, connect error, busy |
+/// | 5 | an error of the server: `SERVER_ERROR`, `ERROR`, a lost connection |
+/// | 6 | an error of the router: no route |
+/// | 7 | an error of the client: `CLIENT_ERROR` |
 fn severity(outcome: &Outcome) -> u8 {
     match outcome {
         Ok(reply) => match reply {
@@ -86,11 +117,15 @@ fn severity(outcome: &Outcome) -> u8 {
                 MetaStatus::Done => 2,
                 MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
             },
-            Reply::Error(_) => 4,
+            Reply::Error(ErrorReply::Server(why)) if is_busy(why) => 4,
+            Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown) => 5,
+            Reply::Error(ErrorReply::Client(_)) => 7,
         },
         // It is replayed before the server is read; whether there was a value is not known.
         Err(Failure::Spooled) => 1,
-        Err(_) => 5,
+        Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => 5,
+        Err(Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. }) => 6,
+        Err(_) => 4,
     }
 }
 
@@ -126,6 +161,6 @@ pub(crate) fn verb(request: &Request<Bytes>) -> Verb {
     Verb::of(&request.operation)
 }
 
-pub(crate) fn client_error(why: &'static str) -> Outcome {
-    Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(why.as_bytes()))))
+pub(crate) fn server_error(why: &'static str) -> Outcome {
+    Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(why.as_bytes()))))
 }

@@ -21,26 +21,74 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// The start of the text of [`Failure::NoRoute`], by which a client in another process recognizes the failure.
 pub const NO_ROUTE: &str = "no route: ";
 
+/// The text of [`Failure::NoTree`] in the error that a router sends, which another process recognizes as well.
+pub const NO_TREE: &str = "RootRoute: No rh found";
+
 /// The reason of [`Failure::NoRoute`] after a selection by operation: other operations on the key may have a route.
 pub const NO_POLICY: &str = "no policy for this operation, and no default";
 
-/// Why a request has no reply. For the last four it is unknown whether the destination executed it.
+/// Why a destination is not sent requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TkoReason {
+    /// Several requests in a row had no reply in time.
+    TimedOut,
+    /// A connection could not be made.
+    ConnectFailed,
+    /// A connection could not be made in time.
+    ConnectTimedOut,
+    /// It has undelivered deletes, so that it may be sent deletes only.
+    Fenced,
+}
+
+impl TkoReason {
+    /// mcrouter's name of the reply that made the destination TKO.
+    pub fn name(self) -> &'static str {
+        match self {
+            TkoReason::TimedOut => "mc_res_timeout",
+            TkoReason::ConnectFailed => "mc_res_connect_error",
+            TkoReason::ConnectTimedOut => "mc_res_connect_timeout",
+            TkoReason::Fenced => "mc_res_tko",
+        }
+    }
+}
+
+/// Why a request has no reply. For the last five it is unknown whether the destination executed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The destination is TKO: nothing was sent.
-    Tko,
+    Tko(TkoReason),
     /// The connection attempt failed: nothing was sent.
     ConnectFailed,
     /// The connection attempt timed out: nothing was sent.
     ConnectTimedOut,
     /// Too many requests are outstanding: nothing was sent.
     Busy,
+    /// As many requests as may be are outstanding at this destination: nothing was sent.
+    TooManyPending {
+        /// The destination.
+        server: Address,
+        /// The limit.
+        requests_max: usize,
+    },
+    /// The request waited for the connection until its time was up: nothing was sent.
+    QueueTimedOut,
     /// There is no route for this request: nothing was sent.
     NoRoute(Arc<str>),
+    /// No tree has the routing prefix of the key: nothing was sent.
+    NoTree,
+    /// An [`ErrorRoute`](crate::ErrorRoute) refused it with this text: nothing was sent.
+    Refused {
+        /// The text.
+        text: Arc<str>,
+        /// The kind of failure that it is for a failover; `None` if no other child is to be asked.
+        error: Option<FailoverError>,
+    },
     /// No reply arrived in time.
     TimedOut,
     /// The connection ended before the reply arrived.
     ConnectionLost,
+    /// Reading from the connection to this destination failed before the reply arrived.
+    ReadFailed(Address),
     /// The reply could not be parsed; the connection was closed.
     Malformed,
     /// A delete that failed at its server and was spooled, durably: it is replayed before the server is read again.
@@ -48,16 +96,83 @@ pub enum Failure {
     Spooled,
 }
 
+impl Failure {
+    /// Whether the destination has used up its time.
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Failure::TimedOut | Failure::QueueTimedOut | Failure::ConnectTimedOut)
+    }
+}
+
+/// A kind of failure that a configuration can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailoverError {
+    /// `tko`
+    Tko,
+    /// `connect_error`
+    ConnectError,
+    /// `connect_timeout`
+    ConnectTimeout,
+    /// `timeout`
+    Timeout,
+    /// `busy`
+    Busy,
+    /// `local_error`
+    LocalError,
+    /// `remote_error`
+    RemoteError,
+    /// `shutdown`
+    Shutdown,
+    /// `try_again`
+    TryAgain,
+    /// `deadline_exceeded`
+    DeadlineExceeded,
+}
+
+impl FailoverError {
+    /// All errors: mcrouter's default.
+    pub const ALL: [FailoverError; 10] = [
+        FailoverError::Tko,
+        FailoverError::ConnectError,
+        FailoverError::ConnectTimeout,
+        FailoverError::Timeout,
+        FailoverError::Busy,
+        FailoverError::LocalError,
+        FailoverError::RemoteError,
+        FailoverError::Shutdown,
+        FailoverError::TryAgain,
+        FailoverError::DeadlineExceeded,
+    ];
+
+    /// The name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            FailoverError::Tko => "tko",
+            FailoverError::ConnectError => "connect_error",
+            FailoverError::ConnectTimeout => "connect_timeout",
+            FailoverError::Timeout => "timeout",
+            FailoverError::Busy => "busy",
+            FailoverError::LocalError => "local_error",
+            FailoverError::RemoteError => "remote_error",
+            FailoverError::Shutdown => "shutdown",
+            FailoverError::TryAgain => "try_again",
+            FailoverError::DeadlineExceeded => "deadline_exceeded",
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Tko => write!(f, "server is TKO after failures"),
+            Failure::Tko(_) => write!(f, "server is TKO after failures"),
             Failure::ConnectFailed => write!(f, "connection failed"),
             Failure::ConnectTimedOut => write!(f, "connection timed out"),
-            Failure::Busy => write!(f, "too many requests outstanding"),
+            Failure::Busy | Failure::TooManyPending { .. } => write!(f, "too many requests outstanding"),
+            Failure::QueueTimedOut => write!(f, "timed out before it was sent"),
             Failure::NoRoute(why) => write!(f, "{NO_ROUTE}{why}"),
+            Failure::NoTree => write!(f, "{NO_TREE}"),
+            Failure::Refused { text, .. } => f.write_str(text),
             Failure::TimedOut => write!(f, "server timed out"),
-            Failure::ConnectionLost => write!(f, "connection lost"),
+            Failure::ConnectionLost | Failure::ReadFailed(_) => write!(f, "connection lost"),
             Failure::Malformed => write!(f, "malformed reply from server"),
             Failure::Spooled => write!(f, "delete is spooled until the server is back"),
         }
@@ -76,12 +191,19 @@ pub struct Context {
     pub read_time_limit: Option<Duration>,
     /// The misses of the client's connection; `None` if no `LeaseRoute` needs them.
     pub misses: Option<Arc<ClientMisses>>,
+    /// Whether these are copies of requests for a shadow: a server has a limit on them.
+    pub is_shadow: bool,
 }
 
 impl Context {
     /// For requests that no client waits for, and whose misses are not the client's.
     pub fn without_misses(&self) -> Context {
         Context { misses: None, ..self.clone() }
+    }
+
+    /// For copies of requests for a shadow, for which no client waits.
+    pub(crate) fn for_shadow(&self) -> Context {
+        Context { is_shadow: true, ..self.without_misses() }
     }
 
     /// The time limit for requests without deletes.

@@ -18,6 +18,7 @@ async fn keys_change_for_every_verb() {
         ensure_prefix: "new:".into(),
         replace_prefix: Some("old:".into()),
         suffix: "!".into(),
+        is_in_place: false,
     };
     let route = ModifyKeyRoute::new(with_prefix.clone(), change);
     ask(&route, &["get old:1", "get /a/b/new:2", "get x"]).await;
@@ -33,6 +34,27 @@ async fn keys_change_for_every_verb() {
     let outcomes = ask(&route, &[&format!("get {too_long}"), "get k"]).await;
     assert!(outcomes[0].contains("too long") && outcomes[1] == "s", "{outcomes:?}");
     assert_eq!(server.asked().len(), 1);
+}
+
+/// A prefix that takes the place of the first bytes leaves the length as it is.
+#[tokio::test]
+async fn a_prefix_overwrites_the_first_bytes_of_keys_that_are_long_enough() {
+    let server = Fake::hit("s");
+    let change = KeyChange { ensure_prefix: "new:".into(), is_in_place: true, ..KeyChange::default() };
+    let route = ModifyKeyRoute::new(server.leaf(), change.clone());
+    ask(&route, &["get user:1", "get /a/b/user:1", "get abcd", "get abc", "get new:x", "get old|#|x"]).await;
+    assert_eq!(
+        server.asked(),
+        ["get new::1", "get new::1", "get new:", "get new:abc", "get new:x", "get new:#|x"],
+        "the shorter key gets it in front"
+    );
+    let with_suffix = ModifyKeyRoute::new(server.leaf(), KeyChange { suffix: "!".into(), ..change.clone() });
+    let longest = "k".repeat(249);
+    ask(&with_suffix, &["set user:1 9", &format!("get {longest}")]).await;
+    assert_eq!(server.asked(), ["set new::1! 9".to_owned(), format!("get new:{}!", &longest[4..])]);
+    let in_front = ModifyKeyRoute::new(server.leaf(), KeyChange { is_in_place: false, ..change });
+    ask(&in_front, &["get user:1"]).await;
+    assert_eq!(server.asked(), ["get new:user:1"]);
 }
 
 #[tokio::test]
@@ -57,7 +79,7 @@ async fn hot_keys_have_copies_and_a_delete_removes_all() {
         for (route, all_sync) in [(&own_copy, false), (&synced, true)] {
             ask(route, &[&format!("{verb} k|#|x")]).await;
             let keys: Vec<Bytes> = server.requests().into_iter().map(|request| request.key).collect();
-            let is_read = ["get", "gets", "gat", "gats", "lease-get", "cas", "lease-set"].contains(&verb);
+            let is_read = ["get", "gets", "gat", "gats", "lease-get", "metaget", "cas", "lease-set"].contains(&verb);
             let all = verb == "delete" || all_sync && !is_read;
             let expected = if all { vec!["k|#|x", "k::1|#|x", "k::2|#|x"] } else { vec!["k::1|#|x"] };
             assert_eq!(keys, expected, "{verb}");

@@ -3,42 +3,10 @@
 use crate::fakes::{Fake, ask};
 use crate::parsing::*;
 use lookaside_routing::{
-    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, Failure, PoolRouteConfig,
-    Protocol, RootRoute, RoutingPrefix, Security,
+    Address, Configuration, Defaults, Destination, DestinationSettings, Destinations, PoolRouteConfig, Protocol,
+    RoutingPrefix, Security,
 };
 use std::{collections::BTreeMap, sync::Arc};
-
-/// Makes fakes, and records the calls.
-#[derive(Default)]
-struct FakeDestinations {
-    made: BTreeMap<String, Arc<Fake>>,
-    asked_for: Vec<(String, u64, u64)>,
-    down: Vec<&'static str>,
-}
-
-impl Destinations for FakeDestinations {
-    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
-        let name = address.to_string();
-        self.asked_for.push((name.clone(), settings.server_timeout_ms, settings.connect_timeout_ms));
-        let fake = match self.down.contains(&&*name) {
-            true => Fake::failing(&name, Failure::ConnectFailed),
-            false => Fake::hit(&name),
-        };
-        self.made.insert(name, fake.clone());
-        fake
-    }
-}
-
-impl FakeDestinations {
-    fn asked(&self, name: &str) -> Vec<String> {
-        self.made[name].asked()
-    }
-}
-
-fn build(text: &str) -> (RootRoute, FakeDestinations) {
-    let mut fakes = FakeDestinations::default();
-    (read(text).build(&mut fakes), fakes)
-}
 
 /// The configuration of one cluster with a gutter, in all its parts.
 const CLUSTER: &str = r#"
@@ -329,6 +297,8 @@ async fn every_handle_around_others_is_built_as_configured() {
         (r#""HostIdRoute|PoolRoute|A""#, "a:1", "a:1"),
         (r#"{"type": "OriginalClientHashRoute", "children": "Pool|B", "offset": 1}"#, "b:2", "b:2"),
         (r#"{"type": "LatestRoute", "children": "Pool|A", "failover_count": 1}"#, "a:1", "a:1"),
+        (r#"{"type": "PoolRoute", "pool": "A", "hash": "Latest"}"#, "a:1", "a:1"),
+        (r#"{"type": "HashRoute", "children": "Pool|A", "hash_func": "LoadBalancer"}"#, "a:1", "a:1"),
         (r#"{"type": "WarmUpRoute", "cold": "PoolRoute|A", "warm": "PoolRoute|B", "exptime": 9}"#, "a:1", "a:1"),
         (
             r#"{"type": "L1L2CacheRoute", "l1": "PoolRoute|A", "l2": "AllSyncRoute|Pool|B", "upgradingL1Exptime": 5}"#,
@@ -356,9 +326,21 @@ async fn every_handle_around_others_is_built_as_configured() {
         (r#"{"type": "ModifyKeyRoute", "target": "PoolRoute|A", "set_key_suffix": "x"}"#, "a:1", "a:1"),
         (r#""LoggingRoute|PoolRoute|A""#, "a:1", "a:1"),
         (r#"{"type": "PoolRoute", "pool": "A", "max_outstanding": 1, "rates": {"gets_rate": 5}}"#, "a:1", "a:1"),
+        (r#"{"type": "ShardSplitRoute", "destination": "PoolRoute|A", "shard_splits": {"1": 2}}"#, "a:1", "a:1"),
+        (
+            r#"{"type": "RoutingGroupRoute", "routing_group_policies": {"get_like": "PoolRoute|A"}, "default_policy": "NullRoute"}"#,
+            "a:1",
+            "",
+        ),
+        (r#"{"type": "L1L2SizeSplitRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|B", "threshold": 9}"#, "a:1", "a:1"),
         (r#""DevNullRoute""#, "", ""),
         // Without a background there are no permits for copies.
-        (r#"{"type": "ShadowRoute", "target": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#, "a:1", "a:1"),
+        (
+            r#"{"type": "ShadowRoute", "target": "PoolRoute|A",
+                "shadows": [{"target": "PoolRoute|B", "keys_to_shadow": ["k"]}]}"#,
+            "a:1",
+            "a:1",
+        ),
     ] {
         let (root, fakes) = build(&text(route));
         for (request, expected) in [("get k", of_get), ("delete k", of_delete)] {

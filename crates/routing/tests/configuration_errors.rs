@@ -9,7 +9,6 @@ fn invalid_json_is_refused_at_the_first_error() {
         ("", "line 1, column 1: the configuration is empty"),
         ("// nothing\n", "line 1, column 1: the configuration is empty"),
         ("{\n  \"route\": }", "line 2, column 12: invalid JSON: Unexpected close brace"),
-        ("{\n  \"route\": \"NullRoute\",\n}", "line 2, column 23: invalid JSON: Trailing commas are not allowed"),
         ("{ route: 1 }", "line 1, column 3: invalid JSON: Expected string for object property"),
         ("{ \"route\": 'NullRoute' }", "line 1, column 12: invalid JSON: Single-quoted strings are not allowed"),
         ("{\"route\": \"NullRoute\"", "line 1, column 1: invalid JSON: Unterminated object"),
@@ -29,8 +28,7 @@ fn a_bad_top_is_refused() {
         ),
         (
             "{\"rout\": \"NullRoute\"}",
-            "line 1, column 2, at rout: nothing is named \"rout\" here; did you mean \"route\"? Known keys: macros, \
-             named_handles, pools, route, routes",
+            "line 1, column 1: \"route\" is missing: expected \"route\" or \"routes\"; is it \"rout\"?",
         ),
         (
             "{\"route\": \"NullRoute\",\n\n\"route\": \"NullRoute\"}",
@@ -60,16 +58,9 @@ fn a_bad_top_is_refused() {
 
 #[test]
 fn a_bad_pool_is_refused() {
-    let keys = "connect_timeout, failure_domains, flush_new_servers, inherit, keep_routing_prefix, name, protocol, \
-                resize_warm_up_s, security_mech, server_timeout, servers, spare_after_ms, spares, ssl_service_identity, tags, tko_tracker, type, \
-                unsafe_ssl_skip_verification, use_ssl, weights";
     for (pool, expected) in [
         ("[]", "line 2, column 6, at pools.A: expected a pool: an object with \"servers\", found a list".to_owned()),
         ("{}", "line 2, column 6, at pools.A: \"servers\" is missing: expected a list of \"host:port\"".to_owned()),
-        (
-            "{\"servers\": []}",
-            "line 2, column 18, at pools.A.servers: pool \"A\" has 0 servers: expected 1 to 8388608".to_owned(),
-        ),
         (
             "{\"servers\": [\"a:1\", 7]}",
             "line 2, column 26, at pools.A.servers[1]: expected a server as \"host:port\", found the number 7"
@@ -77,10 +68,8 @@ fn a_bad_pool_is_refused() {
         ),
         (
             "{\"server\": [\"a:1\"]}",
-            format!(
-                "line 2, column 7, at pools.A.server: nothing is named \"server\" here; did you mean \"servers\"? \
-                 Known keys: {keys}"
-            ),
+            "line 2, column 6, at pools.A: \"servers\" is missing: expected a list of \"host:port\"; is it \"server\"?"
+                .to_owned(),
         ),
         (
             "{\"servers\": [\"a:1\"], \"server_timeout\": \"1s\"}",
@@ -113,9 +102,9 @@ fn a_bad_pool_is_refused() {
             "line 2, column 39, at pools.A.protocol: \"caret\" is not supported: expected \"ascii\" or \"meta\"".to_owned(),
         ),
         (
-            "{\"servers\": [\"a:1\"], \"security_mech\": \"tls_to_plain\"}",
-            "line 2, column 44, at pools.A.security_mech: \"tls_to_plain\" is not supported: expected \"plain\" or \"ssl\" \
-             or \"tls\""
+            "{\"servers\": [\"a:1\"], \"security_mech\": \"sslv3\"}",
+            "line 2, column 44, at pools.A.security_mech: \"sslv3\" is not supported: expected \"plain\" or \"ssl\" \
+             or \"tls\" or \"fizz\" or \"ktls12\" or \"tls_to_plain\""
                 .to_owned(),
         ),
         (
@@ -133,7 +122,7 @@ fn a_bad_pool_is_refused() {
         ),
         (
             "{\"servers\": [\"a:1\"], \"failure_domains\": [-1]}",
-            "line 2, column 47, at pools.A.failure_domains[0]: expected a failure domain's number from 0 to 4294967295, \
+            "line 2, column 47, at pools.A.failure_domains[0]: expected a failure domain's name or number from 0 to 4294967295, \
              found the number -1"
                 .to_owned(),
         ),
@@ -157,22 +146,22 @@ fn a_bad_server_is_refused() {
         ("", "the host is missing"),
         (":11211", "the host is missing"),
         ("a b:1", "the host is missing"),
-        ("a:", "the port is not a number from 1 to 65535"),
-        ("a:0", "the port is not a number from 1 to 65535"),
-        ("a:65536", "the port is not a number from 1 to 65535"),
-        ("a:+1", "the port is not a number from 1 to 65535"),
-        ("a:http", "the port is not a number from 1 to 65535"),
+        ("a:", "the port is not a number from 0 to 65535"),
+        ("a:65536", "the port is not a number from 0 to 65535"),
+        ("a:+1", "the port is not a number from 0 to 65535"),
+        ("a:http", "the port is not a number from 0 to 65535"),
+        ("unix:run/a", "the path of the socket does not begin with a slash"),
         ("[::1]", "the port is missing"),
         ("[::1", "the closing bracket is missing"),
         ("[::1]1:1", "there is no port after the bracket"),
         ("::1:11211", "the host is missing"),
         ("a:1:caret", "\"caret\" is not supported"),
-        ("a:1:ascii:ktls12", "\"ktls12\" is not supported"),
-        ("a:1:ascii:plain:compressed", "\"compressed\" is not supported"),
+        ("a:1:ascii:sslv3", "\"sslv3\" is not supported"),
+        ("a:1:ascii:plain:zipped", "\"zipped\" is not supported"),
     ] {
         let expected = format!(
-            "line 2, column 19, at pools.A.servers[0]: {server:?} is not a server: {why}; expected \"host:port\" or \
-             \"[v6]:port\""
+            "line 2, column 19, at pools.A.servers[0]: {server:?} is not a server: {why}; expected \"host:port\", \
+             \"[v6]:port\" or \"unix:path\""
         );
         assert_eq!(refusal(&with_pool(&format!("{{\"servers\": [{server:?}]}}"))), expected);
     }
@@ -182,12 +171,11 @@ fn a_bad_server_is_refused() {
 #[test]
 fn all_independent_errors_are_reported_and_no_others() {
     let text = r#"{
-        "pool": {},
         "pools": {
-            "A": { "servers": ["a:1", "b", "c:0"], "server_timeout": "1s", "tags": 7 },
-            "B": { "servers": ["b:1"], "weight": [1], "connect_timeout": 0 },
+            "A": { "servers": ["a:1", "b", "c:x"], "server_timeout": "1s", "tags": 7 },
+            "B": { "servers": ["b:1"], "tko_tracker": 7, "connect_timeout": 0 },
             "C": { "inherit": "A" },
-            "D": { "servers": [] }
+            "D": { "servers": 7 }
         },
         "named_handles": [
             { "name": "one", "type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|none", "absent"] },
@@ -196,7 +184,7 @@ fn all_independent_errors_are_reported_and_no_others() {
         "routes": [
             { "aliases": ["/././"], "route": { "type": "OperationSelectorRoute", "default_policy": "two",
                 "operation_policies": { "get": "one", "set": { "type": "NulRoute" }, "add": "PoolRoute|D" } } },
-            { "aliases": ["/a/b/"], "route": { "type": "AllSyncRoute", "children": [] } }
+            { "aliases": ["/a/b/"], "route": { "type": "AllSyncRoute", "children": [7] } }
         ]
     }"#;
     let errors = Configuration::parse(text, &Defaults::default()).expect_err("many");
@@ -204,22 +192,21 @@ fn all_independent_errors_are_reported_and_no_others() {
     assert_eq!(
         places,
         [
-            "pool",
             "pools.A.servers[1]",
             "pools.A.servers[2]",
             "pools.A.server_timeout",
-            "pools.B.weight",
+            "pools.B.tko_tracker",
             "pools.B.connect_timeout",
             "pools.D.servers",
             "named_handles[0].children[1]",
             "named_handles[0].children[2]",
             "named_handles[1].hash_func",
             "routes[0].route.operation_policies.set.type",
-            "routes[1].route.children",
+            "routes[1].route.children[0]",
         ],
         "{errors}"
     );
-    assert!(errors.to_string().starts_with("12 errors; (1) line 2, column "), "{errors}");
+    assert!(errors.to_string().starts_with("11 errors; (1) line 3, column "), "{errors}");
     assert!(!errors.has_more());
 }
 

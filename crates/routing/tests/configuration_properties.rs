@@ -14,7 +14,7 @@ const GOOD: &str = r#"{
   "routes": [ { "aliases": ["/././"], "route": { // comment
     "type": "OperationSelectorRoute", "default_policy": { "type": "BigValueRoute", "split_threshold": 9,
       "target": { "type": "SaltedFailoverRoute", "pool": "A", "hash": { "hash_func": "dalli", "weights": [1, 2] },
-        "failover_policy": { "type": "DeterministicOrderPolicy", "max_tries": 2, "exclude_errors": ["tko"] } } },
+        "failover_policy": { "type": "DeterministicOrderPolicy", "max_tries": 2, "max_error_tries": 2, "exclude_errors": ["tko"] } } },
     "operation_policies": { "delete": { "type": "AllSyncRoute", "children": "Pool|A" } } } } ]
 }"#;
 

@@ -7,11 +7,11 @@ use lookaside_routing::{Configuration, Defaults};
 fn a_bad_route_is_refused() {
     let routes = "AllAsyncRoute, AllFastestRoute, AllInitialRoute, AllMajorityRoute, AllSyncRoute, BigValueRoute, DevNullRoute, \
                   ErrorRoute, FailoverRoute, FailoverWithExptimeRoute, HashRoute, HostIdRoute, KeySplitRoute, \
-                  L1L2CacheRoute, LatencyInjectionRoute, LatestRoute, LeaseRoute, LoggingRoute, MigrateRoute, \
+                  L1L2CacheRoute, L1L2SizeSplitRoute, LatencyInjectionRoute, LatestRoute, LeaseRoute, LoadBalancerRoute, LoggingRoute, MigrateRoute, \
                   MissFailoverRoute, \
                   ModifyExptimeRoute, ModifyKeyRoute, NullRoute, OperationSelectorRoute, OriginalClientHashRoute, \
                   OutstandingLimitRoute, PoolRoute, PrefixSelectorRoute, RandomRoute, RateLimitRoute, \
-                  SaltedFailoverRoute, ShadowRoute, StagingRoute, \
+                  RoutingGroupRoute, SaltedFailoverRoute, ShadowRoute, ShardSplitRoute, StagingRoute, \
                   WarmUpRoute";
     let hashes = "Ch3, ConstShard, Crc32, Rendezvous, WeightedCh3, WeightedRendezvous, dalli, gomemcache, libmemcached, \
                   libmemcached-ketama, libmemcached-ketama-weighted, pymemcache, python-memcached, spymemcached-ketama, \
@@ -29,12 +29,13 @@ fn a_bad_route_is_refused() {
             r#"{"type": "PoolRout", "pool": "A"}"#,
             format!(
                 "line 2, column 19, at route.type: no route is named \"PoolRout\"; did you mean \"PoolRoute\"? Known \
-                 routes: {routes}"
+                 routes: {routes} (Unknown RouteHandle: PoolRout line: 2)"
             ),
         ),
         (
-            r#"{"type": "ShardSplitRoute"}"#,
-            format!("line 2, column 19, at route.type: mcrouter's ShardSplitRoute is not supported; known routes: {routes}"),
+            r#"{"type": "BlackholeRoute"}"#,
+            format!("line 2, column 19, at route.type: mcrouter's BlackholeRoute is not supported; known routes: {routes} \
+                     (Unknown RouteHandle: BlackholeRoute line: 2)"),
         ),
         (r#""PoolRoute|B""#, "line 2, column 10, at route: no pool is named \"B\"; known pools: A".into()),
         (
@@ -71,8 +72,8 @@ format!(
                 .into(),
         ),
         (
-            r#"{"type": "PoolRoute", "pool": "A", "bucketize": {}}"#,
-            "line 2, column 45, at route.bucketize: mcrouter's \"bucketize\" is not supported".into(),
+            r#"{"type": "PoolRoute", "pool": "A", "bucketize": true}"#,
+            "line 2, column 58, at route.bucketize: mcrouter's \"bucketize\" is not supported".into(),
         ),
         (
             r#""AllSyncRoute""#,
@@ -87,18 +88,20 @@ format!(
             .into(),
         ),
         (
-            r#""Pool|A""#,
-            "line 2, column 10, at route: \"Pool|A\" is a list of servers: expected one route, such as \
-             \"PoolRoute|...\" over them"
+            r#"["PoolRoute|A", "Pool|A"]"#,
+            "line 2, column 10, at route: a list of 2 routes or servers: expected one route, such as \"PoolRoute|...\" \
+             over servers"
+            .into(),
+        ),
+        (
+            "[]",
+            "line 2, column 10, at route: a list of 0 routes or servers: expected one route, such as \"PoolRoute|...\" \
+             over servers"
             .into(),
         ),
         (
             r#""no_handle""#,
             format!("line 2, column 10, at route: no handle is named \"no_handle\"; known names: {routes}"),
-        ),
-        (
-            r#"{"type": "AllSyncRoute", "children": []}"#,
-            "line 2, column 47, at route.children: the list is empty: expected at least one route".into(),
         ),
         (
             r#"{"type": "HashRoute", "children": ["NullRoute", null]}"#,
@@ -112,29 +115,84 @@ format!(
                 .into(),
         ),
         (
-            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"max_tries": 0}}"#,
-            "line 2, column 94, at route.failover_policy.max_tries: expected children from 1 to 1000000, found the number 0"
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"type": "LeastFailuresPolicy", "max_tries": 0}}"#,
+            "line 2, column 125, at route.failover_policy.max_tries: expected children from 1 to 1000000, found the number 0"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"type": "DeterministicOrderPolicy", "max_error_tries": 1}}"#,
+            "line 2, column 80, at route.failover_policy: \"max_tries\" is missing: expected the maximum number of children \
+             to ask"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": "NullRoute", "failover_policy": {"type": "DeterministicOrderPolicy", "max_tries": 1}}"#,
+            "line 2, column 80, at route.failover_policy: \"max_error_tries\" is missing: expected the maximum number of \
+             failures"
                 .into(),
         ),
         (
             r#"{"type": "FailoverRoute", "children": ["NullRoute", "NullRoute"], "failover_policy": {"type": "RendezvousPolicy"}}"#,
-            "line 2, column 95, at route.failover_policy: 0 tags for 2 children: expected \"tags\" with one for each, the \
-             first child among them"
+            "line 2, column 95, at route.failover_policy: 0 tags for 1 children behind the first: expected \"tags\" with one \
+             for each child but the first"
                 .into(),
         ),
         (
             r#"{"type": "FailoverRoute", "children": ["NullRoute"], "failover_limit": {"burst": 5}}"#,
-            "line 2, column 81, at route.failover_limit: \"rate\" is missing: expected requests a second".into(),
+            "line 2, column 81, at route.failover_limit: \"rate\" is missing: expected a share of requests \
+             from 0 to 1"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": ["NullRoute"], "failover_limit": {"rate": 5}}"#,
+            "line 2, column 90, at route.failover_limit.rate: expected the share of requests that may fail over, a number \
+             from 0 to 1, found the number 5"
+                .into(),
+        ),
+        (
+            r#"{"type": "FailoverRoute", "children": ["NullRoute"], "failover_limit": {"rate": 1, "burst": 0}}"#,
+            "line 2, column 102, at route.failover_limit.burst: expected failovers from 1 to 1000000000, found the number 0"
+                .into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": "Rendezvous"}"#,
+            "line 2, column 53, at route.hash: the hash Rendezvous needs names, and there are 0 for 1 servers: expected \
+             one tag for each server"
+                .into(),
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "hash": {"hash_func": "Latest", "failover_count": 0}}"#,
+            "line 2, column 95, at route.hash.failover_count: expected children from 1 to 8388608, found the number 0"
+                .into(),
+        ),
+        (
+            r#"{"type": "LatestRoute", "children": ["NullRoute"], "failover_policy": {"type": "DeterministicOrderPolicy", "max_tries": 1, "max_error_tries": 1, "enable_failure_domains": true}}"#,
+            "line 2, column 10, at route: the children that are asked depend on the host, and so do their failure domains: \
+             expected no \"enable_failure_domains\""
+                .into(),
+        ),
+        (
+            r#"{"type": "HashRoute", "children": "NullRoute", "hash_func": "LoadBalancer", "algorithm": "random"}"#,
+            "line 2, column 99, at route.algorithm: expected \"weighted-hashing\" or \"two-random-choices\"".into(),
+        ),
+        (
+            r#"{"type": "ErrorRoute", "result": "mc_res_timeouts"}"#,
+            "line 2, column 43, at route.result: \"mc_res_timeouts\" is no error; did you mean \"mc_res_timeout\"? Known \
+             results: mc_res_aborted, mc_res_bad_command, mc_res_bad_exptime, mc_res_bad_flags, mc_res_bad_key, \
+             mc_res_bad_value, mc_res_busy, mc_res_client_error, mc_res_connect_error, mc_res_connect_timeout, \
+             mc_res_deadline_exceeded, mc_res_local_error, mc_res_ooo, mc_res_remote_error, mc_res_shutdown, \
+             mc_res_timeout, mc_res_tko, mc_res_try_again, mc_res_unknown"
+                .into(),
         ),
         (
             r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "LeastFailuresPolicy"}}"#,
             "line 2, column 74, at route.failover_policy: within a pool the next server is chosen by key: expected \
-             DeterministicOrderPolicy"
+             DeterministicOrderPolicy or RendezvousPolicy"
                 .into(),
         ),
         (
             r#"{"type": "SaltedFailoverRoute", "pool": "A", "failover_policy": {"type": "DeterministicOrderPolicy", "hash": "dalli"}}"#,
-            "line 2, column 74, at route.failover_policy: the hash dalli needs names, and there are 0 for 1 servers: \
+            "line 2, column 74, at route.failover_policy: the hash dalli needs names, and there are 0 for 2 servers: \
              expected one tag for each server"
                 .into(),
         ),
@@ -152,13 +210,6 @@ format!(
         (
             r#"{"type": "FailoverWithExptimeRoute", "normal": "NullRoute", "failover": "NullRoute", "failover_exptime": -1}"#,
             "line 2, column 115, at route.failover_exptime: expected seconds from 0 to 2592000, found the number -1".into(),
-        ),
-        (
-            r#"{"type": "OperationSelectorRoute", "operation_policies": {"deletes": "NullRoute"}}"#,
-            "line 2, column 79, at route.operation_policies.deletes: no operation is named \"deletes\"; did you mean \
-             \"delete\"? Known operations: add, append, cas, decr, delete, gat, gats, get, gets, incr, lease-get, \
-             lease-set, metaget, prepend, replace, set, touch"
-            .into(),
         ),
         (
             r#"{"type": "PrefixSelectorRoute", "policies": {}}"#,
@@ -283,20 +334,76 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
             "\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\"",
         ),
         (
-            r#"{"type": "ShadowRoute", "target": "NullRoute", "shadows": [{"target": "NullRoute", "key_fraction_range": [0.5, 2]}]}"#
-                .to_owned(),
-            "route.shadows[0].key_fraction_range[1]",
-            "expected a part of all keys from 0 to 1, found the number 2",
-        ),
-        (
-            r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": "NullRoute", "index_range": [3, 1]}]}"#.to_owned(),
-            "route.shadows[0].index_range",
-            "the range is backwards: expected the first and the last index of a server, such as [0, 3]",
-        ),
-        (
             r#"{"type": "BigValueRoute", "target": "NullRoute"}"#.to_owned(),
             "route",
             "\"split_threshold\" is missing: expected the largest value that is not split, in bytes",
+        ),
+        (
+            r#"{"type": "ModifyKeyRoute", "target": "NullRoute", "ensure_key_prefix": "b", "replace_key_prefix": "a", "modify_inplace": true}"#
+                .to_owned(),
+            "route.replace_key_prefix",
+            "\"modify_inplace\" overwrites any prefix: expected one of both",
+        ),
+        (
+            r#"{"type": "RoutingGroupRoute"}"#.to_owned(),
+            "route",
+            "no group would have a route: expected \"default_policy\" or \"routing_group_policies\"",
+        ),
+        (
+            r#"{"type": "RoutingGroupRoute", "routing_group_policies": {"get_likes": "NullRoute"}}"#.to_owned(),
+            "route.routing_group_policies.get_likes",
+            "no group is named \"get_likes\"; did you mean \"get_like\"? Known groups: arithmetic_like, delete_like, \
+             get_like, update_like",
+        ),
+        (
+            r#"{"type": "L1L2SizeSplitRoute", "l1": "NullRoute", "l2": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"threshold\" is missing: expected the size from which on a value is stored in L2, in bytes",
+        ),
+        (
+            r#"{"type": "L1L2SizeSplitRoute", "l1": "NullRoute", "l2": "NullRoute", "threshold": 5, "retries": 0}"#.to_owned(),
+            "route.retries",
+            "expected retries from 1 to 10, found the number 0",
+        ),
+        (
+            r#"{"type": "L1L2SizeSplitRoute", "l1": "NullRoute", "l2": "NullRoute", "threshold": 5, "retries": 11}"#.to_owned(),
+            "route.retries",
+            "expected retries from 1 to 10, found the number 11",
+        ),
+        (
+            r#"{"type": "L1L2SizeSplitRoute", "l1": "NullRoute", "l2": "NullRoute", "threshold": 5, "failure_ttl": 0}"#.to_owned(),
+            "route.failure_ttl",
+            "expected seconds from 1 to 2592000, found the number 0",
+        ),
+        (
+            r#"{"type": "L1L2SizeSplitRoute", "l1": "NullRoute", "threshold": 5}"#.to_owned(),
+            "route",
+            "\"l2\" is missing: expected a route; is it \"l1\"?",
+        ),
+        (
+            r#"{"type": "ShardSplitRoute", "destination": "NullRoute"}"#.to_owned(),
+            "route",
+            "\"shard_splits\" is missing: expected an object with the splits of each shard",
+        ),
+        (
+            r#"{"type": "ShardSplitRoute", "destination": "NullRoute", "shard_splits": {"1": 678}}"#.to_owned(),
+            "route.shard_splits.1",
+            "expected splits of a shard from 1 to 677, found the number 678",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "shard_splits": {"1": 0}}"#.to_owned(),
+            "route.shard_splits.1",
+            "expected splits of a shard from 1 to 677, found the number 0",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "shard_splits": {"1": {"new_split_size": "2"}}}"#.to_owned(),
+            "route.shard_splits.1.new_split_size",
+            "expected splits of a shard from 1 to 677, found the string \"2\"",
+        ),
+        (
+            r#"{"type": "PoolRoute", "pool": "A", "shard_splits": {"1": 2}, "split_shard_fanout": 1}"#.to_owned(),
+            "route.split_shard_fanout",
+            "expected true or false, found the number 1",
         ),
         (r#"{"type": "StagingRoute", "warm": "NullRoute"}"#.to_owned(), "route", "\"staging\" is missing: expected a route"),
         (
@@ -339,11 +446,5 @@ fn a_bad_handle_around_others_is_refused_at_its_place() {
         let errors = Configuration::parse(&with_route(&route), &Defaults::default()).expect_err(&route);
         let errors: Vec<_> = errors.iter().map(|error| (error.line, &*error.path, &*error.message)).collect();
         assert_eq!(errors, [(2, at, why)], "{route}");
-    }
-    for name in ["AllAsyncRoute", "AllFastestRoute", "AllInitialRoute", "AllMajorityRoute", "RandomRoute"] {
-        let message = refusal(&with_route(&format!("{{\"type\": {name:?}, \"children\": []}}")));
-        assert!(message.contains("at route.children: the list is empty: expected at least one route"), "{message}");
-        let message = refusal(&with_route(&format!("{{\"type\": {name:?}, {children}, \"x\": 1}}")));
-        assert!(message.contains("at route.x: nothing is named \"x\" here"), "{message}");
     }
 }

@@ -13,17 +13,17 @@
 use crate::environment::FakeEnvironment;
 use crate::fakes::{Fake, VERBS, request, server_error};
 use bytes::Bytes;
-use lookaside_protocol::{Reply, Request};
+use lookaside_protocol::{Reply, Request, meta::MetaStatus};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations,
-    Environment, Failure, LeaseClients, Leasing, Outcome, Outcomes, RootRoute, Route, Verb,
+    Environment, Failure, LeaseClients, Leasing, Outcome, Outcomes, RootRoute, Route, TkoReason, Verb,
 };
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-const READS: &str = "get gets gat gats lease-get";
+const READS: &str = "get gets gat gats lease-get metaget";
 const UPDATES: &str = "set add replace append prepend cas lease-set incr decr touch";
 
 /// The states of server a.
@@ -39,6 +39,8 @@ const IN_TURN: &str = "reads updates: hit a ok | miss a no | bad a+b ok
 const HANDLES: &[(&str, &str)] = &[
     (r#""PoolRoute|A""#, AS_IT_IS),
     (r#"{"type": "HashRoute", "children": ["PoolRoute|A"]}"#, AS_IT_IS),
+    (r#"{"type": "HashRoute", "children": ["PoolRoute|A"], "hash_func": "Latest"}"#, AS_IT_IS),
+    (r#"{"type": "LoadBalancerRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
     (r#"{"type": "HostIdRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
     (r#"{"type": "OriginalClientHashRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
     (r#"{"type": "RandomRoute", "children": ["PoolRoute|A", "PoolRoute|A"]}"#, AS_IT_IS),
@@ -53,7 +55,7 @@ const HANDLES: &[(&str, &str)] = &[
     (
         r#"{"type": "OperationSelectorRoute", "default_policy": "PoolRoute|A",
             "operation_policies": {"delete": "PoolRoute|B", "lease-get": "PoolRoute|C"}}"#,
-        "get gets gat gats updates: hit a ok | miss a no | bad a fail
+        "get gets gat gats metaget updates: hit a ok | miss a no | bad a fail
         lease-get: hit c ok | miss c ok | bad c ok
         delete: hit b ok | miss b ok | bad b ok",
     ),
@@ -82,19 +84,19 @@ const HANDLES: &[(&str, &str)] = &[
         "all: hit a+b+c ok | miss a+b+c ok | bad a+b+c ok",
     ),
     (r#"{"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#, IN_TURN),
-    (
-        r#"{"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"], "failover_errors": []}"#,
-        AS_IT_IS,
-    ),
+    (r#"{"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"], "failover_errors": []}"#, AS_IT_IS),
     (
         r#"{"type": "FailoverWithExptimeRoute", "normal": "PoolRoute|A", "failover": "PoolRoute|B",
             "failover_exptime": 10}"#,
         IN_TURN,
     ),
-    (r#"{"type": "LatestRoute", "children": ["PoolRoute|A", "PoolRoute|B"], "failover_count": 2, "salt": "2"}"#, IN_TURN),
+    (
+        r#"{"type": "LatestRoute", "children": ["PoolRoute|A", "PoolRoute|B"], "failover_count": 2, "salt": "2"}"#,
+        IN_TURN,
+    ),
     (
         r#"{"type": "MissFailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}"#,
-        "get gets gat gats: hit a ok | miss a+b ok | bad a+b ok
+        "get gets gat gats metaget: hit a ok | miss a+b ok | bad a+b ok
         lease-get: hit a ok | miss a+b:get ok | bad a+b ok
         updates: hit a ok | miss a no | bad a+b ok
         delete: hit a+b ok | miss a+b ok | bad a+b fail",
@@ -119,10 +121,9 @@ const HANDLES: &[(&str, &str)] = &[
         AS_IT_IS,
     ),
     (
-        r#"{"type": "ShadowRoute", "target": "PoolRoute|A", "shadows": [{"target": "PoolRoute|B"}]}"#,
-        "get gets gat gats set add replace append prepend incr decr touch delete: hit a+b ok | miss a+b no | bad a+b fail
-        lease-get: hit a+b:get ok | miss a+b:get no | bad a+b:get fail
-        cas lease-set: hit a+b:set ok | miss a no | bad a fail",
+        r#"{"type": "ShadowRoute", "target": "PoolRoute|A", "shadows":
+            [{"target": "PoolRoute|B", "index_range": [0, 1], "key_fraction_range": [0, 1]}]}"#,
+        "all: hit a+b ok | miss a+b no | bad a+b fail",
     ),
     // A client that has missed nothing.
     (
@@ -131,7 +132,7 @@ const HANDLES: &[(&str, &str)] = &[
         gets gat gats: hit a ok | miss a+a:lease-get no | bad a fail
         incr decr touch: hit a ok | miss a+a:lease-get no | bad a fail
         set add replace: hit - no | miss - no | bad - no
-        lease-get cas append prepend lease-set delete: hit a ok | miss a no | bad a fail",
+        lease-get metaget cas append prepend lease-set delete: hit a ok | miss a no | bad a fail",
     ),
     (
         r#"{"type": "LeaseRoute", "set_without_miss": "only-if-absent", "target": "PoolRoute|A"}"#,
@@ -140,13 +141,14 @@ const HANDLES: &[(&str, &str)] = &[
         incr decr touch: hit a ok | miss a+a:lease-get no | bad a fail
         set: hit a:add ok | miss a:add no | bad a:add fail
         replace: hit - no | miss - no | bad - no
-        lease-get add cas append prepend lease-set delete: hit a ok | miss a no | bad a fail",
+        lease-get metaget add cas append prepend lease-set delete: hit a ok | miss a no | bad a fail",
     ),
     // A meta get asks for the time to live; this server does not report it, so there is no fill.
     (
         r#"{"type": "StagingRoute", "warm": "PoolRoute|A", "staging": "PoolRoute|B"}"#,
         "get: hit a+a ok | miss a no | bad a fail
         gets gat gats lease-get: hit a+a:get ok | miss a no | bad a fail
+        metaget: hit a ok | miss a no | bad a fail
         updates: hit a+b:delete ok | miss a+b:delete no | bad a+b:delete fail
         delete: hit a+b ok | miss a+b ok | bad a+b fail",
     ),
@@ -156,15 +158,62 @@ const HANDLES: &[(&str, &str)] = &[
         "get: hit a ok | miss a+b+a:add+a no | bad a fail
         gets gat gats: hit a ok | miss a+b:get+a:add+a no | bad a fail
         lease-get: hit a ok | miss a+b:get+a:add+a:get no | bad a fail
+        metaget: hit a ok | miss a+b ok | bad a fail
+        updates delete: hit a ok | miss a no | bad a fail",
+    ),
+    // This warm cluster does not tell the time to live, so nothing is copied.
+    (
+        r#"{"type": "WarmUpRoute", "cold": "PoolRoute|A", "warm": "PoolRoute|B", "enable_metaget": true}"#,
+        "get: hit a ok | miss a+b+b no | bad a fail
+        gets lease-get: hit a ok | miss a+b:get+b:get no | bad a fail
+        gat gats: hit a ok | miss a+b:get+a:add+a no | bad a fail
+        metaget: hit a ok | miss a+b ok | bad a fail
         updates delete: hit a ok | miss a no | bad a fail",
     ),
     (
         r#"{"type": "L1L2CacheRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|B", "upgradingL1Exptime": 60}"#,
         "get: hit a ok | miss a+b+a:add ok | bad a+b+a:add ok
         lease-get: hit a:get ok | miss a:get+b+a:add ok | bad a:get+b+a:add ok
-        gets gat gats: hit b ok | miss b ok | bad b ok
+        gets gat gats metaget: hit b ok | miss b ok | bad b ok
         updates: hit b+a:delete ok | miss b+a:delete ok | bad b+a:delete ok
         delete: hit b+a ok | miss b+a ok | bad b+a fail",
+    ),
+    (
+        r#"{"type": "L1L2CacheRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|B", "upgradingL1Exptime": 60,
+            "l1_only_writes": true}"#,
+        "get gets gat gats: hit a ok | miss a+b+a:add ok | bad a+b+a:add ok
+        lease-get: hit a ok | miss a+b:get+a:add ok | bad a+b+a:add ok
+        metaget: hit a ok | miss a+b ok | bad a+b ok
+        updates delete: hit a ok | miss a no | bad a fail",
+    ),
+    // A value of one byte is large.
+    (
+        r#"{"type": "L1L2SizeSplitRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|B", "threshold": 1}"#,
+        "set: hit b+a ok | miss b+a no | bad b+a fail
+        lease-set: hit b:set+a ok | miss b:set+a no | bad b:set+a fail
+        reads add replace append prepend cas incr decr touch delete: hit a ok | miss a no | bad a fail",
+    ),
+    (
+        r#"{"type": "L1L2SizeSplitRoute", "l1": "PoolRoute|A", "l2": "PoolRoute|B", "threshold": 1,
+            "both_full_set": true}"#,
+        "set: hit a+b ok | miss a no | bad a fail
+        lease-set: hit a+b:set ok | miss a no | bad a fail
+        reads add replace append prepend cas incr decr touch delete: hit a ok | miss a no | bad a fail",
+    ),
+    (r#"{"type": "ShardSplitRoute", "shard_splits": {"1": 2}, "destination": "PoolRoute|A"}"#, AS_IT_IS),
+    (
+        r#"{"type": "RoutingGroupRoute", "default_policy": "PoolRoute|A",
+            "routing_group_policies": {"get_like": "PoolRoute|B", "arithmetic_like": "PoolRoute|C"}}"#,
+        "reads: hit b ok | miss b ok | bad b ok
+        incr decr: hit c ok | miss c ok | bad c ok
+        set add replace append prepend cas lease-set touch delete: hit a ok | miss a no | bad a fail",
+    ),
+    (
+        r#"{"type": "RoutingGroupRoute",
+            "routing_group_policies": {"update_like": "PoolRoute|B", "delete_like": "PoolRoute|C"}}"#,
+        "reads incr decr touch: hit - fail | miss - fail | bad - fail
+        set add replace append prepend cas lease-set: hit b ok | miss b ok | bad b ok
+        delete: hit c ok | miss c ok | bad c ok",
     ),
     (
         r#"{"type": "KeySplitRoute", "replicas": 2, "destination": "PoolRoute|A"}"#,
@@ -220,7 +269,7 @@ impl Destinations for Servers {
             ("a:1", "miss") => Fake::miss(&name),
             ("a:1", "error") => Fake::new(&name, |_| server_error("out of memory")),
             ("a:1", "timeout") => Fake::failing(&name, Failure::TimedOut),
-            ("a:1", "out") => Fake::failing(&name, Failure::Tko),
+            ("a:1", "out") => Fake::failing(&name, Failure::Tko(TkoReason::ConnectFailed)),
             _ => Fake::hit(&name),
         };
         let name = name.trim_end_matches(":1").to_owned();
@@ -257,6 +306,7 @@ async fn observed(handle: &str, verb: &str, state: &'static str) -> String {
 fn class(outcome: &Outcome) -> &'static str {
     match outcome {
         Ok(Reply::Miss | Reply::Lease { .. } | Reply::NotStored | Reply::NotFound) => "no",
+        Ok(Reply::Meta(meta)) if meta.status == MetaStatus::Miss => "no",
         Err(_) | Ok(Reply::Error(_)) => "fail",
         Ok(_) => "ok",
     }

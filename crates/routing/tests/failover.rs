@@ -5,7 +5,7 @@ use crate::fakes::{Fake, VERBS, ask, request};
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{
     Address, Configuration, Context, Defaults, Destination, DestinationSettings, Destinations, Environment, Failure,
-    RootRoute, Route,
+    RootRoute, Route, TkoReason,
 };
 use std::{
     collections::BTreeMap,
@@ -86,17 +86,26 @@ fn failover(children: &str, rest: &str) -> String {
     format!(r#"{{"type": "FailoverRoute", "children": {children}{rest}}}"#)
 }
 
+/// A policy that chooses by key.
+fn by_key(max_tries: u32, max_error_tries: u32, rest: &str) -> String {
+    let rest = if rest.is_empty() { String::new() } else { format!(", {rest}") };
+    let limits = format!(r#""max_tries": {max_tries}, "max_error_tries": {max_error_tries}"#);
+    format!(r#""type": "DeterministicOrderPolicy", {limits}{rest}"#)
+}
+
 #[tokio::test]
 async fn tries_are_counted_and_excluded_failures_are_not() {
     for (policy, failure, asked) in [
         ("", Failure::TimedOut, 6),
-        (r#", "failover_policy": {"max_tries": 2}"#, Failure::TimedOut, 2),
-        (r#", "failover_policy": {"max_tries": 1}"#, Failure::TimedOut, 1),
-        (r#", "failover_policy": {"max_tries": 2}"#, Failure::Tko, 6),
-        (r#", "failover_policy": {"max_tries": 2, "exclude_errors": ["busy"]}"#, Failure::Busy, 6),
-        (r#", "failover_policy": {"max_tries": 2, "exclude_errors": ["busy"]}"#, Failure::TimedOut, 2),
+        (r#""type": "LeastFailuresPolicy", "max_tries": 2"#, Failure::TimedOut, 2),
+        (r#""type": "LeastFailuresPolicy", "max_tries": 1"#, Failure::TimedOut, 1),
+        (r#""type": "LeastFailuresPolicy", "max_tries": 2"#, Failure::Tko(TkoReason::ConnectFailed), 6),
+        (&by_key(9, 2, r#""exclude_errors": ["busy"]"#), Failure::Busy, 6),
+        (&by_key(9, 2, r#""exclude_errors": ["busy"]"#), Failure::TimedOut, 2),
+        (&by_key(9, 2, r#""exclude_errors": ["busy"]"#), Failure::Tko(TkoReason::ConnectFailed), 6),
     ] {
-        let (route, cluster) = Cluster::build(&failover(r#""Pool|A""#, policy));
+        let policy = format!(", \"failover_policy\": {{{policy}}}");
+        let (route, cluster) = Cluster::build(&failover(r#""Pool|A""#, &policy));
         for verb in VERBS {
             cluster.fail(&["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], failure.clone());
             assert_eq!(ask(&route, &[&format!("{verb} k")]).await, [failure.to_string()], "{verb}");
@@ -112,7 +121,7 @@ async fn tries_are_counted_and_excluded_failures_are_not() {
 
 #[tokio::test]
 async fn a_miss_is_not_a_failure_with_any_policy() {
-    for policy in ["{}", r#"{"type": "LeastFailuresPolicy"}"#, r#"{"type": "DeterministicOrderPolicy"}"#] {
+    for policy in ["{}", r#"{"type": "LeastFailuresPolicy"}"#, &format!("{{{}}}", by_key(3, 3, ""))] {
         let (route, cluster) =
             Cluster::build(&failover(r#"["NullRoute", "Pool|A"]"#, &format!(r#", "failover_policy": {policy}"#)));
         for verb in VERBS {
@@ -188,7 +197,7 @@ async fn within_a_pool_the_failover_order_depends_on_the_key() {
 
 #[tokio::test]
 async fn servers_of_the_same_failure_domain_are_asked_last() {
-    let policy = r#""failover_policy": {"type": "DeterministicOrderPolicy", "enable_failure_domains": true, "max_error_tries": 6}"#;
+    let policy = format!(r#""failover_policy": {{{}}}"#, by_key(6, 6, r#""enable_failure_domains": true"#));
     let (route, cluster) = Cluster::build(&format!(r#"{{"type": "SaltedFailoverRoute", "pool": "A", {policy}}}"#));
     let domain = |server: &str| (server[2..].parse::<u32>().unwrap() - 1) / 2;
     for n in 0..40 {
@@ -200,8 +209,8 @@ async fn servers_of_the_same_failure_domain_are_asked_last() {
 
 #[tokio::test]
 async fn after_a_fixed_first_child_the_order_depends_on_the_key_too() {
-    let policy = r#", "failover_policy": {"type": "DeterministicOrderPolicy", "max_tries": 2}"#;
-    let (route, cluster) = Cluster::build(&failover(r#"["PoolRoute|M", "Pool|A"]"#, policy));
+    let policy = format!(r#", "failover_policy": {{{}}}"#, by_key(2, 9, ""));
+    let (route, cluster) = Cluster::build(&failover(r#"["AllSyncRoute|Pool|M", "Pool|A"]"#, &policy));
     let mut seconds = BTreeMap::new();
     for n in 0..60 {
         let order = order_of_key(&route, &cluster, &format!("key:{n}")).await;
@@ -212,19 +221,91 @@ async fn after_a_fixed_first_child_the_order_depends_on_the_key_too() {
 }
 
 #[tokio::test]
-async fn the_order_follows_the_rendezvous_scores() {
-    let policy = r#", "failover_policy": {"type": "RendezvousPolicy"}"#;
-    let (route, cluster) = Cluster::build(&failover(r#""Pool|T""#, policy));
-    let (hash, pool) = Cluster::build(r#"{"type": "PoolRoute", "pool": "T", "hash": "Rendezvous"}"#);
+async fn after_the_first_child_the_order_follows_the_rendezvous_scores() {
+    let policy = r#", "failover_policy": {"type": "RendezvousPolicy", "tags": ["x", "y", "z"]}"#;
+    let (route, cluster) = Cluster::build(&failover(r#"["AllSyncRoute|Pool|M", "Pool|T"]"#, policy));
+    let hash = r#"{"hash_func": "Rendezvous", "tags": ["x", "y", "z"]}"#;
+    let (hash, pool) = Cluster::build(&format!(r#"{{"type": "PoolRoute", "pool": "T", "hash": {hash}}}"#));
     let mut orders = BTreeMap::new();
     for n in 0..60 {
         let key = format!("key:{n}");
         let order = order_of_key(&route, &cluster, &key).await;
+        assert_eq!((order.len(), &*order[0]), (4, "m:1"), "no limit");
         ask(&hash, &[&format!("get {key}")]).await;
-        assert_eq!(pool.asked(), order[..1]);
+        assert_eq!(pool.asked(), order[1..2]);
         *orders.entry(order).or_insert(0) += 1;
     }
     assert_eq!(orders.len(), 6, "every possible order: {orders:?}");
+}
+
+/// The usual configuration: a pool, and its servers behind it. The pool's own choice has failed already.
+#[tokio::test]
+async fn the_server_that_the_pool_chose_is_not_asked_twice() {
+    let tags = r#""tags": ["1", "2", "3", "4", "5", "6"]"#;
+    let rendezvous = format!(r#""type": "RendezvousPolicy", {tags}"#);
+    for (policy, first, length) in [
+        (by_key(6, 6, ""), r#""PoolRoute|A""#, 6),
+        (by_key(6, 6, ""), r#"{"type": "HashRoute", "children": "Pool|A"}"#, 6),
+        (by_key(3, 6, ""), r#""PoolRoute|A""#, 3),
+        (rendezvous, r#""PoolRoute|A""#, 6),
+    ] {
+        let policy = format!(r#", "failover_policy": {{{policy}}}"#);
+        let (route, cluster) = Cluster::build(&failover(&format!(r#"[{first}, "Pool|A"]"#), &policy));
+        for n in 0..40 {
+            let get = format!("get key:{n}");
+            cluster.fail(&["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], Failure::TimedOut);
+            ask(&route, &[&get]).await;
+            let asked: Vec<usize> = cluster.servers.values().map(|fake| fake.asked().len()).collect();
+            assert_eq!((asked.iter().max(), asked.iter().sum()), (Some(&1), length), "{policy} {asked:?}");
+        }
+    }
+    let again = by_key(20, 20, r#""ignore_normal_reply_index": true"#);
+    let (route, cluster) =
+        Cluster::build(&failover(r#"["PoolRoute|A", "Pool|A"]"#, &format!(r#", "failover_policy": {{{again}}}"#)));
+    cluster.fail(&["a:1", "a:2", "a:3", "a:4", "a:5", "a:6"], Failure::TimedOut);
+    ask(&route, &["get k"]).await;
+    let asked: usize = cluster.servers.values().map(|fake| fake.asked().len()).sum();
+    assert_eq!(asked, 7, "the first server twice");
+}
+
+#[tokio::test]
+async fn the_default_order_has_no_limits_as_in_mcrouter() {
+    let policy =
+        r#", "failover_policy": {"type": "FailoverInOrderPolicy", "max_tries": 2, "exclude_errors": ["busy"]}"#;
+    let text = format!("{{\"pools\": {{{POOLS}}}, \"route\": {}}}", failover(r#""Pool|A""#, policy));
+    let configuration = Configuration::parse(&text, &Defaults::default()).unwrap();
+    let ignored: Vec<_> = configuration.warnings.iter().map(|warning| &*warning.message).collect();
+    assert_eq!(ignored, ["\"max_tries\" is ignored", "\"exclude_errors\" is ignored"]);
+    let (route, cluster) = Cluster::of(&configuration);
+    cluster.fail(&["a:1", "a:2", "a:3", "a:4", "a:5"], Failure::TimedOut);
+    assert_eq!(ask(&route, &["get k"]).await, ["a:6"]);
+}
+
+#[tokio::test]
+async fn the_result_of_an_error_route_decides_about_a_failover() {
+    let error = |keys: &str| format!(r#"{{"type": "ErrorRoute", "response": "no"{keys}}}"#);
+    for (keys, errors, outcome) in [
+        ("", r#"["local_error"]"#, "m:1"),
+        ("", r#"["timeout"]"#, "no"),
+        (r#", "result": "mc_res_timeout""#, r#"["timeout"]"#, "m:1"),
+        (r#", "result": "mc_res_timeout""#, r#"["local_error"]"#, "no"),
+        (r#", "result": "mc_res_busy""#, r#"["busy"]"#, "m:1"),
+        (r#", "result": "mc_res_tko", "enable_logging": false"#, r#"["tko"]"#, "m:1"),
+        (r#", "result": "mc_res_bad_value""#, r#"["local_error", "remote_error", "timeout"]"#, "no"),
+        (r#", "result": "mc_res_bad_key""#, r#"["local_error", "remote_error", "timeout"]"#, r#"Error(Client(b"no"))"#),
+    ] {
+        let children = format!(r#"[{}, "PoolRoute|M"]"#, error(keys));
+        let (route, cluster) = Cluster::build(&failover(&children, &format!(r#", "failover_errors": {errors}"#)));
+        assert_eq!(ask(&route, &["get k"]).await, [outcome], "{keys} {errors}");
+        assert_eq!(cluster.env.lines().is_empty(), keys.contains("enable_logging"));
+    }
+    let (route, cluster) = Cluster::build(r#"{"type": "ErrorRoute", "result": "mc_res_connect_timeout"}"#);
+    assert_eq!(ask(&route, &["get k", "get l", "delete k"]).await, ["connection timeout"; 3]);
+    ask(&route, &["get secret"]).await;
+    assert_eq!(cluster.env.lines(), ["ErrorRoute refused 3 requests, a get among them: connection timeout"]);
+    cluster.env.advance(Duration::from_secs(1));
+    ask(&route, &["set secret"]).await;
+    assert_eq!(cluster.env.lines(), ["ErrorRoute refused 2 requests, a set among them: connection timeout"]);
 }
 
 #[tokio::test]
@@ -243,8 +324,8 @@ async fn a_batch_is_split_by_first_choice_and_outcomes_are_in_order() {
 }
 
 #[tokio::test]
-async fn failovers_are_limited_but_not_for_deletes() {
-    let limit = r#", "failover_limit": {"rate": 2, "burst": 3}"#;
+async fn failovers_are_limited_to_a_share_of_the_requests() {
+    let limit = r#", "failover_limit": {"rate": 0.25, "burst": 3}"#;
     for route in [
         failover(r#"["PoolRoute|M", "PoolRoute|G"]"#, limit),
         format!(r#"{{"type": "FailoverWithExptimeRoute", "normal": "PoolRoute|M", "failover": "PoolRoute|G"{limit}}}"#),
@@ -253,20 +334,43 @@ async fn failovers_are_limited_but_not_for_deletes() {
         cluster.fail(&["m:1"], Failure::TimedOut);
         let (late, there) = ("server timed out", "g:1");
         assert_eq!(ask(&route, &["get a", "get b", "get c", "get d"]).await, [there, there, there, late]);
-        assert_eq!(ask(&route, &["set a", "delete a", "delete b"]).await, [late; 3]);
+        assert_eq!(ask(&route, &["delete a", "delete b"]).await, [late; 2], "deletes cost nothing");
         assert_eq!(cluster.servers["g:1"].asked(), ["get a", "get b", "get c", "delete a", "delete b"]);
-        cluster.env.advance(Duration::from_millis(500));
-        assert_eq!(ask(&route, &["set a", "get a"]).await, ["Stored", late]);
-        cluster.recover();
-        cluster.env.advance(Duration::from_millis(500));
-        ask(&route, &["get a", "get a", "get a", "get a"]).await;
-        cluster.fail(&["m:1"], Failure::TimedOut);
+        // The bucket was full when the first four came. Two deletes and two gets have brought one token.
+        assert_eq!(ask(&route, &["get a", "get b"]).await, [there, late]);
+        cluster.fail(&["m:1"], Failure::Tko(TkoReason::ConnectFailed));
         assert_eq!(
-            ask(&route, &["get a", "get a"]).await,
-            [there, late],
-            "a request without a failover takes no token"
+            ask(&route, &["get a", "set b", "get c"]).await,
+            [there, "Stored", there],
+            "nothing from a dead one"
         );
+        cluster.recover();
+        for _ in 0..40 {
+            ask(&route, &["get a"]).await;
+        }
+        cluster.fail(&["m:1"], Failure::TimedOut);
+        let burst = ask(&route, &["get a", "get a", "get a", "get a", "get a"]).await;
+        assert_eq!(burst, [there, there, there, late, late], "no more than the burst");
+        let mut through = 0;
+        for _ in 0..400 {
+            through += usize::from(ask(&route, &["get a"]).await == [there]);
+        }
+        assert!((100..=102).contains(&through), "{through} of 400");
     }
+}
+
+#[tokio::test]
+async fn each_further_child_costs_a_token() {
+    let limit = r#", "failover_limit": {"rate": 0, "burst": 3}"#;
+    let (route, cluster) = Cluster::build(&failover(r#""Pool|T""#, limit));
+    cluster.fail(&["t:1", "t:2", "t:3"], Failure::TimedOut);
+    ask(&route, &["get a"]).await;
+    assert_eq!(cluster.asked(), ["t:1", "t:2", "t:3"]);
+    cluster.fail(&["t:2"], Failure::Busy);
+    assert_eq!(ask(&route, &["get a"]).await, ["too many requests outstanding"], "the last reply is the answer");
+    assert_eq!(cluster.asked(), ["t:1", "t:2"]);
+    ask(&route, &["get a"]).await;
+    assert_eq!(cluster.asked(), ["t:1"]);
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ async fn all_async_asks_all_children_and_awaits_none() {
     for verb in VERBS {
         let request = format!("{verb} k");
         let expected = match verb {
-            "get" | "gets" | "gat" | "gats" | "lease-get" => "Miss",
+            "get" | "gets" | "gat" | "gats" | "lease-get" | "metaget" => "Miss",
             "delete" | "incr" | "decr" | "touch" => "NotFound",
             _ => "NotStored",
         };
@@ -173,6 +173,7 @@ async fn after_a_miss_the_next_child_is_asked() {
                 assert_eq!((&*outcome, counts), ("full", [1, 1, 1, 0]));
                 assert_eq!(asked[2], ["get k"], "no second lease");
             }
+            "metaget" => assert_eq!((&*outcome, counts), ("Debug", [1, 1, 1, 0])),
             "delete" => assert_eq!((&*outcome, counts), ("server timed out", [1, 1, 1, 1])),
             _ => assert_eq!(counts, [1, 0, 0, 0], "{verb}"),
         }
@@ -265,8 +266,8 @@ async fn latest_fails_over_among_a_few_in_the_hosts_own_order() {
     let fakes: Vec<Arc<Fake>> = (0..8).map(|n| Fake::failing(&format!("s{n}"), TIMEOUT)).collect();
     let mut firsts = std::collections::BTreeSet::new();
     for host in 0..40 {
-        let children = fakes.iter().map(|fake| fake.leaf()).collect();
-        let route = LatestRoute::new(children, 3, host, "", FailoverErrors::default());
+        let children: Vec<_> = fakes.iter().map(|fake| fake.leaf()).collect();
+        let route = LatestRoute::new(&children, 3, host, "", FailoverErrors::default());
         for verb in VERBS {
             assert_eq!(ask(&route, &[&format!("{verb} k")]).await, ["server timed out"]);
             let asked: Vec<usize> = (0..8).filter(|&n| fakes[n].asked().len() == 1).collect();
@@ -276,7 +277,7 @@ async fn latest_fails_over_among_a_few_in_the_hosts_own_order() {
     }
     assert!(firsts.len() > 10, "hosts differ: {firsts:?}");
     let (miss, hit) = (Fake::miss("miss"), Fake::hit("hit"));
-    let route = LatestRoute::new(leaves(&[&miss, &miss]), 2, 0, "", FailoverErrors::default());
+    let route = LatestRoute::new(&leaves(&[&miss, &miss]), 2, 0, "", FailoverErrors::default());
     ask(&route, &["get k"]).await;
     assert_eq!((miss.asked().len(), hit.asked().len()), (1, 0), "a miss does not fail over");
 }

@@ -83,19 +83,19 @@ async fn every_request_is_logged_with_its_outcome() {
     assert_eq!(
         env.lines(),
         [
-            "get k: miss",
-            "set k: stored",
-            "get k: value of 1 bytes",
-            "lease-get x: miss with a lease",
-            "lease-get hot: hot miss",
-            "delete k: deleted"
+            "get k: miss, 0 bytes",
+            "set k: stored, 0 bytes",
+            "get k: value, 1 bytes",
+            "lease-get x: miss with a lease, 0 bytes",
+            "lease-get hot: hot miss, 0 bytes",
+            "delete k: deleted, 0 bytes"
         ]
     );
     assert_eq!(server.asked().len(), 6);
     let route = LoggingRoute::new(Some(Fake::failing("s", TIMEOUT).leaf()), env.clone());
     for verb in VERBS {
         ask(&route, &[&format!("{verb} k")]).await;
-        assert_eq!(env.lines(), [format!("{verb} k: failure: server timed out")]);
+        assert_eq!(env.lines(), [format!("{verb} k: failure: server timed out, 0 bytes")]);
     }
     assert_eq!(ask(&LoggingRoute::new(None, env.clone()), &["get k"]).await, ["Miss"]);
 }

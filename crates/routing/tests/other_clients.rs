@@ -82,3 +82,22 @@ fn keys_stay_where_spymemcached_put_them() {
 fn keys_stay_where_twemproxy_put_them() {
     check(include_str!("vectors/twemproxy.txt"), 24);
 }
+
+/// Of mcrouter's: `rendezvous.py` says from which published parts.
+#[test]
+fn keys_stay_where_rendezvous_puts_them() {
+    check(include_str!("vectors/rendezvous.txt"), 8);
+}
+
+#[test]
+fn a_salt_is_put_behind_the_key() {
+    for function in [HashFunction::Rendezvous, HashFunction::WeightedRendezvous, HashFunction::Ch3] {
+        let names = (0..5).map(|name| name.to_string()).collect();
+        let plain = KeyHash { function, names, weights: vec![0.5, 1.0, 0.25, 1.0, 1.0], ..KeyHash::default() };
+        let salted = KeyHash { salt: "x:".into(), ..plain.clone() }.picker_for(5).unwrap();
+        let plain = plain.picker_for(5).unwrap();
+        for n in 0..200 {
+            assert_eq!(salted.pick(format!("/r/c/{n}|#|y").as_bytes()), plain.pick(format!("{n}x:").as_bytes()));
+        }
+    }
+}

@@ -69,7 +69,7 @@ async fn a_broadcast_of_each_verb_reaches_all_or_one() {
     let fixture = healthy();
     for verb in VERBS {
         ask(&fixture.root, &[&format!("{verb} /*/*/k")]).await;
-        let one = matches!(verb, "get" | "gets" | "gat" | "gats" | "lease-get" | "cas" | "lease-set");
+        let one = matches!(verb, "get" | "gets" | "gat" | "gats" | "lease-get" | "metaget" | "cas" | "lease-set");
         assert_eq!(asked(&fixture), if one { "w" } else { "waW" }, "{verb}");
         ask(&fixture.root, &[&format!("{verb} /*/[am]*/k"), &format!("{verb} /*/*i*/k")]).await;
         assert_eq!(asked(&fixture), "a", "{verb}: the default tree does not match");
@@ -107,7 +107,7 @@ async fn a_mixed_batch_has_outcomes_in_order_and_keeps_its_order_for_each_tree()
         &["get a", "delete /*/*/a", "get /east/api/a", "get /no/where/a", "set /east/api/a", "get a", "touch /e*/*/a"],
     )
     .await;
-    let nowhere = "no route: no tree is named /no/where/";
+    let nowhere = "RootRoute: No rh found";
     assert_eq!(outcomes, ["web", "Deleted", "api", nowhere, "Stored", "web", "Touched"]);
     assert_eq!(fixture.web.asked_batches(), [["get a", "delete a", "get a", "touch a 0"]]);
     assert_eq!(fixture.api.asked_batches(), [["delete a", "get a", "set a 0", "touch a 0"]]);

@@ -100,7 +100,7 @@ proptest! {
             match outcome {
                 Ok(Reply::Value { value, .. }) => prop_assert!(request.as_bytes().ends_with(&[b"k", &value[1..]].concat())),
                 Err(Failure::TimedOut) => prop_assert!(failing && request.ends_with('3')),
-                Err(Failure::NoRoute(_)) => {}
+                Err(Failure::NoTree) => {}
                 other => prop_assert!(false, "{:?} for {}", other, request),
             }
         }

@@ -7,8 +7,8 @@ use lookaside_protocol::{
     meta::{MetaReply, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
-    Context, Failure, Route, SlowWarmUp, SlowWarmUpRoute, StagingRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd, WarmUpProgress,
-    WarmUpRoute,
+    Context, CopyExptime, Failure, Route, SlowWarmUp, SlowWarmUpRoute, StagingRoute, WARM_UP_HOLD_OFF_MS, WarmUpEnd,
+    WarmUpProgress, WarmUpRoute,
 };
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,7 +16,37 @@ use std::time::Duration;
 const TIMEOUT: Failure = Failure::TimedOut;
 
 fn warm_up(cold: &Arc<Fake>, warm: &Arc<Fake>) -> WarmUpRoute {
-    WarmUpRoute::new(cold.leaf(), warm.leaf(), 60, WARM_UP_HOLD_OFF_MS)
+    WarmUpRoute::new(cold.leaf(), warm.leaf(), CopyExptime::Seconds(60), WARM_UP_HOLD_OFF_MS)
+}
+
+#[tokio::test]
+async fn a_copy_lives_as_long_as_the_value_in_the_warm_cluster() {
+    for (left, exptime) in
+        [("t90", Some(90)), ("t-1", Some(0)), ("t3000000", Some(2_592_000)), ("t0", None), ("", None)]
+    {
+        let (cold, warm) = (cache("cold"), warm_with_time_left(left));
+        let route = WarmUpRoute::new(cold.leaf(), warm.leaf(), CopyExptime::OfWarm, WARM_UP_HOLD_OFF_MS);
+        let outcome = ask(&route, &["get k"]).await;
+        assert_eq!(outcome, [if exptime.is_some() { "from warm" } else { "Miss" }], "{left}");
+        assert_eq!(warm.asked(), ["get k", "get k"], "the value, and its time to live");
+        let asked: Vec<String> = exptime.iter().map(|exptime| format!("add k {exptime}")).collect();
+        assert_eq!(cold.asked()[1..], asked, "{left}");
+    }
+    let (cold, warm) = (cache("cold"), warm_with_time_left("t90"));
+    let route = WarmUpRoute::new(cold.leaf(), warm.leaf(), CopyExptime::OfWarm, WARM_UP_HOLD_OFF_MS);
+    assert_eq!(ask(&route, &["gat a 7", "gets b", "lease-get c"]).await, ["from warm"; 3]);
+    assert_eq!(cold.asked()[3..6], ["add a 7", "add b 90", "add c 90"], "the client knows the exptime of a");
+    assert_eq!(warm.asked(), ["get a", "get b", "get c", "get b", "get c"]);
+}
+
+#[tokio::test]
+async fn metadata_is_read_from_the_warm_cluster_and_not_copied() {
+    let (cold, warm, down) = (Fake::miss("cold"), Fake::hit("warm"), Fake::failing("warm", TIMEOUT));
+    assert_eq!(ask(&warm_up(&cold, &warm), &["metaget k"]).await, ["Debug"]);
+    assert_eq!((cold.asked(), warm.asked()), (vec!["metaget k".to_owned()], vec!["metaget k".to_owned()]));
+    assert_eq!(ask(&warm_up(&cold, &down), &["metaget k"]).await, ["Miss"], "an error of warm is a miss");
+    assert_eq!(ask(&warm_up(&warm, &cold), &["metaget k"]).await, ["Debug"]);
+    assert!(!cold.asked().is_empty() && cold.asked().is_empty());
 }
 
 #[tokio::test]
@@ -84,7 +114,7 @@ async fn a_hot_miss_stays_hot_and_does_not_reach_the_warm_cluster() {
 async fn writes_and_deletes_stay_in_the_cold_cluster_and_deletes_hold_off() {
     let (cold, warm) = (cache("cold"), Fake::hit("warm"));
     let route = warm_up(&cold, &warm);
-    for verb in VERBS.iter().filter(|verb| !["get", "gets", "gat", "gats", "lease-get"].contains(verb)) {
+    for verb in VERBS.iter().filter(|verb| !["get", "gets", "gat", "gats", "lease-get", "metaget"].contains(verb)) {
         ask(&route, &[&format!("{verb} k")]).await;
         let asked = cold.requests();
         assert_eq!(asked.len(), 1, "{verb}");
@@ -213,7 +243,8 @@ async fn staging_never_replies_and_keeps_no_value_that_was_changed() {
             Some(failure) => Fake::failing("staging", failure.clone()),
         };
         let route = StagingRoute::new(warm.leaf(), staging.leaf(), 2_000, env.environment(5).background);
-        for verb in VERBS.into_iter().filter(|verb| !verb.starts_with("g") && *verb != "lease-get") {
+        for verb in VERBS.into_iter().filter(|verb| !verb.starts_with("g") && !["lease-get", "metaget"].contains(verb))
+        {
             let alone = ask(&*warm.leaf(), &[&format!("{verb} k")]).await;
             let outcome = ask(&route, &[&format!("{verb} k")]).await;
             let requests = staging.requests();

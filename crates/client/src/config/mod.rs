@@ -7,7 +7,7 @@ mod identity;
 mod source;
 mod watcher;
 
-pub use etcd::{EtcdLocation, EtcdUser, without_user};
+pub use etcd::{EtcdError, EtcdLocation, EtcdRecord, EtcdUser, EtcdValue, without_user};
 pub use file::{FILE_BYTES_MAX, FileWatcher, POLL_INTERVAL, read_config_file};
 pub use identity::ConfigId;
 pub use source::Source;

@@ -35,6 +35,11 @@ impl ConfigWatcher {
         })
     }
 
+    /// Sees no change.
+    pub fn never() -> ConfigWatcher {
+        ConfigWatcher(Watched::Channel(mpsc::unbounded_channel().1))
+    }
+
     /// Returns each of `texts` as a change: for a simulation, which has no files.
     pub fn of_texts(texts: mpsc::UnboundedReceiver<String>) -> ConfigWatcher {
         ConfigWatcher(Watched::Channel(texts))

@@ -23,12 +23,13 @@ use super::{
 };
 use crate::{network::Stream, tko::TkoEpoch};
 use bytes::{Bytes, BytesMut};
-use lookaside_routing::{BoxFuture, Failure, Health, HealthChange};
+use lookaside_routing::{Address, BoxFuture, Failure, Health, HealthChange, TkoReason};
 use std::{
     collections::VecDeque,
     future::Future,
     io, mem,
     pin::{Pin, pin},
+    sync::atomic::Ordering::Relaxed,
     task::{Context, Poll, ready},
 };
 use tokio::{io::AsyncReadExt, sync::mpsc, time::Instant};
@@ -43,6 +44,9 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_GROWTH_BYTES_MAX: usize = 1 << 20;
 
 const BATCHES_PER_RECV: usize = 64;
+
+/// The clock is read for the latency after one of this many reads.
+const READS_PER_SAMPLE: u32 = 16;
 
 /// Requests that may be outstanding at first on a connection to a server that was TKO.
 pub(super) const SLOW_START_REQUESTS: usize = 32;
@@ -65,6 +69,8 @@ pub(super) enum End {
     /// We closed it: another destination has marked the server TKO since it was made. Batches queued after that still
     /// wait.
     TkoByOther,
+    /// We closed it: nothing was sent for some time.
+    Idle,
     /// We closed it: the server's name leads to another address, where this stream is connected. No batch waits for a
     /// reply on the old connection.
     Relocated(Replacement),
@@ -83,6 +89,7 @@ pub(super) struct ConnectionContext<'a> {
     pub(super) queue: &'a mut mpsc::UnboundedReceiver<PendingBatch>,
     /// Not composed yet.
     pub(super) waiting: &'a mut VecDeque<PendingBatch>,
+    pub(super) address: &'a Address,
     pub(super) health: &'a mut Health,
     pub(super) shared: &'a DestinationShared,
     pub(super) options: &'a DestinationOptions,
@@ -113,7 +120,13 @@ pub(super) struct Connection<'a> {
     written_bytes: usize,
     needs_flush: bool,
     timer: Timer,
-    is_timer_set: bool,
+    /// Reads that answered a batch.
+    answering_reads: u32,
+    /// When the timer fires; `None` if it is not set.
+    timer_at: Option<Instant>,
+    /// When it is checked whether anything was sent since `was_used` was reset; `None` if that is never checked.
+    idle_check_at: Option<Instant>,
+    was_used: bool,
 }
 
 impl<'a> Connection<'a> {
@@ -127,6 +140,8 @@ impl<'a> Connection<'a> {
         let protocol = context.options.protocol;
         let now = Instant::now();
         let deadline = now + context.options.server_timeout();
+        let inflight_max = context.options.inflight_requests_max;
+        let idle_check_at = context.options.idle_interval().map(|interval| now + interval);
         Connection {
             stream,
             epoch,
@@ -134,7 +149,7 @@ impl<'a> Connection<'a> {
             context,
             relocation,
             replacement: None,
-            window: if epoch.was_tko() { SLOW_START_REQUESTS } else { usize::MAX },
+            window: if epoch.was_tko() { SLOW_START_REQUESTS.min(inflight_max) } else { inflight_max },
             pipeline: Pipeline::new(limits, protocol),
             received: Vec::with_capacity(BATCHES_PER_RECV),
             read_buffer: BytesMut::new(),
@@ -144,7 +159,10 @@ impl<'a> Connection<'a> {
             written_bytes: 0,
             needs_flush: false,
             timer: Timer::new(now),
-            is_timer_set: false,
+            answering_reads: 0,
+            timer_at: None,
+            idle_check_at,
+            was_used: true,
         }
     }
 
@@ -156,13 +174,18 @@ impl<'a> Connection<'a> {
         if !self.pipeline.is_empty() && !matches!(end, End::Relocated(_)) {
             counters.connections_lost.add(1);
         }
-        let failure = if let End::ProtocolError(ProtocolError::Malformed(_)) = end {
-            counters.malformed.add(1);
-            Failure::Malformed
-        } else {
-            Failure::ConnectionLost
+        let failure = match end {
+            End::ProtocolError(ProtocolError::Malformed(_)) => {
+                counters.malformed.add(1);
+                Failure::Malformed
+            }
+            End::Closed(kind) if kind != io::ErrorKind::UnexpectedEof => {
+                Failure::ReadFailed(self.context.address.clone())
+            }
+            _ => Failure::ConnectionLost,
         };
         self.pipeline.fail(&failure);
+        self.publish_counts();
         if !matches!(end, End::TkoByOther) {
             self.fail_waiting(&Failure::ConnectFailed);
         }
@@ -173,6 +196,11 @@ impl<'a> Connection<'a> {
         for batch in self.context.waiting.drain(..) {
             batch.fail(failure);
         }
+    }
+
+    fn fail_waiting_as_tko(&mut self) {
+        let reason = self.context.shared.tracker.reason();
+        self.fail_waiting(&Failure::Tko(reason.unwrap_or(TkoReason::ConnectFailed)));
     }
 
     fn is_tko_by_other(&self) -> bool {
@@ -245,14 +273,18 @@ impl<'a> Connection<'a> {
         let late_batches_before = self.pipeline.late_batches();
         let unanswered_before = self.pipeline.unanswered();
         let parsed = self.pipeline.dispatch_replies(&block);
-        self.window = self.window.saturating_add(unanswered_before - self.pipeline.unanswered());
+        let answered = unanswered_before - self.pipeline.unanswered();
+        self.window = self.window.saturating_add(answered).min(self.context.options.inflight_requests_max);
         let answered_batches = self.pipeline.answered_batches() - answered_batches_before;
         let counters = &self.context.shared.counters;
         counters.late_batches.add(self.pipeline.late_batches() - late_batches_before);
         if answered_batches > 0 {
             counters.answered_batches.add(answered_batches);
             self.context.health.on_reply();
+            self.context.shared.end_failures_in_a_row();
+            self.sample_latency();
         }
+        self.publish_counts();
         let consumed = parsed?;
         self.needed_bytes = consumed.needed_bytes.max(block.len() - consumed.bytes + 1);
         self.read_buffer.extend_from_slice(&block[consumed.bytes..]);
@@ -267,7 +299,7 @@ impl<'a> Connection<'a> {
                 return Poll::Ready(End::HandleDropped);
             }
             if self.is_tko_by_other() {
-                self.fail_waiting(&Failure::Tko);
+                self.fail_waiting_as_tko();
                 self.context.waiting.extend(self.received.drain(..));
                 return Poll::Ready(End::TkoByOther);
             }
@@ -311,29 +343,66 @@ impl<'a> Connection<'a> {
         while self.write_buffer.len() < WRITE_BYTES_MAX
             && self.pipeline.unanswered() < self.window
             && let Some(next) = self.context.waiting.front()
+            && self.pipeline.unanswered() + next.requests.len() <= self.context.options.inflight_requests_max
             && !self.pipeline.must_ask_version(next, &mut self.write_buffer)
             && let Some(batch) = self.context.waiting.pop_front()
         {
             let deadline = self.deadlines.pop_front().expect("every waiting batch has a deadline");
             self.pipeline.push(batch, deadline, &mut self.write_buffer);
+            self.was_used = true;
         }
         self.pipeline.end_line(&mut self.write_buffer);
+        self.publish_counts();
     }
 
-    /// The timer is reset only when it fires: a reply in time costs nothing.
+    fn publish_counts(&mut self) {
+        let shared = self.context.shared;
+        self.pipeline.publish_counts(&shared.results);
+        shared.in_flight.store(self.pipeline.unanswered(), Relaxed);
+    }
+
+    /// Records how long the last batch has waited for its replies, after one of [`READS_PER_SAMPLE`] reads. The time at
+    /// which it came is known from its deadline.
+    fn sample_latency(&mut self) {
+        let deadline = self.pipeline.take_answered_deadline();
+        self.answering_reads = self.answering_reads.wrapping_add(1);
+        if self.answering_reads % READS_PER_SAMPLE == 1
+            && let Some(deadline) = deadline
+        {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let took = self.context.options.server_timeout().saturating_sub(left);
+            self.context.shared.latency_us.record(took.as_micros() as f64);
+        }
+    }
+
+    /// The timer is reset only when it fires, or was set for a later time: a reply in time costs nothing.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            if !self.is_timer_set {
-                let Some(deadline) = self.next_deadline() else { return Poll::Pending };
+            let deadline = self.next_deadline().or(self.idle_check_at);
+            if let Some(deadline) = deadline.filter(|deadline| self.timer_at.is_none_or(|at| *deadline < at)) {
                 self.timer.reset(deadline);
-                self.is_timer_set = true;
+                self.timer_at = Some(deadline);
+            }
+            if self.timer_at.is_none() {
+                return Poll::Pending;
             }
             ready!(self.timer.poll_elapsed(cx));
-            self.is_timer_set = false;
-            if let Some(end) = self.expire(Instant::now()) {
+            self.timer_at = None;
+            let now = Instant::now();
+            if let Some(end) = self.expire(now) {
                 return Poll::Ready(end);
             }
+            if self.idle_check_at.is_some_and(|check_at| check_at <= now) && self.is_idle(now) {
+                return Poll::Ready(End::Idle);
+            }
         }
+    }
+
+    /// Whether nothing was sent since the last check, and nothing is outstanding.
+    fn is_idle(&mut self, now: Instant) -> bool {
+        self.idle_check_at = self.context.options.idle_interval().map(|interval| now + interval);
+        let was_used = mem::take(&mut self.was_used);
+        !was_used && self.pipeline.is_empty() && self.context.waiting.is_empty()
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -346,12 +415,12 @@ impl<'a> Connection<'a> {
         while self.deadlines.front().is_some_and(|&deadline| deadline <= now) {
             self.deadlines.pop_front();
             let batch = self.context.waiting.pop_front().expect("every deadline has a waiting batch");
-            batch.fail(&Failure::TimedOut);
+            batch.fail(&Failure::QueueTimedOut);
             timed_out += 1;
         }
         self.context.shared.counters.timed_out_batches.add(timed_out as u64);
         if timed_out > 0 && self.is_tko_by_other() {
-            self.fail_waiting(&Failure::Tko);
+            self.fail_waiting_as_tko();
             return Some(End::TkoByOther);
         }
         let now_ms = millis_since(self.context.started);

@@ -25,13 +25,13 @@ use super::{
     options::{DestinationOptions, log_destination},
     pipeline::{PendingBatch, ProtocolError},
     reresolve::relocated_connection,
-    shared::DestinationShared,
+    shared::{ConnectionState, DestinationShared},
 };
 use crate::{
     network::{Network, Stream},
     tko::TkoEpoch,
 };
-use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome};
+use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome, TkoReason};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
@@ -92,12 +92,14 @@ impl Driver {
             };
             self.shared.is_ready.send_if_modified(|is_ready| !std::mem::replace(is_ready, true));
             let Some((stream, epoch)) = connected else { continue };
+            self.shared.set_connection(ConnectionState::Up);
             let jitter = self.random.f64();
             let relocation =
                 relocated_connection(&*self.network, &self.address, stream.peer(), &self.options, &self.shared, jitter);
             let context = ConnectionContext {
                 queue: &mut self.queue,
                 waiting: &mut self.waiting,
+                address: &self.address,
                 health: &mut self.health,
                 shared: &self.shared,
                 options: &self.options,
@@ -121,17 +123,23 @@ impl Driver {
             self.wait_for_work().await?;
         }
         let Some(epoch) = self.shared.tracker.epoch() else {
-            self.fail_waiting(&Failure::Tko);
+            self.fail_waiting(&Failure::Tko(self.tko_reason()));
             return Ok(None);
         };
         match connect(&*self.network, &self.address, &self.options, &self.shared).await {
             Ok(stream) => Ok(Some((stream, epoch))),
             Err(failure) => {
+                self.shared.add_failures_in_a_row(1);
                 self.fail_waiting(&failure);
                 self.record_connect_failure(&Err(failure), epoch);
                 Ok(None)
             }
         }
+    }
+
+    /// Why the server is TKO, or was a moment ago.
+    fn tko_reason(&self) -> TkoReason {
+        self.shared.tracker.reason().unwrap_or(TkoReason::ConnectFailed)
     }
 
     async fn wait_for_work(&mut self) -> Result<(), HandleDropped> {
@@ -154,7 +162,7 @@ impl Driver {
         loop {
             tokio::select! {
                 biased;
-                batch = self.queue.recv() => batch.ok_or(HandleDropped)?.fail(&Failure::Tko),
+                batch = self.queue.recv() => batch.ok_or(HandleDropped)?.fail(&Failure::Tko(self.tko_reason())),
                 () = sleep_until(probe_at) => return Ok(()),
             }
         }
@@ -166,13 +174,19 @@ impl Driver {
         let stream = connect_and_probe(&*self.network, &self.address, &self.options, &self.shared).await;
         let jitter = self.random.f64();
         self.health.on_probe(stream.is_some(), millis_since(self.started), jitter);
+        if stream.is_none() {
+            self.shared.add_failures_in_a_row(1);
+        }
         let stream = stream?;
-        let role = self.options.role;
-        log_destination!(info, role, self.address, "{role} answered a probe: no longer TKO");
-        Some((stream, self.shared.tracker.clear_tko()))
+        self.shared.end_failures_in_a_row();
+        let epoch = self.shared.tracker.clear_tko();
+        let (role, change) = (self.options.role, self.tko_change("unmarked TKO", "mc_res_ok"));
+        log_destination!(info, role, self.address, "{role} answered a probe: no longer TKO: {change}");
+        Some((stream, epoch))
     }
 
     fn on_end(&mut self, end: &End, epoch: TkoEpoch) {
+        self.shared.set_connection(ConnectionState::Closed);
         let role = self.options.role;
         match end {
             End::ProtocolError(ProtocolError::Malformed(why)) => {
@@ -189,30 +203,45 @@ impl Driver {
             End::TooManyLateReplies => {
                 log_destination!(warn, role, self.address, "too many replies are late: connection closed");
             }
-            End::Tko(change) => self.mark_tko(*change, epoch),
+            End::Tko(change) => self.mark_tko(*change, &Failure::TimedOut, epoch),
             End::TkoByOther => self.health = Health::new(self.options.health),
             End::TlsRejected(error) => {
                 log_destination!(warn, role, self.address, %error, "TLS failed before the first reply");
                 self.record_connect_failure(&Err(Failure::ConnectFailed), epoch);
             }
             End::Closed(kind) => log_destination!(debug, role, self.address, %kind, "connection ended"),
+            End::Idle => log_destination!(debug, role, self.address, "idle connection closed"),
             End::HandleDropped | End::Relocated(_) => {}
         }
     }
 
     /// The failed attempt began in `epoch`.
     fn record_connect_failure(&mut self, outcome: &Outcome, epoch: TkoEpoch) {
-        if let Some(change) = self.health.on_outcome(outcome, millis_since(self.started)) {
-            self.mark_tko(change, epoch);
+        self.shared.set_connection(ConnectionState::Down);
+        if let Some(change) = self.health.on_outcome(outcome, millis_since(self.started))
+            && let Err(failure) = outcome
+        {
+            self.mark_tko(change, failure, epoch);
         }
+    }
+
+    /// A change of the TKO state in mcrouter's words, for scripts that search for them.
+    fn tko_change(&self, change: &str, reply: &str) -> String {
+        let (hard, soft) = self.options.tko_trackers.as_ref().map(|trackers| trackers.totals()).unwrap_or_default();
+        format!("{} {change}. Total hard TKOs: {hard}; soft TKOs: {soft}. Reply: {reply}", self.address)
     }
 
     /// Marks the server TKO, unless another destination has (which then probes it), or too many servers of its pool are
     /// TKO (then this one stays in use as if it had not failed).
-    fn mark_tko(&mut self, change: HealthChange, epoch: TkoEpoch) {
+    fn mark_tko(&mut self, change: HealthChange, failure: &Failure, epoch: TkoEpoch) {
+        let reason = match failure {
+            Failure::ConnectFailed => TkoReason::ConnectFailed,
+            Failure::ConnectTimedOut => TkoReason::ConnectTimedOut,
+            _ => TkoReason::TimedOut,
+        };
         let is_tko = match &self.options.tko_trackers {
-            Some(trackers) => trackers.mark_tko(&self.address, &self.shared.tracker, epoch, change),
-            None => self.shared.tracker.mark_tko(epoch, change),
+            Some(trackers) => trackers.mark_tko(&self.address, &self.shared.tracker, epoch, reason),
+            None => self.shared.tracker.mark_tko(epoch, reason),
         };
         if !is_tko {
             self.health = Health::new(self.options.health);
@@ -220,9 +249,13 @@ impl Driver {
         }
         self.health.delay_probe(self.random.f64());
         self.shared.counters.tko_marks.add(1);
-        let state = if change == HealthChange::HardTko { "hard_tko" } else { "soft_tko" };
-        let role = self.options.role;
-        log_destination!(warn, role, self.address, %state, "{role} marked TKO: it is probed until it answers");
+        let (state, marked) = match change {
+            HealthChange::HardTko => ("hard_tko", "marked hard TKO"),
+            _ => ("soft_tko", "marked soft TKO"),
+        };
+        let reply = reason.name();
+        let (role, change) = (self.options.role, self.tko_change(marked, reply));
+        log_destination!(warn, role, self.address, %state, "{role} marked TKO: it is probed until it answers: {change}");
     }
 
     fn fail_waiting(&mut self, failure: &Failure) {
@@ -240,6 +273,8 @@ impl Drop for Driver {
     fn drop(&mut self) {
         if !self.health.may_send() {
             self.shared.tracker.clear_tko();
+            let (role, change) = (self.options.role, self.tko_change("was TKO, removed from config", "mc_res_tko"));
+            log_destination!(info, role, self.address, "{role} is no longer used: {change}");
         }
     }
 }

@@ -27,17 +27,19 @@ mod meta_translation;
 mod options;
 mod pipeline;
 mod reresolve;
+mod results;
 mod sent_line;
 mod shared;
 mod timer;
 
 pub use connection::READ_BYTES;
 pub use options::{DestinationOptions, DestinationRole};
-pub use shared::DestinationStatistics;
+pub use results::{ResultCounters, ResultCounts, ServerResult};
+pub use shared::{ConnectionState, DestinationReport, DestinationStatistics, RetiredCounts};
 
 use crate::{network::Network, tasks::spawn};
 use driver::Driver;
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, Verb};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, TkoReason, Verb};
 use pipeline::PendingBatch;
 use shared::DestinationShared;
 use std::{sync::Arc, time::Duration};
@@ -49,6 +51,7 @@ pub struct TcpDestination {
     queue: mpsc::UnboundedSender<PendingBatch>,
     shared: Arc<DestinationShared>,
     outstanding_requests_max: usize,
+    inflight_requests_max: usize,
 }
 
 impl TcpDestination {
@@ -58,11 +61,11 @@ impl TcpDestination {
         let (queue, batches) = mpsc::unbounded_channel();
         let trackers = options.tko_trackers.as_ref();
         let tracker = trackers.map_or_else(Arc::default, |trackers| trackers.tracker(&address));
-        let shared = DestinationShared::new(tracker, !options.connect_eagerly);
-        let outstanding_requests_max = options.outstanding_requests_max;
+        let shared = DestinationShared::new(tracker, !options.connect_eagerly, options.retired.clone());
+        let DestinationOptions { outstanding_requests_max, inflight_requests_max, .. } = options;
         let driver = Driver::new(address.clone(), network, options, batches, shared.clone());
         spawn(driver.run());
-        TcpDestination { address, queue, shared, outstanding_requests_max }
+        TcpDestination { address, queue, shared, outstanding_requests_max, inflight_requests_max }
     }
 
     /// Resolves when the first attempt to connect is over, if one is made before the first batch: within
@@ -97,18 +100,49 @@ impl TcpDestination {
         self.shared.statistics()
     }
 
+    /// What mcrouter reports of it.
+    pub fn report(&self) -> DestinationReport {
+        self.shared.report()
+    }
+
+    async fn send_queued(&self, requests: Batch) -> Outcomes {
+        let count = requests.len();
+        match self.queue(requests) {
+            Ok(outcomes) => outcomes.await.unwrap_or_else(|_| vec![Err(Failure::ConnectionLost); count]),
+            Err(failure) => vec![Err(failure); count],
+        }
+    }
+
+    /// Sends a batch that is larger than the number of requests that may be in flight, in parts.
+    async fn send_in_parts(&self, mut rest: Batch) -> Outcomes {
+        let mut outcomes = Outcomes::with_capacity(rest.len());
+        while !rest.is_empty() {
+            let later = rest.split_off(rest.len().min(self.inflight_requests_max));
+            outcomes.extend(self.send_queued(std::mem::replace(&mut rest, later)).await);
+        }
+        outcomes
+    }
+
     /// Queues a batch, unless the server is TKO or fenced, or too many requests are outstanding.
     fn queue(&self, requests: Batch) -> Result<oneshot::Receiver<Outcomes>, Failure> {
         let count = requests.len();
         let counters = &self.shared.counters;
-        if self.is_tko() || (self.is_fenced() && !is_only_deletes(&requests)) {
+        let refusal = self.shared.tracker.reason();
+        if let Some(reason) = refusal
+            && !(reason == TkoReason::Fenced && is_only_deletes(&requests))
+        {
             counters.refused_tko.add(count as u64);
-            return Err(Failure::Tko);
+            let failure = Failure::Tko(reason);
+            self.shared.count_failure(&failure, count);
+            return Err(failure);
         }
         let (permit, before) = self.shared.acquire(count);
         if before + count > self.outstanding_requests_max {
             counters.busy.add(count as u64);
-            return Err(Failure::Busy);
+            let (server, requests_max) = (self.address.clone(), self.outstanding_requests_max);
+            let failure = Failure::TooManyPending { server, requests_max };
+            self.shared.count_failure(&failure, count);
+            return Err(failure);
         }
         counters.requests.add(count as u64);
         let (reply, outcomes) = oneshot::channel();
@@ -126,13 +160,10 @@ fn is_only_deletes(batch: &Batch) -> bool {
 impl Destination for TcpDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
-            let requests = batch.len();
-            if requests == 0 {
-                return Vec::new();
-            }
-            match self.queue(batch) {
-                Ok(outcomes) => outcomes.await.unwrap_or_else(|_| vec![Err(Failure::ConnectionLost); requests]),
-                Err(failure) => vec![Err(failure); requests],
+            match batch.len() {
+                0 => Vec::new(),
+                requests if requests > self.inflight_requests_max => self.send_in_parts(batch).await,
+                _ => self.send_queued(batch).await,
             }
         })
     }

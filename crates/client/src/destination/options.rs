@@ -1,5 +1,6 @@
 //! Settings of a destination.
 
+use super::shared::RetiredCounts;
 use crate::tko::TkoTrackers;
 use lookaside_protocol::text::Limits;
 use lookaside_routing::{HealthSettings, Protocol};
@@ -54,6 +55,9 @@ pub struct DestinationOptions {
     ///
     /// [`Failure::Busy`]: lookaside_routing::Failure::Busy
     pub outstanding_requests_max: usize,
+    /// Requests that may be sent and not answered; further ones wait, as long as the server timeout allows. Default: no
+    /// limit but the former.
+    pub inflight_requests_max: usize,
     /// Requests that have timed out and whose replies are still expected; one more ends the connection. Default 10,000.
     pub late_requests_max: usize,
     /// The largest value that is accepted from the server, in bytes. Default 128 MiB. A larger one is malformed.
@@ -64,9 +68,14 @@ pub struct DestinationOptions {
     pub health: HealthSettings,
     /// Shares the server's TKO state with the other destinations at its address. Default `None`: not shared.
     pub tko_trackers: Option<Arc<TkoTrackers>>,
+    /// Gets the counts of each destination when that is dropped, so that sums never fall. Default `None`.
+    pub retired: Option<Arc<RetiredCounts>>,
     /// Whether to connect before the first batch, and again after a connection has ended, so that a dead server is
     /// found before a request waits for it. Default false: connections are made when they are needed.
     pub connect_eagerly: bool,
+    /// A connection without requests for one to two such intervals is closed, in milliseconds. Default `None`: it stays
+    /// open, as it does with `connect_eagerly`.
+    pub idle_interval_ms: Option<u64>,
     /// How often a server's host name is resolved again while it is connected, in milliseconds, plus or minus a
     /// quarter. Default 30,000; `None`: only when a connection is made. If it is too long, a server that has moved is
     /// used at its old address.
@@ -84,12 +93,15 @@ impl Default for DestinationOptions {
             connect_timeout_ms: None,
             timeout_ms_max: u64::MAX,
             outstanding_requests_max: 100_000,
+            inflight_requests_max: usize::MAX,
             late_requests_max: 10_000,
             value_bytes_max: 128 << 20,
             protocol: Protocol::Text,
             health: HealthSettings::default(),
             tko_trackers: None,
+            retired: None,
             connect_eagerly: false,
+            idle_interval_ms: None,
             resolve_interval_ms: Some(30_000),
             seed: 0,
             role: DestinationRole::Server,
@@ -104,6 +116,10 @@ impl DestinationOptions {
 
     pub(super) fn server_timeout(&self) -> Duration {
         Duration::from_millis(self.server_timeout_ms)
+    }
+
+    pub(super) fn idle_interval(&self) -> Option<Duration> {
+        self.idle_interval_ms.filter(|_| !self.connect_eagerly).map(Duration::from_millis)
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {

@@ -21,6 +21,7 @@
 use super::{
     cas_support::{ASK_VERSION, CasSupport, requests_cas},
     meta_translation as meta,
+    results::{ResultCounters, ServerResult, UnpublishedCounts},
     sent_line::{LineKind, SentLine},
     shared::Permit,
 };
@@ -30,7 +31,7 @@ use lookaside_protocol::{
     meta::MetaOperation,
     text::{Limits, ParsedReply, ReplyPart, compose_request, compose_retrieve, parse_reply, parse_value_of},
 };
-use lookaside_routing::{Batch, Failure, Outcomes, Protocol};
+use lookaside_routing::{Batch, Failure, Outcomes, Protocol, Verb};
 use std::{collections::VecDeque, mem};
 use tokio::{sync::oneshot, time::Instant};
 
@@ -57,6 +58,7 @@ pub(super) struct PendingBatch {
 impl PendingBatch {
     pub(super) fn fail(self, failure: &Failure) {
         let outcomes = vec![Err(failure.clone()); self.requests.len()];
+        self.permit.count_failure(failure, outcomes.len());
         drop(self.permit);
         let _ = self.reply.send(outcomes);
     }
@@ -124,6 +126,11 @@ pub(super) struct Pipeline {
     unanswered: usize,
     answered_batches: u64,
     late_batches: u64,
+    counts: UnpublishedCounts,
+    /// Leases among the items of the front line.
+    leases: usize,
+    /// When the batch that was answered last should have been at the latest; `None` if that has been read.
+    answered_deadline: Option<Instant>,
     limits: Limits,
     protocol: Protocol,
     cas_support: CasSupport,
@@ -141,6 +148,9 @@ impl Pipeline {
             unanswered: 0,
             answered_batches: 0,
             late_batches: 0,
+            counts: UnpublishedCounts::default(),
+            leases: 0,
+            answered_deadline: None,
             limits,
             protocol,
             cas_support: CasSupport::of_protocol(protocol),
@@ -181,7 +191,11 @@ impl Pipeline {
             if kind == LineKind::Retrieve {
                 let bytes = RETRIEVE_VERB_BYTES_MAX + 1 + request.key.len();
                 self.open = Some(OpenLine { operation: request.operation.clone(), batch, request: index, bytes });
-            } else if kind.is_translated() {
+                self.lines.push_back(SentLine { requests: 1, kind });
+                continue;
+            }
+            self.counts.add_sent(Verb::of(&request.operation), 1);
+            if kind.is_translated() {
                 compose_request(&meta::to_meta(request), out);
             } else {
                 compose_single(request, out);
@@ -212,6 +226,7 @@ impl Pipeline {
         let first = self.batches[open.batch].requests[open.request..].iter();
         let more = self.batches.range(open.batch + 1..).flat_map(|batch| &batch.requests);
         let keys = first.chain(more).take(line.requests).map(|request| &request.key);
+        self.counts.add_sent(Verb::of(&open.operation), line.requests);
         compose_retrieve(&open.operation, keys, out);
     }
 
@@ -324,6 +339,7 @@ impl Pipeline {
             self.advance_cursor(line);
             let batch = &mut self.batches[here.batch];
             if batch.outcomes[here.request].is_err() && batch.requests[here.request].key == key {
+                self.leases += usize::from(matches!(reply, Reply::Lease { .. }) && batch.waiter.is_some());
                 // The value of a late request is dropped, so that it keeps no memory.
                 batch.outcomes[here.request] = Ok(if batch.waiter.is_some() { reply } else { Reply::Miss });
                 return Ok(());
@@ -351,14 +367,17 @@ impl Pipeline {
     fn complete_line(&mut self, line: SentLine, reply: &Reply<Bytes>) {
         self.lines.pop_front();
         self.unanswered -= line.requests;
-        let mut left = line.requests;
+        let (mut left, mut answered, mut others) = (line.requests, 0, 0);
         while left > 0 {
             let batch = self.batches.front_mut().expect("every line belongs to a batch that was sent");
             let end = batch.requests.len().min(batch.done + left);
             left -= end - batch.done;
+            let is_awaited = batch.waiter.is_some();
+            answered += if is_awaited { end - batch.done } else { 0 };
             for outcome in &mut batch.outcomes[batch.done..end] {
                 if outcome.is_err() {
                     *outcome = Ok(reply.clone());
+                    others += usize::from(is_awaited);
                 }
             }
             batch.done = end;
@@ -367,6 +386,31 @@ impl Pipeline {
             }
         }
         self.cursor = self.line_start();
+        self.count_results(answered, others, reply);
+    }
+
+    /// Counts the results of a line: `others` of the `answered` requests have this reply, all before them an item.
+    fn count_results(&mut self, answered: usize, others: usize, reply: &Reply<Bytes>) {
+        let leases = mem::take(&mut self.leases);
+        if others > 0 {
+            self.counts.add_result(ServerResult::of(reply), others);
+        }
+        if leases > 0 {
+            self.counts.add_result(ServerResult::NotFound, leases);
+        }
+        if answered > others + leases {
+            self.counts.add_result(ServerResult::Found, answered - others - leases);
+        }
+    }
+
+    /// Adds what has been counted since the last call.
+    pub(super) fn publish_counts(&mut self, counters: &ResultCounters) {
+        self.counts.publish(counters);
+    }
+
+    /// When the batch that was answered last should have been at the latest; `None` if none was since the last call.
+    pub(super) fn take_answered_deadline(&mut self) -> Option<Instant> {
+        self.answered_deadline.take()
     }
 
     fn complete_batch(&mut self) {
@@ -374,6 +418,7 @@ impl Pipeline {
         match batch.waiter {
             Some((waiter, permit)) => {
                 self.answered_batches += 1;
+                self.answered_deadline = Some(batch.deadline);
                 drop(permit);
                 let _ = waiter.send(batch.outcomes);
             }
@@ -399,6 +444,7 @@ impl Pipeline {
             });
             let placeholders = placeholders.collect();
             let mut outcomes = mem::replace(&mut batch.outcomes, placeholders);
+            permit.count_failure(&Failure::TimedOut, count_failed(&outcomes));
             replace_failures(&mut outcomes, &Failure::TimedOut);
             self.late += 1;
             self.late_requests += batch.requests.len();
@@ -411,6 +457,7 @@ impl Pipeline {
     pub(super) fn fail(&mut self, failure: &Failure) {
         for mut batch in self.batches.drain(..) {
             if let Some((waiter, permit)) = batch.waiter.take() {
+                permit.count_failure(failure, count_failed(&batch.outcomes));
                 replace_failures(&mut batch.outcomes, failure);
                 drop(permit);
                 let _ = waiter.send(batch.outcomes);
@@ -454,6 +501,10 @@ impl Pipeline {
     pub(super) fn late_batches(&self) -> u64 {
         self.late_batches
     }
+}
+
+fn count_failed(outcomes: &Outcomes) -> usize {
+    outcomes.iter().filter(|outcome| outcome.is_err()).count()
 }
 
 fn replace_failures(outcomes: &mut Outcomes, failure: &Failure) {

@@ -1,20 +1,86 @@
 //! State shared by a destination's handle and its task: TKO, counters, and the number of outstanding requests.
 
+use super::results::{ResultCounters, ResultCounts};
 use crate::tko::TkoTracker;
-use lookaside_sync::{SharedCounter, counters};
+use lookaside_routing::Failure;
+use lookaside_sync::{MovingAverage, SharedCounter, counters};
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed},
 };
 use tokio::sync::watch;
 
 #[derive(Debug)]
 pub(crate) struct DestinationShared {
     outstanding: AtomicUsize,
+    /// Requests written and not answered, as of the last read or write.
+    pub(super) in_flight: AtomicUsize,
+    connection: AtomicU8,
+    /// Failures since the last reply: timeouts, connections that could not be made, and requests that failed with them.
+    failures_in_a_row: AtomicU32,
+    pub(super) latency_us: MovingAverage,
+    pub(super) results: ResultCounters,
+    /// Where the results are added when the destination is dropped; `None`: nowhere.
+    retired: Option<Arc<RetiredCounts>>,
     /// Whether the first attempt to connect is over, or none is made before the first batch.
     pub(super) is_ready: watch::Sender<bool>,
     pub(super) tracker: Arc<TkoTracker>,
     pub(super) counters: DestinationCounters,
+}
+
+/// The state of a destination's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionState {
+    /// No connection has been tried yet.
+    New,
+    /// There is one.
+    Up,
+    /// The last one has ended, and the next request makes another.
+    Closed,
+    /// The server is TKO, or the last attempt to connect has failed.
+    Down,
+}
+
+impl ConnectionState {
+    /// All, in the order of their numbers.
+    pub const ALL: [ConnectionState; 4] =
+        [ConnectionState::New, ConnectionState::Up, ConnectionState::Closed, ConnectionState::Down];
+
+    /// mcrouter's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            ConnectionState::New => "new",
+            ConnectionState::Up => "up",
+            ConnectionState::Closed => "closed",
+            ConnectionState::Down => "down",
+        }
+    }
+}
+
+/// What destinations that exist no more have counted.
+#[derive(Debug, Default)]
+pub struct RetiredCounts {
+    /// Their results.
+    pub results: ResultCounters,
+    /// The connections that they made.
+    pub connects: SharedCounter,
+}
+
+/// What mcrouter reports of a destination.
+#[derive(Clone, Copy, Debug)]
+pub struct DestinationReport {
+    /// The state of its connection.
+    pub connection: ConnectionState,
+    /// Failures since the last reply.
+    pub failures_in_a_row: u32,
+    /// Requests that wait to be written.
+    pub pending: u64,
+    /// Requests written and not answered.
+    pub in_flight: u64,
+    /// The average time from a batch's arrival at the connection to its last reply, of some of the last batches.
+    pub latency_us: f64,
+    /// Its results.
+    pub results: ResultCounts,
 }
 
 counters! {
@@ -57,9 +123,19 @@ counters! {
 }
 
 impl DestinationShared {
-    pub(super) fn new(tracker: Arc<TkoTracker>, is_ready: bool) -> Arc<DestinationShared> {
+    pub(super) fn new(
+        tracker: Arc<TkoTracker>,
+        is_ready: bool,
+        retired: Option<Arc<RetiredCounts>>,
+    ) -> Arc<DestinationShared> {
         Arc::new(DestinationShared {
             outstanding: AtomicUsize::new(0),
+            in_flight: AtomicUsize::new(0),
+            connection: AtomicU8::new(ConnectionState::New as u8),
+            failures_in_a_row: AtomicU32::new(0),
+            latency_us: MovingAverage::default(),
+            results: ResultCounters::default(),
+            retired,
             is_ready: watch::Sender::new(is_ready),
             tracker,
             counters: DestinationCounters::default(),
@@ -72,8 +148,53 @@ impl DestinationShared {
         (Permit { shared: self.clone(), requests }, before)
     }
 
+    pub(super) fn set_connection(&self, state: ConnectionState) {
+        self.connection.store(state as u8, Relaxed);
+    }
+
+    /// Counts requests that have failed, and a failure in a row for each that the server is to blame for.
+    pub(super) fn count_failure(&self, failure: &Failure, requests: usize) {
+        self.results.count_failure(failure, requests);
+        if !matches!(failure, Failure::Tko(_) | Failure::Busy | Failure::TooManyPending { .. }) {
+            self.add_failures_in_a_row(requests);
+        }
+    }
+
+    pub(super) fn add_failures_in_a_row(&self, failures: usize) {
+        self.failures_in_a_row.fetch_add(u32::try_from(failures).unwrap_or(u32::MAX), Relaxed);
+    }
+
+    /// A reply has come.
+    pub(super) fn end_failures_in_a_row(&self) {
+        if self.failures_in_a_row.load(Relaxed) != 0 {
+            self.failures_in_a_row.store(0, Relaxed);
+        }
+    }
+
+    pub(super) fn report(&self) -> DestinationReport {
+        let state = ConnectionState::ALL[usize::from(self.connection.load(Relaxed))];
+        let (outstanding, in_flight) = (self.outstanding.load(Relaxed), self.in_flight.load(Relaxed));
+        DestinationReport {
+            connection: if self.tracker.is_tko() { ConnectionState::Down } else { state },
+            failures_in_a_row: self.failures_in_a_row.load(Relaxed),
+            pending: outstanding.saturating_sub(in_flight) as u64,
+            in_flight: in_flight as u64,
+            latency_us: self.latency_us.value(),
+            results: self.results.snapshot(),
+        }
+    }
+
     pub(super) fn statistics(&self) -> DestinationStatistics {
         DestinationStatistics { outstanding: self.outstanding.load(Relaxed) as u64, ..self.counters.snapshot() }
+    }
+}
+
+impl Drop for DestinationShared {
+    fn drop(&mut self) {
+        if let Some(retired) = &self.retired {
+            retired.results.add(&self.results.snapshot());
+            retired.connects.add(self.counters.connects.value());
+        }
     }
 }
 
@@ -82,6 +203,13 @@ impl DestinationShared {
 pub(crate) struct Permit {
     shared: Arc<DestinationShared>,
     requests: usize,
+}
+
+impl Permit {
+    /// Counts the failure of some of them.
+    pub(super) fn count_failure(&self, failure: &Failure, requests: usize) {
+        self.shared.count_failure(failure, requests);
+    }
 }
 
 impl Drop for Permit {

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use crate::tree::{BackgroundTasks, HostInfo};
     use crate::{DestinationOptions, Listener, Network, Stream, TkoTrackers};
-    use lookaside_routing::{BoxFuture, Defaults, HealthChange};
+    use lookaside_routing::{BoxFuture, Defaults, TkoReason};
     use std::collections::BTreeSet;
     use std::io;
 
@@ -232,7 +232,7 @@ mod tests {
         let trackers = state.settings.tko_trackers.clone();
         let server = trackers.tracker(&Address("a:1".into()));
         let epoch = server.epoch().expect("up");
-        assert!(trackers.mark_tko(&Address("a:1".into()), &server, epoch, HealthChange::HardTko));
+        assert!(trackers.mark_tko(&Address("a:1".into()), &server, epoch, TkoReason::ConnectFailed));
         assert_eq!(trackers.fail_open_pools(), ["main"], "before the first permit");
         assert!(state.apply(&permit(limited), Instant::now()));
         state.set_newest(next, Duration::ZERO).await.expect("the configuration is valid");

@@ -79,7 +79,7 @@ impl Routers {
         if self.count() == 1 {
             return self.destinations[0].send(batch).await;
         }
-        let mut outcomes: Outcomes = vec![Err(Failure::Tko); batch.len()];
+        let mut outcomes: Outcomes = vec![Err(Failure::ConnectFailed); batch.len()];
         let mut left: Vec<(usize, Request<Bytes>)> = batch.into_iter().enumerate().collect();
         for offset in 0..self.count() {
             let router = &self.destinations[(first + offset) % self.count()];
@@ -111,9 +111,16 @@ impl Route for Routers {
 /// Whether another router may be sent the request after this outcome.
 fn may_repeat(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     match outcome {
-        Ok(_) | Err(Failure::NoRoute(_) | Failure::Spooled) => false,
-        Err(Failure::Tko | Failure::ConnectFailed | Failure::ConnectTimedOut | Failure::Busy) => true,
-        Err(Failure::TimedOut | Failure::ConnectionLost | Failure::Malformed) => {
+        Ok(_) | Err(Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } | Failure::Spooled) => false,
+        Err(
+            Failure::Tko(_)
+            | Failure::ConnectFailed
+            | Failure::ConnectTimedOut
+            | Failure::Busy
+            | Failure::TooManyPending { .. }
+            | Failure::QueueTimedOut,
+        ) => true,
+        Err(Failure::TimedOut | Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => {
             Verb::of(&request.operation).kind() != VerbKind::Update
         }
     }

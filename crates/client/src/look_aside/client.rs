@@ -71,8 +71,9 @@ impl Client {
         Client { batcher: Some(Arc::new(Batcher::new(self.lookups.clone()))), ..self }
     }
 
-    /// A client whose late lookups are sent to `replicas` as well; the first answer counts. `replicas` must get all
-    /// deletes that this client's route gets, and should not be the same server.
+    /// A client whose late lookups are sent to `replicas` as well, those of [`Client::get`], [`Client::read`] and plans,
+    /// and the plain ones of [`TypedClient::get`](crate::TypedClient::get); the first answer counts. `replicas` must get
+    /// all deletes that this client's route gets, and should not be the same server.
     pub fn with_hedging(self, replicas: Arc<dyn Route>, settings: HedgeSettings) -> Client {
         let is_batching = self.batcher.is_some();
         let client = Client { lookups: self.lookups.with_hedging(replicas, settings), ..self };
@@ -80,8 +81,8 @@ impl Client {
     }
 
     /// A client whose calls end after `deadline` at the latest, loading included, with
-    /// [`ClientError::DeadlineExceeded`] or [`ReadError::DeadlineExceeded`]. The leases of such a call are released in
-    /// the background, so that the next reader need not wait for them to expire.
+    /// [`ClientError::DeadlineExceeded`] or [`ReadError::DeadlineExceeded`](crate::ReadError::DeadlineExceeded). The
+    /// leases of such a call are released in the background, so that the next reader need not wait for them to expire.
     ///
     /// ```
     /// # async fn example(client: lookaside_client::Client) {
@@ -115,13 +116,18 @@ impl Client {
         Client { lookups: HedgedSender::new(Sender { route, context }), batcher: None, ..self.clone() }
     }
 
+    /// Where requests go.
+    pub(super) fn route(&self) -> Arc<dyn Route> {
+        self.lookups.sender().route.clone()
+    }
+
     /// The counters of this client and its clones.
     pub fn statistics(&self) -> ClientStatistics {
         self.counters.snapshot()
     }
 
-    /// Looks up one key. On a miss the caller may hold the lease, and then should [`Client::fill`]; [`Client::read`]
-    /// does both.
+    /// Looks up one key. On a miss the caller may hold the lease, and then should [`Client::fill`] or
+    /// [`Client::release`]; [`Client::read`] does all of it.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Lookup, ClientError> {
         let mut lookups = self.get_many(&[key]).await?;
         lookups.pop().expect("one lookup per key")
@@ -149,16 +155,26 @@ impl Client {
         fills.pop().expect("one result per request")
     }
 
+    /// Gives back the lease of a miss that is not going to be filled, so that the next client that misses the key need not
+    /// wait until it expires. Nothing happens if it is void, or was used.
+    pub async fn release(&self, key: impl AsRef<[u8]>, token: LeaseToken) -> Result<(), ClientError> {
+        let key = check_and_copy_key(key.as_ref()).map_err(ClientError::BadKey)?;
+        let released = self.limit(self.lookups.sender().clone().release(vec![(key, token)])).await;
+        released.ok_or(ClientError::DeadlineExceeded)
+    }
+
     /// Live values with their flags, without leases; `None` for misses.
     pub(super) async fn get_live<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
     ) -> Result<Vec<Result<Option<Encoded>, ClientError>>, ClientError> {
         let keys = check_and_copy_keys(keys).map_err(ClientError::BadKey)?;
-        self.counters.add(|counters| &counters.gets, keys.len() as u64);
-        let get = |key| Request { key, operation: Operation::Get { cas: false } };
-        let outcomes = self.limit(self.send(keys.into_iter().map(get).collect())).await;
+        let count = keys.len();
+        self.counters.add(|counters| &counters.gets, count as u64);
+        self.counters.add(|counters| &counters.round_trips, 1);
+        let outcomes = self.limit(self.lookups.get(keys, &self.counters)).await;
         let outcomes = outcomes.ok_or(ClientError::DeadlineExceeded)?;
+        assert_eq!(outcomes.len(), count, "a route returns one outcome per request");
         let found = outcomes.into_iter().map(|outcome| {
             let lookup = match outcome {
                 Ok(Reply::Value { .. } | Reply::Miss) => to_lookup(outcome),

@@ -1,5 +1,6 @@
-//! A second request for a lookup that is late (Dean and Barroso, "The Tail at Scale"). Serves gets of a
-//! [`Client`](crate::Client) with [`with_hedging`](crate::Client::with_hedging).
+//! A second request for a lookup that is late (Dean and Barroso, "The Tail at Scale"). Serves lookups of a
+//! [`Client`](crate::Client) with [`with_hedging`](crate::Client::with_hedging), and plain gets of a
+//! [`TypedClient`](crate::TypedClient) on it.
 //!
 //! ```text
 //!  lease-get ---> the route ----------------------(late)--->  leases, values, errors
@@ -12,18 +13,23 @@
 //! decides nothing. If the replica wins, the first request goes on in the background, and the leases in its reply are
 //! released.
 //!
+//! Plain gets are hedged in the same way. If a replica wins, the first get goes on in the background, too: where leases
+//! are taken for plain requests, its token is then known to this client, whose next set may use it. A plain get whose
+//! caller gives up is dropped instead: a caller without a reply may store what it reads then, and a miss that is
+//! remembered later must not let it.
+//!
 //! A replica must get every delete that the route gets (`AllSyncRoute`): its value is then as new as any.
 //!
 //! Invariant: hedges are at most [`HedgeSettings::share_max`] of all lookups, and a burst of [`HEDGE_BURST`], so that
 //! servers that are slow because they are loaded are not loaded twice.
 
 use super::{
-    lookup::{LookupInFlight, Sender},
+    lookup::{LookupInFlight, Sender, spawn_bounded},
     stats::CallCounters,
 };
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
-use lookaside_routing::{Outcomes, Route};
+use lookaside_routing::{Batch, Outcomes, Route};
 use lookaside_sync::Mutex;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
@@ -104,42 +110,75 @@ impl HedgedSender {
     /// Sends a lease-get of valid keys.
     pub(super) async fn look_up(&self, keys: Vec<Bytes>, counters: &CallCounters) -> Outcomes {
         let Some(hedge) = &self.hedge else { return LookupInFlight::new(&self.sender, keys).await };
-        let started = Instant::now();
-        let delay = hedge.begin();
-        let outcomes = self.look_up_hedged(hedge, delay, keys, counters).await;
-        hedge.state.lock().latencies.record(started.elapsed());
+        let gets = plain_gets(keys.iter().cloned());
+        let first = LookupInFlight::new(&self.sender, keys);
+        // Dropped, it goes on in the background.
+        self.send_hedged(hedge, first, gets, counters).await.0
+    }
+
+    /// Sends a plain get of valid keys.
+    pub(super) async fn get(&self, keys: Vec<Bytes>, counters: &CallCounters) -> Outcomes {
+        let gets = plain_gets(keys);
+        let Some(hedge) = &self.hedge else {
+            let Sender { route, context } = &self.sender;
+            return route.route(gets, context).await;
+        };
+        let first = self.sender.send(gets.clone());
+        let (outcomes, unanswered) = self.send_hedged(hedge, first, gets, counters).await;
+        if let Some(first) = unanswered {
+            spawn_bounded(first);
+        }
         outcomes
     }
 
-    async fn look_up_hedged(
+    /// The outcomes of a request, or of `gets` from replicas if it is late; then with the request, if it is not answered.
+    async fn send_hedged<F>(
+        &self,
+        hedge: &Hedge,
+        mut first: F,
+        gets: Batch,
+        counters: &CallCounters,
+    ) -> (Outcomes, Option<F>)
+    where
+        F: Future<Output = Outcomes> + Unpin,
+    {
+        let started = Instant::now();
+        let delay = hedge.begin();
+        let sent = self.send_when_late(hedge, delay, &mut first, gets, counters).await;
+        hedge.state.lock().latencies.record(started.elapsed());
+        match sent {
+            Answer::OfFirst(outcomes) => (outcomes, None),
+            Answer::OfReplica(outcomes) => (outcomes, Some(first)),
+        }
+    }
+
+    async fn send_when_late(
         &self,
         hedge: &Hedge,
         delay: Option<Duration>,
-        keys: Vec<Bytes>,
+        first: &mut (impl Future<Output = Outcomes> + Unpin),
+        gets: Batch,
         counters: &CallCounters,
-    ) -> Outcomes {
-        let gets: Vec<_> =
-            keys.iter().map(|key| Request { key: key.clone(), operation: Operation::Get { cas: false } }).collect();
-        let mut first = LookupInFlight::new(&self.sender, keys);
-        let Some(delay) = delay else { return first.await };
-        if let Ok(outcomes) = timeout(delay, &mut first).await {
-            return outcomes;
+    ) -> Answer {
+        let Some(delay) = delay else { return Answer::OfFirst(first.await) };
+        if let Ok(outcomes) = timeout(delay, &mut *first).await {
+            return Answer::OfFirst(outcomes);
         }
         if !hedge.use_credit() {
             counters.add(|counters| &counters.hedges_withheld, 1);
-            return first.await;
+            return Answer::OfFirst(first.await);
         }
         counters.add(|counters| &counters.hedges, 1);
         let mut second = hedge.replicas.route(gets, &self.sender.context);
         let from_replica = tokio::select! {
             biased;
-            outcomes = &mut first => return outcomes,
+            outcomes = &mut *first => return Answer::OfFirst(outcomes),
             outcomes = &mut second => outcomes,
         };
         let is_hit = |outcome: &_| matches!(outcome, Ok(Reply::Value { .. }));
         if from_replica.iter().all(is_hit) {
             counters.add(|counters| &counters.hedges_won, 1);
-            return from_replica;
+            return Answer::OfReplica(from_replica);
         }
         let mut outcomes = first.await;
         for (outcome, other) in outcomes.iter_mut().zip(from_replica) {
@@ -147,8 +186,19 @@ impl HedgedSender {
                 *outcome = other;
             }
         }
-        outcomes
+        Answer::OfFirst(outcomes)
     }
+}
+
+/// The outcomes of a request that may have been sent twice.
+enum Answer {
+    OfFirst(Outcomes),
+    /// The first is not answered yet.
+    OfReplica(Outcomes),
+}
+
+fn plain_gets(keys: impl IntoIterator<Item = Bytes>) -> Batch {
+    keys.into_iter().map(|key| Request { key, operation: Operation::Get { cas: false } }).collect()
 }
 
 impl Hedge {

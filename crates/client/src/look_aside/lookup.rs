@@ -27,6 +27,13 @@ use tokio::time::timeout;
 /// releases, in milliseconds each. Destinations have shorter limits of their own.
 const RELEASE_MS_MAX: u64 = 5_000;
 
+/// Waits for a request in the background, and drops its outcomes.
+pub(super) fn spawn_bounded(request: BoxFuture<'static, Outcomes>) {
+    TaskSpawner::current().spawn_if_running(async {
+        let _ = timeout(Duration::from_millis(RELEASE_MS_MAX), request).await;
+    });
+}
+
 /// An exptime in the past.
 const EXPIRED: i64 = -1;
 
@@ -49,7 +56,8 @@ impl Sender {
         })
     }
 
-    async fn release(self, leases: Vec<(Bytes, LeaseToken)>) {
+    /// Releases leases; those that it cannot release expire.
+    pub(super) async fn release(self, leases: Vec<(Bytes, LeaseToken)>) {
         let release = |(key, token)| {
             let operation = Operation::LeaseSet { token, flags: 0, exptime: EXPIRED, value: Bytes::new() };
             Request { key, operation }

@@ -7,7 +7,8 @@
 use super::host::HostInfo;
 use crate::spawn;
 use lookaside_routing::{
-    BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, Spawner,
+    BACKGROUND_TASKS_MAX, Background, BackgroundStatistics, BoxFuture, Clock, Environment, Log, RouteStatistics,
+    Spawner,
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::watch;
@@ -21,8 +22,9 @@ pub fn environment(
     failover_timeout: Option<Duration>,
 ) -> Environment {
     let runtime = Arc::new(TokioRuntime { host, started: Instant::now() });
-    let background = background.background.clone();
-    Environment { clock: runtime.clone(), background, log: runtime, seed, host_id: host.id, failover_timeout }
+    let (background, statistics) = (background.background.clone(), background.route_statistics.clone());
+    let (clock, log) = (runtime.clone(), runtime);
+    Environment { clock, background, log, seed, host_id: host.id, failover_timeout, statistics, ..Environment::none() }
 }
 
 /// The background tasks of the routes of a thread's trees. Cheap to clone; clones share everything.
@@ -30,12 +32,14 @@ pub fn environment(
 pub struct BackgroundTasks {
     background: Background,
     tasks: CountedTasks,
+    route_statistics: Arc<RouteStatistics>,
 }
 
 impl Default for BackgroundTasks {
     fn default() -> BackgroundTasks {
         let tasks = CountedTasks { running: Arc::new(watch::Sender::new(RunningTasks::default())) };
-        BackgroundTasks { background: Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX), tasks }
+        let background = Background::new(Arc::new(tasks.clone()), BACKGROUND_TASKS_MAX);
+        BackgroundTasks { background, tasks, route_statistics: Arc::default() }
     }
 }
 
@@ -56,6 +60,11 @@ impl BackgroundTasks {
             let next = running.borrow().next_id;
             let _ = running.wait_for(|running| running.ids.first().is_none_or(|oldest| *oldest >= next)).await;
         }
+    }
+
+    /// What the routes of the trees have counted.
+    pub fn route_statistics(&self) -> &Arc<RouteStatistics> {
+        &self.route_statistics
     }
 
     /// How many run, and how many have been started or refused.

@@ -38,7 +38,7 @@ impl WindowPermit {
         let Some(window) = &self.window else { return };
         let settings = window.settings;
         let mut state = window.state.lock();
-        if outcomes.iter().any(|outcome| matches!(outcome, Err(Failure::TimedOut | Failure::ConnectionLost))) {
+        if outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(is_overload)) {
             state.halve(self.number, settings.min);
         } else if outcomes.iter().all(Result::is_ok) {
             let WindowState { size, delay, granted, decrease_seq, .. } = &mut *state;
@@ -76,6 +76,12 @@ impl WindowPermit {
         window.state.lock().outstanding -= self.requests;
         Some(window)
     }
+}
+
+/// Whether requests were lost, or took longer than they may, behind too many others.
+fn is_overload(failure: &Failure) -> bool {
+    use Failure::{ConnectionLost, QueueTimedOut, ReadFailed, TimedOut};
+    matches!(failure, TimedOut | QueueTimedOut | ConnectionLost | ReadFailed(_))
 }
 
 impl Drop for WindowPermit {

@@ -10,7 +10,7 @@ pub enum WindowControl {
     Delay,
 }
 
-/// The bounds of a [`Window`], and how long callers wait for it.
+/// The bounds of a [`Window`](super::Window), and how long callers wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSettings {
     /// The initial size, in requests. Default 100.

@@ -2,7 +2,7 @@
 
 use super::*;
 use lookaside_protocol::{Operation, Reply, Request};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Outcome, Outcomes};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Outcome, Outcomes, TkoReason};
 use tokio::sync::{mpsc, watch};
 
 fn gets(count: usize) -> Batch {
@@ -147,7 +147,7 @@ async fn one_loss_halves_the_window_once_and_not_below_the_minimum() {
         fixture.send(1).await.unwrap();
         assert_eq!(fixture.window.statistics().size, expected);
     }
-    fixture.reply.send_replace(Some(Err(Failure::Tko)));
+    fixture.reply.send_replace(Some(Err(Failure::Tko(TkoReason::ConnectFailed))));
     fixture.send(3).await.unwrap();
     assert_eq!(fixture.window.statistics().size, 3, "requests that were not sent do not count");
 }
@@ -189,7 +189,7 @@ async fn one_burst_of_lost_datagrams_halves_the_window_once() {
     let last_permit = fixture.window.last_permit();
     (0..4).for_each(|_| fixture.window.record_loss(last_permit));
     assert_eq!(fixture.window.statistics().size, 8);
-    fixture.reply.send_replace(Some(Err(Failure::Tko)));
+    fixture.reply.send_replace(Some(Err(Failure::Tko(TkoReason::ConnectFailed))));
     for sent in sent {
         sent.await.unwrap();
     }

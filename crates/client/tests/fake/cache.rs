@@ -27,7 +27,7 @@ pub struct Cache {
     items: BTreeMap<Vec<u8>, Item>,
     tokens: u64,
     uniques: u64,
-    /// Stores are refused, as by a full server that does not evict.
+    /// Stores are refused, as by a full server that does not evict; a `set` removes the value that was there.
     pub is_full: bool,
     /// Each `cas` is refused, as if memory were short of large chunks alone.
     pub refused_cas: bool,
@@ -39,6 +39,8 @@ pub struct Cache {
     pub lease_sets: usize,
     /// Stores without a lease.
     pub plain_sets: usize,
+    /// The keys of all values that were stored, in their order.
+    pub stored: Vec<String>,
     /// Command lines.
     pub lines: usize,
     /// Connections, ended ones included.
@@ -67,11 +69,6 @@ impl Cache {
 
     pub fn set(&mut self, key: &str, value: impl Into<Bytes>) {
         self.items.entry(key.into()).or_default().live = Some(value.into());
-    }
-
-    pub fn live_keys(&self) -> Vec<String> {
-        let live = self.items.iter().filter(|(_, item)| item.live.is_some());
-        live.map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     pub fn delete(&mut self, key: &str) -> bool {
@@ -138,6 +135,7 @@ impl Cache {
             return Reply::Error(ErrorReply::Server("out of memory storing object".into()));
         }
         self.uniques += 1;
+        self.stored.push(String::from_utf8_lossy(key).into_owned());
         let item = self.items.entry(key.to_vec()).or_default();
         item.unique = self.uniques;
         item.live = (exptime >= 0).then(|| Bytes::copy_from_slice(value));
@@ -204,8 +202,11 @@ impl Cache {
                             Reply::NotFound
                         }
                     }
-                    Operation::Store { flags, exptime, value, .. } => {
+                    Operation::Store { mode, flags, exptime, value, .. } => {
                         self.plain_sets += 1;
+                        if self.is_full && *mode == StoreMode::Set {
+                            self.items.remove(request.key);
+                        }
                         self.store(request.key, *flags, *exptime, value)
                     }
                     Operation::Arithmetic { direction, delta } => self.count(request.key, *direction, *delta),

@@ -9,22 +9,13 @@
 
 use super::prometheus;
 use crate::shared::SharedState;
-use lookaside_telemetry::Endpoint;
+use lookaside_telemetry::{Endpoint, MetricsThread};
 use lookaside_upgrade::Inherited;
 use std::net::{TcpListener, ToSocketAddrs as _};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 pub(crate) struct BoundEndpoint(Endpoint);
-
-/// The thread that serves the endpoint until this is dropped.
-pub(crate) struct MetricsThread {
-    /// Closed to stop the thread.
-    stop: Option<UnixStream>,
-    thread: Option<JoinHandle<()>>,
-}
 
 impl BoundEndpoint {
     /// Binds `address`, host:port, or takes its socket from `inherited`.
@@ -44,22 +35,6 @@ impl BoundEndpoint {
     }
 
     pub(crate) fn serve(self, shared: Arc<SharedState>, version: String) -> Result<MetricsThread, String> {
-        let no_thread = |error: std::io::Error| format!("cannot start the metrics thread: {error}");
-        let (stop, stopped) = UnixStream::pair().map_err(no_thread)?;
-        if let Ok(address) = self.0.listener().local_addr() {
-            tracing::info!(%address, "serving metrics");
-        }
-        let run = move || self.0.run(|| prometheus::render(&shared, &version), &stopped);
-        let thread = thread::Builder::new().name("metrics".to_owned()).spawn(run).map_err(no_thread)?;
-        Ok(MetricsThread { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for MetricsThread {
-    fn drop(&mut self) {
-        self.stop.take();
-        if let Some(Err(_)) = self.thread.take().map(JoinHandle::join) {
-            tracing::error!("the metrics thread failed; this is a bug of the router");
-        }
+        MetricsThread::serve(self.0, move || prometheus::render(&shared, &version))
     }
 }

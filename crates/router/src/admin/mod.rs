@@ -1,36 +1,45 @@
 //! The values of keys that begin with `__mcrouter__.`, by which the router reports on itself. The names are mcrouter's,
 //! with two for the spool (`spool`, `spool(HOST:PORT)`), one for spares (`spares`), two for changes of the configuration
-//! (`coverage`, `coverage(ID)`), three for the invalidator (`start_gate`, `caught_up(TOKEN)`, `flush_prefix(PREFIX)`), and
-//! one for clients that read servers directly (`read_permit`).
+//! (`coverage`, `coverage(ID)`), three for the invalidator (`start_gate`, `caught_up(TOKEN,SOURCE)`, `flush_prefix(PREFIX)`), and
+//! one for clients that read servers directly (`read_permit`), and `explain(VERB,KEY)`. A name that is unknown is a hit, as
+//! it is in mcrouter: `ERROR: unknown command: NAME`.
 //!
 //! | key | value |
 //! |---|---|
 //! | `version`, `verbosity`, `hostid` | this router, the level of its log, the number by which routes know its host |
+//! | `verbosity(N)` | sets the level: `OLD -> NEW` |
 //! | `options`, `options(NAME)` | the command line, a line for each option; one of them |
 //! | `config_age`, `config_file`, `config_md5_digest`, `config_sources_info` | seconds since the configuration in force was applied; where it is; its MD5; both as JSON |
 //! | `preprocessed_config` | the configuration without macros and comments |
-//! | `pools`, `failure_domains` | servers by pool, failure domains by server, as JSON |
-//! | `start_gate`, `caught_up(TOKEN)` | `open`, or `waiting TOKEN` ([`crate::start_gate`]); the second opens the gate |
+//! | `pools`, `failure_domains`, `failure_domains(POOL)` | servers by pool, failure domains by server, of all pools or of one, as JSON |
+//! | `start_gate`, `caught_up(TOKEN,SOURCE)` | `open`, or `waiting TOKEN` ([`crate::start_gate`]); the second opens the gate, or is `counted` |
 //! | `flush_prefix(PREFIX)` | flushes the servers that may hold keys with the prefix: `flushed` and their number, or `refused: ` and why ([`crate::tree`]). Needs `--enable-flush-cmd` |
 //! | `read_permit` | a permit to read servers directly ([`crate::read_permits`]) |
-//! | `global_params` | an empty object: configurations have no parameters here |
-//! | `route(VERB,KEY)`, `route_handles(VERB,KEY)` | the servers, or all routes, that a request would reach |
+//! | `global_params` | the constants that macros of the configuration can use, as JSON |
+//! | `route(VERB,KEY)` | the servers that a request would reach, an address in each line |
+//! | `route_handles(VERB,KEY)` | the routes and servers on its way, by mcrouter's names ([`crate::tree::mcrouter_names`]) |
+//! | `explain(VERB,KEY)` | the same by the names of the configuration, with the requests and replies of each |
 
+mod mcrouter_stats;
 pub(crate) mod metrics_endpoint;
+mod process_stats;
 mod prometheus;
+mod server_lines;
 pub(crate) mod server_status;
 pub(crate) mod stats_command;
+pub(crate) mod stats_files;
 
 use crate::admin_key::ADMIN_KEY_PREFIX;
 use crate::config::router_config::RouterConfig;
 use crate::shared::{ConfigStatus, SharedState};
 use crate::tree::Tree;
 use crate::tree::explain::Explanation;
+use crate::tree::mcrouter_names::route_handles;
 use lookaside_client::{PERMIT_DURATION, Permit, PermitReply};
 use lookaside_protocol::{Reply, meta::MetaStatus};
-use lookaside_routing::{Address, Configuration, Context, Destination as _, Outcome, Pool};
-use md5::{Digest as _, Md5};
-use serde_json::json;
+use lookaside_routing::{Address, Configuration, Context, Destination as _, MacroConstant, Outcome, Pool};
+use serde_json::{Value, json};
+use stats_files::config_sources;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -65,11 +74,14 @@ impl AdminView<'_> {
             return self.explain(arguments, client, |steps| steps.servers().join("\r\n")).await;
         }
         if let Some(arguments) = arguments_of("route_handles", name) {
+            let pools = self.tree.config().map(RouterConfig::pools).unwrap_or_default();
+            return self.explain(arguments, client, |steps| route_handles(steps, &pools)).await;
+        }
+        if let Some(arguments) = arguments_of("explain", name) {
             return self.explain(arguments, client, |steps| steps.to_string().trim_end().replace('\n', "\r\n")).await;
         }
-        if let Some(token) = arguments_of("caught_up", name) {
-            self.tree.start_gate()?.report_caught_up(token);
-            return Some(self.start_gate_state().into_bytes());
+        if let Some(report) = arguments_of("caught_up", name) {
+            return Some(self.tree.start_gate()?.report_caught_up(report).into_bytes());
         }
         if let Some(key_prefix) = arguments_of("flush_prefix", name) {
             return Some(self.flush_prefix(key_prefix).await.into_bytes());
@@ -77,7 +89,7 @@ impl AdminView<'_> {
         let text = match name {
             b"read_permit" => self.read_permit().to_string(),
             b"version" => self.version.to_owned(),
-            b"config_age" => age_s(&status).to_string(),
+            b"config_age" => status.age_s().to_string(),
             b"config_file" => status.source,
             b"spool" => self.tree.spool()?.report(),
             b"coverage" => self.shared.resize().report()?,
@@ -85,10 +97,9 @@ impl AdminView<'_> {
             b"start_gate" => self.start_gate_state(),
             b"options" => self.option_lines(),
             b"verbosity" => self.shared.log()?.verbosity().to_string(),
-            b"global_params" => "{}".to_owned(),
-            _ => match arguments_of("options", name) {
-                Some(wanted) => self.option_value(wanted)?,
-                None => config_value(name, self.tree.config()?, &status)?,
+            _ => match self.tree.config().and_then(|config| config_value(name, config, &status)) {
+                Some(value) => value,
+                None => self.function_value(name).unwrap_or_else(|| unknown_command(name)),
             },
         };
         Some(text.into_bytes())
@@ -127,6 +138,22 @@ impl AdminView<'_> {
             Ok(servers) => format!("flushed {servers}"),
             Err(why) => format!("refused: {}", why.chars().take(REFUSAL_CHARS_MAX).collect::<String>()),
         }
+    }
+
+    /// The value of a key with an argument.
+    fn function_value(&self, name: &[u8]) -> Option<String> {
+        if let Some(wanted) = arguments_of("options", name) {
+            return self.option_value(wanted);
+        }
+        if let Some(pool) = arguments_of("failure_domains", name) {
+            let pool = self.tree.config()?.pools().remove(str::from_utf8(pool).ok()?)?;
+            return Some(json!(failure_domains(&pool).collect::<BTreeMap<_, _>>()).to_string());
+        }
+        let level = str::from_utf8(arguments_of("verbosity", name)?).ok()?.parse().ok()?;
+        let log = self.shared.log()?;
+        let before = log.verbosity();
+        log.set_verbosity(level);
+        Some(format!("{before} -> {level}"))
     }
 
     fn option_lines(&self) -> String {
@@ -175,7 +202,7 @@ impl AdminView<'_> {
         let (verb, key) = arguments.split_once(',')?;
         let text = match self.tree.explain(verb, key, client).await? {
             Ok(explanation) => show(&explanation),
-            Err(why) => format!("error: {why}"),
+            Err(why) => format!("ERROR: {why}"),
         };
         Some(text.into_bytes())
     }
@@ -185,18 +212,16 @@ fn config_value(name: &[u8], config: &RouterConfig, status: &ConfigStatus) -> Op
     let pools = || config.pools().into_values();
     let text = match name {
         b"hostid" => config.host().id.to_string(),
-        b"config_md5_digest" => md5_digest(config.text()),
-        b"config_sources_info" => json!({ &*status.source: md5_digest(config.text()) }).to_string(),
+        b"config_md5_digest" => config.md5_digest().to_owned(),
+        b"config_sources_info" => config_sources(&status.source, config).to_string(),
+        b"global_params" => json!(config.constants().iter().map(constant).collect::<BTreeMap<_, _>>()).to_string(),
         b"preprocessed_config" => Configuration::expand_macros(config.text()).ok()?,
         b"pools" => {
             let servers = |pool: &Pool| pool.servers.iter().map(|server| server.to_string()).collect::<Vec<_>>();
             json!(pools().map(|pool| (pool.name.clone(), servers(&pool))).collect::<BTreeMap<_, _>>()).to_string()
         }
         b"failure_domains" => {
-            let domains = |pool: Arc<Pool>| {
-                let servers = pool.servers.iter().zip(&pool.failure_domains);
-                servers.map(|(server, domain)| (server.to_string(), *domain)).collect::<Vec<_>>()
-            };
+            let domains = |pool: Arc<Pool>| failure_domains(&pool).collect::<Vec<_>>();
             json!(pools().flat_map(domains).collect::<BTreeMap<_, _>>()).to_string()
         }
         _ => return None,
@@ -204,8 +229,23 @@ fn config_value(name: &[u8], config: &RouterConfig, status: &ConfigStatus) -> Op
     Some(text)
 }
 
-fn md5_digest(text: &str) -> String {
-    Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+/// The servers of a pool with their failure domains.
+fn failure_domains(pool: &Pool) -> impl Iterator<Item = (String, String)> {
+    let servers = pool.servers.iter().zip(&pool.failure_domains);
+    servers.map(|(server, domain)| (server.to_string(), domain.to_string()))
+}
+
+/// The name and the value of a constant.
+fn constant((name, value): (&String, &MacroConstant)) -> (String, Value) {
+    let value = match value {
+        MacroConstant::Text(text) => text.clone().into(),
+        MacroConstant::Number(number) => (*number).into(),
+    };
+    (name.clone(), value)
+}
+
+fn unknown_command(name: &[u8]) -> String {
+    format!("ERROR: unknown command: {}", String::from_utf8_lossy(name))
 }
 
 /// The arguments in `function(arguments)`.
@@ -220,14 +260,4 @@ fn is_deleted(outcome: &Outcome) -> bool {
         Ok(Reply::Meta(meta)) => matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound),
         _ => false,
     }
-}
-
-/// Seconds since the configuration in force was applied.
-pub(crate) fn age_s(status: &ConfigStatus) -> u64 {
-    status.loaded.elapsed().as_secs()
-}
-
-/// `text` on one line: control characters become spaces.
-pub(crate) fn one_line(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }

@@ -6,7 +6,7 @@
 
 use super::server_status::{ServerStatus, collect_servers};
 use super::stats_command::sum_background;
-use crate::resize::status::ResizeState;
+use crate::resize::status::{HistoryState, ResizeState};
 use crate::shared::{SharedState, StatsSource};
 use crate::stats::by_verb::ResultClass;
 use crate::stats::command_class::CommandClass;
@@ -119,6 +119,7 @@ type CounterMetric = (&'static str, fn(&CounterDelta) -> u64, &'static str);
 const COUNTER_METRICS: &[CounterMetric] = &[
     ("connections_accepted_total", |delta| delta.total_connections, "Client connections accepted."),
     ("connections_rejected_total", |delta| delta.rejected_connections, "Client connections closed at once because of --max-conns."),
+    ("connections_evicted_total", |delta| delta.evicted_connections, "Client connections closed for a new one because of --max-conns."),
     (
         "connections_foreign_protocol_total",
         |delta| delta.closed_foreign_protocol,
@@ -304,6 +305,11 @@ fn write_resize(shared: &SharedState, out: &mut Exposition) {
     out.family("resize_state", Gauge, "The step of a change of the configuration: 1 for the current one.");
     for state in ResizeState::ALL {
         out.sample(&[("state", state.name())], u8::from(state == resize.state()));
+    }
+    let help = "Where the history of changes is: 1 for recorded (in etcd), away, refused, or unused.";
+    out.family("resize_history", Gauge, help);
+    for state in HistoryState::ALL {
+        out.sample(&[("state", state.name())], u8::from(state == resize.history()));
     }
     let help = "Configurations to whose servers deletes go; more than 1 during a change.";
     out.single("configurations_covered", Gauge, help, resize.covered());

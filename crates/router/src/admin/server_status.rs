@@ -1,8 +1,8 @@
 //! The status of each server, summed over the threads: for `stats servers` and metrics.
 
-use super::one_line;
 use crate::shared::SharedState;
 use crate::spool::Backlog;
+use crate::stats::counters::one_line;
 use lookaside_client::{DestinationStatistics, TcpDestination};
 use lookaside_routing::Destination as _;
 use std::collections::BTreeMap;

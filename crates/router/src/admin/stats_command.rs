@@ -2,29 +2,33 @@
 //!
 //! | group | contents |
 //! |---|---|
-//! | none, `all` | the router, its clients' commands, its configuration and changes of it, the background, the window, the spool, the spares |
+//! | none, `all`, `ods` | the router, its clients' commands, its configuration and changes of it, the background, the window, the spool, the spares, and mcrouter's names ([`super::mcrouter_stats`]) |
 //! | `detailed` | all, and the three that follow |
 //! | `cmd-in` | `cmd_VERB_in`: requests by verb, keys of a get one by one |
 //! | `cmd-out` | `cmd_out`: requests sent to servers, `cmd_out_writes` by how many writes |
 //! | `cmd-error` | `cmd_VERB_miss`, `cmd_VERB_error` (a server's error), `cmd_VERB_unavailable` (no reply), and `cmd_bad` |
 //! | `count` | only counters since the start |
-//! | `servers`, `suspect_servers` | a line for each server, or for each that is not up |
+//! | `servers`, `suspect_servers` | a line for each server, or for each that has failed, in mcrouter's format ([`super::server_lines`]) |
+//! | `servers_detailed` | a line for each server, with what this router knows beyond that |
+//! | `version` | the version |
+//! | `external`, and memcached's `items`, `slabs`, `settings` | nothing |
 //!
 //! ```text
 //!   STAT destination:10.0.0.7:11211 state:up sent:1200 failed:3 outstanding:0 ... spooled_deletes:0 flush_pending:0
 //! ```
 
-use super::server_status::{ServerStatus, collect_servers};
-use super::{age_s, one_line};
+use super::server_lines::{server_lines, suspect_lines};
+use super::server_status::collect_servers;
 use crate::shared::{ConfigStatus, SharedState};
 use crate::stats::by_verb::ResultClass;
 use crate::stats::command_class::CommandClass;
-use crate::stats::counters::write_stat;
+use crate::stats::counters::{one_line, write_stat};
 use crate::stats::plain_leases;
 use crate::tree::Tree;
 use lookaside_client::WindowStatistics;
 use lookaside_protocol::text::END;
 use lookaside_routing::BackgroundStatistics;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio::time::Instant;
@@ -34,13 +38,15 @@ pub(crate) struct StatsView<'a> {
     pub(crate) tree: Arc<Tree>,
     pub(crate) version: &'a str,
     pub(crate) connections_max: usize,
+    /// As the process was started.
+    pub(crate) command_line: &'a str,
 }
 
 impl StatsView<'_> {
     /// Appends the whole reply to `stats [arguments]`.
     pub(crate) fn write(&self, arguments: &[u8], out: &mut Vec<u8>) {
         match arguments.trim_ascii() {
-            b"" | b"all" => self.write_general(out),
+            b"" | b"all" | b"ods" => self.write_general(out),
             b"detailed" => {
                 self.write_general(out);
                 self.write_in(out);
@@ -56,14 +62,16 @@ impl StatsView<'_> {
                 self.write_out(out);
                 self.write_errors(out);
             }
-            b"servers" => self.write_servers(out, |_| true),
-            b"suspect_servers" => self.write_servers(out, |server| server.state() != "up"),
-            b"reset" => {
-                out.extend_from_slice(b"SERVER_ERROR counters only grow; stats reset is not supported\r\n");
+            b"servers" => write_lines(server_lines(self.shared), out),
+            b"suspect_servers" => write_lines(suspect_lines(self.shared), out),
+            b"servers_detailed" => self.write_servers(out),
+            b"version" => write_stat("version", self.version, out),
+            // memcached replies to `stats items`, `slabs` and `settings`. Monitors send them and fail on an error.
+            b"external" | b"items" | b"slabs" | b"settings" => {}
+            _ => {
+                out.extend_from_slice(b"CLIENT_ERROR bad stats command\r\n");
                 return;
             }
-            // memcached replies to `stats items`, `slabs` and `settings`. Monitors send them and fail on an error.
-            _ => {}
         }
         out.extend_from_slice(END);
     }
@@ -71,7 +79,7 @@ impl StatsView<'_> {
     fn write_general(&self, out: &mut Vec<u8>) {
         let status = self.shared.config_status();
         self.write_process(out);
-        self.write_counts(out);
+        self.write_own_counts(out);
         self.write_config(&status, out);
         self.write_background(out);
         self.write_window(out);
@@ -82,6 +90,7 @@ impl StatsView<'_> {
         }
         let resize = self.shared.resize();
         write_stat("resize_state", resize.state(), out);
+        write_stat("resize_history", resize.history(), out);
         for (name, value) in resize.entries() {
             write_stat(name, value, out);
         }
@@ -102,11 +111,7 @@ impl StatsView<'_> {
         write_stat("start_gate_open", u8::from(gate.is_none_or(|gate| gate.is_open())), out);
         write_stat("start_gate_refused", gate.map_or(0, |gate| gate.refused()), out);
         write_stat("pools_failing_open", self.tree.fail_open_pools().len(), out);
-        let servers = collect_servers(self.shared);
-        let up = servers.values().filter(|server| server.state() == "up").count();
-        write_stat("num_servers", servers.len(), out);
-        write_stat("num_servers_up", up, out);
-        write_stat("num_servers_down", servers.len() - up, out);
+        self.write_mcrouter(out);
     }
 
     fn write_process(&self, out: &mut Vec<u8>) {
@@ -126,7 +131,7 @@ impl StatsView<'_> {
     }
 
     fn write_config(&self, status: &ConfigStatus, out: &mut Vec<u8>) {
-        write_stat("config_age", age_s(status), out);
+        write_stat("config_age", status.age_s(), out);
         write_stat("config_last_attempt", self.shared.unix_s(status.attempted), out);
         write_stat("config_last_success", self.shared.unix_s(status.loaded), out);
         write_stat("config_failures", status.failures, out);
@@ -159,23 +164,26 @@ impl StatsView<'_> {
         }
     }
 
-    fn write_servers(&self, out: &mut Vec<u8>, is_wanted: impl Fn(&ServerStatus) -> bool) {
+    fn write_servers(&self, out: &mut Vec<u8>) {
         let replacements = self.tree.spares().map(|spares| spares.replacements()).unwrap_or_default();
         for (address, server) in collect_servers(self.shared) {
-            if is_wanted(&server) {
-                let mut line = server.to_stats_line();
-                for (_, spare) in replacements.iter().filter(|(server, _)| *server.0 == *address) {
-                    line += &format!(" replaced_by:{spare}");
-                }
-                for (server, _) in replacements.iter().filter(|(_, spare)| *spare.0 == *address) {
-                    line += &format!(" stands_in_for:{server}");
-                }
-                write_stat(&format!("destination:{address}"), line, out);
+            let mut line = server.to_stats_line();
+            for (_, spare) in replacements.iter().filter(|(server, _)| *server.0 == *address) {
+                line += &format!(" replaced_by:{spare}");
             }
+            for (server, _) in replacements.iter().filter(|(_, spare)| *spare.0 == *address) {
+                line += &format!(" stands_in_for:{server}");
+            }
+            write_stat(&format!("destination:{address}"), line, out);
         }
     }
 
     fn write_counts(&self, out: &mut Vec<u8>) {
+        self.write_own_counts(out);
+        self.write_mcrouter_counts(out);
+    }
+
+    fn write_own_counts(&self, out: &mut Vec<u8>) {
         for (name, value) in self.shared.sum_counters().named() {
             write_stat(name, value, out);
         }
@@ -206,9 +214,13 @@ impl StatsView<'_> {
         write_stat("cmd_bad", self.shared.sum_counters().bad_commands, out);
     }
 
-    fn sum_results(&self, class: CommandClass, result: ResultClass) -> u64 {
+    pub(super) fn sum_results(&self, class: CommandClass, result: ResultClass) -> u64 {
         self.shared.sources().iter().map(|source| source.results().count(class, result)).sum()
     }
+}
+
+fn write_lines(lines: BTreeMap<String, String>, out: &mut Vec<u8>) {
+    lines.into_iter().for_each(|(name, line)| write_stat(&name, line, out));
 }
 
 pub(super) fn sum_background(shared: &SharedState) -> BackgroundStatistics {

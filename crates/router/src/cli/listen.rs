@@ -3,11 +3,12 @@
 use crate::frontend::listen::{Endpoint, ListenAddress};
 use clap::Args;
 use lookaside_net::{ListenSpec, TlsMode, parse_mode};
+use lookaside_upgrade::Inherited;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 
 /// The default port: mcrouter's.
-const DEFAULT_PORT: u16 = 5000;
+pub(super) const DEFAULT_PORT: u16 = 5000;
 
 /// The default address.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -27,6 +28,7 @@ pub struct ListenOptions {
     /// Addresses for clients: HOST or HOST:PORT ([V6]:PORT), names too, * for all. The default, 127.0.0.1, accepts only
     /// clients on this machine. Without -Y every client that reaches an address is served. The prefixes
     /// notls:, btls: and mtls: make an address plain, TLS without or TLS with client certificates
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text of --help")]
     #[arg(
         short = 'l',
         long = "listen",
@@ -35,12 +37,16 @@ pub struct ListenOptions {
         value_delimiter = ','
     )]
     pub addresses: Vec<String>,
-    /// A unix socket for clients; replaces TCP unless -p, --ssl-port or -l is given too
+    /// A unix socket for clients; replaces TCP, except for addresses of -l with a port of their own
     #[arg(short = 's', long = "unix-domain-sock", visible_alias = "unix-socket", value_name = "FILE")]
     pub unix_path: Option<PathBuf>,
     /// The unix socket's access mode, in octal: the users that may connect
     #[arg(long = "unix-mask", value_name = "MODE", default_value = "700", value_parser = parse_mode)]
     pub unix_mode: u32,
+    /// Take over the listening socket that the parent of this process has opened as this descriptor, and open no other. Its
+    /// clients use no TLS
+    #[arg(long, value_name = "FD", default_value_t = -1, allow_negative_numbers = true)]
+    pub listen_sock_fd: i32,
     /// Queue of connections to accept, per thread
     #[arg(long, visible_alias = "listen-backlog", value_name = "CONNECTIONS", default_value_t = BACKLOG, value_parser = clap::value_parser!(i32).range(1..))]
     pub tcp_listen_backlog: i32,
@@ -59,8 +65,14 @@ impl ListenOptions {
     pub(crate) fn listeners(&self, tls: TlsMode) -> Result<Vec<ListenAddress>, String> {
         let mut listeners = Vec::new();
         let ports = self.ports(tls);
-        let specs = ListenSpec::parse_all(&self.addresses)?;
+        let mut specs = ListenSpec::parse_all(&self.addresses)?;
         specs.iter().try_for_each(check_no_protocol)?;
+        if self.unix_path.is_some() {
+            specs.retain(|spec| spec.port.is_some());
+            if !self.ports.is_empty() || !self.ssl_ports.is_empty() {
+                tracing::warn!("--port and --ssl-port are not opened: --unix-domain-sock replaces them");
+            }
+        }
         if specs.is_empty() {
             for Port { number, choice, tls_mode } in ports.iter().copied() {
                 add_address(&mut listeners, Endpoint::Tcp { address: (LOOPBACK, number).into(), choice }, tls_mode)?;
@@ -75,7 +87,7 @@ impl ListenOptions {
                 }
             }
         }
-        if !specs.is_empty() {
+        if !specs.is_empty() && self.unix_path.is_none() {
             self.check_tls_is_opened(&opened)?;
         }
         if let Some(path) = self.unix_path.clone() {
@@ -83,6 +95,19 @@ impl ListenOptions {
             add_address(&mut listeners, Endpoint::Unix { path, mode: self.unix_mode }, TlsMode::Plain)?;
         }
         Ok(listeners)
+    }
+
+    /// Adds the socket of --listen-sock-fd to `inherited`, and returns where it listens; `None` without that option.
+    pub(crate) fn adopt_socket(&self, inherited: &mut Inherited) -> Result<Option<Endpoint>, String> {
+        if self.listen_sock_fd < 0 {
+            return Ok(None);
+        }
+        let address = inherited.adopt(self.listen_sock_fd).map_err(|why| format!("--listen-sock-fd: {why}"))?;
+        match (address.as_socket(), address.as_pathname()) {
+            (Some(address), _) => Ok(Some(Endpoint::Tcp { address, choice: 0 })),
+            (_, Some(path)) => Ok(Some(Endpoint::Unix { path: path.to_owned(), mode: self.unix_mode })),
+            _ => Err(format!("--listen-sock-fd {}: expected a TCP or Unix socket", self.listen_sock_fd)),
+        }
     }
 
     /// Fails if a port of --ssl-port is not opened with TLS.
@@ -98,7 +123,10 @@ impl ListenOptions {
     }
 
     fn ports(&self, tls: TlsMode) -> Vec<Port> {
-        let is_default = self.ports.is_empty() && self.ssl_ports.is_empty() && self.unix_path.is_none();
+        if self.unix_path.is_some() {
+            return Vec::new();
+        }
+        let is_default = self.ports.is_empty() && self.ssl_ports.is_empty();
         let plain = if is_default { &[DEFAULT_PORT][..] } else { &self.ports };
         let plain = plain.iter().map(|number| (*number, TlsMode::Plain));
         let ports = plain.chain(self.ssl_ports.iter().map(|number| (*number, tls)));
@@ -214,16 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn unix_socket_replaces_tcp_unless_tcp_is_given_too() {
+    fn unix_socket_replaces_all_ports_but_those_of_addresses() {
         for (arguments, expected) in [
             (&["-s", "/run/router"][..], &["/run/router 700"][..]),
-            (&["-s", "/r", "-p", "7", "--unix-mask", "0770"], &["127.0.0.1:7", "/r 770"]),
-            (&["-s", "/r", "-l", "10.0.0.1:7"], &["10.0.0.1:7", "/r 700"]),
+            (&["-s", "/r", "-p", "7", "--ssl-port", "8", "--unix-mask", "0770"], &["/r 770"]),
+            (&["-s", "/r", "-l", "10.0.0.1:7,10.0.0.2", "-p", "8"], &["10.0.0.1:7", "/r 700"]),
         ] {
             let expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
             assert_eq!(opened(arguments), Ok(expected), "{arguments:?}");
         }
-        assert!(opened(&["-s", "/r", "-l", "10.0.0.1"]).is_err_and(|why| why.contains("--port")));
     }
 
     #[test]

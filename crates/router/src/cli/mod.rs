@@ -1,31 +1,47 @@
-//! The command line: mcrouter's flags as far as they have a meaning here, and flags of our own.
+//! The command line: this router's options, most of them under mcrouter's names. [`mcrouter`] makes a command line of
+//! mcrouter one of these.
 
+mod as_given;
 mod auth;
-mod ignored;
+mod configuration;
 mod leases;
 mod listen;
+mod mcrouter;
+mod routes;
+mod servers;
+mod shadows;
 mod spool;
 pub(crate) mod tls;
+mod window;
 
 pub use auth::AuthOptions;
+pub use configuration::{ConfigurationOptions, Validation};
 pub use leases::LeaseOptions;
 pub use listen::ListenOptions;
+pub use routes::RouteOptions;
+pub use servers::ServerOptions;
+pub use shadows::ShadowOptions;
 pub use tls::TlsOptions;
 
-use crate::config::router_config::FAILOVER_TIMEOUT;
-use crate::frontend::limits::{CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX};
+use crate::admin::stats_files::StatsFiles;
+use crate::config::dump::ConfigDump;
+use crate::frontend::limits::{CLIENT_REQUESTS_MAX, CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX, WRITE_STALL_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
-use clap::{ArgGroup, ArgMatches, CommandFactory as _, FromArgMatches as _, Parser};
-use ignored::Ignored;
-use lookaside_client::config::Source;
-use lookaside_client::config::{EtcdLocation, without_user};
-use lookaside_client::{DestinationOptions, TkoTrackers, WindowSettings};
-use lookaside_routing::{Address, Defaults, HealthSettings, RoutingPrefix, Security, TlsPolicy};
+use crate::stats::counters::one_line;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use lookaside_routing::{Address, Defaults, MacroConstant, Security, TlsPolicy};
 use lookaside_telemetry::LogFormat;
+use mcrouter::{Translation, translate};
 use spool::{SpoolPeer, parse_fsync, parse_peer, parse_peer_missing};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::process::ExitCode;
 use std::time::Duration;
+
+/// The exit code for a command line that cannot be used, or a configuration that only had to be checked and is wrong: a
+/// restart does not help.
+pub(crate) const EXIT_USAGE: u8 = 3;
 
 const EXAMPLES: &str = r#"Examples:
   Two servers, keys spread over both:
@@ -44,35 +60,19 @@ const EXAMPLES: &str = r#"Examples:
   Check a configuration without starting:
     lookaside-router -f /etc/lookaside/router.json --validate-config
 
-Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot start or go on; 2 for a bad command line or configuration."#;
+mcrouter's command line is understood: an unknown flag is logged and ignored, unless it restricts access.
+
+Exit codes: 0 after SIGINT or SIGTERM; 1 when it cannot go on; 2 when it cannot start now, as while its configuration is
+wrong or cannot be read; 3 for a wrong command line, and with --validate-config for a wrong configuration."#;
 
 /// A memcached server towards clients, a client towards memcached servers: pools, consistent hashing, failover, and
 /// connections shared by all clients.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "lookaside-router", version, after_help = EXAMPLES)]
-#[command(group(ArgGroup::new("source").required(true).args(["config", "config_file", "config_str"])))]
+#[command(name = "lookaside-router", version, after_help = EXAMPLES, args_override_self = true)]
 pub struct Options {
-    /// The configuration: `file:PATH`, a key in etcd, `etcd://[USER@]HOST:PORT[,HOST:PORT...]/KEY` (`etcds://` for
-    /// TLS), or the JSON itself. File and key are watched
-    #[arg(long, value_name = "file:PATH|etcd://...")]
-    pub config: Option<String>,
-    /// The configuration file. It is watched; an invalid change is refused
-    #[arg(short = 'f', long, value_name = "PATH")]
-    pub config_file: Option<PathBuf>,
-    /// The configuration itself
-    #[arg(long, value_name = "JSON")]
-    pub config_str: Option<String>,
-    /// Save the last good configuration to this file, and start from it if the configuration cannot be read or is
-    /// invalid
-    #[arg(long, value_name = "PATH")]
-    pub config_cache: Option<PathBuf>,
-    /// The password of the user in etcd://USER@...; better given in the environment, which other users cannot see
-    #[arg(long, value_name = "PASSWORD", env = "LOOKASIDE_ETCD_PASSWORD", hide_env_values = true)]
-    pub etcd_password: Option<String>,
-    /// Check the configuration, print its errors, and exit
-    #[arg(long)]
-    pub validate_config: bool,
-
+    /// The configuration.
+    #[command(flatten)]
+    pub configuration: ConfigurationOptions,
     /// The listeners for clients.
     #[command(flatten)]
     pub listen: ListenOptions,
@@ -82,57 +82,37 @@ pub struct Options {
     /// Passwords.
     #[command(flatten)]
     pub auth: AuthOptions,
-    /// Threads, each with its own connections to the servers; 0 for one per core
-    #[arg(long, value_name = "THREADS", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    /// Threads, each with its own connections to the servers; 0 or `auto` for one per core. One is enough until it is busy
+    /// most of the time: further ones open as many connections again
+    #[arg(long, value_name = "THREADS", default_value = "1", value_parser = parse_threads)]
     pub num_proxies: u16,
-    /// Maximum simultaneous client connections, over all threads
-    #[arg(short = 'c', long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX as u32, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Maximum simultaneous client connections, over all threads; for one more, the least recently used one that waits for
+    /// its client is closed. 0 for no limit, 1 for what the limit on open files allows
+    #[arg(short = 'c', long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_MAX as u32)]
     pub max_conns: u32,
     /// Disconnect clients that send nothing for this many seconds; 0 for never
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400 * 365))]
     pub idle_timeout: u32,
+    /// Disconnect clients that read none of their replies for as many milliseconds; 0 for never (mcrouter: 1000)
+    #[arg(long, value_name = "MS", default_value_t = WRITE_STALL_MAX.as_millis() as u32)]
+    pub client_timeout: u32,
+    /// Maximum requests of one client that are in progress; beyond, its socket is not read. 0 for no limit of its own
+    #[arg(long, value_name = "REQUESTS", default_value_t = CLIENT_REQUESTS_MAX as u32)]
+    pub max_client_outstanding_reqs: u32,
     /// The largest value a client may send, in bytes. Servers have their own limit
-    #[arg(short = 'I', long, value_name = "BYTES", default_value_t = VALUE_BYTES_MAX as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
+    #[arg(long, value_name = "BYTES", default_value_t = VALUE_BYTES_MAX as u32, value_parser = clap::value_parser!(u32).range(1..=1 << 30))]
     pub value_bytes_max: u32,
 
-    /// The routing prefix of keys without one, `/region/cluster/`
-    #[arg(short = 'R', long, value_name = "PREFIX", default_value = "/././")]
-    pub route_prefix: String,
-    /// Limit on a server's reply time, in milliseconds, unless its pool has another
-    #[arg(short = 't', long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub server_timeout: u32,
-    /// Limit on connecting to a server, in milliseconds [default: the server timeout]
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
-    pub connect_timeout: Option<u32>,
-    /// Once a server of a request has timed out, limit on the time of all further ones, such as the gutter, in
-    /// milliseconds: a page costs at most one timeout and this. 0 for none. Deletes are not limited
-    #[arg(long, value_name = "MS", default_value_t = FAILOVER_TIMEOUT.as_millis() as u32)]
-    pub failover_timeout: u32,
-    /// Delay before the first probe of a TKO server, in milliseconds; doubled for each further probe
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub probe_timeout_initial: u32,
-    /// Longest delay between two probes, in milliseconds, before jitter of up to 50 % more (mcrouter: 60000). After a
-    /// partition a server may return deleted values until the router that delivers the deletes has probed it too, so a
-    /// long delay prolongs stale reads. Each probe costs a connection
-    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub probe_timeout_max: u32,
-    /// Consecutive timeouts before a server is marked TKO
-    #[arg(long, value_name = "TIMEOUTS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    pub timeouts_until_tko: u32,
-    /// Interval for re-resolving the host names of servers, in milliseconds; connections follow a changed address. 0
-    /// resolves only on connect
-    #[arg(long, value_name = "MS", default_value_t = 30_000)]
-    pub resolve_interval: u32,
-    /// Maximum requests queued for one server, per thread; one more fails at once
-    #[arg(long, value_name = "REQUESTS", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub target_max_pending: u32,
-    /// Bounds each thread's outstanding requests to all servers together, so that their replies do not cause incast
-    /// congestion: `adaptive` stays where replies take about twice as long as with few requests; `loss` grows while all
-    /// requests are answered; both halve when one is not; a number is a window of that many requests; `off` has no
-    /// bound. With a window, a slow server delays requests to the others until it is TKO
-    #[arg(long, value_name = "off|adaptive|loss|REQUESTS", default_value = "off")]
-    pub window: WindowOption,
+    /// Routing.
+    #[command(flatten)]
+    pub routes: RouteOptions,
+    /// Connections to servers.
+    #[command(flatten)]
+    pub servers: ServerOptions,
 
+    /// Shadows.
+    #[command(flatten)]
+    pub shadows: ShadowOptions,
     /// Leases for clients that know none.
     #[command(flatten)]
     pub leases: LeaseOptions,
@@ -170,6 +150,10 @@ pub struct Options {
     /// show old values until their deletes have been delivered. Needs a lookaside-invalidator for this cluster
     #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub wait_for_invalidator: u32,
+    /// How many databases the keys of this cluster come from: --wait-for-invalidator waits until the invalidators of as
+    /// many have caught up. A database is known by the host, port and name in its --source, so a standby must have the same
+    #[arg(long, value_name = "DATABASES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub wait_for_sources: u32,
     /// A unix socket at which the next router takes over from this one. Only this router's user may connect; only that
     /// user and root may be able to write to its directory
     #[arg(long, value_name = "FILE")]
@@ -188,107 +172,101 @@ pub struct Options {
     /// Reply to a get that no server answered with a miss instead of an error
     #[arg(long)]
     pub miss_on_get_errors: bool,
+    /// Reply to every request that failed with SERVER_ERROR remote error, whatever the cause
+    #[arg(long)]
+    pub group_remote_errors: bool,
     /// Send flush_all to every server instead of refusing it, and allow the flushes of pools that row rules demand
     #[arg(long)]
     pub enable_flush_cmd: bool,
-    /// Verbose: -v logs debug events, -vv everything. RUST_LOG overrides it; the command verbosity changes it
-    #[arg(short, long, action = clap::ArgAction::Count)]
-    pub verbose: u8,
+    /// The name of this service in files and lines for operators
+    #[arg(long, value_name = "NAME", default_value = "mcrouter")]
+    pub service_name: String,
+    /// Write mcrouter's files of statistics, options and sources of the configuration into this folder
+    #[arg(long, value_name = "DIR")]
+    pub stats_root: Option<PathBuf>,
+    /// How often they are written, in milliseconds; 0 for never
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
+    pub stats_logging_interval: u64,
+    /// Append the log to this file, instead of writing it to standard error
+    #[arg(short = 'L', long, value_name = "FILE")]
+    pub log_path: Option<PathBuf>,
+    /// The level of the log: -v or 1 adds debug events, -vv or 2 everything. RUST_LOG overrides it; the command verbosity
+    /// changes it
+    #[arg(short, long, visible_alias = "verbose", value_name = "LEVEL", default_value_t = 0)]
+    pub verbosity: u32,
     /// Format of the log: text, or json with an object per event
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
-    /// mcrouter's flags that have no meaning here.
-    #[command(flatten)]
-    pub ignored: Ignored,
     /// The command line, by mcrouter's names of options.
     #[arg(skip)]
     pub as_given: Vec<(String, String)>,
+    /// The command line as it was given, without the program's name.
+    #[arg(skip)]
+    pub command_line: String,
+    /// Lines for the log about what the command line asks for in vain.
+    #[arg(skip)]
+    pub notes: Vec<String>,
 }
 
-/// The value of `--window`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowOption {
-    /// No window.
-    Off,
-    /// A window that finds its size by the delay of replies.
-    Adaptive,
-    /// A window that shrinks only when a request goes unanswered, as the paper's.
-    Loss,
-    /// A window of this size, in requests.
-    Fixed(u32),
+/// Why a command line is not used.
+#[derive(Debug)]
+pub(crate) enum UsageError {
+    /// A flag that must not be ignored.
+    Refused(String),
+    /// It is wrong, or only asks for help.
+    Clap(clap::Error),
 }
 
-impl WindowOption {
-    /// The window's settings; `None` without one.
-    pub fn settings(self) -> Option<WindowSettings> {
+impl UsageError {
+    /// Prints it.
+    pub(crate) fn print(&self) -> ExitCode {
         match self {
-            WindowOption::Off => None,
-            WindowOption::Adaptive => Some(WindowSettings::by_delay()),
-            WindowOption::Loss => Some(WindowSettings::default()),
-            WindowOption::Fixed(size) => Some(WindowSettings::fixed(size as usize)),
-        }
-    }
-}
-
-impl FromStr for WindowOption {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "off" => Ok(WindowOption::Off),
-            "adaptive" => Ok(WindowOption::Adaptive),
-            "loss" => Ok(WindowOption::Loss),
-            number => match number.parse() {
-                Ok(size) if size > 0 => Ok(WindowOption::Fixed(size)),
-                _ => Err("expected off, adaptive, loss, or a number of requests above 0"),
-            },
+            UsageError::Refused(why) => {
+                eprintln!("lookaside-router: {why}");
+                EXIT_USAGE.into()
+            }
+            UsageError::Clap(error) => {
+                let _ = error.print();
+                if error.use_stderr() { EXIT_USAGE.into() } else { ExitCode::SUCCESS }
+            }
         }
     }
 }
 
 impl Options {
-    /// Parses the command line. Exits if it is invalid.
-    pub fn from_command_line() -> Options {
-        let matches = Options::command().get_matches();
-        let mut options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        options.as_given = options_as_given(&matches);
-        options
+    /// Parses the command line of this process. The error is the exit code, and has been printed.
+    pub fn from_command_line() -> Result<Options, ExitCode> {
+        Options::from_words(std::env::args_os().skip(1)).map_err(|error| error.print())
     }
 
-    /// The source of the configuration.
-    pub fn source(&self) -> Result<Source, String> {
-        if let Some(location) = self.config.as_deref().and_then(EtcdLocation::parse) {
-            let location = location.map_err(|why| format!("--config: {why}"))?;
-            return Ok(Source::Etcd(location.with_password(self.etcd_password.as_deref())));
-        }
-        match (&self.config, &self.config_file, &self.config_str) {
-            (Some(config), _, _) => match config.strip_prefix("file:") {
-                Some(path) => Ok(Source::File(path.into())),
-                None if config.trim_start().starts_with(['{', '/']) => Ok(Source::Text(config.clone())),
-                None => Err(format!(
-                    "--config {}: neither file:PATH nor etcd:// nor JSON; give a path with -f PATH",
-                    without_user(config)
-                )),
-            },
-            (_, Some(path), _) => match path.to_str().filter(|path| path.contains("://")) {
-                Some(path) => {
-                    Err(format!("-f {}: not the path of a file; use --config for etcd://", without_user(path)))
-                }
-                None => Ok(Source::File(path.clone())),
-            },
-            (_, _, Some(text)) => Ok(Source::Text(text.clone())),
-            _ => Err("no configuration; give one with -f PATH".to_owned()),
-        }
+    /// Parses a command line without the program's name.
+    pub(crate) fn from_words(words: impl IntoIterator<Item = OsString>) -> Result<Options, UsageError> {
+        let command = Options::command();
+        let words: Vec<OsString> = words.into_iter().collect();
+        let given: Vec<_> = words.iter().map(|word| one_line(&word.to_string_lossy())).collect();
+        let command_line = given.join(" ");
+        let Translation { words, notes } = translate(words, &command, cores()).map_err(UsageError::Refused)?;
+        let words = std::iter::once(OsString::from(command.get_name())).chain(words);
+        let matches = command.try_get_matches_from(words).map_err(UsageError::Clap)?;
+        let options = Options::from_arg_matches(&matches).map_err(UsageError::Clap)?;
+        Ok(Options { as_given: as_given::options_as_given(&matches), command_line, notes, ..options })
     }
 
     /// The settings of the clients' side.
     pub fn settings(&self) -> Settings {
         let mut settings = Settings {
-            connections_max: self.max_conns as usize,
+            connections_max: self.connections_max(),
             miss_on_get_errors: self.miss_on_get_errors,
-            flush_enabled: self.enable_flush_cmd,
+            group_remote_errors: self.group_remote_errors,
+            flush_enabled: self.enable_flush_cmd && !self.routes.allow_only_gets,
             login_timeout: self.auth.login_timeout(),
+            client_timeout: (self.client_timeout > 0).then(|| Duration::from_millis(self.client_timeout.into())),
+            requests_max: match self.max_client_outstanding_reqs {
+                0 => usize::MAX,
+                requests => requests as usize,
+            },
             idle_timeout: (self.idle_timeout > 0).then(|| Duration::from_secs(self.idle_timeout.into())),
+            command_line: self.command_line.clone(),
             options: self.as_given.clone().into(),
             ..Settings::default()
         };
@@ -296,31 +274,32 @@ impl Options {
         settings
     }
 
-    /// The values that the configuration may override.
-    pub fn defaults(&self) -> Result<Defaults, String> {
-        let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| format!("--route-prefix: {error}"))?;
-        Ok(Defaults {
-            prefix,
-            server_timeout_ms: self.server_timeout.into(),
-            connect_timeout_ms: self.connect_timeout.map(u64::from),
-            leases: self.leases.settings(),
-        })
+    /// The limit on client connections over all threads.
+    pub fn connections_max(&self) -> usize {
+        match self.max_conns {
+            0 => usize::MAX,
+            1 => {
+                let files = lookaside_net::raise_fd_limit(None).unwrap_or(CONNECTIONS_MAX as u64);
+                files.saturating_sub(FDS_RESERVED).max(1) as usize
+            }
+            connections => connections as usize,
+        }
     }
 
-    /// The options of every server. All threads must share the result of one call: it has the TKO trackers.
-    pub fn destination_options(&self) -> DestinationOptions {
-        DestinationOptions {
-            outstanding_requests_max: self.target_max_pending as usize,
-            health: HealthSettings {
-                timeouts_until_tko: self.timeouts_until_tko,
-                probe_initial_ms: self.probe_timeout_initial.into(),
-                probe_max_ms: self.probe_timeout_max.into(),
-            },
-            tko_trackers: Some(TkoTrackers::new()),
-            connect_eagerly: true,
-            resolve_interval_ms: (self.resolve_interval > 0).then_some(self.resolve_interval.into()),
-            ..DestinationOptions::default()
-        }
+    /// The values that the configuration may override, and routes above it.
+    pub fn defaults(&self) -> Result<Defaults, String> {
+        Ok(Defaults {
+            prefix: self.routes.prefix()?,
+            server_timeout_ms: self.servers.server_timeout.into(),
+            connect_timeout_ms: self.servers.connect_timeout.map(u64::from),
+            leases: self.leases.settings(),
+            place_timeouts: self.routes.place_timeouts(),
+            sends_unknown_prefix_to_default: self.routes.send_invalid_route_to_default,
+            big_values: self.routes.big_values(),
+            logs_requests: self.routes.enable_logging_route,
+            allows_only_gets: self.routes.allow_only_gets,
+            splits_shards: !self.routes.disable_shard_split_route,
+        })
     }
 
     /// The spool's directory; `None` without a spool.
@@ -330,7 +309,7 @@ impl Options {
 
     /// The spool's settings.
     pub fn spool_settings(&self) -> SpoolSettings {
-        let timeout_ms = self.server_timeout.max(self.connect_timeout.unwrap_or(0));
+        let timeout_ms = self.servers.server_timeout.max(self.servers.connect_timeout.unwrap_or(0));
         SpoolSettings {
             bytes_max: self.spool_bytes_max,
             total_bytes_max: self.spool_total_bytes_max,
@@ -353,29 +332,83 @@ impl Options {
         self.spool_peers.iter().map(policy).collect()
     }
 
+    /// The router's name in files: its first port, or 0 without one.
+    fn router_name(&self) -> String {
+        let port = self.listen.ports.first().or(self.listen.ssl_ports.first()).copied();
+        let has_port = self.listen.unix_path.is_none() && self.listen.listen_sock_fd < 0;
+        port.filter(|_| has_port).unwrap_or(if has_port { listen::DEFAULT_PORT } else { 0 }).to_string()
+    }
+
+    /// The copies of the configuration's files; `None` without `--config-dump-root`.
+    pub(crate) fn config_dump(&self) -> Option<ConfigDump> {
+        let root = self.configuration.config_dump_root.as_deref().filter(|root| !root.as_os_str().is_empty())?;
+        let age_s = self.configuration.max_dumped_config_age;
+        let age_max = (age_s > 0).then_some(Duration::from_secs(age_s));
+        Some(ConfigDump::new(root, &self.service_name, &self.router_name(), age_max))
+    }
+
+    /// The files of statistics; `None` without `--stats-root`.
+    pub(crate) fn stats_files(&self) -> Option<StatsFiles> {
+        let root = self.stats_root.as_deref().filter(|root| !root.as_os_str().is_empty())?;
+        let interval = Duration::from_millis(self.stats_logging_interval);
+        let settings = self.settings();
+        (!interval.is_zero()).then(|| StatsFiles {
+            root: root.to_owned(),
+            name: format!("libmcrouter.{}.{}", self.service_name, self.router_name()),
+            interval,
+            options: settings.options,
+            version: settings.version,
+            command_line: settings.command_line,
+            connections_max: settings.connections_max,
+        })
+    }
+
+    /// The constants for macros of the configuration, on the host with this number.
+    pub(crate) fn macro_constants(&self, host_id: u32) -> Result<BTreeMap<String, MacroConstant>, String> {
+        let prefix = self.routes.prefix()?;
+        let text = |text: &str| MacroConstant::Text(text.to_owned());
+        let mut constants = BTreeMap::from([
+            ("default-route".to_owned(), text(prefix.as_str())),
+            ("default-region".to_owned(), text(prefix.region())),
+            ("default-cluster".to_owned(), text(prefix.cluster())),
+            ("hostid".to_owned(), MacroConstant::Number(host_id.into())),
+            ("router-name".to_owned(), MacroConstant::Text(self.router_name())),
+            ("service-name".to_owned(), text(&self.service_name)),
+            ("router-info-name".to_owned(), text("Memcache")),
+            ("num-proxies".to_owned(), MacroConstant::Number(self.threads() as i64)),
+            ("service-router-capable".to_owned(), MacroConstant::Number(0)),
+        ]);
+        constants.extend(self.as_given.iter().map(|(name, value)| (format!("mcr_opts-{name}"), text(value))));
+        let given = self.configuration.config_params.iter().chain(&self.configuration.additional_config_params);
+        constants.extend(given.map(|(name, value)| (name.clone(), text(value))));
+        Ok(constants)
+    }
+
     /// The number of threads.
     pub fn threads(&self) -> usize {
         match self.num_proxies {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            0 => cores(),
             threads => threads.into(),
         }
     }
 }
 
-/// Every option with its value, given or default. Secrets are left out.
-fn options_as_given(matches: &ArgMatches) -> Vec<(String, String)> {
-    let command = Options::command();
-    let known = command.get_arguments().filter_map(|argument| Some((argument.get_id().as_str(), argument.get_long()?)));
-    let value = |id: &str| -> Option<String> {
-        let values: Vec<_> = matches.try_get_raw(id).ok()??.map(|value| value.to_string_lossy()).collect();
-        let value = values.join(",");
-        match (id, EtcdLocation::parse(&value)) {
-            ("etcd_password", _) => Some("(given)".to_owned()),
-            ("config", Some(location)) => location.ok().map(|location| location.to_string()),
-            _ => Some(value),
-        }
-    };
-    known.filter_map(|(id, long)| Some((long.replace('-', "_"), value(id)?))).collect()
+/// File descriptors besides those of clients: listeners, event queues, connections to servers.
+pub(crate) const FDS_RESERVED: u64 = 100;
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// More threads than any machine has cores.
+const THREADS_MAX: u16 = 1_024;
+
+fn parse_threads(text: &str) -> Result<u16, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(0),
+        (_, Ok(threads @ 0..=THREADS_MAX)) => Ok(threads),
+        _ => Err(format!("expected a number of threads up to {THREADS_MAX}, or auto")),
+    }
 }
 
 fn metrics_address(text: &str) -> Result<String, String> {
@@ -383,105 +416,4 @@ fn metrics_address(text: &str) -> Result<String, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
-        Options::try_parse_from([&["lookaside-router"], arguments].concat())
-    }
-
-    #[test]
-    fn the_command_line_is_well_formed() {
-        Options::command().debug_assert();
-    }
-
-    #[test]
-    fn exactly_one_source_of_configuration_is_required() {
-        assert!(parse(&[]).is_err());
-        assert!(parse(&["-f", "a.json", "--config-str", "{}"]).is_err());
-        let source = |arguments: &[&str]| parse(arguments).expect("parses").source();
-        assert_eq!(source(&["-f", "a.json"]), Ok(Source::File("a.json".into())));
-        assert_eq!(source(&["--config", "file:a.json"]), Ok(Source::File("a.json".into())));
-        assert_eq!(source(&["--config-str", "{}"]), Ok(Source::Text("{}".into())));
-        let etcd = source(&["--config", "etcd://a:1/k"]).map(|source| source.to_string());
-        assert_eq!(etcd.as_deref(), Ok("etcd://a:1/k"));
-        assert!(source(&["--config", "etcd://a:1"]).is_err_and(|why| why.contains("key is missing")));
-        for option in ["-f", "--config"] {
-            let why = source(&[option, "etdc://ops:secret@a:1/k"]).expect_err("mistyped");
-            assert!(why.contains("...@a:1/k") && !why.contains("secret"), "{why}");
-        }
-        assert!(source(&["--config", "a.json"]).is_err_and(|why| why.contains("-f PATH")));
-    }
-
-    #[test]
-    fn default_has_at_least_one_thread() {
-        assert!(parse(&["--config-str", "{}"]).expect("parses").threads() >= 1);
-    }
-
-    #[test]
-    fn ignored_flags_of_mcrouter_are_warned_about() {
-        let options = parse(&["--config-str", "{}", "-L", "/log", "-r", "10", "--stats-root=/stats"]).expect("parses");
-        let warnings = options.ignored.warnings();
-        assert_eq!(warnings.len(), 3, "{warnings:?}");
-        assert!(warnings[0].starts_with("--log-path /log is ignored: "), "{warnings:?}");
-        assert!(parse(&["--config-str", "{}", "--listen-sock-fd", "3"]).is_err(), "clients could not connect");
-    }
-
-    #[test]
-    fn options_as_given_contain_no_secret() {
-        let command = Options::command();
-        let arguments = ["lookaside-router", "--config", "etcd://a:secret@b/k", "--etcd-password", "secret", "-t", "7"];
-        let given = options_as_given(&command.try_get_matches_from(arguments).expect("parses"));
-        let value = |name: &str| given.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
-        assert_eq!((value("server_timeout"), value("route_prefix")), (Some("7"), Some("/././")));
-        assert_eq!((value("enable_flush_cmd"), value("config_str")), (Some("false"), None));
-        assert_eq!((value("config"), value("etcd_password")), (Some("etcd://b:2379/k"), Some("(given)")));
-        assert!(!format!("{given:?}").contains("secret"), "{given:?}");
-    }
-
-    #[test]
-    fn spool_has_two_names() {
-        let options = |more: &[&str]| parse(&[&["--config-str", "{}"], more].concat()).expect("parses");
-        assert_eq!(options(&[]).spool_directory(), None);
-        for name in ["--spool", "--async-dir", "-a"] {
-            assert_eq!(options(&[name, "/spool"]).spool_directory(), Some(Path::new("/spool")));
-        }
-        assert_eq!(options(&["-a", "/spool", "--asynclog-disable"]).spool_directory(), None);
-        let policy = |text| options(&["--spool-fsync", text]).spool_settings().fsync;
-        assert_eq!((policy("always"), policy("never")), (Fsync::Always, Fsync::Never));
-        assert_eq!(policy("interval:50"), Fsync::Interval(Duration::from_millis(50)));
-        for bad in ["interval", "interval:0", "interval:x", "sometimes"] {
-            assert!(parse(&["--config-str", "{}", "--spool-fsync", bad]).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn peers_may_use_tls() {
-        let line = ["--config-str", "{}", "-a", "/spool", "--spool-peers", "a:1,b:2:ascii:ssl,[::1]:3:ascii:plain"];
-        let policies = parse(&line).expect("parses").peer_policies();
-        let securities: Vec<_> = policies.iter().map(|(address, policy)| (&*address.0, policy.security)).collect();
-        assert_eq!(securities, [("a:1", Security::Plain), ("b:2", Security::Tls), ("[::1]:3", Security::Plain)]);
-        for bad in ["a", "a:0", ":1", "a:1:ssl"] {
-            assert!(parse(&["--config-str", "{}", "-a", "/spool", "--spool-peers", bad]).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn window_is_off_adaptive_by_loss_or_a_size() {
-        let window = |text| parse(&["--config-str", "{}", "--window", text]).map(|options| options.window.settings());
-        assert_eq!(parse(&["--config-str", "{}"]).expect("parses").window.settings(), None);
-        assert_eq!(window("adaptive").expect("parses"), Some(WindowSettings::by_delay()));
-        assert_eq!(window("loss").expect("parses"), Some(WindowSettings::default()));
-        assert_eq!(window("50").expect("parses"), Some(WindowSettings::fixed(50)));
-        for bad in ["0", "-1", "wide", ""] {
-            assert!(window(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn numbers_out_of_range_are_refused() {
-        for bad in [["-t", "0"], ["-c", "0"], ["-p", "70000"], ["--timeouts-until-tko", "0"]] {
-            assert!(parse(&[&["--config-str", "{}"], &bad[..]].concat()).is_err(), "{bad:?}");
-        }
-    }
-}
+mod tests;

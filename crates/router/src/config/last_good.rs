@@ -5,13 +5,13 @@
 //! It is replaced by a rename: after a crash it is the old or the new one.
 
 use lookaside_client::config::read_config_file;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// The file's mode: only the router's user may read it.
-const MODE: u32 = 0o600;
+pub(crate) const MODE: u32 = 0o600;
 
 #[derive(Debug)]
 pub(crate) struct LastGoodConfig(PathBuf);
@@ -32,14 +32,14 @@ impl LastGoodConfig {
         if fs::read_to_string(&self.0).is_ok_and(|saved| saved == text) {
             return;
         }
-        if let Err(error) = replace_file(&self.0, text) {
+        if let Err(error) = replace_file(&self.0, text, MODE) {
             tracing::error!(cache = %self, %error, "cannot save the configuration: a router cannot start from it while its source is down");
         }
     }
 }
 
-/// Replaces the file at `path`, which survives a crash of the machine from then on.
-pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
+/// Replaces the file at `path`, which survives a crash of the machine from then on. It has `mode`, whatever the umask.
+pub(crate) fn replace_file(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     // An existing file, or a link to another user's file, must not be written to.
@@ -48,7 +48,8 @@ pub(crate) fn replace_file(path: &Path, text: &str) -> io::Result<()> {
     {
         return Err(error);
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&beside)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn link_beside_the_file_is_not_followed_and_the_file_is_private() {
-        use std::os::unix::fs::{PermissionsExt as _, symlink};
+        use std::os::unix::fs::symlink;
         let folder = tempfile::tempdir().expect("a folder");
         let (path, other) = (folder.path().join("last.json"), folder.path().join("other"));
         fs::write(&other, "another's").expect("written");

@@ -8,8 +8,10 @@ use lookaside_client::tree::HostInfo;
 use lookaside_client::{DestinationOptions, WindowSettings};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, ConfigurationErrors, ConfigurationWarning, Defaults, Destination,
-    DestinationSettings, Destinations, Failure, Handle, KeyHash, Outcomes, Pool, PoolRouteConfig, Route,
+    DestinationSettings, Destinations, Failure, Handle, KeyHash, MacroConstant, MacroInputs, Outcomes, Pool,
+    PoolRouteConfig, Route, ShadowSettings,
 };
+use md5::{Digest as _, Md5};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,7 @@ pub const FAILOVER_TIMEOUT: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
     text: String,
+    digest: String,
     configuration: Configuration,
     destination_options: DestinationOptions,
     host: HostInfo,
@@ -30,7 +33,10 @@ pub struct RouterConfig {
     window: Option<WindowSettings>,
     is_measured: bool,
     failover_timeout: Option<Duration>,
+    shadow_settings: ShadowSettings,
     unleased_copies_after: Option<Duration>,
+    constants: BTreeMap<String, MacroConstant>,
+    imported: BTreeMap<String, String>,
 }
 
 impl RouterConfig {
@@ -40,11 +46,22 @@ impl RouterConfig {
         defaults: &Defaults,
         destination_options: &DestinationOptions,
     ) -> Result<RouterConfig, ConfigurationErrors> {
-        let configuration = Configuration::parse(text, defaults)?;
+        RouterConfig::parse_with(text, defaults, destination_options, &MacroInputs::NONE)
+    }
+
+    /// As [`RouterConfig::parse`], with macros that may use `inputs`.
+    pub(crate) fn parse_with(
+        text: &str,
+        defaults: &Defaults,
+        destination_options: &DestinationOptions,
+        inputs: &MacroInputs<'_>,
+    ) -> Result<RouterConfig, ConfigurationErrors> {
+        let configuration = Configuration::parse_with(text, defaults, inputs)?;
         configuration.check_tls_policies(|server, policy| server_name(server, policy).map(drop))?;
-        let (text, destination_options) = (text.to_owned(), destination_options.clone());
+        let destination_options = destination_options.clone();
         Ok(RouterConfig {
-            text,
+            digest: md5_digest(text),
+            text: self_contained(text, inputs)?,
             configuration,
             destination_options,
             host: HostInfo::from_name("", 0),
@@ -54,7 +71,10 @@ impl RouterConfig {
             window: None,
             is_measured: false,
             failover_timeout: Some(FAILOVER_TIMEOUT),
+            shadow_settings: ShadowSettings::default(),
             unleased_copies_after: None,
+            constants: inputs.constants.clone(),
+            imported: BTreeMap::new(),
         })
     }
 
@@ -96,10 +116,30 @@ impl RouterConfig {
         RouterConfig { failover_timeout, ..self }
     }
 
+    /// The configuration with other settings of shadows than the default.
+    pub fn with_shadow_settings(self, shadow_settings: ShadowSettings) -> RouterConfig {
+        RouterConfig { shadow_settings, ..self }
+    }
+
     /// The configuration with values of former owners copied without leases after a time, if `after` is `Some`: for a
     /// simulation that shows why leases are needed.
     pub fn with_unleased_copies(self, after: Option<Duration>) -> RouterConfig {
         RouterConfig { unleased_copies_after: after, ..self }
+    }
+
+    /// The configuration with the digests of the files that it imports, by their paths.
+    pub(crate) fn with_imported(self, imported: BTreeMap<String, String>) -> RouterConfig {
+        RouterConfig { imported, ..self }
+    }
+
+    /// The constants that its macros could use.
+    pub(crate) fn constants(&self) -> &BTreeMap<String, MacroConstant> {
+        &self.constants
+    }
+
+    /// The digests of the files that it imports, by their paths.
+    pub(crate) fn imported(&self) -> &BTreeMap<String, String> {
+        &self.imported
     }
 
     /// How long copies without leases are delayed; `None` if copies have leases.
@@ -110,6 +150,11 @@ impl RouterConfig {
     /// The limit on the time that the further destinations of a request may take after one has timed out.
     pub(crate) fn failover_timeout(&self) -> Option<Duration> {
         self.failover_timeout
+    }
+
+    /// The settings of shadows.
+    pub(crate) fn shadow_settings(&self) -> &ShadowSettings {
+        &self.shadow_settings
     }
 
     /// Whether each pool and server is measured.
@@ -184,9 +229,14 @@ impl RouterConfig {
         self.host
     }
 
-    /// The text it was read from.
+    /// The text it was read from; if that uses more than itself, the text with its macros expanded.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// The MD5 of the source's text, in hexadecimal digits.
+    pub(crate) fn md5_digest(&self) -> &str {
+        &self.digest
     }
 
     /// The parsed text.
@@ -202,6 +252,20 @@ impl RouterConfig {
     /// Warnings about settings that were ignored.
     pub fn warnings(&self) -> &[ConfigurationWarning] {
         &self.configuration.warnings
+    }
+}
+
+/// The MD5 of a text, in hexadecimal digits.
+pub(crate) fn md5_digest(text: &str) -> String {
+    Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A text that stands for `text` without `inputs`: the text itself, or with its macros expanded.
+fn self_contained(text: &str, inputs: &MacroInputs<'_>) -> Result<String, ConfigurationErrors> {
+    let expanded = Configuration::expand_macros_with(text, inputs)?;
+    match Configuration::expand_macros(text) {
+        Ok(without_inputs) if without_inputs == expanded => Ok(text.to_owned()),
+        _ => Ok(expanded),
     }
 }
 
@@ -252,7 +316,7 @@ struct UnusedDestination(Address);
 
 impl Destination for UnusedDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
-        Box::pin(std::future::ready(vec![Err(Failure::Tko); batch.len()]))
+        Box::pin(std::future::ready(vec![Err(Failure::NoTree); batch.len()]))
     }
 
     fn address(&self) -> &Address {

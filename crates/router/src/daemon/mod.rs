@@ -11,17 +11,20 @@
 //! and whether it is fenced. A new configuration is read and validated once, on the main thread; every thread then
 //! builds its own tree from it.
 
+mod etcd_history;
 mod etcd_network;
+mod log_file;
 mod reload;
+mod runtime_variables;
 mod signals;
 mod startup;
 mod takeover;
 
 pub use etcd_network::read_source;
 
-use crate::admin::metrics_endpoint::MetricsThread;
-use crate::cli::Options;
-use crate::frontend::listen::{self, ListenAddress, SocketFile};
+use crate::admin::stats_files::StatsFiles;
+use crate::cli::{EXIT_USAGE, Options, Validation};
+use crate::frontend::listen::{self, Endpoint, ListenAddress, SocketFile};
 use crate::frontend::session::ClientSession;
 use crate::frontend::users::Users;
 use crate::handover::{self, UpgradeListener, WorkerSet};
@@ -31,8 +34,8 @@ use crate::start_gate::StartGate;
 use crate::tls::{self, Certificates};
 use lookaside_client::config::ConfigWatcher;
 use lookaside_net::TlsMode;
-use lookaside_telemetry::Log;
-use lookaside_upgrade::Successor;
+use lookaside_telemetry::{Log, MetricsThread};
+use lookaside_upgrade::{Inherited, Successor};
 use reload::{ConfigLoader, ReloadHost, reload_loop, reload_users};
 use signals::Signals;
 use std::pin::pin;
@@ -43,14 +46,23 @@ use takeover::HandoverResult;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-/// The exit code for a command line or a configuration that cannot be used.
-const EXIT_USAGE: u8 = 2;
+/// The exit code of a router that cannot start now: after a restart it may.
+const EXIT_START: u8 = 2;
+
+/// The exit code of a router that cannot go on.
+const EXIT_FAILURE: u8 = 1;
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
-    let log = Log::start(options.log_format, options.verbose.into());
-    for warning in options.ignored.warnings() {
-        tracing::warn!("{warning}");
+    // Before this process opens a descriptor that --listen-sock-fd might name.
+    let mut inherited = Inherited::from_systemd();
+    let adopted = options.listen.adopt_socket(&mut inherited);
+    if let Err(why) = options.log_path.as_deref().map_or(Ok(()), log_file::append_log_to) {
+        return fail(&why, EXIT_USAGE);
+    }
+    let log = Log::start(options.log_format, options.verbosity);
+    for note in &options.notes {
+        tracing::warn!("{note}");
     }
     let loader = match ConfigLoader::new(&options) {
         Ok(loader) => loader,
@@ -58,23 +70,37 @@ pub fn run(options: Options) -> ExitCode {
     };
     let initial = match loader.load_initial() {
         Ok(initial) => initial,
-        Err(why) => return fail(&why, loader.exit_code()),
+        Err(why) if options.configuration.validate_config.is_some() => return fail(&why, EXIT_USAGE),
+        Err(why) => return fail(&format!("CRITICAL: Failed to initialize mcrouter: {why}"), EXIT_START),
     };
-    if options.validate_config {
+    if options.configuration.validate_config == Some(Validation::Exit) {
         println!("{}: the configuration is good", loader.source());
         return ExitCode::SUCCESS;
     }
-    let addresses = match listen_addresses(&options, loader.certificates()) {
+    let addresses = adopted.and_then(|adopted| listen_addresses(&options, adopted, loader.certificates()));
+    let addresses = match addresses {
         Ok(addresses) => addresses,
         Err(why) => return fail(&why, EXIT_USAGE),
     };
-    match startup::start(&options, &addresses, loader, initial, log).and_then(Daemon::run) {
+    let daemon = match startup::start(&options, &addresses, inherited, loader, initial, log) {
+        Ok(daemon) => daemon,
+        Err(why) => return fail(&why, EXIT_START),
+    };
+    match daemon.run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(why) => fail(&why, 1),
+        Err(why) => fail(&why, EXIT_FAILURE),
     }
 }
 
-fn listen_addresses(options: &Options, certificates: &Certificates) -> Result<Vec<ListenAddress>, String> {
+/// The addresses to listen at: that of `adopted`, or else those of the other options.
+fn listen_addresses(
+    options: &Options,
+    adopted: Option<Endpoint>,
+    certificates: &Certificates,
+) -> Result<Vec<ListenAddress>, String> {
+    if let Some(endpoint) = adopted {
+        return Ok(vec![ListenAddress { endpoint, tls_mode: TlsMode::Plain }]);
+    }
     let tls_mode = if options.tls.ssl_require_peer_certs { TlsMode::MutualTls } else { TlsMode::Tls };
     let addresses = options.listen.listeners(tls_mode)?;
     listen::check_certificates(&addresses, certificates)?;
@@ -139,14 +165,16 @@ impl Daemon<'_> {
     /// Runs until the daemon is to end (`None`), or until another process is ready to take over and all threads have
     /// suspended their sessions.
     fn run_until_exit(&mut self) -> Result<Option<(Successor, Sessions)>, String> {
-        let Daemon { users, loader, signals, workers, thread_ends, upgrade_listener, resizer, .. } = self;
+        let Daemon { options, users, loader, signals, workers, thread_ends, upgrade_listener, resizer, .. } = self;
         let seen = self.seen.take();
+        let stats_files = options.stats_files();
         self.runtime.block_on(async {
             let mut replay = pin!(loader.replay_spool());
             let exit = tokio::select! {
                 biased;
                 exit = wait_for_exit(users.as_deref(), loader, signals, upgrade_listener.as_mut(), &self.shared, resizer, seen) => exit,
                 () = &mut replay => Exit::Shutdown,
+                () = write_stats_files(stats_files.as_ref(), &self.shared, loader) => Exit::Shutdown,
             };
             match exit {
                 Exit::Shutdown => {
@@ -206,6 +234,16 @@ async fn open_start_gate(gate: Option<&StartGate>) {
     std::future::pending().await
 }
 
+/// Writes the files of statistics. Never returns.
+async fn write_stats_files(files: Option<&StatsFiles>, shared: &SharedState, loader: &ConfigLoader) {
+    let Some(files) = files else { return std::future::pending().await };
+    let sources = || {
+        let tree = shared.sources().first().map(|source| source.tree());
+        tree.and_then(|tree| Some(loader.config_sources(tree.config()?))).unwrap_or_default()
+    };
+    files.run(shared, sources).await;
+}
+
 /// Waits for the signal to end, or for the next process. Reloads configuration and certificates until then.
 async fn wait_for_exit(
     users: Option<&Users>,
@@ -216,7 +254,10 @@ async fn wait_for_exit(
     resizer: &mut Resizer,
     seen: Option<String>,
 ) -> Exit {
-    let watcher = ConfigWatcher::open(loader.source(), loader.etcd(), seen.as_deref());
+    let watcher = match loader.is_reloading() {
+        true => ConfigWatcher::open(loader.source(), loader.etcd(), seen.as_deref()),
+        false => ConfigWatcher::never(),
+    };
     let host = ReloadHost { loader, shared };
     let successor = async {
         match upgrade_listener {
@@ -234,6 +275,7 @@ async fn wait_for_exit(
         () = reload_loop(&host, watcher, &mut signals.hangup_config, resizer) => {}
         () = loader.spares().run(loader.network()) => {}
         () = open_start_gate(loader.start_gate.as_deref()) => {}
+        () = loader.runtime_variables.follow() => {}
     }
     Exit::Shutdown
 }

@@ -1,13 +1,19 @@
 //! Loads configurations, the first and all later ones.
 
-use super::EXIT_USAGE;
+use super::etcd_history::EtcdHistory;
 use super::etcd_network::etcd_network;
+use super::runtime_variables::RuntimeVariablesFile;
+use crate::admin::stats_files::config_sources;
+use crate::backend::keepalive::KeepaliveNetwork;
 use crate::backend::tls_connector::TlsNetwork;
 use crate::cli::Options;
+use crate::config::dump::ConfigDump;
+use crate::config::inputs::ConfigInputs;
 use crate::config::last_good::LastGoodConfig;
 use crate::config::router_config::RouterConfig;
 use crate::frontend::users::Users;
 use crate::resize::driver::{ResizeHost, Resizer};
+use crate::resize::history::HistoryStore;
 use crate::resize::status::ResizeStatus;
 use crate::shared::SharedState;
 use crate::spares::Spares;
@@ -15,12 +21,12 @@ use crate::spool::Spool;
 use crate::start_gate::StartGate;
 use crate::tls::Certificates;
 use crate::tree::active_configs::ActiveConfigs;
-use lookaside_client::config::ConfigWatcher;
-use lookaside_client::config::Source;
+use lookaside_client::config::{ConfigWatcher, Source, read_config_file};
 use lookaside_client::tree::HostInfo;
 use lookaside_client::{DestinationOptions, LoginNetwork, Network, TcpNetwork, WindowSettings};
 use lookaside_routing::{Address, Defaults, Security, TlsPolicy};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +40,9 @@ pub(super) struct ConfigLoader {
     etcd: Arc<TlsNetwork>,
     /// `None` without `--config-cache`.
     last_good: Option<LastGoodConfig>,
+    /// `None` without `--config-dump-root`.
+    dump: Option<ConfigDump>,
+    inputs: ConfigInputs,
     defaults: Defaults,
     destination_options: DestinationOptions,
     /// `None` without `--spool`.
@@ -42,8 +51,12 @@ pub(super) struct ConfigLoader {
     /// `None` without `--wait-for-invalidator`.
     pub(super) start_gate: Option<Arc<StartGate>>,
     window: Option<WindowSettings>,
+    threads: usize,
+    /// Whether changes of the source are read.
+    is_reloading: bool,
     is_measured: bool,
     failover_timeout: Option<Duration>,
+    pub(super) runtime_variables: RuntimeVariablesFile,
     certificates: Arc<Certificates>,
     /// The network to servers and to the other routers.
     network: Arc<TlsNetwork>,
@@ -62,11 +75,16 @@ pub(super) struct InitialConfig {
 
 impl ConfigLoader {
     pub(super) fn new(options: &Options) -> Result<ConfigLoader, String> {
-        let destination_options = options.destination_options();
+        let destination_options = options.servers.destination_options(options.take_over);
         let tko_trackers = destination_options.tko_trackers.clone().expect("the options give all destinations one");
         let spares = Spares::new(tko_trackers);
-        let (source, defaults, window) = (options.source()?, options.defaults()?, options.window.settings());
-        let last_good = options.config_cache.as_deref().filter(|_| !options.validate_config).map(LastGoodConfig::new);
+        let (source, defaults) = (options.configuration.source()?, options.defaults()?);
+        // A configuration that is to be checked is not replaced by another one.
+        let is_checked = options.configuration.validate_config.is_some();
+        let last_good = options.configuration.config_cache.as_deref().filter(|_| !is_checked).map(LastGoodConfig::new);
+        let dump = options.config_dump().filter(|_| !is_checked);
+        let host = HostInfo::from_name(&host_name(), unix_s());
+        let inputs = ConfigInputs::new(&source, options.macro_constants(host.id)?);
         let certificates = Arc::new(Certificates::read(options.tls.files())?);
         let etcd = etcd_network(&source, &certificates).map_err(|why| format!("--config: {why}"))?;
         if let Source::Etcd(location) = &source
@@ -79,22 +97,28 @@ impl ConfigLoader {
         certificates
             .check_for_servers(&peers.iter().cloned().collect())
             .map_err(|why| format!("--spool-peers: {why}"))?;
-        let network = Arc::new(TlsNetwork::new(Arc::new(TcpNetwork), certificates.clone()));
+        let tcp: Arc<dyn Network> = match options.servers.keepalive() {
+            Some(keepalive) => Arc::new(KeepaliveNetwork::new(Arc::new(TcpNetwork), keepalive)),
+            None => Arc::new(TcpNetwork),
+        };
+        let network = Arc::new(TlsNetwork::new(tcp, certificates.clone()));
         Ok(ConfigLoader {
             source,
             etcd: Arc::new(etcd),
             last_good,
+            dump,
+            inputs,
             defaults,
             destination_options,
             spool: None,
             spares,
             start_gate: None,
-            window,
+            window: options.servers.window.settings(),
+            threads: options.threads(),
+            is_reloading: !options.configuration.disable_reload_configs,
             is_measured: options.metrics_address.is_some(),
-            failover_timeout: match options.failover_timeout {
-                0 => None,
-                ms => Some(Duration::from_millis(ms.into())),
-            },
+            failover_timeout: options.servers.failover_timeout(),
+            runtime_variables: RuntimeVariablesFile::read(&options.shadows),
             spool_network: spool_network(options, network.clone())?,
             network,
             certificates,
@@ -106,8 +130,17 @@ impl ConfigLoader {
         &self.source
     }
 
+    pub(super) fn is_reloading(&self) -> bool {
+        self.is_reloading
+    }
+
     pub(super) fn etcd(&self) -> Arc<TlsNetwork> {
         self.etcd.clone()
+    }
+
+    /// Where the routers of the cluster share the history of their changes; `None` if the configuration is not in etcd.
+    pub(super) fn history(&self) -> Option<Arc<dyn HistoryStore>> {
+        EtcdHistory::beside(&self.source, &self.defaults.prefix, self.etcd.clone())
     }
 
     pub(super) fn certificates(&self) -> &Arc<Certificates> {
@@ -122,27 +155,67 @@ impl ConfigLoader {
         &self.spares
     }
 
-    /// Loads the first configuration: the source's, or else the last good one.
+    /// Loads the first configuration: the source's, or else the last good one, or else the dumped one.
     pub(super) fn load_initial(&self) -> Result<InitialConfig, String> {
         let content = self.source.read_through(self.etcd.clone());
+        if let Err(why) = &content {
+            eprintln!("lookaside-router: Can not read config from {}: {why}", self.source);
+        }
         let why = match self.load(content.clone()) {
             Ok(config) => {
-                self.save_last_good(&config);
+                self.save_last_good(&config, content.as_deref().ok());
                 return Ok(InitialConfig { config, seen: content.ok(), refusal: None });
             }
             Err(why) => why,
         };
+        if let Some(config) = self.load_dump(&why)? {
+            return Ok(InitialConfig { config, seen: content.ok(), refusal: Some(why) });
+        }
         let Some(last_good) = &self.last_good else { return Err(why) };
         let config = self.load(last_good.read()).map_err(|saved| format!("{why}; and of {last_good}: {saved}"))?;
-        tracing::error!(cache = %last_good, %why, "cannot load the configuration; starting with the last good one");
+        tracing::error!(
+            cache = %last_good,
+            "Failed to configure, initial error '{why}', from backup {last_good}: starting with the last good one"
+        );
         Ok(InitialConfig { config, seen: content.ok(), refusal: Some(why) })
+    }
+
+    /// The configuration in the dump; `None` if there is none, or the last good one is used instead. `why` the source's
+    /// is not used.
+    fn load_dump(&self, why: &str) -> Result<Option<RouterConfig>, String> {
+        let (Some(dump), Source::File(path), None) = (&self.dump, &self.source, &self.last_good) else {
+            return Ok(None);
+        };
+        let read = |path: &Path| read_config_file(path).or_else(|_| dump.read(path));
+        let config = dump.read(path).and_then(|text| self.load_from(&text, &read));
+        let config = config.map_err(|dumped| format!("{why}; and of its dump: {dumped}"))?;
+        tracing::error!("Failed to configure, initial error '{why}', from backup {}", path.display());
+        Ok(Some(config))
     }
 
     /// The error names the source and the line.
     pub(super) fn load(&self, content: Result<String, String>) -> Result<RouterConfig, String> {
-        let text = content.map_err(|why| self.source.error_context(&why))?;
-        let config = RouterConfig::parse(&text, &self.defaults, &self.destination_options)
+        let text = content.map_err(|why| format!("Can not read config from {}: {why}", self.source))?;
+        self.load_from(&text, &|path| read_config_file(path))
+    }
+
+    /// The same, with imported files that `read` reads.
+    fn load_from(&self, text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Result<RouterConfig, String> {
+        let config = self
+            .inputs
+            .parse_from(text, &self.defaults, &self.destination_options, read)
             .map_err(|error| self.source.error_context(&error.to_string()))?;
+        self.complete(config)
+    }
+
+    /// A configuration from its own text, which needs no other file ([`RouterConfig::text`]).
+    fn parse_saved(&self, text: &str) -> Result<RouterConfig, String> {
+        let config = RouterConfig::parse(text, &self.defaults, &self.destination_options);
+        self.complete(config.map_err(|error| self.source.error_context(&error.to_string()))?)
+    }
+
+    /// Checks a configuration against the certificates, and adds the options of the command line.
+    fn complete(&self, config: RouterConfig) -> Result<RouterConfig, String> {
         let policies = &config.configuration().tls_policies;
         self.certificates.check_for_servers(policies).map_err(|why| self.source.error_context(&why))?;
         for warning in config.warnings() {
@@ -155,13 +228,29 @@ impl ConfigLoader {
             .with_start_gate(self.start_gate.clone())
             .with_window(self.window)
             .with_target_stats(self.is_measured)
-            .with_failover_timeout(self.failover_timeout))
+            .with_failover_timeout(self.failover_timeout)
+            .with_shadow_settings(self.runtime_variables.settings()))
     }
 
-    fn save_last_good(&self, config: &RouterConfig) {
+    /// Saves a configuration that was taken, and the text of its source, where that is asked for.
+    fn save_last_good(&self, config: &RouterConfig, text: Option<&str>) {
         if let Some(last_good) = &self.last_good {
             last_good.save(config.text());
         }
+        let Some(dump) = &self.dump else { return };
+        if let (Source::File(path), Some(text)) = (&self.source, text) {
+            dump.save(path, text);
+        }
+        for (path, text) in self.inputs.imported() {
+            if let Ok(text) = text {
+                dump.save(&path, &text);
+            }
+        }
+    }
+
+    /// What the configuration in force was read from.
+    pub(super) fn config_sources(&self, config: &RouterConfig) -> serde_json::Value {
+        config_sources(&self.source.to_string(), config)
     }
 
     /// Sets the TLS policies of servers, and the pools of the spares, before `active` is published.
@@ -177,6 +266,13 @@ impl ConfigLoader {
         self.spares.configure(active.reads.pools());
     }
 
+    /// Logs that `config` is in force.
+    pub(super) fn log_in_force(&self, config: &RouterConfig) {
+        let (threads, pools, clients) = (self.threads, config.pools().len(), config.servers().len());
+        let digest = config.md5_digest();
+        tracing::info!(source = %self.source, "reconfigured {threads} proxies with {pools} pools, {clients} clients {digest}");
+    }
+
     /// The network to servers and to the other routers, at which it logs in.
     pub(super) fn spool_network(&self) -> Arc<dyn Network> {
         self.spool_network.clone()
@@ -187,14 +283,6 @@ impl ConfigLoader {
         match &self.spool {
             Some(spool) => spool.replay(self.spool_network.clone(), fastrand::u64(..)).await,
             None => std::future::pending().await,
-        }
-    }
-
-    /// The exit code if no configuration can be loaded. An unreachable etcd may be back at the next start.
-    pub(super) fn exit_code(&self) -> u8 {
-        match self.source {
-            Source::Etcd(_) => 1,
-            _ => EXIT_USAGE,
         }
     }
 }
@@ -219,15 +307,16 @@ impl ResizeHost for ReloadHost<'_> {
     }
 
     fn parse(&self, text: &str) -> Result<RouterConfig, String> {
-        self.loader.load(Ok(text.to_owned()))
+        self.loader.parse_saved(text)
     }
 
     fn prepare(&self, active: &ActiveConfigs) {
         self.loader.prepare(active);
     }
 
-    fn record_in_force(&self) {
+    fn record_in_force(&self, config: &RouterConfig) {
         self.shared.record_config_applied();
+        self.loader.log_in_force(config);
     }
 }
 
@@ -249,6 +338,10 @@ pub(super) async fn reload_loop(
                             tracing::info!("SIGHUP: reading the configuration");
                             watcher.request_read();
                         }
+                        () = loader.inputs.wait_for_change() => {
+                            tracing::info!("imported file changed: reading the configuration");
+                            watcher.request_read();
+                        }
                         content = watcher.next_change() => return content,
                     }
                 }
@@ -263,9 +356,9 @@ pub(super) async fn reload_loop(
                 }
             }
         };
-        match loader.load(content) {
+        match loader.load(content.clone()) {
             Ok(config) => {
-                loader.save_last_good(&config);
+                loader.save_last_good(&config, content.as_deref().ok());
                 tracing::info!(source = %loader.source, "configuration read; it is valid");
                 shared.record_config_accepted();
                 if let Err(why) = resizer.set_newest(config, host) {
@@ -273,7 +366,12 @@ pub(super) async fn reload_loop(
                 }
             }
             Err(why) => {
-                tracing::error!(source = %loader.source, %why, "new configuration refused, the old one stays in force");
+                tracing::error!(
+                    source = %loader.source,
+                    %why,
+                    "Failed to reconfigure: Error while reconfiguring mcrouter after config change: the new configuration is \
+                     refused, the old one stays in force"
+                );
                 shared.record_config_refused(why);
             }
         }

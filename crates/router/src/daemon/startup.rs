@@ -16,8 +16,8 @@
 use super::Daemon;
 use super::reload::{ConfigLoader, InitialConfig, ReloadHost, unix_s};
 use super::signals::Signals;
-use crate::admin::metrics_endpoint::{BoundEndpoint, MetricsThread};
-use crate::cli::Options;
+use crate::admin::metrics_endpoint::BoundEndpoint;
+use crate::cli::{FDS_RESERVED, Options};
 use crate::config::router_config::RouterConfig;
 use crate::frontend::limits::Settings;
 use crate::frontend::listen::{self, AcceptorSockets, BoundListener, ListenAddress, SocketFile};
@@ -33,7 +33,7 @@ use crate::start_gate::StartGate;
 use crate::tree::active_configs::ActiveConfigs;
 use crate::worker::{Worker, new_runtime};
 use lookaside_net::raise_fd_limit;
-use lookaside_telemetry::Log;
+use lookaside_telemetry::{Log, MetricsThread};
 use lookaside_upgrade::{Handover, Inherited, notify_ready};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -42,20 +42,17 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::watch;
 
-/// File descriptors besides those of clients: listeners, event queues, connections to servers.
-const FDS_RESERVED: u64 = 100;
-
 pub(super) fn start<'a>(
     options: &'a Options,
     addresses: &[ListenAddress],
+    mut inherited: Inherited,
     mut loader: ConfigLoader,
     initial: InitialConfig,
     log: Log,
 ) -> Result<Daemon<'a>, String> {
     let InitialConfig { config, seen, refusal } = initial;
     let users = options.auth.open_users()?.map(Arc::new);
-    raise_open_files(options.max_conns);
-    let mut inherited = Inherited::from_systemd();
+    raise_open_files(options.connections_max());
     let mut predecessor = match &options.upgrade_socket {
         Some(path) if options.take_over => Takeover::find(path, &mut inherited)?,
         _ => None,
@@ -125,7 +122,10 @@ fn start_gate(options: &Options, handed_over: Option<&[u8]>) -> Result<Option<Ar
             StartGate::from_saved(saved).ok_or("the predecessor has handed over an unknown state of its start gate")?
         }
         (_, 0) => return Ok(None),
-        (_, wait_s) => StartGate::new(Duration::from_secs(wait_s.into()), fastrand::u64(..)),
+        (_, wait_s) => {
+            let wait_max = Duration::from_secs(wait_s.into());
+            StartGate::new(wait_max, fastrand::u64(..), options.wait_for_sources.into())
+        }
     };
     if !gate.is_open() {
         let wait_s = gate.wait_left().as_secs();
@@ -241,7 +241,7 @@ async fn start_resizer(
     channels: ResizerChannels,
     is_takeover: bool,
 ) -> Result<Resizer, String> {
-    let store: Box<dyn CoverageStore> = match &options.config_cache {
+    let store: Box<dyn CoverageStore> = match &options.configuration.config_cache {
         Some(path) => Box::new(CoverageFile::beside(path)),
         None => Box::new(NoStore),
     };
@@ -251,6 +251,7 @@ async fn start_resizer(
         ignores_missing_peers: spool.peer_missing == PeerMissing::Ignore,
         threads: options.threads(),
         is_takeover,
+        history: host.loader.history(),
     };
     Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await
 }
@@ -289,8 +290,9 @@ pub(super) fn open_spool(
 }
 
 /// Raises the limit on open files to the maximum: each client is one.
-fn raise_open_files(connections_max: u32) {
-    if let Some(files) = raise_fd_limit(None).filter(|files| *files < u64::from(connections_max) + FDS_RESERVED) {
+fn raise_open_files(connections_max: usize) {
+    let Some(files) = raise_fd_limit(None) else { return };
+    if connections_max != usize::MAX && files < connections_max as u64 + FDS_RESERVED {
         tracing::warn!("the system allows {files} open files: fewer than --max-conns {connections_max} clients need");
     }
 }

@@ -1,6 +1,7 @@
 //! State that the sessions of one thread share.
 
 use super::buffer_pool::BufferPool;
+use super::clients::Uses;
 use super::limits::Settings;
 use crate::admin::AdminView;
 use crate::admin::stats_command::StatsView;
@@ -17,6 +18,7 @@ pub(crate) struct SessionContext {
     pub(crate) counters: Counters,
     pub(crate) results: VerbResults,
     pub(crate) buffers: BufferPool,
+    pub(crate) uses: Uses,
     tree: RwLock<Arc<Tree>>,
 }
 
@@ -28,6 +30,7 @@ impl SessionContext {
             counters: Counters::default(),
             results: VerbResults::default(),
             buffers: BufferPool::default(),
+            uses: Uses::default(),
             tree: RwLock::new(Arc::new(tree)),
         }
     }
@@ -46,7 +49,7 @@ impl SessionContext {
     /// Flushes every server, if that is allowed. The error is for the client.
     pub(crate) async fn flush_all(&self, delay_s: i64) -> Result<(), String> {
         if !self.settings.flush_enabled {
-            return Err("Command not supported".to_owned());
+            return Err("Command disabled".to_owned());
         }
         self.tree().flush_all(delay_s).await
     }
@@ -63,8 +66,9 @@ impl SessionContext {
     }
 
     pub(crate) fn write_stats(&self, arguments: &[u8], out: &mut Vec<u8>) {
-        let Settings { version, connections_max, .. } = &self.settings;
-        let stats = StatsView { shared: &self.shared, tree: self.tree(), version, connections_max: *connections_max };
+        let Settings { version, connections_max, command_line, .. } = &self.settings;
+        let (shared, connections_max) = (&self.shared, *connections_max);
+        let stats = StatsView { shared, tree: self.tree(), version, connections_max, command_line };
         stats.write(arguments, out);
     }
 }

@@ -3,17 +3,22 @@
 //! | file | on the path of a request |
 //! |---|---|
 //! | `listen/`, `tls_accept` | accepts the connection |
+//! | `clients` | the order in which clients were last used, for the limit on connections |
 //! | `users` | who may log in, if clients must |
 //! | `session` | reads, and runs one batch after the other |
-//! | `parse` | bytes to a batch |
+//! | `parse`, `metaget`, `bad_input` | bytes to a batch |
 //! | `flow_control` | a batch in chunks, by the size of values |
-//! | `reply` | outcomes to bytes |
+//! | `reply`, `error_text` | outcomes to bytes |
 
+mod bad_input;
 pub(crate) mod buffer_pool;
+pub(crate) mod clients;
 pub(crate) mod context;
+mod error_text;
 pub(crate) mod flow_control;
 pub(crate) mod limits;
 pub(crate) mod listen;
+pub(crate) mod metaget;
 pub(crate) mod parse;
 pub(crate) mod reply;
 pub(crate) mod session;

@@ -18,6 +18,8 @@ mod binary;
 pub(crate) use binary::to_text_exptime;
 pub use binary::{BinaryPendingReply, BinaryReplyKind, ExpectedReply, parse_binary_batch};
 
+use super::bad_input::{BadInput, MALFORMED, RefusedLine};
+use super::metaget;
 use crate::admin_key::is_admin_key;
 use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
@@ -41,7 +43,11 @@ pub enum PendingReply {
         keys: Bytes,
         /// The class that each key is counted in.
         class: CommandClass,
+        /// Whether the client has named further keys, which cannot be read.
+        has_bad_key: bool,
     },
+    /// A `metaget`, with its keys as those of a get verb.
+    Metaget(Bytes),
     /// One operation on one key.
     Single {
         /// The key.
@@ -53,7 +59,7 @@ pub enum PendingReply {
     },
     /// A command that the router executes itself.
     Local(LocalCommand),
-    /// Not a command. The reply is this line; `None` if the client wants none.
+    /// Not a command ([`super::bad_input`]). The reply is this line; `None` if the client wants none.
     Bad(Option<&'static str>),
     /// A set that was refused for its size. The batch has a delete instead, so that no reader gets the value that the
     /// writer believes replaced.
@@ -118,6 +124,8 @@ pub struct ParsedBatch {
     pub close_reason: Option<CloseReason>,
     /// Whether no other command may join the batch.
     is_full: bool,
+    /// No command joins the batch once it has as many requests.
+    requests_max: usize,
 }
 
 /// The commands that may become a batch.
@@ -131,11 +139,18 @@ pub enum Accepted {
 
 type Span = Range<usize>;
 
-/// Takes all whole commands off the front of `buffer`, up to [`BATCH_REQUESTS_MAX`] requests, or the first alone if it
-/// needs a batch of its own. `expected` is how many requests to reserve memory for.
-pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize, accepted: Accepted) -> ParsedBatch {
-    let mut parsed =
-        ParsedBatch { batch: Batch::with_capacity(expected.min(BATCH_REQUESTS_MAX)), ..ParsedBatch::default() };
+/// Takes all whole commands off the front of `buffer`, up to `requests_max` and [`BATCH_REQUESTS_MAX`] requests, or the
+/// first alone if it needs a batch of its own. `expected` is how many requests to reserve memory for.
+pub fn parse_batch(
+    buffer: &mut BytesMut,
+    limits: &Limits,
+    expected: usize,
+    requests_max: usize,
+    accepted: Accepted,
+) -> ParsedBatch {
+    let requests_max = requests_max.min(BATCH_REQUESTS_MAX);
+    let batch = Batch::with_capacity(expected.min(requests_max));
+    let mut parsed = ParsedBatch { batch, requests_max, ..ParsedBatch::default() };
     while parsed.has_capacity() && !buffer.is_empty() {
         let (command, command_bytes) = match parse_command(buffer, limits) {
             Parsed::Incomplete { needed_bytes } => {
@@ -159,11 +174,40 @@ pub fn parse_batch(buffer: &mut BytesMut, limits: &Limits, expected: usize, acce
                 parsed.is_full = needs_own_batch;
                 (OffsetCommand::of(buffer, command), consumed)
             }
-            Parsed::Bad { line, consumed, swallow, close, key_to_delete } => {
+            Parsed::Bad { line, consumed, swallow, close: Some(reason), .. } => {
                 parsed.swallow_bytes = swallow;
-                parsed.close = close.is_some();
-                parsed.close_reason = close;
-                (OffsetCommand::from_refusal(buffer, line, key_to_delete), consumed)
+                parsed.close = true;
+                parsed.close_reason = Some(reason);
+                (OffsetCommand::Other(PendingReply::Bad(line)), consumed)
+            }
+            Parsed::Bad { line, consumed, swallow, key_to_delete: Some(key), .. } => {
+                parsed.swallow_bytes = swallow;
+                (OffsetCommand::RefusedStore { key: span_in(buffer, key), line }, consumed)
+            }
+            Parsed::Bad { line: reply, consumed, swallow, is_too_large, .. } => {
+                if let Some(keys) = metaget::keys_of(&buffer[..consumed]) {
+                    let keys = span_in(buffer, keys.text());
+                    OffsetCommand::Metaget(keys).push_to(&mut parsed, buffer.split_to(consumed).freeze());
+                    continue;
+                }
+                let end = buffer.iter().position(|&byte| byte == b'\n').unwrap_or(buffer.len());
+                let refused = RefusedLine { line: buffer[..end].trim_ascii_end(), reply, has_block: swallow > 0 };
+                let bad_input = if is_too_large { BadInput::Reply(reply) } else { refused.classify() };
+                match bad_input {
+                    BadInput::GetOthers(ref line) if parsed.push_get_of_others(line, limits) => {
+                        buffer.advance(consumed);
+                        continue;
+                    }
+                    BadInput::GetOthers(_) if !parsed.replies.is_empty() => break,
+                    BadInput::Reply(line) => {
+                        parsed.swallow_bytes = swallow;
+                        (OffsetCommand::Other(PendingReply::Bad(line)), consumed)
+                    }
+                    BadInput::GetOthers(_) | BadInput::Malformed => {
+                        parsed.close = true;
+                        (OffsetCommand::Other(PendingReply::Bad(Some(MALFORMED))), buffer.len())
+                    }
+                }
             }
         };
         command.push_to(&mut parsed, buffer.split_to(command_bytes).freeze());
@@ -185,7 +229,7 @@ impl ParsedBatch {
     }
 
     fn has_capacity(&self) -> bool {
-        let is_small = self.batch.len() < BATCH_REQUESTS_MAX && self.replies.len() < BATCH_REQUESTS_MAX;
+        let is_small = self.batch.len() < self.requests_max && self.replies.len() < self.requests_max;
         is_small && !self.is_full && !self.close && self.swallow_bytes == 0
     }
 
@@ -194,6 +238,31 @@ impl ParsedBatch {
         let dropped_bytes = self.swallow_bytes.min(buffer.len());
         buffer.advance(dropped_bytes);
         self.swallow_bytes -= dropped_bytes;
+    }
+
+    /// Adds a request for each of `keys` that the router does not answer itself.
+    fn push_keys(&mut self, keys: &Bytes, operation: &Operation<Bytes>) {
+        for key in Keys::from_checked(keys).filter(|key| !is_admin_key(key)) {
+            self.batch.push(Request { key: keys.slice_ref(key), operation: operation.clone() });
+        }
+    }
+
+    /// Adds a get, the line without the keys that cannot be read. False if `line` is none, or must be a batch of its own
+    /// and there are others before it.
+    fn push_get_of_others(&mut self, line: &[u8], limits: &Limits) -> bool {
+        let Parsed::Command { command: command @ Command::Retrieve { .. }, .. } = parse_command(line, limits) else {
+            return false;
+        };
+        let needs_own_batch = needs_own_batch(&command);
+        if needs_own_batch && !self.replies.is_empty() {
+            return false;
+        }
+        self.is_full = needs_own_batch;
+        OffsetCommand::of(line, command).push_to(self, Bytes::copy_from_slice(line));
+        if let Some(PendingReply::Retrieve { has_bad_key, .. }) = self.replies.last_mut() {
+            *has_bad_key = true;
+        }
+        true
     }
 
     /// Adds a delete to the batch, in place of a set that was refused.
@@ -205,6 +274,7 @@ impl ParsedBatch {
 
 enum OffsetCommand {
     Retrieve { keys: Span, operation: Operation<Bytes> },
+    Metaget(Span),
     Single { request: Request<Span>, noreply: bool, quiet: Option<MetaVerb> },
     RefusedStore { key: Span, line: Option<&'static str> },
     Stats(Span),
@@ -236,22 +306,18 @@ impl OffsetCommand {
         }
     }
 
-    fn from_refusal(buffer: &[u8], line: Option<&'static str>, key_to_delete: Option<&[u8]>) -> OffsetCommand {
-        match key_to_delete {
-            Some(key) => OffsetCommand::RefusedStore { key: span_in(buffer, key), line },
-            None => OffsetCommand::Other(PendingReply::Bad(line)),
-        }
-    }
-
     /// Adds the command to `parsed`; `bytes` is its part of the buffer.
     fn push_to(self, parsed: &mut ParsedBatch, bytes: Bytes) {
         let reply = match self {
             OffsetCommand::Retrieve { keys, operation } => {
                 let (class, keys) = (CommandClass::of(&operation), slice_span(bytes, keys));
-                for key in Keys::from_checked(&keys).filter(|key| !is_admin_key(key)) {
-                    parsed.batch.push(Request { key: keys.slice_ref(key), operation: operation.clone() });
-                }
-                PendingReply::Retrieve { keys, class }
+                parsed.push_keys(&keys, &operation);
+                PendingReply::Retrieve { keys, class, has_bad_key: false }
+            }
+            OffsetCommand::Metaget(keys) => {
+                let keys = slice_span(bytes, keys);
+                parsed.push_keys(&keys, &metaget::operation());
+                PendingReply::Metaget(keys)
             }
             OffsetCommand::Single { request, noreply, quiet } => {
                 let request = strip_quiet_flag(request.map(|span| bytes.slice(span)));

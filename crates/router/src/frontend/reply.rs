@@ -2,19 +2,21 @@
 //!
 //! | command | reply | reply if no server answered |
 //! |---|---|---|
-//! | get verbs | a `VALUE` or `LVALUE` for each key found, then `END`; nothing for a miss | the keys found, then `SERVER_ERROR` instead of `END`; or a miss, with `miss_on_get_errors` |
+//! | get verbs, `metaget` | a `VALUE`, `LVALUE` or `META` for each key found, then `END`; nothing for a miss | the keys found, then `SERVER_ERROR` instead of `END`; or a miss, with `miss_on_get_errors` |
 //! | all others | the server's line; none with `noreply` | `SERVER_ERROR`; none with `noreply` |
 //!
-//! An error that the router itself reports names the key, as the client wrote it.
+//! A server's error passes as it is; [`super::error_text`] has those of the router.
 
 mod binary;
 
+use super::error_text::{GROUPED, UNKNOWN_COMMAND, error_text};
+use super::metaget;
 use super::parse::ReplyKey;
 use crate::stats::by_verb::VerbResults;
 use crate::stats::command_class::CommandClass;
 use crate::stats::counters::CounterDelta;
 use bytes::Bytes;
-use lookaside_protocol::{ErrorReply, LeaseToken, Reply, text};
+use lookaside_protocol::{ErrorReply, LeaseToken, Reply, meta::MetaStatus, text};
 use lookaside_routing::Outcome;
 
 /// Writes replies and counts them.
@@ -28,6 +30,8 @@ pub struct ReplyWriter<'a> {
     pub results: &'a VerbResults,
     /// Whether the reply to a get that failed is a miss.
     pub miss_on_get_errors: bool,
+    /// Whether all errors have the same text.
+    pub group_remote_errors: bool,
 }
 
 impl ReplyWriter<'_> {
@@ -37,7 +41,21 @@ impl ReplyWriter<'_> {
         match outcome {
             Ok(reply @ (Reply::Value { .. } | Reply::Lease { .. })) => text::compose_reply(key, &reply, self.out),
             Ok(Reply::Miss) => {}
-            _ => return (!self.miss_on_get_errors).then(|| error_line(key, &outcome)),
+            _ => return (!self.miss_on_get_errors).then(|| self.error_line(&outcome)),
+        }
+        None
+    }
+
+    /// Writes the reply for one key of a `metaget`, at `unix_s`. Returns the line to end it with; `None` unless it failed.
+    pub fn write_metadata(&mut self, key: &[u8], unix_s: u64, outcome: Outcome) -> Option<Vec<u8>> {
+        self.count(CommandClass::Meta, &outcome);
+        match outcome {
+            Ok(Reply::Meta(meta)) if meta.status == MetaStatus::Debug => {
+                metaget::compose_line(key, &meta.flags, unix_s, self.out);
+            }
+            Ok(Reply::Meta(meta)) if meta.status == MetaStatus::Miss => {}
+            Ok(Reply::Miss) => {}
+            _ => return (!self.miss_on_get_errors).then(|| self.error_line(&outcome)),
         }
         None
     }
@@ -54,7 +72,7 @@ impl ReplyWriter<'_> {
         self.results.record(class, outcome);
         match class {
             CommandClass::LeaseGet => self.delta.cmd_lease_get += 1,
-            CommandClass::GetAndTouch => self.delta.cmd_gat += 1,
+            CommandClass::Gat | CommandClass::Gats => self.delta.cmd_gat += 1,
             _ => self.delta.cmd_get += 1,
         }
         match outcome {
@@ -80,9 +98,26 @@ impl ReplyWriter<'_> {
             return;
         }
         match outcome {
+            Err(_) | Ok(Reply::Error(_)) => {
+                let line = self.error_line(&outcome);
+                self.out.extend_from_slice(&line);
+            }
             Ok(reply) => text::compose_reply(&key.bytes, &reply, self.out),
-            Err(_) => self.out.extend_from_slice(&error_line(&key.bytes, &outcome)),
         }
+    }
+
+    /// The line for a request that failed.
+    fn error_line(&self, outcome: &Outcome) -> Vec<u8> {
+        let text = match outcome {
+            _ if self.group_remote_errors => GROUPED.into(),
+            Ok(Reply::Error(ErrorReply::Unknown)) => UNKNOWN_COMMAND.into(),
+            Ok(Reply::Error(error)) => return server_line(error.clone()),
+            Ok(_) => "the server's reply does not fit the request".into(),
+            Err(failure) => error_text(failure),
+        };
+        // The text of a route must not end the line early.
+        let text = text.bytes().filter(|&byte| byte >= b' ' && byte != 0x7f).collect();
+        server_line(ErrorReply::Server(text))
     }
 
     fn count_lease(&mut self, token: LeaseToken) {
@@ -98,11 +133,20 @@ impl ReplyWriter<'_> {
         let failed = matches!(outcome, Err(_) | Ok(Reply::Error(_)));
         let delta = &mut *self.delta;
         match class {
-            CommandClass::Get | CommandClass::GetAndTouch | CommandClass::LeaseGet => {}
-            CommandClass::Store => delta.cmd_set += 1,
+            CommandClass::Get
+            | CommandClass::Gets
+            | CommandClass::Gat
+            | CommandClass::Gats
+            | CommandClass::LeaseGet => {}
+            CommandClass::Set
+            | CommandClass::Add
+            | CommandClass::Replace
+            | CommandClass::Append
+            | CommandClass::Prepend
+            | CommandClass::Cas => delta.cmd_set += 1,
             CommandClass::LeaseSet => delta.cmd_lease_set += 1,
             CommandClass::Delete => delta.cmd_delete += 1,
-            CommandClass::Arithmetic => delta.cmd_arithmetic += 1,
+            CommandClass::Incr | CommandClass::Decr => delta.cmd_arithmetic += 1,
             CommandClass::Touch => delta.cmd_touch += 1,
             CommandClass::Meta => delta.cmd_meta += 1,
         }
@@ -118,29 +162,17 @@ impl ReplyWriter<'_> {
     }
 }
 
-fn error_line(key: &[u8], outcome: &Outcome) -> Vec<u8> {
+fn server_line(error: ErrorReply<Bytes>) -> Vec<u8> {
     let mut line = Vec::new();
-    match outcome {
-        Ok(reply @ Reply::Error(_)) => text::compose_reply(key, reply, &mut line),
-        Ok(_) => server_error("the server's reply does not fit the request", key, &mut line),
-        Err(failure) => server_error(&failure.to_string(), key, &mut line),
-    }
+    text::compose_reply(b"", &Reply::Error(error), &mut line);
     line
-}
-
-fn server_error(why: &str, key: &[u8], line: &mut Vec<u8>) {
-    let mut reason = why.as_bytes().to_vec();
-    reason.extend_from_slice(b": key ");
-    reason.extend_from_slice(key);
-    // The text of an ErrorRoute must not end the line early.
-    reason.retain(|&byte| byte >= b' ' && byte != 0x7f);
-    text::compose_reply(key, &Reply::Error(ErrorReply::Server(reason)), line);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lookaside_routing::Failure;
+    use lookaside_protocol::meta::MetaReply;
+    use lookaside_routing::{Failure, TkoReason};
 
     fn reply_key(class: CommandClass) -> ReplyKey {
         ReplyKey { bytes: Bytes::from_static(b"user:1"), class }
@@ -153,17 +185,18 @@ mod tests {
             delta: &mut delta,
             results: &VerbResults::default(),
             miss_on_get_errors,
+            group_remote_errors: false,
         });
         (String::from_utf8(out).expect("text"), delta)
     }
 
     #[test]
-    fn failed_get_ends_with_an_error_that_names_the_key() {
+    fn failed_get_ends_with_an_error_without_the_key() {
         let (text, delta) = write_with(false, |writer| {
             let line = writer.write_item(b"user:1", CommandClass::Get, Err(Failure::TimedOut));
             writer.end_get(line);
         });
-        assert_eq!(text, "SERVER_ERROR server timed out: key user:1\r\n");
+        assert_eq!(text, "SERVER_ERROR Reply timeout\r\n");
         assert_eq!(delta, CounterDelta { cmd_get: 1, get_failures: 1, ..CounterDelta::default() });
     }
 
@@ -181,7 +214,7 @@ mod tests {
     fn error_reply_of_a_server_is_unchanged() {
         let reply = || Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(b"out of memory"))));
         let (text, _) = write_with(false, |writer| {
-            writer.write_single(&reply_key(CommandClass::Store), false, reply());
+            writer.write_single(&reply_key(CommandClass::Set), false, reply());
             let line = writer.write_item(b"user:1", CommandClass::Get, reply());
             writer.end_get(line);
         });
@@ -194,13 +227,37 @@ mod tests {
             let line = writer.write_item(b"user:1", CommandClass::Get, Ok(Reply::Stored));
             writer.end_get(line);
         });
-        assert_eq!(text, "SERVER_ERROR the server's reply does not fit the request: key user:1\r\n");
+        assert_eq!(text, "SERVER_ERROR the server's reply does not fit the request\r\n");
+    }
+
+    #[test]
+    fn metadata_ends_like_a_get() {
+        let meta =
+            |status, flags: &'static str| Ok(Reply::Meta(MetaReply { status, flags: flags.into(), value: None }));
+        let (text, delta) = write_with(false, |writer| {
+            assert_eq!(writer.write_metadata(b"a", 7, meta(MetaStatus::Debug, "a exp=3 la=2")), None);
+            assert_eq!(writer.write_metadata(b"b", 7, meta(MetaStatus::Miss, "")), None);
+            let line = writer.write_metadata(b"c", 7, Ok(Reply::Error(ErrorReply::Unknown)));
+            writer.end_get(line);
+            let line = writer.write_metadata(b"d", 7, meta(MetaStatus::Done, ""));
+            writer.end_get(line);
+        });
+        let expected = "META a age: 2; exptime: 10; from: unknown; is_transient: 0\r\n\
+                        SERVER_ERROR ERROR reply received from server.\r\n\
+                        SERVER_ERROR the server's reply does not fit the request\r\n";
+        assert_eq!(text, expected);
+        assert_eq!(delta, CounterDelta { cmd_meta: 4, other_failures: 1, ..CounterDelta::default() });
+        let (text, _) = write_with(true, |writer| {
+            let line = writer.write_metadata(b"k", 7, Err(Failure::TimedOut));
+            writer.end_get(line);
+        });
+        assert_eq!(text, "END\r\n", "with miss_on_get_errors");
     }
 
     #[test]
     fn noreply_command_has_no_reply_and_is_counted() {
         let (text, delta) = write_with(false, |writer| {
-            writer.write_single(&reply_key(CommandClass::Delete), true, Err(Failure::Tko));
+            writer.write_single(&reply_key(CommandClass::Delete), true, Err(Failure::Tko(TkoReason::ConnectFailed)));
             writer.write_single(&reply_key(CommandClass::Delete), true, Ok(Reply::Deleted));
         });
         assert_eq!(text, "");
@@ -213,13 +270,9 @@ mod tests {
     #[test]
     fn text_of_a_route_cannot_break_the_line() {
         let (text, _) = write_with(false, |writer| {
-            writer.write_single(
-                &reply_key(CommandClass::Store),
-                false,
-                Err(Failure::NoRoute("no\r\nSTORED\r\n".into())),
-            );
+            writer.write_single(&reply_key(CommandClass::Set), false, Err(Failure::NoRoute("no\r\nSTORED\r\n".into())));
         });
-        assert_eq!(text, "SERVER_ERROR no route: noSTORED: key user:1\r\n");
+        assert_eq!(text, "SERVER_ERROR no route: noSTORED\r\n");
     }
 
     #[test]

@@ -30,13 +30,16 @@ mod deletes;
 mod io;
 mod leases;
 mod login;
+mod metaget;
 
 pub use deletes::{DELETES_BYTES_MAX, TOTAL_DELETES_BYTES_MAX};
 
+use super::bad_input::BAD_KEY;
 use super::buffer_pool::SessionBuffers;
+use super::clients::SessionActivity;
 use super::context::SessionContext;
 use super::flow_control::ValueSizeEstimator;
-use super::limits::Settings;
+use super::limits::{Settings, WRITE_STALL_MAX};
 use super::parse::{Accepted, LocalCommand, ParsedBatch, PendingReply, parse_batch, parse_binary_batch};
 use super::reply::ReplyWriter;
 use crate::admin_key::is_admin_key;
@@ -52,7 +55,6 @@ use lookaside_routing::{Batch, Context, Outcome};
 use lookaside_upgrade::{ConnectionState, SavedSession};
 use std::pin::{Pin, pin};
 use std::task::Waker;
-use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -64,8 +66,6 @@ pub const READ_BYTES_MAX: usize = 64 << 10;
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// The capacity for replies that a session keeps between two batches, in bytes.
 pub const WRITE_BYTES_KEPT: usize = 16 << 10;
-/// A client that reads none of its replies for this long is disconnected, or that sends nothing inside a large command.
-pub const WRITE_STALL_MAX: Duration = Duration::from_secs(60);
 /// A client that takes longer for its replies, or for a large command, than [`WRITE_STALL_MAX`] and a second for each of
 /// this many bytes is disconnected, too: with a byte now and then it would hold them for ever.
 pub const TRANSFER_BYTES_PER_S_MIN: usize = 64 << 10;
@@ -113,9 +113,10 @@ const PROTOCOLS: [Option<bool>; 3] = [None, Some(false), Some(true)];
 pub(crate) async fn serve(
     context: &SessionContext,
     client: ClientSession,
+    activity: &SessionActivity,
     mut shutdown: watch::Receiver<bool>,
 ) -> (SessionEnd, Option<ClientSession>) {
-    let mut session = Session::new(context, client, shutdown.clone());
+    let mut session = Session::new(context, client, activity, shutdown.clone());
     // One future for the whole session: it costs a read nothing unless the read has to wait.
     let mut stop = shutdown.clone();
     let mut stopped = pin!(shutdown_requested(&mut stop));
@@ -152,6 +153,7 @@ fn is_shutting_down(shutdown: &mut watch::Receiver<bool>) -> bool {
 
 struct Session<'a> {
     context: &'a SessionContext,
+    activity: &'a SessionActivity,
     stream: Box<dyn Stream>,
     client: Context,
     input: BytesMut,
@@ -182,7 +184,12 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn new(context: &'a SessionContext, client: ClientSession, stop: watch::Receiver<bool>) -> Session<'a> {
+    fn new(
+        context: &'a SessionContext,
+        client: ClientSession,
+        activity: &'a SessionActivity,
+        stop: watch::Receiver<bool>,
+    ) -> Session<'a> {
         let ClientSession { stream, connection_state } = client;
         let default_protocol = context.settings.users.as_ref().and_then(|users| users.is_binary());
         let ConnectionState { session, input, input_needed_bytes, output, is_closing, .. } = connection_state;
@@ -192,6 +199,7 @@ impl<'a> Session<'a> {
         let login_timeout = context.settings.login_timeout.filter(|_| !authentication.is_done());
         Session {
             context,
+            activity,
             client: Context { client: address, misses, ..Context::default() },
             stream,
             input: BytesMut::from(&input[..]),
@@ -240,14 +248,17 @@ impl<'a> Session<'a> {
             return self.end_if_closing();
         }
         if self.is_incomplete() {
-            self.read(stopped.as_mut()).await?;
+            self.activity.begin_waiting();
+            let read = self.read(stopped.as_mut()).await;
+            self.activity.end_waiting(self.context.uses.next());
+            read?;
         }
         self.swallow();
         if self.is_incomplete() {
             return Ok(());
         }
         let is_binary = *self.is_binary.get_or_insert(self.input[0] == REQUEST_MAGIC);
-        let Settings { limits, users, .. } = &self.context.settings;
+        let Settings { limits, users, requests_max, .. } = &self.context.settings;
         if let Some(users) = users
             && self.needs_login(is_binary)
         {
@@ -255,8 +266,8 @@ impl<'a> Session<'a> {
         }
         let unparsed_bytes = self.input.len();
         let mut parsed = match is_binary {
-            true => parse_binary_batch(&mut self.input, limits, Accepted::All),
-            false => parse_batch(&mut self.input, limits, self.requests_last, Accepted::All),
+            true => parse_binary_batch(&mut self.input, limits, *requests_max, Accepted::All),
+            false => parse_batch(&mut self.input, limits, self.requests_last, *requests_max, Accepted::All),
         };
         if self.input.len() < unparsed_bytes {
             self.input_deadline = None;
@@ -308,7 +319,11 @@ impl<'a> Session<'a> {
     ) -> Result<(), SessionEnd> {
         for reply in replies {
             match reply {
-                PendingReply::Retrieve { keys, class } => self.reply_to_get(&keys, class, batch).await?,
+                PendingReply::Retrieve { keys, class, has_bad_key } => {
+                    let error_line = has_bad_key.then(|| format!("{BAD_KEY}\r\n").into_bytes());
+                    self.reply_to_get(&keys, class, error_line, batch).await?;
+                }
+                PendingReply::Metaget(keys) => self.reply_to_metaget(&keys, batch).await?,
                 PendingReply::Single { key, noreply, quiet } => {
                     let outcome = self.next_outcome_or_route(batch).await;
                     let silent = noreply || quiet.is_some_and(|verb| is_silent(verb, &outcome));
@@ -334,9 +349,9 @@ impl<'a> Session<'a> {
         &mut self,
         keys: &[u8],
         class: CommandClass,
+        mut error_line: Option<Vec<u8>>,
         batch: &mut BatchInProgress,
     ) -> Result<(), SessionEnd> {
-        let mut error_line = None;
         for key in Keys::from_checked(keys) {
             if is_admin_key(key) {
                 let reply = self.read_admin_key(key).await;
@@ -409,6 +424,7 @@ impl<'a> Session<'a> {
             delta: &mut self.delta,
             results: &self.context.results,
             miss_on_get_errors: self.context.settings.miss_on_get_errors,
+            group_remote_errors: self.context.settings.group_remote_errors,
         }
     }
 

@@ -81,7 +81,7 @@ pub(crate) fn assign_clients(
         local.is_ok_and(|local| listeners.iter().any(|listener| listener.matches(&local)))
     };
     let mut clients: Vec<Vec<InheritedClient>> = (0..threads).map(|_| Vec::new()).collect();
-    let accepted = connections.into_iter().filter(is_accepted).take(options.max_conns as usize);
+    let accepted = connections.into_iter().filter(is_accepted).take(options.connections_max());
     accepted.enumerate().for_each(|(number, client)| clients[number % threads].push(client));
     let closed = count - clients.iter().map(Vec::len).sum::<usize>();
     if closed > 0 {

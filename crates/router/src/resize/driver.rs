@@ -6,11 +6,13 @@
 //!
 //! Disk, network and time are arguments, so a simulation can run several in one process.
 
-use super::coverage::{Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
+use super::coverage::{COVERED_MAX, Candidate, Coverage, CoverageSettings, Purge, SavedConfig, SavedCoverage};
+use super::history::HistoryStore;
 use super::pool_servers::ConfigServers;
+use super::recorder::{HistoryRecorder, SeenRecord};
 use super::report::CoverageReport;
 use super::start::ResizerChannels;
-use super::status::ResizeStatus;
+use super::status::{HistoryState, ResizeStatus};
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::{Done, Peers, Work, WorkQueue};
 use crate::config::router_config::RouterConfig;
@@ -38,8 +40,8 @@ pub trait ResizeHost {
     fn parse(&self, text: &str) -> Result<RouterConfig, String>;
     /// Called before `active` is sent to the threads.
     fn prepare(&self, active: &ActiveConfigs);
-    /// Called after the threads were sent another configuration to route requests by.
-    fn record_in_force(&self);
+    /// Called after the threads were sent another configuration to route requests by: this one.
+    fn record_in_force(&self, config: &RouterConfig);
 }
 
 /// What a thread has done: its index, and the number of the change that it applied, with all batches of earlier ones
@@ -57,6 +59,8 @@ pub struct ResizerSettings {
     /// The state on disk is that of a process that has just handed over. Otherwise the peers are asked whether it is
     /// outdated.
     pub is_takeover: bool,
+    /// Where the routers of the cluster share the history of changes; `None` if they do not.
+    pub history: Option<Arc<dyn HistoryStore>>,
 }
 
 /// The driver of one process.
@@ -76,6 +80,7 @@ pub struct Resizer {
     applied: mpsc::UnboundedReceiver<Applied>,
     applied_by_thread: Vec<u64>,
     peers: Peers,
+    recorder: HistoryRecorder,
     work: WorkQueue,
     started: Instant,
     /// Since when the target is waited for.
@@ -124,6 +129,19 @@ impl InitialCoverage {
         }
     }
 
+    /// Covers configurations of the shared history, too. An error tells why one cannot be used.
+    pub(crate) fn cover_recorded(&mut self, texts: &[String], host: &dyn ResizeHost) -> Result<(), String> {
+        for text in texts {
+            let (config, candidate) = candidate_of(host.parse(text)?)?;
+            if self.configs.contains_key(&candidate.id) || self.coverage.covered.len() >= COVERED_MAX {
+                continue;
+            }
+            self.configs.insert(candidate.id, config);
+            self.coverage.covered.push(SavedConfig { config: candidate, is_claimed: true, was_read: true });
+        }
+        Ok(())
+    }
+
     /// Whether all peers that have reported will cover what this reads until they have seen that it is not read.
     pub(crate) fn is_known_to(&self, reports: &[CoverageReport]) -> bool {
         reports.iter().all(|report| report.claims.contains(&self.coverage.reads))
@@ -156,7 +174,8 @@ impl InitialCoverage {
             (Some(coverage), _) => Ok(Some(InitialCoverage { coverage, configs })),
             (None, None) => Ok(None),
             (None, Some(read)) => Err(format!(
-                "a peer reads by the configuration {read} and does not return its text; start this router again"
+                "a peer, or the history in etcd, reads by the configuration {read} and does not return its text; start this \
+                 router again"
             )),
         }
     }
@@ -169,12 +188,13 @@ fn candidate_of(config: RouterConfig) -> Result<(Arc<RouterConfig>, Candidate), 
 }
 
 impl Resizer {
-    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied.
+    /// A driver that continues from `initial`, and publishes it. `applied` receives what threads have applied. `history`
+    /// is the shared one, if it is used and as far as it is known.
     pub(crate) fn new(
-        initial: InitialCoverage,
+        (initial, history): (InitialCoverage, Option<Option<SeenRecord>>),
         settings: ResizerSettings,
         store: Box<dyn CoverageStore>,
-        status: Arc<ResizeStatus>,
+        (status, recorder): (Arc<ResizeStatus>, HistoryRecorder),
         network: Arc<dyn Network>,
         channels: ResizerChannels,
     ) -> Resizer {
@@ -187,7 +207,13 @@ impl Resizer {
         };
         let newest = coverage.covered.iter().find(|covered| covered.config.id == coverage.reads);
         let newest = newest.expect("what is read is covered").config.clone();
-        let coverage = Coverage::restore(coverage, coverage_settings, Duration::ZERO);
+        let mut coverage = Coverage::restore(coverage, coverage_settings, Duration::ZERO);
+        if let Some(known) = history {
+            coverage.use_history();
+            known
+                .into_iter()
+                .for_each(|(revision, history)| coverage.record_history(revision, history, Duration::ZERO));
+        }
         publish.send_replace(Arc::new(active_configs(&coverage, &configs, &status)));
         Resizer {
             coverage,
@@ -199,8 +225,9 @@ impl Resizer {
             publish,
             applied,
             applied_by_thread: vec![0; settings.threads],
-            peers: Peers::new(settings.peers, network.clone()),
-            work: WorkQueue::new(network, status.clone()),
+            work: WorkQueue::new(network.clone(), status.clone(), settings.peers.len() + 1),
+            peers: Peers::new(settings.peers, network),
+            recorder,
             status,
             started: Instant::now(),
             waits_since: None,
@@ -311,8 +338,8 @@ impl Resizer {
                     }
                     Err(why) => tracing::error!(
                         why,
-                        "a peer's configuration cannot be used here, so this router cannot cover it, and the peer \
-                        keeps reading the former one; start all routers of a cluster with the same version and options"
+                        "a configuration of a peer or of the history cannot be used here, so this router cannot cover it, \
+                        and peers keep reading the former one; start all routers of a cluster with the same version and options"
                     ),
                 }
             }
@@ -325,6 +352,11 @@ impl Resizer {
                 if is_done {
                     self.change(host, |coverage, now| coverage.record_purged(&purge, now));
                 }
+            }
+            Done::History(reply) => {
+                let taken = self.recorder.record_reply(reply);
+                self.change(host, |coverage, now| taken.apply(coverage, now));
+                self.recorder.log_outdated(&self.coverage);
             }
         }
     }
@@ -363,9 +395,10 @@ impl Resizer {
         self.configs.retain(|id, _| covered.contains(id) || *id == self.newest.id);
         let active = active_configs(&self.coverage, &self.configs, &self.status).after(&self.publish.borrow());
         host.prepare(&active);
+        let in_force = active.reads.clone();
         self.publish.send_replace(Arc::new(active));
         if is_new {
-            host.record_in_force();
+            host.record_in_force(&in_force);
         }
     }
 
@@ -375,6 +408,9 @@ impl Resizer {
         for (peer, id) in self.coverage.missing() {
             self.work.start(Work::Fetch { peer: self.peers.address(peer).clone(), id });
         }
+        self.recorder.next_fetches(&self.coverage).into_iter().for_each(|fetch| self.work.start(fetch));
+        let history = self.recorder.next_work(&self.coverage, &self.configs, self.started.elapsed());
+        history.into_iter().for_each(|work| self.work.start(work));
         if let Some(config) = self.coverage.target() {
             for server in self.coverage.servers_to_empty() {
                 self.work.start(Work::Empty { config, server });
@@ -392,7 +428,8 @@ impl Resizer {
         let reads = self.coverage.reads();
         for config in self.coverage.covered().filter(|config| !before.covered().any(|known| known.id == config.id)) {
             tracing::info!(configuration = %config.id, "deletes also go to the servers of another configuration");
-            if !self.store.is_durable() && !std::mem::replace(&mut self.is_loss_logged, true) {
+            let is_remembered = self.store.is_durable() || self.status.history() == HistoryState::Recorded;
+            if !is_remembered && !std::mem::replace(&mut self.is_loss_logged, true) {
                 tracing::warn!(
                     "without --config-cache a router that restarts during a change of the configuration forgets the \
                      former one, unless a peer of --spool-peers knows it"

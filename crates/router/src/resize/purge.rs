@@ -35,14 +35,22 @@ const DELETES_PER_STEP: usize = 100;
 /// Keys that are listed between two comparisons with the clock.
 const KEYS_PER_STEP: u64 = 500;
 
-/// The default of [`PurgeLimits::keys_per_s_max`]: a server with ten million items takes 100 s.
-pub(crate) const KEYS_PER_S_MAX: u32 = 100_000;
+/// How many keys all routers together list per second: a server with ten million items takes each of two routers 200 s.
+const KEYS_PER_S_MAX: u32 = 100_000;
 
 /// Bounds on the load of a purge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PurgeLimits {
     /// Keys listed per second.
     pub(crate) keys_per_s_max: u32,
+}
+
+impl PurgeLimits {
+    /// The part of one of `routers` that may all list the same server.
+    pub(crate) fn shared_by(routers: usize) -> PurgeLimits {
+        let routers = u32::try_from(routers.max(1)).unwrap_or(u32::MAX);
+        PurgeLimits { keys_per_s_max: (KEYS_PER_S_MAX / routers).max(1) }
+    }
 }
 
 /// The counters of all purges.

@@ -4,13 +4,19 @@
 //! The peers are asked although there is a state on disk. They may have forgotten the configuration that it reads: they
 //! were started without this router in their `--spool-peers`, or have lost their disks. Then their deletes do not reach
 //! its servers, so this router reads what they read. Those servers that no peer names have departed.
+//!
+//! A history that the routers share counts as the report of one more peer, which never forgets and always replies.
 
 use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings};
+use super::history::HistoryError;
+use super::recorder::{HistoryAtStart, HistoryRecorder};
+use super::report::CoverageReport;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::ask_peers;
 use crate::config::router_config::RouterConfig;
 use crate::tree::active_configs::ActiveConfigs;
 use lookaside_client::Network;
+use lookaside_client::config::ConfigId;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -39,32 +45,54 @@ impl Resizer {
         channels: ResizerChannels,
     ) -> Result<Resizer, String> {
         let stored = load(&*store, host);
-        let initial = match stored {
-            Some(stored) if settings.is_takeover => stored,
-            stored => ask_and_join(stored, &settings, &*network, &config, host).await?,
+        let mut recorder = HistoryRecorder::new(settings.history.clone(), host.status().clone());
+        let first = match stored {
+            // Its clients wait, and what it needs is in its state.
+            Some(_) if settings.is_takeover && settings.history.is_some() => {
+                Some(Err(HistoryError::Away("not read yet".to_owned())))
+            }
+            _ => recorder.read_first().await,
         };
-        let status = host.status().clone();
-        let mut resizer = Resizer::new(initial, settings, store, status, network, channels);
+        let (history, texts) = match first {
+            Some(Ok(HistoryAtStart { record, texts })) => (Some(Some(record)), texts),
+            Some(Err(HistoryError::Away(_))) => (Some(None), Vec::new()),
+            Some(Err(HistoryError::Refused(_))) | None => (None, Vec::new()),
+        };
+        let mut initial = match stored {
+            Some(stored) if settings.is_takeover => stored,
+            stored => {
+                let newest = ConfigId::of(config.text())?;
+                let known = history.iter().flatten().find_map(|(_, history)| history.to_report(newest));
+                ask_and_join(stored, &settings, &*network, (known, &texts), &config, host).await?
+            }
+        };
+        initial.cover_recorded(&texts, host)?;
+        let status = (host.status().clone(), recorder);
+        let mut resizer = Resizer::new((initial, history), settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
         Ok(resizer)
     }
 }
 
-/// The state by `stored`, unless a peer does not know it.
+/// The state by `stored`, unless a peer or the history does not know it.
 async fn ask_and_join(
     stored: Option<InitialCoverage>,
     settings: &ResizerSettings,
     network: &dyn Network,
+    (history, recorded): (Option<CoverageReport>, &[String]),
     config: &RouterConfig,
     host: &dyn ResizeHost,
 ) -> Result<InitialCoverage, String> {
-    let (reports, texts) = ask_peers(network, &settings.peers, ASK_PEERS_MAX).await;
+    let (mut reports, mut texts) = ask_peers(network, &settings.peers, ASK_PEERS_MAX).await;
+    reports.extend(history);
+    texts.extend_from_slice(recorded);
     match stored {
         Some(stored) if stored.is_known_to(&reports) => Ok(stored),
         Some(stored) => {
             tracing::warn!(
-                "a peer does not cover the configuration that this router read last: reading by the peer's, and emptying \
-                 servers that it does not name before they are read; name all routers of the cluster in --spool-peers"
+                "a peer, or the history in etcd, does not cover the configuration that this router read last: reading by \
+                 theirs, and emptying servers that it does not name before they are read; name all routers of the cluster \
+                 in --spool-peers"
             );
             let of_peers = InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?;
             Ok(of_peers.expect("a peer has reported"))
@@ -94,8 +122,7 @@ fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Option<InitialCover
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resize::{report::CoverageReport, status::ResizeStatus};
-    use lookaside_client::config::ConfigId;
+    use crate::resize::status::ResizeStatus;
     use lookaside_client::{Listener, Stream, TcpNetwork};
     use lookaside_routing::{Address, BoxFuture};
     use std::io;
@@ -167,7 +194,7 @@ mod tests {
 
         fn prepare(&self, _: &ActiveConfigs) {}
 
-        fn record_in_force(&self) {}
+        fn record_in_force(&self, _: &RouterConfig) {}
     }
 
     /// It started as the first of its cluster, or continued from an outdated state.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct ResizeStatus {
     view: Mutex<StatusView>,
+    history: Mutex<HistoryState>,
     pub(crate) covering_deletes: Arc<SharedCounter>,
     pub(crate) purges: Arc<PurgeCounters>,
     pub(crate) servers_emptied: SharedCounter,
@@ -30,6 +31,40 @@ struct StatusView {
     texts: BTreeMap<ConfigId, Arc<str>>,
 }
 
+/// Whether the history of the changes is shared by the routers of the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HistoryState {
+    /// The configuration is not from etcd: each router has a history of its own.
+    #[default]
+    Unused,
+    /// It is in etcd.
+    Recorded,
+    /// etcd does not answer, so steps of a change wait.
+    Away,
+    /// etcd refuses to read or write it: each router has a history of its own.
+    Refused,
+}
+
+impl HistoryState {
+    pub(crate) const ALL: [HistoryState; 4] =
+        [HistoryState::Unused, HistoryState::Recorded, HistoryState::Away, HistoryState::Refused];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            HistoryState::Unused => "unused",
+            HistoryState::Recorded => "recorded",
+            HistoryState::Away => "away",
+            HistoryState::Refused => "refused",
+        }
+    }
+}
+
+impl fmt::Display for HistoryState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// The step that a change waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ResizeState {
@@ -42,6 +77,8 @@ pub(crate) enum ResizeState {
     Emptying,
     /// Not every peer has reported that it covers the new configuration.
     WaitingForPeers,
+    /// The shared history does not say yet that the new configuration will be read.
+    Recording,
     /// The new configuration is read; keys that it misses are read from their former owners.
     WarmingUp,
     /// The new configuration is read; routers may still read the old one.
@@ -51,11 +88,12 @@ pub(crate) enum ResizeState {
 }
 
 impl ResizeState {
-    pub(crate) const ALL: [ResizeState; 7] = [
+    pub(crate) const ALL: [ResizeState; 8] = [
         ResizeState::Steady,
         ResizeState::Covering,
         ResizeState::Emptying,
         ResizeState::WaitingForPeers,
+        ResizeState::Recording,
         ResizeState::WarmingUp,
         ResizeState::Draining,
         ResizeState::Purging,
@@ -67,6 +105,7 @@ impl ResizeState {
             ResizeState::Covering => "covering",
             ResizeState::Emptying => "emptying",
             ResizeState::WaitingForPeers => "waiting_for_peers",
+            ResizeState::Recording => "recording",
             ResizeState::WarmingUp => "warming_up",
             ResizeState::Draining => "draining",
             ResizeState::Purging => "purging",
@@ -76,6 +115,7 @@ impl ResizeState {
     pub(crate) fn of(coverage: &Coverage) -> ResizeState {
         match coverage.target_stage() {
             Some(Stage::Claimed) if !coverage.servers_to_empty().is_empty() => ResizeState::Emptying,
+            Some(Stage::Claimed) if coverage.waits_for_history() => ResizeState::Recording,
             Some(Stage::Claimed) => ResizeState::WaitingForPeers,
             Some(_) => ResizeState::Covering,
             None if !coverage.is_changing() => ResizeState::Steady,
@@ -97,6 +137,14 @@ impl ResizeStatus {
     pub(crate) fn update(&self, coverage: &Coverage) {
         let texts = coverage.covered().map(|config| (config.id, config.text.clone())).collect();
         *self.view.lock() = StatusView { state: ResizeState::of(coverage), report: coverage.report().to_json(), texts };
+    }
+
+    pub(crate) fn history(&self) -> HistoryState {
+        *self.history.lock()
+    }
+
+    pub(super) fn set_history(&self, state: HistoryState) {
+        *self.history.lock() = state;
     }
 
     pub(crate) fn state(&self) -> ResizeState {

@@ -8,8 +8,9 @@
 //!
 //! The file is replaced by a rename: after a crash it is the old or the new one.
 
-use super::coverage::{COVERED_MAX, Departed, SavedCoverage};
-use crate::config::last_good::replace_file;
+use super::coverage::{COVERED_MAX, SavedCoverage};
+use super::departed::Departed;
+use crate::config::last_good::{MODE, replace_file};
 use lookaside_client::config::ConfigId;
 use lookaside_client::config::FILE_BYTES_MAX;
 use lookaside_routing::Address;
@@ -117,7 +118,7 @@ impl CoverageStore for CoverageFile {
     }
 
     fn save(&self, text: &str) -> io::Result<()> {
-        replace_file(&self.0, text)
+        replace_file(&self.0, text, MODE)
     }
 
     fn is_durable(&self) -> bool {

@@ -2,9 +2,11 @@
 //! in the task that polls [`WorkQueue::next`], and ends when the queue is dropped.
 
 use super::coverage::Purge;
+use super::history::{HistoryChange, HistoryError, HistoryStore};
 use super::new_servers::{Emptied, empty_server};
 use super::peer_poll::{PeerConnection, PollError};
-use super::purge::{KEYS_PER_S_MAX, PurgeError, PurgeLimits, purge_server};
+use super::purge::{PurgeError, PurgeLimits, purge_server};
+use super::recorder::{self, SeenRecord};
 use super::report::CoverageReport;
 use super::status::ResizeStatus;
 use crate::config::router_config::RouterConfig;
@@ -43,6 +45,7 @@ pub(crate) enum Done {
         purge: Purge,
         is_done: bool,
     },
+    History(Result<SeenRecord, HistoryError>),
 }
 
 /// A report and the connection for the next poll.
@@ -50,9 +53,29 @@ type Polled = Result<(PeerConnection, CoverageReport), PollError>;
 
 /// What is to be done.
 pub(super) enum Work {
-    Fetch { peer: Address, id: ConfigId },
-    Empty { config: ConfigId, server: Address },
-    Purge { purge: Purge, config: Arc<RouterConfig>, kept: Vec<Arc<RouterConfig>> },
+    Fetch {
+        peer: Address,
+        id: ConfigId,
+    },
+    Empty {
+        config: ConfigId,
+        server: Address,
+    },
+    Purge {
+        purge: Purge,
+        config: Arc<RouterConfig>,
+        kept: Vec<Arc<RouterConfig>>,
+    },
+    /// Replaces the shared history, or reads it.
+    History {
+        store: Arc<dyn HistoryStore>,
+        change: Option<HistoryChange>,
+    },
+    /// Reads a text that the shared history names.
+    FetchRecorded {
+        store: Arc<dyn HistoryStore>,
+        id: ConfigId,
+    },
 }
 
 /// Names work that runs, so that it is not started twice.
@@ -61,6 +84,7 @@ enum WorkId {
     Fetch(ConfigId),
     Empty(ConfigId, Address),
     Purge(Purge),
+    History,
 }
 
 pub(super) struct WorkQueue {
@@ -72,12 +96,15 @@ pub(super) struct WorkQueue {
     failed: BTreeSet<WorkId>,
     /// The purge that was started last.
     last_purge: Option<Purge>,
+    purge_limits: PurgeLimits,
 }
 
 impl WorkQueue {
-    pub(super) fn new(network: Arc<dyn Network>, status: Arc<ResizeStatus>) -> WorkQueue {
+    /// Without work, of one of `routers` that change the same servers.
+    pub(super) fn new(network: Arc<dyn Network>, status: Arc<ResizeStatus>, routers: usize) -> WorkQueue {
         let (running, started, failed) = (FuturesUnordered::new(), BTreeSet::new(), BTreeSet::new());
-        WorkQueue { network, status, running, started, failed, last_purge: None }
+        let purge_limits = PurgeLimits::shared_by(routers);
+        WorkQueue { network, status, running, started, failed, last_purge: None, purge_limits }
     }
 
     pub(super) fn clear(&mut self) {
@@ -98,7 +125,8 @@ impl WorkQueue {
     /// Starts work unless it runs.
     pub(super) fn start(&mut self, work: Work) {
         let id = match &work {
-            Work::Fetch { id, .. } => WorkId::Fetch(*id),
+            Work::Fetch { id, .. } | Work::FetchRecorded { id, .. } => WorkId::Fetch(*id),
+            Work::History { .. } => WorkId::History,
             Work::Empty { config, server } => WorkId::Empty(*config, server.clone()),
             Work::Purge { purge, .. } => WorkId::Purge(purge.clone()),
         };
@@ -109,7 +137,7 @@ impl WorkQueue {
             self.last_purge = Some(purge.clone());
         }
         let delay = if self.failed.contains(&id) { RETRY } else { Duration::ZERO };
-        let (network, status) = (self.network.clone(), self.status.clone());
+        let (network, status, limits) = (self.network.clone(), self.status.clone(), self.purge_limits);
         let is_logged = self.failed.insert(id);
         self.running.push(Box::pin(async move {
             sleep(delay).await;
@@ -117,8 +145,10 @@ impl WorkQueue {
                 Work::Fetch { peer, id } => fetch(&*network, &peer, id, is_logged).await,
                 Work::Empty { config, server } => empty(&*network, config, server, &status, is_logged).await,
                 Work::Purge { purge, config, kept } => {
-                    remove_misplaced(&*network, purge, &config, &kept, &status, is_logged).await
+                    remove_misplaced(&*network, purge, &config, &kept, limits, &status, is_logged).await
                 }
+                Work::History { store, change } => Done::History(ask_history(&*store, change).await),
+                Work::FetchRecorded { store, id } => fetch_recorded(&*store, id, is_logged).await,
             }
         }));
     }
@@ -131,6 +161,7 @@ impl WorkQueue {
             Done::Fetched { id, text } => (WorkId::Fetch(*id), text.is_some()),
             Done::Emptied { config, server, is_done } => (WorkId::Empty(*config, server.clone()), *is_done),
             Done::Purged { purge, is_done } => (WorkId::Purge(purge.clone()), *is_done),
+            Done::History(reply) => (WorkId::History, reply.is_ok()),
         };
         self.started.remove(&id);
         if is_done {
@@ -149,6 +180,22 @@ async fn fetch(network: &dyn Network, peer: &Address, id: ConfigId, is_logged: b
         None
     });
     Done::Fetched { id, text }
+}
+
+async fn ask_history(store: &dyn HistoryStore, change: Option<HistoryChange>) -> Result<SeenRecord, HistoryError> {
+    let stored = match change {
+        Some(change) => store.replace(change).await,
+        None => store.read().await,
+    };
+    recorder::parse(&stored?)
+}
+
+async fn fetch_recorded(store: &dyn HistoryStore, id: ConfigId, is_logged: bool) -> Done {
+    let text = store.read_text(id).await;
+    if let (true, Err(error)) = (is_logged, &text) {
+        tracing::warn!(configuration = %id, %error, "cannot read a configuration of the history; trying again");
+    }
+    Done::Fetched { id, text: text.ok().flatten() }
 }
 
 async fn empty(
@@ -187,6 +234,7 @@ async fn remove_misplaced(
     purge: Purge,
     config: &RouterConfig,
     kept: &[Arc<RouterConfig>],
+    limits: PurgeLimits,
     status: &ResizeStatus,
     is_logged: bool,
 ) -> Done {
@@ -195,7 +243,6 @@ async fn remove_misplaced(
     let kept: Vec<Placement> = kept.iter().map(|config| Placement::of(config)).collect();
     let is_misplaced =
         |key: &Bytes| former.places_at(server, key) && !kept.iter().any(|placement| placement.places_at(server, key));
-    let limits = PurgeLimits { keys_per_s_max: KEYS_PER_S_MAX };
     let purged = purge_server(network, server, &is_misplaced, limits, &status.purges).await;
     status.lease_voids_refused.add(matches!(purged, Err(PurgeError::LeasesHold)).into());
     match &purged {
@@ -335,7 +382,8 @@ mod tests {
     /// The first of them was tried again and again while it was out of reach, and no other server was listed.
     #[tokio::test]
     async fn purges_take_turns() {
-        let mut work = WorkQueue::new(Arc::new(TcpNetwork), Arc::default());
+        let mut work = WorkQueue::new(Arc::new(TcpNetwork), Arc::default(), 3);
+        assert_eq!(work.purge_limits.keys_per_s_max, 33_333, "a third of what one router alone lists");
         let config = ConfigId::parse(&"0".repeat(32)).expect("hexadecimal");
         let purges = ["b:1", "a:1", "c:1"].map(|server| Purge { config, server: Address(server.into()), number: 1 });
         let mut tried = Vec::new();

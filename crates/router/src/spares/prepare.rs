@@ -14,7 +14,7 @@
 
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::text::{Limits, ReplyPart};
-use lookaside_routing::{Address, Pool};
+use lookaside_routing::{Address, Pool, fnv1a_64};
 use std::fmt;
 use std::time::Duration;
 
@@ -53,10 +53,8 @@ impl From<CommandError> for PrepareError {
 pub(super) fn mark_key(pool: &Pool) -> String {
     let addresses = |of: &'_ [Address]| of.iter().map(|address| address.0.clone()).collect::<Vec<_>>();
     let words = [[pool.name.as_str().into()].to_vec(), addresses(&pool.servers), addresses(&pool.spares)].concat();
-    // FNV-1a: the same in every router, and different for two pools of one router.
-    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
-    let hash =
-        bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    // The same in every router, and different for two pools of one router.
+    let hash = fnv1a_64(words.iter().flat_map(|word| word.bytes().chain([0])));
     format!("lookaside-spare:{hash:016x}")
 }
 

@@ -3,7 +3,7 @@
 //!
 //! | | destination | root |
 //! |---|---|---|
-//! | delete (`delete`, `md`, binary) without a reply | spooled, [`Failure::Spooled`] | `NOT_FOUND`, like mcrouter |
+//! | delete (`delete`, `md`, binary) without a reply, or answered with `SERVER_ERROR`: it was not carried out | spooled, [`Failure::Spooled`] | `NOT_FOUND`, like mcrouter |
 //! | delete that could not be spooled, or was refused because of a limit | the failure | the failure |
 //! | delete to a fenced server | spooled without asking the server | `NOT_FOUND` |
 //! | everything else | sent to the server; if it is fenced, [`Failure::Tko`] | unchanged |
@@ -14,9 +14,9 @@
 use super::record::Deletion;
 use super::{ConfiguredServer, Spool};
 use bytes::Bytes;
-use lookaside_protocol::Request;
+use lookaside_protocol::{ErrorReply, Reply, Request};
 use lookaside_routing::{
-    Address, Batch, BoxFuture, Context, Destination, Failure, NullRoute, Outcome, Outcomes, Route, Verb,
+    Address, Batch, BoxFuture, Context, Destination, Failure, NullRoute, Outcome, Outcomes, Route, TkoReason, Verb,
 };
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl SpoolingDestination {
     /// Spools all deletes. The rest is sent first: if the server is unfenced meanwhile, a delete that comes last is
     /// always correct.
     async fn spool_deletes(&self, batch: Batch) -> Outcomes {
-        let mut outcomes: Outcomes = vec![Err(Failure::Tko); batch.len()];
+        let mut outcomes: Outcomes = vec![Err(Failure::Tko(TkoReason::Fenced)); batch.len()];
         let (deletes, rest): (Vec<_>, Vec<_>) = with_indexes(&batch).partition(|(_, request)| is_delete(request));
         let (indexes, rest): (Vec<_>, Batch) = rest.into_iter().unzip();
         for (at, outcome) in indexes.into_iter().zip(self.inner.send(rest).await) {
@@ -76,13 +76,24 @@ fn is_delete(request: &Request<Bytes>) -> bool {
 /// Whether a delete with this outcome may not have been applied and must be spooled.
 fn must_spool(outcome: &Outcome) -> bool {
     match outcome {
-        Ok(_) | Err(Failure::Busy | Failure::NoRoute(_) | Failure::Spooled) => false,
+        Ok(Reply::Error(ErrorReply::Server(_))) => true,
+        Ok(_)
+        | Err(
+            Failure::Busy
+            | Failure::TooManyPending { .. }
+            | Failure::NoRoute(_)
+            | Failure::NoTree
+            | Failure::Refused { .. }
+            | Failure::Spooled,
+        ) => false,
         Err(
-            Failure::Tko
+            Failure::Tko(_)
             | Failure::ConnectFailed
             | Failure::ConnectTimedOut
             | Failure::TimedOut
+            | Failure::QueueTimedOut
             | Failure::ConnectionLost
+            | Failure::ReadFailed(_)
             | Failure::Malformed,
         ) => true,
     }

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(counts(CommandClass::Get), [0, 1, 0, 0]);
         assert_eq!(counts(CommandClass::Delete), [1, 0, 1, 0]);
         assert_eq!(counts(CommandClass::Meta), [0, 0, 0, 1]);
-        assert_eq!(counts(CommandClass::Store), [0; 4]);
+        assert_eq!(counts(CommandClass::Set), [0; 4]);
         assert!(CommandClass::ALL.iter().enumerate().all(|(at, class)| *class as usize == at));
         assert!(ResultClass::ALL.iter().enumerate().all(|(at, result)| *result as usize == at));
     }

@@ -1,54 +1,69 @@
 //! The classes of commands that `stats` and metrics count separately.
 
-use lookaside_protocol::Operation;
+use lookaside_protocol::{Direction, Operation, StoreMode};
 
-/// A class of commands.
+/// A class of commands: a verb, or the meta commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandClass {
-    /// `get`, `gets`
     Get,
-    /// `gat`, `gats`
-    GetAndTouch,
-    /// `lease-get`
+    Gets,
+    Gat,
+    Gats,
     LeaseGet,
-    /// `set`, `add`, `replace`, `append`, `prepend`, `cas`
-    Store,
-    /// `lease-set`
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+    Cas,
     LeaseSet,
-    /// `delete`
     Delete,
-    /// `incr`, `decr`
-    Arithmetic,
-    /// `touch`
+    Incr,
+    Decr,
     Touch,
-    /// The meta commands
     Meta,
 }
 
 impl CommandClass {
     /// All, in the order of their numbers.
-    pub const ALL: [CommandClass; 9] = [
+    pub const ALL: [CommandClass; 17] = [
         CommandClass::Get,
-        CommandClass::GetAndTouch,
+        CommandClass::Gets,
+        CommandClass::Gat,
+        CommandClass::Gats,
         CommandClass::LeaseGet,
-        CommandClass::Store,
+        CommandClass::Set,
+        CommandClass::Add,
+        CommandClass::Replace,
+        CommandClass::Append,
+        CommandClass::Prepend,
+        CommandClass::Cas,
         CommandClass::LeaseSet,
         CommandClass::Delete,
-        CommandClass::Arithmetic,
+        CommandClass::Incr,
+        CommandClass::Decr,
         CommandClass::Touch,
         CommandClass::Meta,
     ];
 
-    /// The label in metrics.
+    /// The name in `stats`, and the label in metrics.
     pub fn name(self) -> &'static str {
         match self {
             CommandClass::Get => "get",
-            CommandClass::GetAndTouch => "gat",
+            CommandClass::Gets => "gets",
+            CommandClass::Gat => "gat",
+            CommandClass::Gats => "gats",
             CommandClass::LeaseGet => "lease_get",
-            CommandClass::Store => "set",
+            CommandClass::Set => "set",
+            CommandClass::Add => "add",
+            CommandClass::Replace => "replace",
+            CommandClass::Append => "append",
+            CommandClass::Prepend => "prepend",
+            CommandClass::Cas => "cas",
             CommandClass::LeaseSet => "lease_set",
             CommandClass::Delete => "delete",
-            CommandClass::Arithmetic => "incr",
+            CommandClass::Incr => "incr",
+            CommandClass::Decr => "decr",
             CommandClass::Touch => "touch",
             CommandClass::Meta => "meta",
         }
@@ -57,15 +72,30 @@ impl CommandClass {
     /// The class of an operation.
     pub fn of<B>(operation: &Operation<B>) -> CommandClass {
         match operation {
-            Operation::Get { .. } => CommandClass::Get,
-            Operation::GetAndTouch { .. } => CommandClass::GetAndTouch,
+            Operation::Get { cas: false } => CommandClass::Get,
+            Operation::Get { cas: true } => CommandClass::Gets,
+            Operation::GetAndTouch { cas: false, .. } => CommandClass::Gat,
+            Operation::GetAndTouch { cas: true, .. } => CommandClass::Gats,
             Operation::LeaseGet => CommandClass::LeaseGet,
-            Operation::Store { .. } => CommandClass::Store,
+            Operation::Store { mode, .. } => CommandClass::of_store(*mode),
             Operation::LeaseSet { .. } => CommandClass::LeaseSet,
             Operation::Delete { .. } => CommandClass::Delete,
-            Operation::Arithmetic { .. } => CommandClass::Arithmetic,
+            Operation::Arithmetic { direction: Direction::Up, .. } => CommandClass::Incr,
+            Operation::Arithmetic { direction: Direction::Down, .. } => CommandClass::Decr,
             Operation::Touch { .. } => CommandClass::Touch,
             Operation::Meta(_) => CommandClass::Meta,
+        }
+    }
+
+    /// The class of a store.
+    pub fn of_store(mode: StoreMode) -> CommandClass {
+        match mode {
+            StoreMode::Set => CommandClass::Set,
+            StoreMode::Add => CommandClass::Add,
+            StoreMode::Replace => CommandClass::Replace,
+            StoreMode::Append => CommandClass::Append,
+            StoreMode::Prepend => CommandClass::Prepend,
+            StoreMode::Cas(_) => CommandClass::Cas,
         }
     }
 }

@@ -15,8 +15,10 @@ counters! {
 
     /// Client connections accepted.
     total_connections,
-    /// Client connections closed at once because of the limit on connections.
+    /// Client connections closed at once because of the limit on connections, as all others had requests in progress.
     rejected_connections,
+    /// Client connections closed because they were the least recently used, for a new one at the limit on connections.
+    evicted_connections,
     /// Client connections closed because the client did not read its replies, or did not end a large command.
     stalled_connections,
     /// Client connections closed because the client did not log in in time.
@@ -107,6 +109,11 @@ impl CounterDelta {
 pub fn write_stat(name: &str, value: impl std::fmt::Display, out: &mut Vec<u8>) {
     use std::io::Write as _;
     write!(out, "STAT {name} {value}\r\n").expect("a write to a Vec succeeds");
+}
+
+/// `text` on one line: control characters become spaces.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect()
 }
 
 #[cfg(test)]

@@ -5,3 +5,4 @@ pub(crate) mod command_class;
 pub(crate) mod counters;
 pub(crate) mod per_target;
 pub(crate) mod plain_leases;
+pub(crate) mod rates;

@@ -171,7 +171,7 @@ pub(super) fn explain(
         let requests = vec![command_line(&place.delete)];
         let replies = vec![format!("covered by {id}")];
         let at = place.server.to_string();
-        explanation.0.push(Step { depth: 0, at, is_server: true, requests, replies });
+        explanation.0.push(Step { depth: 0, at, names: Vec::new(), is_server: true, requests, replies });
     }
     Ok(explanation)
 }
@@ -205,7 +205,7 @@ struct Group {
 
 impl CoveringRoute {
     async fn cover(&self, batch: Batch, context: &Context) -> Outcomes {
-        let mut outcomes = vec![Err(Failure::Tko); batch.len()];
+        let mut outcomes = vec![Err(Failure::ConnectionLost); batch.len()];
         let (groups, refused) = self.groups_of(batch, context);
         let groups = join_all(groups.into_iter().map(|group| self.cover_group(group, context))).await;
         for (at, outcome) in groups.into_iter().flatten() {
@@ -343,7 +343,7 @@ fn add_step(steps: &mut [Parts], at: usize, step: CoveredStep<'_>) {
 
 /// Adds the outcome of a delete elsewhere to that of a routed request.
 fn merge(routed: &mut Outcome, is_delete: bool, other: Outcome) {
-    let outcome = std::mem::replace(routed, Err(Failure::Tko));
+    let outcome = std::mem::replace(routed, Err(Failure::ConnectionLost));
     *routed = if is_delete { merge_deletes(outcome, other) } else { merge_update(outcome, other) };
 }
 

@@ -15,12 +15,15 @@
 //! route inside it, and a step that begins meanwhile is its child. That is correct as long as everything is polled on
 //! one thread and nothing runs in the background, which a tree without an environment never does.
 
+use super::mcrouter_names::{route_names, server_name};
 use crate::config::router_config::RouterConfig;
+use bytes::Bytes;
+use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
 use lookaside_protocol::text::{Limits, Parsed, compose_reply, compose_request, parse_command};
 use lookaside_protocol::{Command, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Clock, Context, Destination, DestinationSettings, Destinations, Environment, Failure,
-    Handle, Outcome, Outcomes, Pool, Route, Serving, Slot, Verb, choose_spare,
+    Handle, Outcome, Outcomes, Pool, Route, Serving, Slot, TkoReason, Verb, choose_spare,
 };
 use lookaside_sync::Mutex;
 use std::{
@@ -50,6 +53,8 @@ pub struct Step {
     pub depth: usize,
     /// The route's name and pool, or the server's address.
     pub at: String,
+    /// mcrouter's names of it, the outermost first; empty for a server of another configuration.
+    pub names: Vec<String>,
     /// Whether it is a server.
     pub is_server: bool,
     /// The requests, each as its command line.
@@ -59,10 +64,15 @@ pub struct Step {
 }
 
 impl Explanation {
-    /// The requests to servers, in order: address and command line.
-    pub(crate) fn servers(&self) -> Vec<String> {
-        let servers = self.0.iter().filter(|step| step.is_server);
-        servers.flat_map(|step| step.requests.iter().map(move |asked| format!("{} {asked}", step.at))).collect()
+    /// The addresses of the servers that are asked, in order, each once.
+    pub(crate) fn servers(&self) -> Vec<&str> {
+        let mut servers = Vec::new();
+        for step in self.0.iter().filter(|step| step.is_server) {
+            if !servers.contains(&&*step.at) {
+                servers.push(&*step.at);
+            }
+        }
+        servers
     }
 }
 
@@ -109,7 +119,10 @@ pub async fn explain(
     let outcomes = tree.route(vec![request], context).await;
     let recorded = std::mem::take(&mut *destinations.recorder.lock());
     if let ([], [Err(failure)]) = (&recorded[..], &outcomes[..]) {
-        return Err(failure.to_string());
+        return Err(match failure {
+            Failure::NoTree => format!("{failure}: no tree has the routing prefix of {key}"),
+            failure => failure.to_string(),
+        });
     }
     Ok(to_tree_order(recorded))
 }
@@ -142,16 +155,17 @@ impl Recorder {
     }
 
     /// Records a step whose caller is the current one.
-    fn begin_step(&self, at: String, is_server: bool, batch: &Batch) -> usize {
+    fn begin_step(&self, at: String, names: Vec<String>, is_server: bool, batch: &Batch) -> usize {
         let parent = CURRENT.get();
         let mut recorded = self.lock();
         let depth = parent.map_or(0, |parent| recorded[parent].step.depth + 1);
         let requests = batch.iter().map(command_line).collect();
-        recorded.push(RecordedStep { parent, step: Step { depth, at, is_server, requests, replies: Vec::new() } });
+        recorded
+            .push(RecordedStep { parent, step: Step { depth, at, names, is_server, requests, replies: Vec::new() } });
         recorded.len() - 1
     }
 
-    fn end_step(&self, step: usize, keys: &[bytes::Bytes], outcomes: &[Outcome]) {
+    fn end_step(&self, step: usize, keys: &[Bytes], outcomes: &[Outcome]) {
         let answered = keys.iter().zip(outcomes).map(|(key, outcome)| outcome_text(key, outcome)).collect();
         self.lock()[step].step.replies = answered;
     }
@@ -171,9 +185,9 @@ impl<'a> RecordingDestinations<'a> {
 }
 
 impl Destinations for RecordingDestinations<'_> {
-    fn destination(&mut self, address: &Address, _: &DestinationSettings) -> Arc<dyn Destination> {
-        let is_down = self.outages.is_down(address);
-        Arc::new(RecordingDestination { address: address.clone(), is_down, recorder: self.recorder.clone() })
+    fn destination(&mut self, address: &Address, settings: &DestinationSettings) -> Arc<dyn Destination> {
+        let (is_down, name) = (self.outages.is_down(address), server_name(address, settings));
+        Arc::new(RecordingDestination { address: address.clone(), name, is_down, recorder: self.recorder.clone() })
     }
 
     /// The running router's slots, if there is one; servers in `down_for_long` have their own, served by a spare.
@@ -192,7 +206,12 @@ impl Destinations for RecordingDestinations<'_> {
     fn wrap_route(&mut self, handle: &Handle, route: Arc<dyn Route>) -> Arc<dyn Route> {
         match handle {
             Handle::Server { .. } => route, // The destination records itself.
-            handle => Arc::new(RecordingRoute { at: handle.label(), inner: route, recorder: self.recorder.clone() }),
+            handle => Arc::new(RecordingRoute {
+                at: handle.label(),
+                names: route_names(handle),
+                inner: route,
+                recorder: self.recorder.clone(),
+            }),
         }
     }
 
@@ -224,6 +243,7 @@ impl Clock for FrozenClock {
 
 struct RecordingRoute {
     at: String,
+    names: Vec<String>,
     inner: Arc<dyn Route>,
     recorder: Recorder,
 }
@@ -231,8 +251,8 @@ struct RecordingRoute {
 impl Route for RecordingRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
         Box::pin(async move {
-            let step = self.recorder.begin_step(self.at.clone(), false, &batch);
-            let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
+            let step = self.recorder.begin_step(self.at.clone(), self.names.clone(), false, &batch);
+            let keys: Vec<Bytes> = batch.iter().map(|request| request.key.clone()).collect();
             let outer = CURRENT.replace(Some(step));
             let mut inner = self.inner.route(batch, context);
             CURRENT.set(outer);
@@ -252,6 +272,7 @@ impl Route for RecordingRoute {
 /// A destination that records requests and stores nothing.
 struct RecordingDestination {
     address: Address,
+    name: String,
     is_down: bool,
     recorder: Recorder,
 }
@@ -259,10 +280,10 @@ struct RecordingDestination {
 impl Destination for RecordingDestination {
     fn send(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
-            let step = self.recorder.begin_step(self.address.to_string(), true, &batch);
-            let keys: Vec<bytes::Bytes> = batch.iter().map(|request| request.key.clone()).collect();
+            let step = self.recorder.begin_step(self.address.to_string(), vec![self.name.clone()], true, &batch);
+            let keys: Vec<Bytes> = batch.iter().map(|request| request.key.clone()).collect();
             let reply = |operation| match self.is_down {
-                true => Err(Failure::Tko),
+                true => Err(Failure::Tko(TkoReason::ConnectFailed)),
                 false => Ok(empty_reply(operation)),
             };
             let outcomes: Outcomes = batch.iter().map(|request| reply(&request.operation)).collect();
@@ -276,15 +297,18 @@ impl Destination for RecordingDestination {
     }
 }
 
-fn empty_reply(operation: &Operation<bytes::Bytes>) -> Reply<bytes::Bytes> {
+fn empty_reply(operation: &Operation<Bytes>) -> Reply<Bytes> {
     match operation {
         Operation::Get { .. } | Operation::GetAndTouch { .. } | Operation::LeaseGet => Reply::Miss,
         Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::Stored,
+        Operation::Meta(MetaOperation { verb: MetaVerb::Get | MetaVerb::Debug, .. }) => {
+            Reply::Meta(MetaReply { status: MetaStatus::Miss, flags: Bytes::new(), value: None })
+        }
         _ => Reply::NotFound,
     }
 }
 
-pub(super) fn command_line(request: &Request<bytes::Bytes>) -> String {
+pub(super) fn command_line(request: &Request<Bytes>) -> String {
     first_line(|bytes| compose_request(request, bytes))
 }
 
@@ -303,7 +327,7 @@ fn first_line(compose: impl FnOnce(&mut Vec<u8>)) -> String {
 }
 
 /// A request as clients send it, with an empty value if it needs one.
-pub(super) fn example_request(verb: &str, key: &str) -> Result<Request<bytes::Bytes>, String> {
+pub(super) fn example_request(verb: &str, key: &str) -> Result<Request<Bytes>, String> {
     if key.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
         return Err(format!("invalid key {key:?}: a key has no white space and no control characters"));
     }
@@ -314,18 +338,19 @@ pub(super) fn example_request(verb: &str, key: &str) -> Result<Request<bytes::By
         "cas" => format!("cas {key} 0 0 0 1\r\n\r\n"),
         "lease-set" => format!("lease-set {key} 2 0 0 0\r\n\r\n"),
         "incr" | "decr" | "touch" => format!("{verb} {key} 1\r\n"),
+        "metaget" => format!("me {key}\r\n"),
         "mg" | "ms" | "md" | "ma" => {
             return Err(format!(
                 "a meta command is routed like its classic verb: mg like get, ms like set, md like delete, ma like incr; use that instead of {verb}"
             ));
         }
         _ => {
-            let known: Vec<&str> = Verb::ALL.iter().map(|verb| verb.name()).filter(|name| *name != "metaget").collect();
+            let known = Verb::ALL.map(Verb::name);
             return Err(format!("unknown verb {verb:?}; known: {}", known.join(", ")));
         }
     };
     let limits = Limits { value_bytes_max: 0, line_bytes_max: line.len() };
-    let own = bytes::Bytes::copy_from_slice;
+    let own = Bytes::copy_from_slice;
     match parse_command(line.as_bytes(), &limits) {
         Parsed::Command { command: Command::Single { request, .. }, .. } => Ok(request.map(own)),
         Parsed::Command { command: Command::Retrieve { mut keys, operation }, .. } => {
@@ -358,7 +383,14 @@ mod tests {
     async fn explain_servers(verb: &str, key: &str) -> Result<Vec<String>, String> {
         let config =
             RouterConfig::parse(CONFIGURATION, &Defaults::default(), &DestinationOptions::default()).expect("good");
-        Ok(explain(&config, verb, key, &Context::default(), &Outages::default()).await?.servers())
+        let explanation = explain(&config, verb, key, &Context::default(), &Outages::default()).await?;
+        Ok(requests_to_servers(&explanation))
+    }
+
+    /// Address and command line of each request to a server.
+    fn requests_to_servers(explanation: &Explanation) -> Vec<String> {
+        let servers = explanation.0.iter().filter(|step| step.is_server);
+        servers.flat_map(|step| step.requests.iter().map(move |asked| format!("{} {asked}", step.at))).collect()
     }
 
     #[tokio::test]
@@ -380,6 +412,12 @@ mod tests {
         }
     }
 
+    /// Servers have no such command.
+    #[tokio::test]
+    async fn metaget_is_explained_as_it_is_sent() {
+        assert_eq!(explain_servers("metaget", "k").await, Ok(vec!["10.0.0.1:1 me k".to_owned()]));
+    }
+
     #[tokio::test]
     async fn invalid_verbs_and_keys_are_named() {
         assert!(explain_servers("fetch", "k").await.is_err_and(|why| why.contains("fetch")));
@@ -387,7 +425,10 @@ mod tests {
         assert!(explain_servers("get", "two words").await.is_err_and(|why| why.contains("white space")));
         assert!(explain_servers("mg", "k").await.is_err_and(|why| why.contains("like get")));
         assert!(explain_servers("get", &"k".repeat(251)).await.is_err());
-        assert_eq!(explain_servers("get", "/a/b/foo").await, Err("no route: no tree is named /a/b/".to_owned()));
+        assert_eq!(
+            explain_servers("get", "/a/b/foo").await,
+            Err("RootRoute: No rh found: no tree has the routing prefix of /a/b/foo".to_owned())
+        );
     }
 
     #[tokio::test]
@@ -426,10 +467,11 @@ mod tests {
             let asked = explain(&config, "get", "k", &Context::default(), &Outages { down, down_for_long })
                 .await
                 .expect("a good key");
-            assert_eq!(asked.servers(), [expected]);
+            assert_eq!(requests_to_servers(&asked), [expected]);
         }
         let asked =
             explain(&config, "delete", "k", &Context::default(), &Outages::default()).await.expect("a good key");
-        assert_eq!(asked.servers(), ["a:1 delete k", "x:1 delete k", "y:1 delete k"]);
+        assert_eq!(requests_to_servers(&asked), ["a:1 delete k", "x:1 delete k", "y:1 delete k"]);
+        assert_eq!(asked.servers(), ["a:1", "x:1", "y:1"]);
     }
 }

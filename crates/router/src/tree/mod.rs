@@ -24,6 +24,7 @@ mod covering;
 pub(crate) mod explain;
 mod flush;
 mod former_owners;
+pub(crate) mod mcrouter_names;
 pub(crate) mod placement;
 
 use crate::config::router_config::RouterConfig;
@@ -103,11 +104,14 @@ impl Tree {
         let config = &active.reads;
         let window = old.and_then(|old| old.window.clone()).or_else(|| config.window().map(Window::new));
         let background_tasks = old.map_or_else(BackgroundTasks::default, |old| old.background_tasks.clone());
+        let mut options = DestinationOptions { seed, ..config.destination_options().clone() };
+        // A spare must replace a dead server although no request finds it: clients may read servers directly.
+        options.connect_eagerly |= config.pools().values().any(|pool| !pool.spares.is_empty());
         let mut factory = DestinationFactory {
             config,
             network: network.clone(),
             seed,
-            options: DestinationOptions { seed, ..config.destination_options().clone() },
+            options,
             old,
             destinations: DestinationSet::default(),
             leaves: BTreeMap::new(),
@@ -176,6 +180,14 @@ impl Tree {
     /// The servers at its leaves, in the order of their addresses.
     pub fn destinations(&self) -> impl Iterator<Item = &Arc<TcpDestination>> {
         self.destinations.iter()
+    }
+
+    /// The same, with their addresses and settings.
+    pub(crate) fn destinations_with_settings(
+        &self,
+    ) -> impl Iterator<Item = (&Address, &DestinationSettings, &Arc<TcpDestination>)> {
+        let settings = self.destinations.settings();
+        settings.zip(self.destinations.iter()).map(|((address, settings), server)| (address, settings, server))
     }
 
     /// The window's state; `None` without `--window`.
@@ -374,6 +386,8 @@ impl Destinations for DestinationFactory<'_> {
     }
 
     fn environment(&mut self) -> Environment {
-        environment(self.config.host(), self.seed, &self.background_tasks, self.config.failover_timeout())
+        let environment =
+            environment(self.config.host(), self.seed, &self.background_tasks, self.config.failover_timeout());
+        Environment { shadows: self.config.shadow_settings().clone(), ..environment }
     }
 }

@@ -91,7 +91,7 @@ impl Placement {
         let context = context.without_misses();
         let Recorded { places, outcome, .. } = self.record_delete(&self.root, as_delete(request), &context);
         match outcome {
-            Ok(_) | Err(Failure::NoRoute(_)) => Ok(places),
+            Ok(_) | Err(Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. }) => Ok(places),
             Err(failure) => Err(failure),
         }
     }

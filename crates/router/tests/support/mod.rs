@@ -15,6 +15,10 @@ use std::task;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{Duration, timeout};
+
+/// A router that sends nothing for as long has no more to send.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Replies from a map; keys that begin with `down` time out. Waits for `gate` before each batch, and for `hung` before
 /// one with a key that begins with `hung`.
@@ -226,14 +230,14 @@ impl SessionHarness {
     }
 }
 
-/// Reads exactly as many bytes as `expected` has, and compares.
+/// Reads exactly as many bytes as `expected` has, and compares. Fails if the router sends fewer and no more.
 pub async fn expect(client: &mut DuplexStream, expected: &str) {
     let mut bytes = vec![0; expected.len()];
     let mut filled = 0;
     while filled < bytes.len() {
-        match client.read(&mut bytes[filled..]).await.expect("a pipe does not break") {
-            0 => break,
-            read => filled += read,
+        match timeout(SILENCE_MAX, client.read(&mut bytes[filled..])).await {
+            Ok(Ok(0)) | Err(_) => break,
+            Ok(read) => filled += read.expect("a pipe does not break"),
         }
     }
     bytes.truncate(filled);
@@ -243,6 +247,8 @@ pub async fn expect(client: &mut DuplexStream, expected: &str) {
 /// Reads until the router closes the connection.
 pub async fn rest(client: &mut DuplexStream) -> String {
     let mut text = String::new();
-    client.read_to_string(&mut text).await.expect("a pipe does not break");
+    let read = timeout(SILENCE_MAX, client.read_to_string(&mut text)).await;
+    read.unwrap_or_else(|_| panic!("the router does not close the connection: {text:?}"))
+        .expect("a pipe does not break");
     text
 }

@@ -1,6 +1,7 @@
 //! Several routers of one cluster, each with a spool, over one server, on a fake network with a paused clock.
 
 use super::fake_network::{FakeNetwork, FakeServer};
+use super::spool_router::without_reason;
 use bytes::Bytes;
 use lookaside_client::{CommandConnection, DestinationOptions, Network, TkoTrackers};
 use lookaside_protocol::text::{Limits, ReplyPart};
@@ -142,7 +143,7 @@ impl Fixture {
     pub async fn request(&self, router: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let Some(running) = &self.routers[router] else { return Err(Failure::ConnectFailed) };
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0)
+        without_reason(running.proxy.tree().root().route(vec![request], &Context::default()).await.remove(0))
     }
 
     /// The reply of a router to a flush of the servers that may hold keys with a prefix.

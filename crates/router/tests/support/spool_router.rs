@@ -5,7 +5,7 @@ use bytes::Bytes;
 use lookaside_client::{DestinationOptions, TkoTrackers};
 use lookaside_protocol::{Operation, Reply, Request, StoreMode};
 use lookaside_router::{Backlog, MemoryDisk, RouterConfig, Spool, SpoolSettings, SpoolStats, Tree};
-use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome};
+use lookaside_routing::{Address, Context, Defaults, Failure, HealthSettings, Outcome, TkoReason};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
@@ -70,7 +70,7 @@ impl Fixture {
 impl RunningRouter {
     pub async fn request(&self, thread: usize, key: &str, operation: Operation<Bytes>) -> Outcome {
         let request = Request { key: Bytes::copy_from_slice(key.as_bytes()), operation };
-        self.trees[thread].root().route(vec![request], &Context::default()).await.remove(0)
+        without_reason(self.trees[thread].root().route(vec![request], &Context::default()).await.remove(0))
     }
 
     pub async fn get(&self, thread: usize, key: &str) -> Outcome {
@@ -113,7 +113,15 @@ impl RunningRouter {
 }
 
 pub const NOT_FOUND: Outcome = Ok(Reply::NotFound);
-pub const TKO: Outcome = Err(Failure::Tko);
+/// The outcome with the same reason for every server that is TKO or fenced.
+pub fn without_reason(outcome: Outcome) -> Outcome {
+    outcome.map_err(|failure| match failure {
+        Failure::Tko(_) => Failure::Tko(TkoReason::Fenced),
+        failure => failure,
+    })
+}
+
+pub const TKO: Outcome = Err(Failure::Tko(TkoReason::Fenced));
 
 pub fn value(text: &str) -> Outcome {
     Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(text.as_bytes()) })

@@ -19,6 +19,8 @@
 //! Old and new chunks never mix, since their keys contain the hash of the value. A failure of a chunk, unlike its miss,
 //! is returned. A stale manifest (of a lease) is dropped.
 //!
+//! Of one value, `batch_size` chunks are sent at a time.
+//!
 //! A value that needs more than [`CHUNKS_MAX`] chunks, or whose key has no space for `:i:S`, is sent unsplit. Bit 15 of
 //! the client's flags is reserved. Keys with a `|#|` have their chunks on the same server. mcrouter's chunks can be
 //! read if their version is 1.
@@ -27,7 +29,9 @@ mod append;
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    configuration::{
+        BigValueSettings, ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder,
+    },
     hash::murmur64a,
     key::is_encoded,
     outcome::{as_get, is_error},
@@ -48,13 +52,50 @@ const VERSION: u32 = 1;
 /// Splits large values for its target.
 pub struct BigValueRoute {
     target: Arc<dyn Route>,
-    split_threshold_bytes: usize,
+    settings: BigValueSettings,
 }
 
 impl BigValueRoute {
-    /// Sends values above `split_threshold_bytes` (at least 1) to `target` in chunks of that size.
-    pub fn new(target: Arc<dyn Route>, split_threshold_bytes: usize) -> Self {
-        BigValueRoute { target, split_threshold_bytes: split_threshold_bytes.max(1) }
+    /// Sends large values to `target` in chunks.
+    pub fn new(target: Arc<dyn Route>, settings: BigValueSettings) -> Self {
+        let split_threshold_bytes = settings.split_threshold_bytes.max(1);
+        BigValueRoute { target, settings: BigValueSettings { split_threshold_bytes, ..settings } }
+    }
+
+    /// Sends chunks, which are in the order of their values, `batch_size` of each value at a time.
+    async fn route_chunks(&self, chunks: Vec<(usize, Request<Bytes>)>, context: &Context) -> Vec<(usize, Outcome)> {
+        let mut rounds = self.rounds_of(&chunks);
+        if rounds.is_empty() {
+            return route_some(&*self.target, chunks, context).await;
+        }
+        let values: Vec<usize> = chunks.iter().map(|(value, _)| *value).collect();
+        let mut chunks: Vec<_> = chunks.into_iter().map(|(_, chunk)| Some(chunk)).collect();
+        let mut outcomes = vec![None; chunks.len()];
+        for round in &mut rounds {
+            let sent = round.drain(..).map(|place| (place, chunks[place].take().expect("each is in one round")));
+            for (place, outcome) in route_some(&*self.target, sent.collect(), context).await {
+                outcomes[place] = Some(outcome);
+            }
+        }
+        values.into_iter().zip(outcomes.into_iter().map(|outcome| outcome.expect("each is in a round"))).collect()
+    }
+
+    /// The places of the chunks of each round; empty if one round suffices.
+    fn rounds_of(&self, chunks: &[(usize, Request<Bytes>)]) -> Vec<Vec<usize>> {
+        let batch_size = self.settings.batch_size;
+        let mut rounds: Vec<Vec<usize>> = Vec::new();
+        if batch_size == 0 || chunks.len() <= batch_size {
+            return rounds;
+        }
+        let (mut value, mut number) = (usize::MAX, 0);
+        for (place, (of, _)) in chunks.iter().enumerate() {
+            number = if *of == value { number + 1 } else { 0 };
+            value = *of;
+            let round = number / batch_size;
+            rounds.resize_with(rounds.len().max(round + 1), Vec::new);
+            rounds[round].push(place);
+        }
+        rounds
     }
 
     async fn route_batch(&self, mut batch: Batch, context: &Context) -> Outcomes {
@@ -93,7 +134,7 @@ impl BigValueRoute {
             }
         }
         let mut refused = vec![None; batch.len()];
-        for (at, outcome) in route_some(&*self.target, chunks, context).await {
+        for (at, outcome) in self.route_chunks(chunks, context).await {
             if outcome != Ok(Reply::Stored) && refused[at].is_none() {
                 refused[at] = Some(outcome);
             }
@@ -104,7 +145,8 @@ impl BigValueRoute {
     /// The manifest of a value that must be split; `None` if it is sent unsplit.
     fn manifest_of(&self, request: &Request<Bytes>) -> Option<Manifest> {
         let (_, _, value) = stored_value(&request.operation)?;
-        let manifest = Manifest { chunks: value.len().div_ceil(self.split_threshold_bytes), hash: murmur64a(value) };
+        let manifest =
+            Manifest { chunks: value.len().div_ceil(self.settings.split_threshold_bytes), hash: murmur64a(value) };
         let fits = || manifest.key(&request.key, manifest.chunks).len() <= KEY_BYTES_MAX;
         (manifest.chunks > 1 && manifest.chunks <= CHUNKS_MAX && fits() && !is_encoded(request)).then_some(manifest)
     }
@@ -115,7 +157,7 @@ impl BigValueRoute {
         manifest: &'a Manifest,
     ) -> impl Iterator<Item = Request<Bytes>> + use<'a> {
         let (_, exptime, value) = stored_value(&request.operation).expect("only stores have a manifest");
-        let (bytes, value) = (self.split_threshold_bytes, value.clone());
+        let (bytes, value) = (self.settings.split_threshold_bytes, value.clone());
         (0..manifest.chunks).map(move |n| {
             let value = value.slice(n * bytes..value.len().min((n + 1) * bytes));
             let operation = Operation::Store { mode: StoreMode::Set, flags: 0, exptime, value, cas: false };
@@ -135,7 +177,7 @@ impl BigValueRoute {
                 manifests.push((at, manifest.chunks));
             }
         }
-        let mut chunks = route_some(&*self.target, chunks, context).await.into_iter();
+        let mut chunks = self.route_chunks(chunks, context).await.into_iter();
         let mut broken = Vec::new();
         for (at, count) in manifests {
             let whole = join_chunks(&mut chunks, count);
@@ -143,7 +185,9 @@ impl BigValueRoute {
             match whole {
                 Ok(whole) => {
                     *value = whole;
-                    *flags &= !BIG_VALUE_FLAG;
+                    if self.settings.hides_flag {
+                        *flags &= !BIG_VALUE_FLAG;
+                    }
                 }
                 Err(Ok(Reply::Miss)) => {
                     outcomes[at] = Ok(Reply::Miss);
@@ -289,6 +333,13 @@ fn drop_stale_manifest(outcome: &mut Outcome) {
     }
 }
 
+impl BigValueRoute {
+    /// The description of a `BigValueRoute` over `target`.
+    pub(crate) fn handle(target: Handle, settings: BigValueSettings) -> Handle {
+        Handle::route(Config { target, settings })
+    }
+}
+
 /// No server accepts larger items.
 const SPLIT_THRESHOLD_BYTES_MAX: i64 = 1 << 30;
 
@@ -297,16 +348,18 @@ pub(crate) const TYPE: RouteType = RouteType::new("BigValueRoute", parse);
 #[derive(Debug, PartialEq)]
 struct Config {
     target: Handle,
-    split_threshold_bytes: usize,
+    settings: BigValueSettings,
 }
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(
-        &Keys::known(&["type", "name", "target", "split_threshold"]).ignoring(&["batch_size", "hide_reply_flag"]),
-    )?;
+    object.check(&Keys::known(&["type", "name", "target", "split_threshold", "batch_size", "hide_reply_flag"]))?;
     let threshold = object.require("split_threshold", "the largest value that is not split, in bytes")?;
+    let threshold_bytes = threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize;
+    let default = BigValueSettings::above(threshold_bytes);
+    let batch_size = object.integer_or("batch_size", "chunks", CHUNKS_MAX as i64, default.batch_size as i64)?;
+    let hides_flag = object.get("hide_reply_flag").map_or(Ok(default.hides_flag), |node| node.boolean())?;
     Ok(Handle::route(Config {
-        split_threshold_bytes: threshold.integer("bytes", 1, SPLIT_THRESHOLD_BYTES_MAX)? as usize,
+        settings: BigValueSettings { batch_size: batch_size as usize, hides_flag, ..default },
         target: parser.parse_required(object, "target")?,
     }))
 }
@@ -317,6 +370,6 @@ impl RouteConfig for Config {
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        Arc::new(BigValueRoute::new(tree.build(&self.target), self.split_threshold_bytes))
+        Arc::new(BigValueRoute::new(tree.build(&self.target), self.settings))
     }
 }

@@ -5,6 +5,7 @@
 //! | all | sent to the server, under the key without its routing prefix |
 //! | all but delete, if the batch has a time limit | the same; after that time [`Failure::TimedOut`] |
 //! | those that read, if only they have a limit | the same |
+//! | copies for a shadow beyond the server's limit on these | dropped |
 //!
 //! The prefix is removed here and not at the root, because pools differ: `keep_routing_prefix` is for a "server" that
 //! is a router itself, and a broadcast keeps one copy of a key for all its clusters.
@@ -13,11 +14,18 @@
 //! that reply in time do so.
 
 use crate::{
-    Batch, BoxFuture, Clock, Context, Destination, Failure, Outcomes, Route, VerbKind, key::prefix_bytes, outcome::verb,
+    Background, Batch, BoxFuture, Clock, Context, Destination, Environment, Failure, Outcomes, Route, VerbKind,
+    key::prefix_bytes, outcome::verb,
 };
 use bytes::Buf;
 use futures_util::future::{Either, select};
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// Sends batches to one [`Destination`].
 pub struct DestinationRoute {
@@ -25,17 +33,76 @@ pub struct DestinationRoute {
     keep_routing_prefix: bool,
     /// `None`: time limits are ignored.
     clock: Option<Arc<dyn Clock>>,
+    /// `None`: copies for shadows have no limit.
+    shadow_limit: Option<ShadowLimit>,
+}
+
+/// The limit on the copies for shadows that a server has not answered. Clones count together.
+#[derive(Clone)]
+pub(crate) struct ShadowLimit {
+    outstanding: Arc<AtomicUsize>,
+    outstanding_max: usize,
+    background: Background,
+}
+
+impl ShadowLimit {
+    pub(crate) fn of(environment: &Environment) -> ShadowLimit {
+        let (outstanding_max, background) = (environment.shadows.outstanding_max, environment.background.clone());
+        ShadowLimit { outstanding: Arc::default(), outstanding_max, background }
+    }
+
+    /// Removes the requests that are too many. The permit is for the others.
+    fn admit(&self, batch: &mut Batch) -> ShadowPermit {
+        let before = self.outstanding.fetch_add(batch.len(), Relaxed);
+        let admitted = self.outstanding_max.saturating_sub(before).min(batch.len());
+        let dropped = batch.split_off(admitted).len();
+        self.outstanding.fetch_sub(dropped, Relaxed);
+        self.background.count_dropped(dropped);
+        ShadowPermit { outstanding: self.outstanding.clone(), requests: admitted }
+    }
+}
+
+/// Copies that are not answered; returned when dropped.
+struct ShadowPermit {
+    outstanding: Arc<AtomicUsize>,
+    requests: usize,
+}
+
+impl Drop for ShadowPermit {
+    fn drop(&mut self) {
+        self.outstanding.fetch_sub(self.requests, Relaxed);
+    }
 }
 
 impl DestinationRoute {
     /// A leaf over `destination`. With `keep_routing_prefix` keys arrive there as the client wrote them.
     pub fn new(destination: Arc<dyn Destination>, keep_routing_prefix: bool) -> Self {
-        DestinationRoute { destination, keep_routing_prefix, clock: None }
+        DestinationRoute { destination, keep_routing_prefix, clock: None, shadow_limit: None }
     }
 
     /// Observes time limits by `clock`.
     pub(crate) fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
         DestinationRoute { clock: Some(clock), ..self }
+    }
+
+    /// Limits copies for shadows.
+    pub(crate) fn with_shadow_limit(self, limit: ShadowLimit) -> Self {
+        DestinationRoute { shadow_limit: Some(limit), ..self }
+    }
+
+    fn send<'a>(&'a self, batch: Batch, context: &Context) -> BoxFuture<'a, Outcomes> {
+        match (time_limit(&batch, context), &self.clock) {
+            (Some(limit), Some(clock)) => Box::pin(self.send_within(batch, limit, &**clock)),
+            _ => self.destination.send(batch),
+        }
+    }
+
+    async fn send_copies(&self, mut batch: Batch, limit: &ShadowLimit, context: &Context) -> Outcomes {
+        let requests = batch.len();
+        let _permit = limit.admit(&mut batch);
+        let mut outcomes = if batch.is_empty() { Outcomes::new() } else { self.send(batch, context).await };
+        outcomes.resize(requests, Err(Failure::Busy));
+        outcomes
     }
 
     async fn send_within(&self, batch: Batch, limit: Duration, clock: &dyn Clock) -> Outcomes {
@@ -58,9 +125,9 @@ impl Route for DestinationRoute {
                 }
             }
         }
-        match (time_limit(&batch, context), &self.clock) {
-            (Some(limit), Some(clock)) => Box::pin(self.send_within(batch, limit, &**clock)),
-            _ => self.destination.send(batch),
+        match &self.shadow_limit {
+            Some(limit) if context.is_shadow => Box::pin(self.send_copies(batch, limit, context)),
+            _ => self.send(batch, context),
         }
     }
 }

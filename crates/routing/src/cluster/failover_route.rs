@@ -16,8 +16,8 @@
 //! With `enable_lease_pairing` a fill is sent to the child that issued its token (`lease_pairing.rs`), whose failure is
 //! returned: any other child would refuse it.
 //!
-//! Beyond the rate `failover_limit` a failure is returned, so that the failover pool is not overloaded as well; deletes
-//! are not limited. With `failover_tag`, keys that have a `|#|` reach the other children with the suffix `:failover=1`:
+//! Beyond `failover_limit`, a share of the requests, a failure is returned, so that the failover pool is not overloaded as
+//! well. A failover costs nothing from a child that is TKO, nor for a delete. With `failover_tag`, keys that have a `|#|` reach the other children with the suffix `:failover=1`:
 //! a delete on another path than this route must append it, too.
 //!
 //! Timeouts do not add up: once a child has timed out, all further ones together may take the environment's
@@ -27,16 +27,17 @@
 //! Cost: a second copy of the batch's handles (not of its bytes) until the first child has replied.
 
 use crate::{
-    Batch, BoxFuture, Clock, Context, Environment, FailoverErrors, Failure, KeyHash, Outcome, Outcomes, Rate, Route,
+    Batch, BoxFuture, Clock, Context, Environment, FailoverError, FailoverErrors, FailoverLimit, Failure, Outcome,
+    Outcomes, Route, RouteStatistics,
     cluster::support::{
+        failover_limit::FailoverTokens,
         failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
         failover_policy::FailoverPolicy,
         lease_pairing::LeasePairs,
-        token_bucket::TokenBucket,
     },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, stored_key, with_failover_tag},
-    outcome::worse,
+    outcome::{error_kind, worse},
     split::{Choices, Part, next, route_parts, scatter},
     verb::{Verb, VerbKind},
 };
@@ -49,10 +50,11 @@ pub struct FailoverRoute {
     children: Vec<Arc<dyn Route>>,
     errors: FailoverErrors,
     policy: FailoverPolicy,
-    limit: Option<(TokenBucket, Arc<dyn Clock>)>,
+    limit: Option<FailoverTokens>,
     pairing: Option<(Arc<LeasePairs>, Arc<dyn Clock>)>,
     has_tag: bool,
     timeout: Option<(Duration, Arc<dyn Clock>)>,
+    statistics: Arc<RouteStatistics>,
 }
 
 impl FailoverRoute {
@@ -65,22 +67,30 @@ impl FailoverRoute {
     /// Asks `children`, at least one, in the order of `policy`.
     pub fn by_policy(children: Vec<Arc<dyn Route>>, errors: FailoverErrors, policy: FailoverPolicy) -> Self {
         assert!(!children.is_empty(), "no child to ask");
-        FailoverRoute { children, errors, policy, limit: None, pairing: None, has_tag: false, timeout: None }
+        FailoverRoute {
+            children,
+            errors,
+            policy,
+            limit: None,
+            pairing: None,
+            has_tag: false,
+            timeout: None,
+            statistics: Arc::default(),
+        }
     }
 
-    /// Asks `children` according to `options`; with `first`, that hash picks the first child, as in a pool.
+    /// Asks `children` according to `options`.
     pub(crate) fn with_options(
         children: Vec<Arc<dyn Route>>,
-        first: Option<&KeyHash>,
         options: &FailoverOptions,
         environment: &Environment,
     ) -> Self {
         let clock = &environment.clock;
-        let policy = options.policy(children.len(), first);
-        let mut route = Self::by_policy(children, options.errors, policy);
-        route.timeout = environment.failover_timeout.map(|timeout| (timeout, clock.clone()));
-        if let Some(rate) = options.limit {
-            route = route.with_limit(rate, clock.clone());
+        let policy = options.policy(children.len());
+        let mut route = Self::by_policy(children, options.errors, policy).with_timeout_of(environment);
+        route.statistics = environment.statistics.clone();
+        if let Some(limit) = options.limit {
+            route = route.with_limit(limit);
         }
         if let Some(SharedPairs(pairs)) = &options.pairs {
             route = route.with_lease_pairing(pairs.clone(), clock.clone());
@@ -88,9 +98,15 @@ impl FailoverRoute {
         if options.has_tag { route.with_tag() } else { route }
     }
 
-    /// Limits the rate of requests that fail over.
-    pub fn with_limit(mut self, rate: Rate, clock: Arc<dyn Clock>) -> Self {
-        self.limit = Some((TokenBucket::new(rate, clock.now()), clock));
+    /// Limits the time of further children as the environment says.
+    pub(crate) fn with_timeout_of(self, environment: &Environment) -> Self {
+        let timeout = environment.failover_timeout.map(|timeout| (timeout, environment.clock.clone()));
+        FailoverRoute { timeout, ..self }
+    }
+
+    /// Limits the share of requests that fail over.
+    pub fn with_limit(mut self, limit: FailoverLimit) -> Self {
+        self.limit = Some(FailoverTokens::new(limit));
         self
     }
 
@@ -107,9 +123,12 @@ impl FailoverRoute {
     }
 
     async fn route_batch(&self, batch: Batch, context: &Context) -> Outcomes {
+        if let Some(limit) = &self.limit {
+            limit.add_requests(batch.len());
+        }
         let requests = batch.clone();
         let paired = self.find_paired_fills(&batch);
-        let mut outcomes = match self.first_choices(&batch, &paired) {
+        let mut outcomes = match Self::first_choices(&batch, &paired) {
             Choices::Whole(child) => self.children[child].route(batch, context).await,
             Choices::Each(choices) => scatter(&self.children, batch, context, choices).await,
         };
@@ -120,11 +139,11 @@ impl FailoverRoute {
                 continue;
             }
             let counts = self.errors.triggers_failover(kind(request), outcome);
-            self.policy.record_outcome(|| self.policy.first(request), counts);
-            if counts && self.may_fail_over(request) {
-                let tries = u32::from(self.policy.is_try(outcome));
+            self.policy.record_outcome(FIRST, counts);
+            if counts {
+                let failures = u32::from(self.policy.is_failure(outcome));
                 let order = self.policy.order(request, self.children.len());
-                pending.push(Pending { at, order, next: 1, tries, is_spooled: *outcome == Err(Failure::Spooled) });
+                pending.push(Pending { at, order, next: 1, failures, is_spooled: *outcome == Err(Failure::Spooled) });
             }
         }
         let mut timed_out_at = None;
@@ -136,6 +155,7 @@ impl FailoverRoute {
             if time_limit == Some(Duration::ZERO) {
                 pending.retain(|pending| kind(&requests[pending.at]) == VerbKind::Delete);
             }
+            pending.retain(|pending| self.may_fail_over(&requests[pending.at], &outcomes[pending.at]));
             if pending.is_empty() {
                 return outcomes;
             }
@@ -156,8 +176,7 @@ impl FailoverRoute {
     ) -> Option<Duration> {
         let (timeout, clock) = self.timeout.as_ref()?;
         let timeout = limit.unwrap_or(*timeout).min(*timeout);
-        let has_timed_out =
-            |pending: &Pending| matches!(outcomes[pending.at], Err(Failure::TimedOut | Failure::ConnectTimedOut));
+        let has_timed_out = |pending: &Pending| outcomes[pending.at].as_ref().is_err_and(Failure::is_timeout);
         if timed_out_at.is_none() && pending.iter().any(has_timed_out) {
             *timed_out_at = Some(clock.now());
         }
@@ -177,25 +196,22 @@ impl FailoverRoute {
         batch.iter().enumerate().filter_map(paired).filter(has_child).collect()
     }
 
-    fn first_choices(&self, batch: &Batch, paired: &BTreeMap<usize, u32>) -> Choices {
-        if !paired.is_empty() {
-            let first = |at: usize| paired.get(&at).copied().unwrap_or_else(|| self.policy.first(&batch[at]) as u32);
-            return Choices::Each((0..batch.len()).map(first).collect());
-        }
-        match self.policy.common_first() {
-            Some(first) => Choices::Whole(first),
-            None => Choices::of(batch, |request| self.policy.first(request)),
+    fn first_choices(batch: &Batch, paired: &BTreeMap<usize, u32>) -> Choices {
+        match paired.is_empty() {
+            true => Choices::Whole(FIRST),
+            false => Choices::Each((0..batch.len()).map(|at| *paired.get(&at).unwrap_or(&(FIRST as u32))).collect()),
         }
     }
 
-    fn may_fail_over(&self, request: &Request<Bytes>) -> bool {
-        let is_free = |(bucket, clock): &(TokenBucket, Arc<dyn Clock>)| bucket.try_take(clock.now());
-        kind(request) == VerbKind::Delete || self.limit.as_ref().is_none_or(is_free)
+    /// Whether the limit allows that another child is asked after `outcome`.
+    fn may_fail_over(&self, request: &Request<Bytes>, outcome: &Outcome) -> bool {
+        let Some(limit) = &self.limit else { return true };
+        kind(request) == VerbKind::Delete || FailoverError::of(outcome) == Some(FailoverError::Tko) || limit.try_take()
     }
 
     fn should_retry(&self, pending: &Pending, request: &Request<Bytes>) -> bool {
         pending.next < pending.order.len()
-            && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.tries))
+            && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.failures))
     }
 
     /// Sends each pending request to its next child, concurrently. Requests that fail stay pending.
@@ -218,10 +234,11 @@ impl FailoverRoute {
             let (request, child) = (&requests[pending.at], pending.child());
             let outcome =
                 next(outcomes_of_children.get_mut(&child).expect("the child of each pending request was asked"));
+            self.statistics.count_failover(Verb::of(&request.operation), error_kind(&outcome));
             let counts = self.errors.triggers_failover(kind(request), &outcome);
-            self.policy.record_outcome(|| child, counts);
+            self.policy.record_outcome(child, counts);
             self.remember_lease(request, &outcome, child);
-            pending.tries += u32::from(self.policy.is_try(&outcome));
+            pending.failures += u32::from(self.policy.is_failure(&outcome));
             pending.next += 1;
             match kind(request) {
                 VerbKind::Delete if pending.is_spooled => {
@@ -257,13 +274,16 @@ impl FailoverRoute {
     }
 }
 
+/// The index of the first child.
+const FIRST: usize = 0;
+
 struct Pending {
     at: usize,
     /// The children to ask, in order.
     order: Vec<u32>,
     /// The next child, by index into `order`.
     next: usize,
-    tries: u32,
+    failures: u32,
     /// Whether it is a delete that is spooled for the first child.
     is_spooled: bool,
 }
@@ -301,7 +321,7 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "children"]).and(FAILOVER_KEYS))?;
     let children = parser.children(object, "children")?;
-    let options = FailoverOptions::parse(object, &children)?;
+    let options = FailoverOptions::parse(object, &children, parser)?;
     Ok(Handle::route(Config { children, options }))
 }
 
@@ -312,6 +332,6 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let children = tree.build_all(&self.children);
-        Arc::new(FailoverRoute::with_options(children, None, &self.options, tree.environment()))
+        Arc::new(FailoverRoute::with_options(children, &self.options, tree.environment()))
     }
 }

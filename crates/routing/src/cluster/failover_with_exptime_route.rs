@@ -83,7 +83,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         object.integer_or("failover_exptime", "seconds", EXPTIME_RELATIVE_S_MAX, FAILOVER_EXPTIME_S.into())? as u32;
     let mut children = vec![parser.parse_required(object, "normal")?];
     children.extend(parser.children(object, "failover")?);
-    let options = FailoverOptions::parse(object, &children)?;
+    let options = FailoverOptions::parse(object, &children, parser)?;
     Ok(Handle::route(Config { children, exptime_s, options }))
 }
 
@@ -96,7 +96,7 @@ impl RouteConfig for Config {
         let mut children = tree.build_all(&self.children);
         let normal = children.remove(0);
         let children = FailoverWithExptimeRoute::limit_exptimes(normal, children, self.exptime_s);
-        let inner = FailoverRoute::with_options(children, None, &self.options, tree.environment());
+        let inner = FailoverRoute::with_options(children, &self.options, tree.environment());
         Arc::new(FailoverWithExptimeRoute::from_failover(inner))
     }
 }

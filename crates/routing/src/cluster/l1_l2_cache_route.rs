@@ -9,9 +9,18 @@
 //! | delete | deleted, after L2 | asked; an error if either failed, `DELETED` if either held the key |
 //! | meta commands | deleted after those that write; its reply does not count | asked; its outcome |
 //!
-//! **Negative cache**: with an `ncacheExptime`, L1 stores a miss of L2 on a `get` for that time and answers later gets
-//! with it; every `ncacheUpdatePeriod`-th of them asks L2 nevertheless (0: never). A negative entry is an empty value
-//! with the flag [`NEGATIVE_FLAG`], which clients must not use. A `lease-get` ignores it: it needs a token.
+//! **With `l1_only_writes`** L2 is fed otherwise, as in mcrouter:
+//!
+//! | verb | L1 | L2 |
+//! |---|---|---|
+//! | get gets gat gats metaget, meta get | asked first | asked after a miss or an error of L1; a value of the first four is added to L1 in the background |
+//! | lease-get | asked first | asked after a miss, with a `get`; a hit is added to L1. After a second miss the lease is L1's |
+//! | all others | asked | - |
+//!
+//! **Negative cache**: with an `ncacheUpdatePeriod`, L1 stores a miss of both on a read, but for a lease, and answers
+//! later reads with a miss; every `ncacheUpdatePeriod`-th of them asks L2 in the background, and its reply replaces the
+//! negative entry. That is the value [`NEGATIVE_VALUE`] with the flag [`NEGATIVE_FLAG`], as in mcrouter, for
+//! `ncacheExptime`. A `lease-get` ignores it unless `l1_only_writes`: it needs a token.
 //!
 //! Deletes reach L2 first: in the other order, a read in between would add the old value again. An accepted race: a
 //! value read from L2 before a write may be added to L1 after it; keep its lifetime `upgradingL1Exptime` short.
@@ -24,7 +33,7 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcome, Outcomes, Route,
-    cluster::modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+    cluster::{modify_exptime_route::EXPTIME_RELATIVE_S_MAX, null_route::empty_cache_reply},
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Background,
     key::is_encoded,
@@ -39,18 +48,23 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-/// The client flag that marks a negative entry: L2 does not have the key.
-pub const NEGATIVE_FLAG: u32 = 0x20;
+/// The client flag of a negative entry.
+pub const NEGATIVE_FLAG: u32 = 0x1_0000;
 
-/// The lifetimes of entries in L1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The value of a negative entry: L2 does not have the key.
+pub const NEGATIVE_VALUE: &[u8] = b"ncache";
+
+/// The lifetimes of entries in L1, and where writes go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct L1L2Settings {
     /// The exptime of a copy in L1, in seconds; 0: never expires.
     pub l1_exptime_s: u32,
-    /// The exptime of a negative entry, in seconds; 0: no negative cache.
+    /// The exptime of a negative entry, in seconds; 0: never expires.
     pub negative_exptime_s: u32,
-    /// Every n-th hit of a negative entry asks L2 nevertheless; 0: never.
+    /// Every n-th hit of a negative entry asks L2, too; 0: no negative cache.
     pub negative_update_period: u32,
+    /// Whether L2 is only read.
+    pub writes_l1_only: bool,
 }
 
 /// Two caches, one in front of the other.
@@ -72,65 +86,96 @@ impl L1L2CacheRoute {
         let mut outcomes = Outcomes::with_capacity(batch.len());
         let mut rest = batch.into_iter().peekable();
         while let Some(first) = rest.next() {
-            let is_l1_read = reads_l1(&first);
+            let is_l1_read = self.reads_l1(&first);
             let mut run = vec![first];
-            while let Some(next) = rest.next_if(|next| reads_l1(next) == is_l1_read) {
+            while let Some(next) = rest.next_if(|next| self.reads_l1(next) == is_l1_read) {
                 run.push(next);
             }
             outcomes.extend(match is_l1_read {
                 true => self.read(run, context).await,
+                false if self.settings.writes_l1_only => self.l1.route(run, context).await,
                 false => self.route_to_l2(run, context).await,
             });
         }
         outcomes
     }
 
+    fn reads_l1(&self, request: &Request<Bytes>) -> bool {
+        match self.settings.writes_l1_only {
+            true => verb(request).kind() == VerbKind::Read,
+            false => matches!(request.operation, Operation::Get { cas: false } | Operation::LeaseGet),
+        }
+    }
+
     async fn read(&self, batch: Batch, context: &Context) -> Outcomes {
-        let mut outcomes = self.l1.route(batch.iter().map(as_get).collect(), context).await;
+        let of_l1 = match self.settings.writes_l1_only {
+            true => batch.clone(),
+            false => batch.iter().map(as_get).collect(),
+        };
+        let mut outcomes = self.l1.route(of_l1, context).await;
         assert_eq!(outcomes.len(), batch.len(), "a route answers every request once");
-        let mut asked = Vec::new();
+        let (mut asked, mut due) = (Vec::new(), Batch::new());
         for (at, (request, outcome)) in batch.iter().zip(&mut outcomes).enumerate() {
-            if is_negative_entry(outcome) && !self.revalidates(request) {
-                *outcome = Ok(Reply::Miss);
-            } else if is_negative_entry(outcome) || is_miss(outcome) || is_error(outcome) {
+            if !is_negative_entry(outcome) {
+                if is_miss(outcome) || is_error(outcome) {
+                    asked.push((at, self.request_to_l2(request, outcome)));
+                }
+            } else if matches!(request.operation, Operation::LeaseGet) && !self.settings.writes_l1_only {
                 asked.push((at, request.clone()));
+            } else {
+                *outcome = empty_cache_reply(request);
+                due.extend((self.is_update_due() && !is_encoded(request)).then(|| as_get(request)));
             }
         }
         let mut fills = Batch::new();
         for (at, outcome) in route_some(&*self.l2, asked, context).await {
-            fills.extend(self.fill(&batch[at], &outcome, is_negative_entry(&outcomes[at])));
-            outcomes[at] = outcome;
+            let mode = if is_negative_entry(&outcomes[at]) { StoreMode::Set } else { StoreMode::Add };
+            // A negative entry would void a lease of L1.
+            if !matches!(batch[at].operation, Operation::LeaseGet) || !is_miss(&outcome) {
+                fills.extend(fill(&self.settings, &batch[at], &outcome, mode));
+            }
+            // The client fills a lease of L1 there.
+            let is_leased = matches!(outcomes[at], Ok(Reply::Lease { .. }));
+            if !is_leased || matches!(outcome, Ok(Reply::Value { .. })) {
+                outcomes[at] = outcome;
+            }
         }
         if !fills.is_empty() {
             let (l1, context) = (self.l1.clone(), context.without_misses());
             self.background.spawn_or_drop(async move { drop(l1.route(fills, &context).await) });
         }
+        self.update_negative_entries(due, context);
         outcomes
     }
 
-    /// Whether L2 is asked although L1 has a negative entry.
-    fn revalidates(&self, request: &Request<Bytes>) -> bool {
-        let period = u64::from(self.settings.negative_update_period);
-        let is_due = || period > 0 && (self.negative_hits.fetch_add(1, Relaxed) + 1).is_multiple_of(period);
-        matches!(request.operation, Operation::LeaseGet) || is_due()
+    /// The request to L2 after an outcome of L1. A lease of L1 needs no second one.
+    fn request_to_l2(&self, request: &Request<Bytes>, of_l1: &Outcome) -> Request<Bytes> {
+        match of_l1 {
+            Ok(Reply::Lease { .. }) => as_get(request),
+            _ => request.clone(),
+        }
     }
 
-    /// The request that fills L1 after a reply of L2; `None` if there is nothing to store. A value replaces a negative
-    /// entry.
-    fn fill(&self, request: &Request<Bytes>, of_l2: &Outcome, replaces_negative: bool) -> Option<Request<Bytes>> {
-        let exptime = self.settings.negative_exptime_s.into();
-        match of_l2 {
-            Ok(Reply::Miss) if exptime > 0 => {
-                let value = Bytes::new();
-                let operation =
-                    Operation::Store { mode: StoreMode::Add, flags: NEGATIVE_FLAG, exptime, value, cas: false };
-                Some(Request { key: request.key.clone(), operation })
-            }
-            of_l2 => {
-                let mode = if replaces_negative { StoreMode::Set } else { StoreMode::Add };
-                as_store(request, of_l2, mode, self.settings.l1_exptime_s.into())
-            }
+    /// Counts a hit of a negative entry. Returns whether L2 must be asked.
+    fn is_update_due(&self) -> bool {
+        let period = u64::from(self.settings.negative_update_period);
+        period > 0 && (self.negative_hits.fetch_add(1, Relaxed) + 1).is_multiple_of(period)
+    }
+
+    /// Asks L2 for keys that have a negative entry, and replaces that by the reply, in the background.
+    fn update_negative_entries(&self, due: Batch, context: &Context) {
+        if due.is_empty() {
+            return;
         }
+        let (l1, l2, settings, context) = (self.l1.clone(), self.l2.clone(), self.settings, context.without_misses());
+        self.background.spawn_or_drop(async move {
+            let of_l2 = l2.route(due.clone(), &context).await;
+            let fill = |(request, of_l2)| fill(&settings, request, of_l2, StoreMode::Set);
+            let fills: Batch = due.iter().zip(&of_l2).filter_map(fill).collect();
+            if !fills.is_empty() {
+                l1.route(fills, &context).await;
+            }
+        });
     }
 
     async fn route_to_l2(&self, batch: Batch, context: &Context) -> Outcomes {
@@ -161,12 +206,25 @@ impl Route for L1L2CacheRoute {
     }
 }
 
-fn reads_l1(request: &Request<Bytes>) -> bool {
-    matches!(request.operation, Operation::Get { cas: false } | Operation::LeaseGet)
+/// Whether L1 has a negative entry. The reply to a meta get need not have the flags.
+fn is_negative_entry(outcome: &Outcome) -> bool {
+    match outcome {
+        Ok(Reply::Value { flags, value, .. }) => flags & NEGATIVE_FLAG != 0 && value == NEGATIVE_VALUE,
+        Ok(Reply::Meta(meta)) => meta.value.as_deref() == Some(NEGATIVE_VALUE),
+        _ => false,
+    }
 }
 
-fn is_negative_entry(outcome: &Outcome) -> bool {
-    matches!(outcome, Ok(Reply::Value { flags, value, .. }) if flags & NEGATIVE_FLAG != 0 && value.is_empty())
+/// The request that stores a reply of L2 in L1; `None` if there is nothing to store.
+fn fill(settings: &L1L2Settings, request: &Request<Bytes>, of_l2: &Outcome, mode: StoreMode) -> Option<Request<Bytes>> {
+    match of_l2 {
+        Ok(Reply::Miss) if settings.negative_update_period > 0 => {
+            let (exptime, value) = (settings.negative_exptime_s.into(), Bytes::from_static(NEGATIVE_VALUE));
+            let operation = Operation::Store { mode, flags: NEGATIVE_FLAG, exptime, value, cas: false };
+            Some(Request { key: request.key.clone(), operation })
+        }
+        of_l2 => as_store(request, of_l2, mode, settings.l1_exptime_s.into()),
+    }
 }
 
 pub(crate) const TYPE: RouteType = RouteType::new("L1L2CacheRoute", parse);
@@ -178,15 +236,31 @@ struct Config {
     settings: L1L2Settings,
 }
 
+const KEYS: Keys = Keys::known(&[
+    "type",
+    "name",
+    "l1",
+    "l2",
+    "upgradingL1Exptime",
+    "ncacheExptime",
+    "ncacheUpdatePeriod",
+    "l1_only_writes",
+]);
+
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
-    let known = &["type", "name", "l1", "l2", "upgradingL1Exptime", "ncacheExptime", "ncacheUpdatePeriod"];
-    object.check(&Keys::known(known))?;
+    object.check(&KEYS)?;
     let l1_exptime = object.require("upgradingL1Exptime", "the exptime of copies in L1, in seconds")?;
     let settings = L1L2Settings {
         l1_exptime_s: l1_exptime.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX)? as u32,
         negative_exptime_s: object.integer_or("ncacheExptime", "seconds", EXPTIME_RELATIVE_S_MAX, 0)? as u32,
         negative_update_period: object.integer_or("ncacheUpdatePeriod", "misses", u32::MAX.into(), 0)? as u32,
+        writes_l1_only: object.flag("l1_only_writes")?,
     };
+    if settings.negative_update_period == 0
+        && let Some(node) = object.get("ncacheExptime")
+    {
+        node.warn("no miss is cached without \"ncacheUpdatePeriod\"");
+    }
     Ok(Handle::route(Config {
         l1: parser.parse_required(object, "l1")?,
         l2: parser.parse_required(object, "l2")?,
@@ -197,6 +271,11 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
 impl RouteConfig for Config {
     fn name(&self) -> &'static str {
         TYPE.name()
+    }
+
+    /// Deletes do not show which keys L2 has.
+    fn changes_keys(&self) -> bool {
+        self.settings.writes_l1_only
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {

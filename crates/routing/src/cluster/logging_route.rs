@@ -2,9 +2,9 @@
 //!
 //! | verb | effect |
 //! |---|---|
-//! | all | sent to the target, or answered as by an empty cache if there is none; then a line `verb key: outcome` |
+//! | all | sent to the target, or answered as by an empty cache if there is none; then a line `verb key: result, N bytes` |
 //!
-//! Keys are logged, with unprintable bytes escaped; values are not. A caller that is dropped before the reply leaves no
+//! The bytes are those of the reply's value. Keys are logged, with unprintable bytes escaped; values are not. A caller that is dropped before the reply leaves no
 //! line.
 
 use crate::{
@@ -29,11 +29,16 @@ impl LoggingRoute {
         LoggingRoute { target: target.unwrap_or_else(|| Arc::new(NullRoute)), log }
     }
 
+    /// The description of a `LoggingRoute` over `target`.
+    pub(crate) fn handle(target: Handle) -> Handle {
+        Handle::route(Config { target: Some(target) })
+    }
+
     async fn route_and_log(&self, batch: Batch, context: &Context) -> Outcomes {
         let descriptions: Vec<String> = batch.iter().map(describe).collect();
         let outcomes = self.target.route(batch, context).await;
         for (description, outcome) in descriptions.iter().zip(&outcomes) {
-            self.log.line(&format!("{description}: {}", summary(outcome)));
+            self.log.line(&format!("{description}: {}, {} bytes", result(outcome), value_bytes(outcome)));
         }
         outcomes
     }
@@ -49,15 +54,25 @@ fn describe(request: &Request<Bytes>) -> String {
     format!("{} {}", verb(request).name(), request.key.escape_ascii())
 }
 
-fn summary(outcome: &Outcome) -> String {
+fn result(outcome: &Outcome) -> String {
     match outcome {
-        Ok(Reply::Value { value, .. }) => format!("value of {} bytes", value.len()),
+        Ok(Reply::Value { .. }) => "value".to_owned(),
         Ok(Reply::Lease { token, .. }) if token.is_held() => "miss with a lease".to_owned(),
         Ok(Reply::Lease { .. }) => "hot miss".to_owned(),
         Ok(Reply::Meta(meta)) => format!("{:?}", meta.status).to_lowercase(),
+        Ok(Reply::Error(error)) => format!("error: {error}"),
         Ok(reply) => format!("{reply:?}").to_lowercase(),
         Err(failure) => format!("failure: {failure}"),
     }
+}
+
+fn value_bytes(outcome: &Outcome) -> usize {
+    let value = match outcome {
+        Ok(Reply::Value { value, .. } | Reply::Lease { stale: Some(value), .. }) => Some(value),
+        Ok(Reply::Meta(meta)) => meta.value.as_ref(),
+        _ => None,
+    };
+    value.map_or(0, Bytes::len)
 }
 
 pub(crate) const TYPE: RouteType = RouteType::new("LoggingRoute", |object, parser| {

@@ -97,7 +97,7 @@ impl Route for MigrateRoute {
 }
 
 /// The end of the year 9999.
-const UNIX_S_MAX: i64 = 253_402_300_799;
+pub(crate) const UNIX_S_MAX: i64 = 253_402_300_799;
 
 pub(crate) const TYPE: RouteType = RouteType::new("MigrateRoute", parse);
 

@@ -29,9 +29,11 @@ pub(crate) mod hash_route;
 pub(crate) mod host_id_route;
 pub(crate) mod key_split_route;
 pub(crate) mod l1_l2_cache_route;
+pub(crate) mod l1_l2_size_split_route;
 pub(crate) mod latency_injection_route;
 pub(crate) mod latest_route;
 pub(crate) mod lease_route;
+pub(crate) mod load_balancer_route;
 pub(crate) mod logging_route;
 pub(crate) mod migrate_route;
 pub(crate) mod miss_failover_route;
@@ -39,6 +41,7 @@ pub(crate) mod modify_exptime_route;
 pub(crate) mod modify_key_route;
 pub(crate) mod no_route;
 pub(crate) mod null_route;
+pub(crate) mod only_gets_route;
 pub(crate) mod operation_selector_route;
 pub(crate) mod original_client_hash_route;
 pub(crate) mod outstanding_limit_route;
@@ -46,8 +49,10 @@ pub(crate) mod pool_route;
 pub(crate) mod prefix_selector_route;
 pub(crate) mod random_route;
 pub(crate) mod rate_limit_route;
+pub(crate) mod routing_group_route;
 pub(crate) mod salted_failover_route;
 pub(crate) mod shadow_route;
+pub(crate) mod shard_split_route;
 pub(crate) mod slow_warm_up_route;
 pub(crate) mod spare_route;
 pub(crate) mod staging_route;
@@ -73,9 +78,11 @@ pub(crate) static REGISTRY: Registry = Registry {
         host_id_route::TYPE,
         key_split_route::TYPE,
         l1_l2_cache_route::TYPE,
+        l1_l2_size_split_route::TYPE,
         latency_injection_route::TYPE,
         latest_route::TYPE,
         lease_route::TYPE,
+        load_balancer_route::TYPE,
         logging_route::TYPE,
         migrate_route::TYPE,
         miss_failover_route::TYPE,
@@ -89,19 +96,15 @@ pub(crate) static REGISTRY: Registry = Registry {
         prefix_selector_route::TYPE,
         random_route::TYPE,
         rate_limit_route::TYPE,
+        routing_group_route::TYPE,
         salted_failover_route::TYPE,
         shadow_route::TYPE,
+        shard_split_route::TYPE,
         staging_route::TYPE,
         warm_up_route::TYPE,
     ],
-    unsupported: &[
-        "BlackholeRoute",
-        "HashStopAllowListRoute",
-        "L1L2SizeSplitRoute",
-        "LoadBalancerRoute",
-        "RoutingGroupRoute",
-        "ShardSplitRoute",
-    ],
+    unsupported: &["BlackholeRoute", "HashStopAllowListRoute"],
+    no_children: error_route::no_children,
 };
 
 #[cfg(test)]

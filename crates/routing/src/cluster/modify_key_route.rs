@@ -6,9 +6,12 @@
 //! | all, if the changed key exceeds 250 bytes | `CLIENT_ERROR`; that request is not sent |
 //!
 //! In this order: `replace_key_prefix` at the start of the key is replaced by `ensure_key_prefix`; otherwise
-//! `ensure_key_prefix` is prepended unless the key starts with it; `set_key_suffix` is appended; `set_routing_prefix`
-//! replaces the routing prefix (empty: removes it). The start of a key is behind its routing prefix. A suffix behind
-//! `|#|` does not move the key to another server.
+//! `ensure_key_prefix` is prepended unless the key starts with it, or with `modify_inplace` overwrites the first bytes of
+//! a key that is at least as long; `set_key_suffix` is appended; `set_routing_prefix` replaces the routing prefix (empty:
+//! removes it). The start of a key is behind its routing prefix. A suffix behind `|#|` does not move the key to another
+//! server.
+//!
+//! Two keys that differ only in overwritten bytes become one: `modify_inplace` is for keys that reserve them.
 //!
 //! A base64 key (meta flag `b`) is not changed: the client adds its own prefixes.
 
@@ -17,7 +20,7 @@ use crate::{
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     key::{is_encoded, prefix_bytes},
     meta::restore_client_key,
-    outcome::client_error,
+    outcome::server_error,
     split::route_some,
 };
 use bytes::Bytes;
@@ -33,6 +36,8 @@ pub struct KeyChange {
     pub ensure_prefix: String,
     /// A prefix that `ensure_prefix` replaces.
     pub replace_prefix: Option<String>,
+    /// Whether `ensure_prefix` overwrites the first bytes of a key that is at least as long, instead of being prepended.
+    pub is_in_place: bool,
     /// The suffix of every changed key.
     pub suffix: String,
 }
@@ -61,14 +66,15 @@ impl ModifyKeyRoute {
         let (front, rest) = match &change.replace_prefix {
             Some(replaced) if key.starts_with(replaced.as_bytes()) => (ensured, &key[replaced.len()..]),
             _ if key.starts_with(ensured) => (&b""[..], key),
+            _ if change.is_in_place && key.len() >= ensured.len() => (ensured, &key[ensured.len()..]),
             _ => (ensured, key),
         };
         [routing_prefix, front, rest, change.suffix.as_bytes()].concat().into()
     }
 
     async fn modify(&self, batch: Batch, context: &Context) -> Outcomes {
-        let too_long = || client_error("the key is too long once it is changed");
-        let mut outcomes: Vec<Outcome> = batch.iter().map(|_| too_long()).collect();
+        let too_long = server_error("ModifyKeyRoute: invalid key: too long");
+        let mut outcomes: Vec<Outcome> = vec![too_long; batch.len()];
         let mut asked = Vec::with_capacity(batch.len());
         let mut keys = Vec::with_capacity(batch.len());
         for (at, mut request) in batch.into_iter().enumerate() {
@@ -76,8 +82,10 @@ impl ModifyKeyRoute {
             if !is_encoded(&request) {
                 request.key = self.changed_key(&request);
             }
-            if request.key.len() <= KEY_BYTES_MAX {
-                asked.push((at, request));
+            match request.key.len() {
+                0 => outcomes[at] = server_error("ModifyKeyRoute: invalid key: missing"),
+                1..=KEY_BYTES_MAX => asked.push((at, request)),
+                _ => {}
             }
         }
         for (at, outcome) in route_some(&*self.target, asked, context).await {
@@ -109,8 +117,8 @@ const KEYS: Keys = Keys::known(&[
     "ensure_key_prefix",
     "replace_key_prefix",
     "set_key_suffix",
-])
-.refusing(&["modify_inplace"]);
+    "modify_inplace",
+]);
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&KEYS)?;
@@ -135,10 +143,16 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
         routing_prefix,
         ensure_prefix: text("ensure_key_prefix")?.unwrap_or_default(),
         replace_prefix: text("replace_key_prefix")?,
+        is_in_place: object.flag("modify_inplace")?,
         suffix: text("set_key_suffix")?.unwrap_or_default(),
     };
     if change.replace_prefix.is_some() && object.get("ensure_key_prefix").is_none() {
         return Err(object.node.error("\"replace_key_prefix\" needs its successor: expected \"ensure_key_prefix\""));
+    }
+    if change.is_in_place
+        && let Some(node) = object.get("replace_key_prefix")
+    {
+        return Err(node.error("\"modify_inplace\" overwrites any prefix: expected one of both"));
     }
     Ok(Handle::route(Config { target: parser.parse_required(object, "target")?, change }))
 }

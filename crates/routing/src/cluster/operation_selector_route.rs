@@ -121,10 +121,11 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let mut operation_policies = Vec::new();
     if let Some(node) = object.get("operation_policies") {
         for (operation, policy) in node.object("an object with a route for each operation")?.entries() {
-            let verb = Verb::from_name(operation).ok_or_else(|| {
+            let Some(verb) = Verb::from_name(operation) else {
                 let known = suggestion(operation, "operations", Verb::ALL.map(Verb::name));
-                policy.error(format!("no operation is named {operation:?}{known}"))
-            })?;
+                policy.warn(format!("no operation is named {operation:?}: ignored{known}"));
+                continue;
+            };
             operation_policies.push((verb, parser.handle(&policy)));
         }
     }

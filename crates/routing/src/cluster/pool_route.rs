@@ -11,10 +11,15 @@ use crate::{
     Batch, BoxFuture, Context, Destination, KeyHash, Outcomes, Route,
     cluster::{
         destination_route::DestinationRoute,
-        hash_route::HashRoute,
+        error_route::no_children,
+        hash_route::{HashRoute, RouteHash},
+        latest_route::{LatestOfPool, LatestOptions},
+        load_balancer_route::{LoadBalancerOfPool, LoadBalancerOptions},
+        null_route,
         outstanding_limit_route::{OUTSTANDING_WAITING_MAX, OutstandingLimitRoute, parse_outstanding_max},
         rate_limit_route::{limit_rates, parse_rates},
-        shadow_route::{Shadow, ShadowRoute, parse_optional_shadows},
+        shadow_route::{Shadow, add_shadows, parse_shadows},
+        shard_split_route::split_shards,
         slow_warm_up_route::{SlowWarmUp, SlowWarmUpRoute, parse_slow_warm_up},
     },
     configuration::{
@@ -56,14 +61,22 @@ impl Route for PoolRoute {
 
 pub(crate) const TYPE: RouteType = RouteType::new("PoolRoute", parse).with_short_form(|node, argument, parser| {
     let Some(name) = argument else { return Ok(None) };
-    Ok(Some(Handle::route(PoolRouteConfig {
-        pool: parser.pool(node, name)?,
-        hash: KeyHash::default(),
-        shadows: Vec::new(),
-        outstanding_max: None,
-        slow_warm_up: None,
-    })))
+    let pool = parser.pool(node, name)?;
+    if let Some(empty) = of_empty_pool(&pool) {
+        return Ok(Some(empty));
+    }
+    let hash = parse_pool_hash(None, &pool, node)?;
+    Ok(Some(Handle::route(PoolRouteConfig::new(pool, hash))))
 });
+
+/// The route over a pool without servers: an error, or an empty cache. `None` if it has servers.
+pub(crate) fn of_empty_pool(pool: &Pool) -> Option<Handle> {
+    let is_empty = pool.servers.is_empty();
+    is_empty.then(|| match pool.error_on_empty {
+        true => no_children(&pool.name),
+        false => null_route::TYPE.handle_without_arguments(),
+    })
+}
 
 /// The arguments of a [`PoolRoute`].
 #[derive(Debug, PartialEq)]
@@ -72,6 +85,18 @@ pub struct PoolRouteConfig {
     pub pool: Arc<Pool>,
     /// The hash that picks a server.
     pub hash: KeyHash,
+    layers: ServerLayers,
+}
+
+impl PoolRouteConfig {
+    pub(crate) fn new(pool: Arc<Pool>, hash: KeyHash) -> Self {
+        PoolRouteConfig { pool, hash, layers: ServerLayers::default() }
+    }
+}
+
+/// The routes around each server of a pool.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct ServerLayers {
     shadows: Vec<Shadow>,
     /// The window of each server.
     outstanding_max: Option<u32>,
@@ -79,27 +104,70 @@ pub struct PoolRouteConfig {
     slow_warm_up: Option<(Handle, SlowWarmUp)>,
 }
 
+impl ServerLayers {
+    fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<ServerLayers, ConfigurationError> {
+        Ok(ServerLayers {
+            shadows: parse_shadows(object, parser)?,
+            outstanding_max: object.get("max_outstanding").map(|node| parse_outstanding_max(&node)).transpose()?,
+            slow_warm_up: object.get("slow_warmup").map(|node| parse_slow_warm_up(&node, parser)).transpose()?,
+        })
+    }
+
+    /// Builds the servers of `pool`, each within its layers.
+    pub(crate) fn build(&self, pool: &Pool, tree: &mut dyn TreeBuilder) -> Vec<Arc<dyn Route>> {
+        let servers = build_servers(pool, &self.shadows, self.outstanding_max, tree);
+        match &self.slow_warm_up {
+            Some((failover, settings)) => SlowWarmUpRoute::around_each(servers, failover, *settings, tree),
+            None => servers,
+        }
+    }
+}
+
 const KEYS: Keys =
     Keys::known(&["type", "name", "pool", "hash", "max_outstanding", "rates", "shadows", "slow_warmup", "asynclog"])
-        .ignoring(&["asynclog_name", "shadow_policy"])
-        .refusing(&["bucketize", "shard_splits", "split_shard_fanout"]);
+        .and(&["bucketize", "shard_splits", "split_shard_fanout"])
+        .ignoring(&["asynclog_name", "shadow_policy"]);
 
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&KEYS)?;
     let (mut pool, node) = parser.pool_of_route(object)?;
+    if let Some(bucketize) = object.get("bucketize")
+        && bucketize.boolean()?
+    {
+        return Err(bucketize.error("mcrouter's \"bucketize\" is not supported"));
+    }
+    if let Some(empty) = of_empty_pool(&pool) {
+        node.warn(format!("pool {:?} has no servers", pool.name));
+        return Ok(empty);
+    }
     if let Some(node) = object.get("asynclog") {
         let settings = DestinationSettings { asynclog: node.boolean()?, ..pool.settings };
         pool = Arc::new(Pool { settings, ..Pool::clone(&pool) });
     }
-    let hash = parse_pool_hash(object.get("hash"), &pool, &node)?;
-    let shadows = parse_optional_shadows(object, parser)?;
-    let outstanding_max = object.get("max_outstanding").map(|node| parse_outstanding_max(&node)).transpose()?;
-    let slow_warm_up = object.get("slow_warmup").map(|node| parse_slow_warm_up(&node, parser)).transpose()?;
-    let pool_route = Handle::route(PoolRouteConfig { pool, hash, shadows, outstanding_max, slow_warm_up });
-    match object.get("rates") {
-        None => Ok(pool_route),
-        Some(node) => Ok(limit_rates(pool_route, parse_rates(&node)?)),
-    }
+    let hash = object.get("hash");
+    let pool_route = match hash.as_ref().map_or(Ok(None), RouteHash::parse)? {
+        Some(RouteHash::Latest(hash)) => {
+            let options = LatestOptions::parse(&hash, &Handle::servers_of(&pool), parser)?;
+            Handle::route(LatestOfPool { layers: ServerLayers::parse(object, parser)?, pool, options })
+        }
+        Some(RouteHash::LoadBalancer(hash)) => {
+            let options = LoadBalancerOptions::parse(&hash)?;
+            let layers = ServerLayers::parse(object, parser)?;
+            match options.is_only_a_hash() {
+                true => Handle::route(PoolRouteConfig { hash: options.hash(), pool, layers }),
+                false => Handle::route(LoadBalancerOfPool { pool, layers, options }),
+            }
+        }
+        None => {
+            let hash = parse_pool_hash(hash, &pool, &node)?;
+            Handle::route(PoolRouteConfig { hash, layers: ServerLayers::parse(object, parser)?, pool })
+        }
+    };
+    let limited = match object.get("rates") {
+        None => pool_route,
+        Some(node) => limit_rates(pool_route, parse_rates(&node)?),
+    };
+    split_shards(limited, object, parser)
 }
 
 impl RouteConfig for PoolRouteConfig {
@@ -111,11 +179,12 @@ impl RouteConfig for PoolRouteConfig {
         Some(&self.pool)
     }
 
+    fn key_hash(&self) -> Option<(&KeyHash, usize)> {
+        Some((&self.hash, self.pool.servers.len()))
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let mut servers = build_servers(&self.pool, &self.shadows, self.outstanding_max, tree);
-        if let Some((failover, settings)) = &self.slow_warm_up {
-            servers = SlowWarmUpRoute::around_each(servers, failover, *settings, tree);
-        }
+        let servers = self.layers.build(&self.pool, tree);
         Arc::new(PoolRoute::from_routes(servers, self.hash.clone()))
     }
 }
@@ -132,12 +201,8 @@ pub(crate) fn build_servers(
         if let Some(window) = outstanding_max {
             server = Arc::new(OutstandingLimitRoute::new(server, window, OUTSTANDING_WAITING_MAX));
         }
-        let of_server = shadows.iter().zip(&targets).filter(|(shadow, _)| shadow.is_of_server(at));
-        let of_server: Vec<_> = of_server.map(|(shadow, target)| (target.clone(), shadow.keys)).collect();
-        if !of_server.is_empty() {
-            server = Arc::new(ShadowRoute::new(server, of_server, tree.environment().background.clone()));
-        }
-        server
+        let of_server = shadows.iter().zip(targets.iter().cloned()).filter(|(shadow, _)| shadow.is_of_index(at));
+        add_shadows(server, of_server, tree)
     });
     servers.collect()
 }

@@ -13,7 +13,7 @@
 //! its token.
 
 use crate::{
-    Batch, BoxFuture, Context, Failure, NullRoute, Outcomes, Route,
+    Batch, BoxFuture, Context, Failure, KeyHash, NullRoute, Outcomes, Route,
     cluster::support::token_bucket::{Rate, TokenBucket},
     configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
     environment::Clock,
@@ -118,6 +118,13 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
 impl RouteConfig for Config {
     fn name(&self) -> &'static str {
         TYPE.name()
+    }
+
+    fn key_hash(&self) -> Option<(&KeyHash, usize)> {
+        match &self.target {
+            Handle::Route(target) => target.key_hash(),
+            _ => None,
+        }
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {

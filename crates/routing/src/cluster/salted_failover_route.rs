@@ -4,6 +4,8 @@
 //! |---|---|
 //! | all | sent to the server that the pool's hash picks; after a failure as `failover_route.rs`, to the next by key |
 //!
+//! It is a `FailoverRoute` over the pool and, behind it, each of the pool's servers.
+//!
 //! The paper warns of this (§3.3): a hot key that overloaded one server overloads the next. Here each key fails over to
 //! a few servers of its own (`failover_policy.rs`); still, set a `failover_limit`. When the first server is back,
 //! deletes no longer reach the values on other servers: put a `ModifyExptimeRoute` above, or use the route for data
@@ -12,8 +14,8 @@
 use crate::{
     Batch, BoxFuture, Context, FailoverRoute, KeyHash, Outcomes, Route,
     cluster::{
-        pool_route::build_servers,
-        shadow_route::{Shadow, parse_optional_shadows},
+        pool_route::{PoolRoute, PoolRouteConfig, build_servers, of_empty_pool},
+        shadow_route::{Shadow, parse_shadows},
         support::failover_options::{FAILOVER_KEYS, FailoverOptions, FailoverOrder},
     },
     configuration::{
@@ -28,7 +30,7 @@ pub struct SaltedFailoverRoute {
 }
 
 impl SaltedFailoverRoute {
-    /// Wraps a failover over the servers of a pool, with a policy of [`crate::FailoverPolicy::within_pool`].
+    /// Wraps a failover over a pool and, as further children, its servers.
     pub fn from_failover(inner: FailoverRoute) -> Self {
         SaltedFailoverRoute { inner }
     }
@@ -53,19 +55,27 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(&Keys::known(&["type", "name", "pool", "hash", "shadows"]).and(FAILOVER_KEYS))?;
     let (pool, node) = parser.pool_of_route(object)?;
+    if let Some(empty) = of_empty_pool(&pool) {
+        node.warn(format!("pool {:?} has no servers", pool.name));
+        return Ok(empty);
+    }
     let hash = parse_pool_hash(object.get("hash"), &pool, &node)?;
-    let mut options = FailoverOptions::parse(object, &Handle::servers_of(&pool))?;
-    match &options.order {
-        FailoverOrder::ByKey { .. } => {}
-        FailoverOrder::InOrder if object.get("failover_policy").is_none() => {
-            options.order = FailoverOrder::ByKey { hash: KeyHash::default(), domains: Vec::new() };
+    let mut children = vec![Handle::route(PoolRouteConfig::new(pool.clone(), hash.clone()))];
+    children.extend(Handle::servers_of(&pool));
+    let mut options = FailoverOptions::parse(object, &children, parser)?;
+    match (&options.order, object.get("failover_policy")) {
+        (FailoverOrder::ByKey { .. } | FailoverOrder::Rendezvous { .. }, _) => {}
+        (_, None) => {
+            let FailoverOptions { order, children_max, .. } = FailoverOptions::within_pool(&children[0]);
+            options = FailoverOptions { order, children_max, ..options };
         }
-        _ => {
-            let node = object.get("failover_policy").unwrap_or_else(|| object.node.clone());
-            return Err(node.error("within a pool the next server is chosen by key: expected DeterministicOrderPolicy"));
+        (_, Some(node)) => {
+            return Err(node.error(
+                "within a pool the next server is chosen by key: expected DeterministicOrderPolicy or RendezvousPolicy",
+            ));
         }
     }
-    let shadows = parse_optional_shadows(object, parser)?;
+    let shadows = parse_shadows(object, parser)?;
     Ok(Handle::route(Config { pool, hash, shadows, options }))
 }
 
@@ -80,11 +90,9 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let servers = build_servers(&self.pool, &self.shadows, None, tree);
-        Arc::new(SaltedFailoverRoute::from_failover(FailoverRoute::with_options(
-            servers,
-            Some(&self.hash),
-            &self.options,
-            tree.environment(),
-        )))
+        let pool = Arc::new(PoolRoute::from_routes(servers.clone(), self.hash.clone())) as Arc<dyn Route>;
+        let children = std::iter::once(pool).chain(servers).collect();
+        let inner = FailoverRoute::with_options(children, &self.options, tree.environment());
+        Arc::new(SaltedFailoverRoute::from_failover(inner))
     }
 }

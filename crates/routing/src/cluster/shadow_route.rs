@@ -2,114 +2,175 @@
 //!
 //! | verb | normal | shadow |
 //! |---|---|---|
-//! | get gets gat gats metaget set add replace append prepend touch incr decr delete | asked; its outcome is returned | the same, in the background |
-//! | lease-get | asked | a `get`: an unused token would make other clients wait |
-//! | lease-set cas | asked | a `set`, after the normal target has replied `STORED`: token and CAS unique are not valid at the shadow |
+//! | lease-get | asked first | asked when the normal target has replied; if both give a token, these are a pair |
+//! | lease-set | asked | a copy in the background, with the shadow's token of the pair, or 0 if there is none |
+//! | all others | asked; its outcome is returned | the same, in the background |
 //!
-//! Copied are the keys whose hash is in `key_fraction_range`, so a key is always shadowed or never.
-//!
-//! A copy outlives its caller, but a caller that is dropped before the normal target has accepted a `lease-set` or
-//! `cas` leaves none. If the background is full, copies are dropped and counted.
+//! Which requests are copied: `shadow_route/shadow.rs`. A copy outlives its caller. If the background is full, copies
+//! are dropped and counted.
+
+mod shadow;
+mod shadowed_keys;
+mod token_pairs;
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, SERVERS_MAX,
-    configuration::{ConfigurationError, Handle, Keys, Node, Object, Parser, RouteConfig, RouteType, TreeBuilder},
-    environment::Background,
-    hash::murmur64a,
-    key::routing_key,
-    outcome::as_get,
+    Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route, RouteStatistics, Verb,
+    configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
+    environment::{Background, SharedRng},
+    outcome::{error_kind, verb},
 };
 use bytes::Bytes;
-use lookaside_protocol::{Operation, Reply, Request, StoreMode};
+use lookaside_protocol::{LeaseToken, Operation, Reply, Request};
+pub(crate) use shadow::{Shadow, parse_shadows};
+pub use shadowed_keys::ShadowedKeys;
 use std::sync::Arc;
+use token_pairs::TokenPairs;
 
-/// The part of all keys that is copied: from `start` up to, not including, `end`, in millionths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeyFraction {
-    /// In millionths of all keys.
-    pub start: u32,
-    /// In millionths of all keys.
-    pub end: u32,
-}
-
-impl KeyFraction {
-    /// Every key.
-    pub const ALL: KeyFraction = KeyFraction { start: 0, end: Self::WHOLE };
-    /// One, in millionths.
-    pub const WHOLE: u32 = 1_000_000;
-
-    fn contains(self, request: &Request<Bytes>) -> bool {
-        let hash = murmur64a(&routing_key(request));
-        let millionth = ((u128::from(hash) * u128::from(Self::WHOLE)) >> 64) as u32;
-        (self.start..self.end).contains(&millionth)
-    }
-}
+/// The token of a copy without a pair: no server issues it.
+const NO_TOKEN: LeaseToken = LeaseToken(0);
 
 /// A target, and shadows that get copies.
 pub struct ShadowRoute {
     normal: Arc<dyn Route>,
-    shadows: Vec<(Arc<dyn Route>, KeyFraction)>,
+    shadows: Vec<Arc<Copies>>,
     background: Background,
+    statistics: Arc<RouteStatistics>,
 }
+
+/// Requests for leases that a shadow gets, each with its index in the batch.
+type LeaseGets = Vec<(usize, Request<Bytes>)>;
 
 impl ShadowRoute {
     /// Sends requests to `normal`, and copies to each of `shadows`.
-    pub fn new(normal: Arc<dyn Route>, shadows: Vec<(Arc<dyn Route>, KeyFraction)>, background: Background) -> Self {
-        ShadowRoute { normal, shadows, background }
+    pub fn new(normal: Arc<dyn Route>, shadows: Vec<Copies>, environment: &Environment) -> Self {
+        let (background, statistics) = (environment.background.clone(), environment.statistics.clone());
+        ShadowRoute { normal, shadows: shadows.into_iter().map(Arc::new).collect(), background, statistics }
     }
 
-    fn send_copies(&self, batch: &Batch, context: &Context, copy: impl Fn(&Request<Bytes>) -> Option<Request<Bytes>>) {
-        for (shadow, fraction) in &self.shadows {
-            let copies: Batch = batch.iter().filter(|request| fraction.contains(request)).filter_map(&copy).collect();
-            if !copies.is_empty() {
-                let (shadow, context) = (shadow.clone(), context.without_misses());
-                self.background.spawn_or_drop(async move { drop(shadow.route(copies, &context).await) });
-            }
-        }
+    fn send_copies(&self, copies: &Copies, batch: Batch, context: &Context) {
+        let (target, context, statistics) = (copies.target.clone(), context.for_shadow(), self.statistics.clone());
+        self.background.spawn_or_drop(async move {
+            let verbs: Vec<Verb> = batch.iter().map(verb).collect();
+            let outcomes = target.route(batch, &context).await;
+            verbs
+                .into_iter()
+                .zip(&outcomes)
+                .for_each(|(verb, outcome)| statistics.count_extra(verb, error_kind(outcome)));
+        });
     }
 
-    async fn route_and_copy_accepted(&self, batch: Batch, context: &Context) -> Outcomes {
-        let conditional: Batch = batch.iter().filter(|request| as_plain_set(request).is_some()).cloned().collect();
-        let conditional_at: Vec<bool> = batch.iter().map(|request| as_plain_set(request).is_some()).collect();
+    /// Asks the normal target for leases, then each shadow for its own.
+    async fn route_and_pair(
+        &self,
+        batch: Batch,
+        leases: Vec<(&Arc<Copies>, LeaseGets)>,
+        context: &Context,
+    ) -> Outcomes {
         let outcomes = self.normal.route(batch, context).await;
-        let of_conditional = outcomes.iter().zip(conditional_at).filter(|(_, conditional)| *conditional);
-        let accepted: Batch = conditional
-            .into_iter()
-            .zip(of_conditional)
-            .filter(|(_, (outcome, _))| matches!(outcome, Ok(Reply::Stored | Reply::StoredAs(_))))
-            .map(|(request, _)| request)
-            .collect();
-        self.send_copies(&accepted, context, as_plain_set);
+        for (copies, requests) in leases {
+            let requests = requests.into_iter().map(|(at, request)| (request, token_of(&outcomes[at]))).collect();
+            let (copies, context, statistics) = (copies.clone(), context.for_shadow(), self.statistics.clone());
+            self.background.spawn_or_drop(async move { copies.take_leases(requests, &context, &statistics).await });
+        }
         outcomes
     }
 }
 
 impl Route for ShadowRoute {
     fn route<'a>(&'a self, batch: Batch, context: &'a Context) -> BoxFuture<'a, Outcomes> {
-        self.send_copies(&batch, context, |request| match request.operation {
-            Operation::LeaseGet => Some(as_get(request)),
-            _ if as_plain_set(request).is_some() => None,
-            _ => Some(request.clone()),
-        });
-        match batch.iter().any(|request| as_plain_set(request).is_some()) {
-            true => Box::pin(self.route_and_copy_accepted(batch, context)),
-            false => self.normal.route(batch, context),
+        let mut leases = Vec::new();
+        for copies in &self.shadows {
+            let (lease_gets, others): (Vec<_>, Vec<_>) =
+                copies.choose(&batch).partition(|(_, request)| request.operation == Operation::LeaseGet);
+            if !others.is_empty() {
+                let batch = others.into_iter().map(|(_, request)| copies.copy_of(request)).collect();
+                self.send_copies(copies, batch, context);
+            }
+            if !lease_gets.is_empty() {
+                let lease_gets: LeaseGets = lease_gets.into_iter().map(|(at, request)| (at, request.clone())).collect();
+                leases.push((copies, lease_gets));
+            }
+        }
+        match leases.is_empty() {
+            true => self.normal.route(batch, context),
+            false => Box::pin(self.route_and_pair(batch, leases, context)),
         }
     }
 }
 
-/// A `lease-set` or `cas` without its condition.
-fn as_plain_set(request: &Request<Bytes>) -> Option<Request<Bytes>> {
-    let (flags, exptime, value) = match &request.operation {
-        Operation::LeaseSet { flags, exptime, value, .. }
-        | Operation::Store { mode: StoreMode::Cas(_), flags, exptime, value, .. } => (*flags, *exptime, value.clone()),
-        _ => return None,
-    };
-    let operation = Operation::Store { mode: StoreMode::Set, flags, exptime, value, cas: false };
-    Some(Request { key: request.key.clone(), operation })
+/// The copies that one target gets.
+pub struct Copies {
+    target: Arc<dyn Route>,
+    keys: ShadowedKeys,
+    /// The share of the requests for these keys, in 2^32nds.
+    share: u64,
+    random: SharedRng,
+    pairs: Arc<TokenPairs>,
+    pairs_max: usize,
 }
 
-pub(crate) const TYPE: RouteType = RouteType::new("ShadowRoute", parse);
+/// A share of 1.
+const ALL_REQUESTS: u64 = 1 << 32;
+
+impl Copies {
+    /// Copies of all requests for `keys` to `target`. `seed` is of random numbers.
+    pub fn new(target: Arc<dyn Route>, keys: ShadowedKeys, environment: &Environment, seed: u64) -> Self {
+        let (share, random, pairs_max) = (ALL_REQUESTS, SharedRng::new(seed), environment.shadows.tokens_max);
+        Copies { target, keys, share, random, pairs: Arc::default(), pairs_max }
+    }
+
+    /// Copies of a random share of these requests, from 0 to 1.
+    #[must_use]
+    pub fn of_share(self, share: f64) -> Self {
+        Copies { share: (share * ALL_REQUESTS as f64) as u64, ..self }
+    }
+
+    /// The requests of a batch that are copied, with their indices.
+    fn choose<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = (usize, &'a Request<Bytes>)> {
+        let keys = self.keys.now();
+        batch.iter().enumerate().filter(move |(_, request)| keys.contains(request) && self.draws())
+    }
+
+    fn draws(&self) -> bool {
+        self.share == ALL_REQUESTS || (self.random.next_below(ALL_REQUESTS as usize) as u64) < self.share
+    }
+
+    /// The request, with the shadow's token.
+    fn copy_of(&self, request: &Request<Bytes>) -> Request<Bytes> {
+        let mut copy = request.clone();
+        if let Operation::LeaseSet { token, .. } = &mut copy.operation {
+            *token = self.pairs.take(*token).unwrap_or(NO_TOKEN);
+        }
+        copy
+    }
+
+    /// Asks the target for leases. Each request comes with the token that its client has got.
+    async fn take_leases(
+        &self,
+        requests: Vec<(Request<Bytes>, Option<LeaseToken>)>,
+        context: &Context,
+        statistics: &RouteStatistics,
+    ) {
+        let (batch, clients): (Batch, Vec<_>) = requests.into_iter().unzip();
+        let outcomes = self.target.route(batch, context).await;
+        outcomes.iter().for_each(|outcome| statistics.count_extra(Verb::LeaseGet, error_kind(outcome)));
+        for (client, shadow) in clients.into_iter().zip(outcomes.iter().map(token_of)) {
+            if let (Some(client), Some(shadow)) = (client, shadow) {
+                self.pairs.remember(client, shadow, self.pairs_max);
+            }
+        }
+    }
+}
+
+/// The token of a miss that its client may fill.
+fn token_of(outcome: &Outcome) -> Option<LeaseToken> {
+    match outcome {
+        Ok(Reply::Lease { token, .. }) if token.is_held() => Some(*token),
+        _ => None,
+    }
+}
+
+pub(crate) const TYPE: RouteType = RouteType::new("ShadowRoute", parse).with_list(parse_list);
 
 #[derive(Debug, PartialEq)]
 struct Config {
@@ -117,11 +178,30 @@ struct Config {
     shadows: Vec<Shadow>,
 }
 
+/// Each child with its shadows; a child without any stands for itself.
+fn parse_list<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Vec<Handle>, ConfigurationError> {
+    object.check(&Keys::known(&["type", "name", "target", "children", "shadows"]).ignoring(&["shadow_policy"]))?;
+    let children = match object.get("target") {
+        Some(target) if object.get("children").is_some() => {
+            return Err(target.error("expected \"target\" or \"children\", found both"));
+        }
+        Some(target) => vec![parser.handle(&target)],
+        None => parser.children(object, "children")?,
+    };
+    let shadows = parse_shadows(object, parser)?;
+    let with_shadows = |(at, normal): (usize, Handle)| {
+        let shadows: Vec<Shadow> = shadows.iter().filter(|shadow| shadow.is_of_index(at)).cloned().collect();
+        if shadows.is_empty() { normal } else { Handle::route(Config { normal, shadows }) }
+    };
+    Ok(children.into_iter().enumerate().map(with_shadows).collect())
+}
+
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
-    object.check(&Keys::known(&["type", "name", "target", "shadows"]).ignoring(&["shadow_policy"]))?;
-    let normal = parser.parse_required(object, "target")?;
-    let shadows = parse_shadows(&object.require("shadows", "a list of shadows")?, parser)?;
-    Ok(Handle::route(Config { normal, shadows }))
+    let children = parse_list(object, parser)?;
+    let count = children.len();
+    <[Handle; 1]>::try_from(children).map(|[child]| child).map_err(|_| {
+        object.node.error(format!("these are {count} routes: expected one route, such as \"HashRoute\" over them"))
+    })
 }
 
 impl RouteConfig for Config {
@@ -130,85 +210,25 @@ impl RouteConfig for Config {
     }
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
-        let shadows = self.shadows.iter().map(|shadow| (tree.build(&shadow.target), shadow.keys)).collect();
         let normal = tree.build(&self.normal);
-        Arc::new(ShadowRoute::new(normal, shadows, tree.environment().background.clone()))
+        let targets: Vec<_> = self.shadows.iter().map(|shadow| tree.build(&shadow.target)).collect();
+        add_shadows(normal, self.shadows.iter().zip(targets), tree)
     }
 }
 
-/// The description of one shadow.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Shadow {
-    pub(crate) target: Handle,
-    pub(crate) keys: KeyFraction,
-    /// The servers of a pool whose requests are copied: the first and the last index.
-    servers: (usize, usize),
-}
-
-impl Shadow {
-    pub(crate) fn is_of_server(&self, at: usize) -> bool {
-        (self.servers.0..=self.servers.1).contains(&at)
-    }
-}
-
-const SHADOW: Keys = Keys::known(&["target", "index_range", "key_fraction_range"])
-    .ignoring(&["validate_replies"])
-    .refusing(&["key_fraction_range_rv", "keys_to_shadow", "requests_fraction"]);
-
-fn parse_shadows<'a>(node: &Node<'a>, parser: &mut Parser<'a>) -> Result<Vec<Shadow>, ConfigurationError> {
-    let mut shadows = Vec::new();
-    for node in node.array("a list of shadows")? {
-        let object = node.object("a shadow: an object with a \"target\"")?;
-        object.check(&SHADOW)?;
-        let target = parser.parse_required(&object, "target")?;
-        let servers = object.get("index_range").map_or(Ok((0, SERVERS_MAX)), |node| parse_index_range(&node))?;
-        let keys = object.get("key_fraction_range").map_or(Ok(KeyFraction::ALL), |node| parse_fraction_range(&node))?;
-        shadows.push(Shadow { target, keys, servers });
-    }
-    Ok(shadows)
-}
-
-/// Parses the `shadows` of a pool; none by default.
-pub(crate) fn parse_optional_shadows<'a>(
-    object: &Object<'a>,
-    parser: &mut Parser<'a>,
-) -> Result<Vec<Shadow>, ConfigurationError> {
-    object.get("shadows").map_or(Ok(Vec::new()), |node| parse_shadows(&node, parser))
-}
-
-const AN_INDEX_RANGE: &str = "the first and the last index of a server, such as [0, 3]";
-
-fn parse_index_range(node: &Node<'_>) -> Result<(usize, usize), ConfigurationError> {
-    let index = |node: &Node<'_>| Ok(node.integer("a server's index", 0, SERVERS_MAX as i64)? as usize);
-    match &*node.array(AN_INDEX_RANGE)? {
-        [first, last] => {
-            let range = (index(first)?, index(last)?);
-            if range.0 > range.1 {
-                Err(node.error(format!("the range is backwards: expected {AN_INDEX_RANGE}")))
-            } else {
-                Ok(range)
-            }
-        }
-        other => Err(node.error(format!("{} numbers: expected {AN_INDEX_RANGE}", other.len()))),
-    }
-}
-
-const A_FRACTION_RANGE: &str = "the start and the end of the keys, as parts of 1, such as [0, 0.25]";
-
-fn parse_fraction_range(node: &Node<'_>) -> Result<KeyFraction, ConfigurationError> {
-    let millionths = |node: &Node<'_>| {
-        let part = node.number("a part of all keys", 0.0, 1.0)?;
-        Ok::<u32, ConfigurationError>((part * f64::from(KeyFraction::WHOLE)).round() as u32)
+/// `normal` with copies for each of `shadows`, which come with their targets.
+pub(crate) fn add_shadows<'a>(
+    normal: Arc<dyn Route>,
+    shadows: impl Iterator<Item = (&'a Shadow, Arc<dyn Route>)>,
+    tree: &mut dyn TreeBuilder,
+) -> Arc<dyn Route> {
+    let copies = |(shadow, target): (&Shadow, Arc<dyn Route>)| {
+        let seed = tree.next_seed();
+        shadow.copies(target, tree.environment(), seed)
     };
-    match &*node.array(A_FRACTION_RANGE)? {
-        [start, end] => {
-            let range = KeyFraction { start: millionths(start)?, end: millionths(end)? };
-            if range.start > range.end {
-                Err(node.error(format!("the range is backwards: expected {A_FRACTION_RANGE}")))
-            } else {
-                Ok(range)
-            }
-        }
-        other => Err(node.error(format!("{} numbers: expected {A_FRACTION_RANGE}", other.len()))),
+    let shadows: Vec<Copies> = shadows.map(copies).collect();
+    match shadows.is_empty() {
+        true => normal,
+        false => Arc::new(ShadowRoute::new(normal, shadows, tree.environment())),
     }
 }

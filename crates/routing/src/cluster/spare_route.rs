@@ -67,7 +67,7 @@ impl SpareRoute {
         for others in of_children {
             let of_deletes = outcomes.iter_mut().zip(&is_delete).filter(|(_, is_delete)| **is_delete);
             for ((outcome, _), other) in of_deletes.zip(others) {
-                let one = std::mem::replace(outcome, Err(Failure::Tko));
+                let one = std::mem::replace(outcome, Err(Failure::ConnectionLost));
                 *outcome = merge_deletes(one, other);
             }
         }

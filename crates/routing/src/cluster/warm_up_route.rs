@@ -10,8 +10,9 @@
 //! | get | cold; after a miss warm; a value found there is added to cold before it is returned |
 //! | lease-get | the same; after a refused add the lease is returned: its holder reads the database. **A hot miss stays one**: its client waits for the holder |
 //! | gets gat gats, meta get | the same; then cold is asked again, since CAS unique and exptime are its own |
+//! | metaget | cold; after a miss warm, whose reply is returned; nothing is copied |
 //! | delete | cold, with a hold-off of at least `hold_off_ms` (2 s); a meta delete is followed by a plain one that carries it |
-//! | metaget, set add replace append prepend cas lease-set touch incr decr | cold |
+//! | set add replace append prepend cas lease-set touch incr decr | cold |
 //!
 //! Why an add and a hold-off: after a client has changed the database and deleted the key here, another may read the
 //! old value from warm, where the invalidation has not arrived yet. The hold-off refuses its add. Then cold is asked
@@ -22,7 +23,10 @@
 //! An error or a timeout of cold is returned. An error of warm is a miss; so is a failed add, as the value may have
 //! been held off.
 //!
-//! A copy lives for `exptime`, since a get does not return the remaining time to live. A base64 key is not warmed up.
+//! A copy lives for `exptime`; a get does not return the remaining time to live. With `enable_metaget` and no `exptime`
+//! warm is asked for it (`mg k t`), at the price of another round trip for each fill. If it is not known, or has passed,
+//! nothing is copied and the read misses: without an add a value that was held off would be returned. The copy of a
+//! `gat` has the exptime of the request. A base64 key is not warmed up.
 //!
 //! The warm-up ends by itself (`warm_up_progress.rs`). Deletes keep their hold-off: other routers may still fill cold.
 
@@ -30,6 +34,7 @@ use crate::{
     Batch, BoxFuture, Context, Environment, Outcome, Outcomes, Route,
     cluster::{
         modify_exptime_route::EXPTIME_RELATIVE_S_MAX,
+        staging_route::{time_left_request, time_left_s},
         support::warm_up_progress::{Reads, WarmUpEnd, WarmUpProgress},
     },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
@@ -50,9 +55,18 @@ pub const WARM_UP_HOLD_OFF_MS: u32 = 2_000;
 pub struct WarmUpRoute {
     cold: Arc<dyn Route>,
     warm: Arc<dyn Route>,
-    exptime_s: i64,
+    exptime: CopyExptime,
     hold_off_ms: u32,
     end: Option<EndCondition>,
+}
+
+/// How long a copy in the cold cluster lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyExptime {
+    /// For this many seconds; 0: for ever.
+    Seconds(i64),
+    /// As long as the value in the warm cluster, which is asked.
+    OfWarm,
 }
 
 /// When the warm-up ends, and where that is logged.
@@ -64,10 +78,10 @@ struct EndCondition {
 }
 
 impl WarmUpRoute {
-    /// Fills `cold` from `warm` with values that expire after `exptime_s` seconds (0: never). Deletes hold off adds for
-    /// `hold_off_ms`. 0 is for servers without hold-offs; then an old value may be added again.
-    pub fn new(cold: Arc<dyn Route>, warm: Arc<dyn Route>, exptime_s: i64, hold_off_ms: u32) -> Self {
-        WarmUpRoute { cold, warm, exptime_s, hold_off_ms, end: None }
+    /// Fills `cold` from `warm` with values that expire by `exptime`. Deletes hold off adds for `hold_off_ms`. 0 is for
+    /// servers without hold-offs; then an old value may be added again.
+    pub fn new(cold: Arc<dyn Route>, warm: Arc<dyn Route>, exptime: CopyExptime, hold_off_ms: u32) -> Self {
+        WarmUpRoute { cold, warm, exptime, hold_off_ms, end: None }
     }
 
     /// Ends by itself according to `progress`; without this, it never ends.
@@ -137,6 +151,7 @@ impl WarmUpRoute {
         if self.is_over() {
             return outcomes;
         }
+        self.read_metadata(&batch, &mut outcomes, context).await;
         let missed = (0..batch.len()).filter(|&at| should_ask_warm(&batch[at], &outcomes[at]));
         let missed: Vec<_> = missed.map(|at| (at, as_get(&batch[at]))).collect();
         let is_answered_read = |at: &usize| verb(&batch[*at]).kind() == VerbKind::Read && !is_error(&outcomes[*at]);
@@ -146,9 +161,9 @@ impl WarmUpRoute {
         reads.failed = found.iter().filter(|(_, outcome)| is_error(outcome)).count() as u64;
         found.retain(|(_, outcome)| matches!(outcome, Ok(Reply::Value { .. })));
 
-        let add = |(at, value): &(usize, Outcome)| {
-            let exptime = requested_exptime(&batch[*at]).unwrap_or(self.exptime_s);
-            Some((*at, as_store(&batch[*at], value, StoreMode::Add, exptime)?))
+        let found = self.with_exptimes(&batch, found, context).await;
+        let add = |(at, value, exptime): &(usize, Outcome, i64)| {
+            Some((*at, as_store(&batch[*at], value, StoreMode::Add, *exptime)?))
         };
         let added = route_some(&*self.cold, found.iter().filter_map(add).collect(), context).await;
         // A refused value is no benefit: otherwise a cluster with many deletes would never end its warm-up.
@@ -156,7 +171,7 @@ impl WarmUpRoute {
         self.record_reads(reads);
 
         let mut again = Vec::new();
-        for ((at, value), (_, added)) in found.into_iter().zip(added) {
+        for ((at, value, _), (_, added)) in found.into_iter().zip(added) {
             let verb = verb(&batch[at]);
             let is_plain = matches!(batch[at].operation, Operation::Get { cas: false } | Operation::LeaseGet);
             match added {
@@ -172,6 +187,39 @@ impl WarmUpRoute {
             }
         }
         outcomes
+    }
+
+    /// Asks warm for the metadata of keys that cold misses. An error of warm is a miss.
+    async fn read_metadata(&self, batch: &Batch, outcomes: &mut Outcomes, context: &Context) {
+        let is_missed = |at: &usize| verb(&batch[*at]) == Verb::Metaget && is_miss(&outcomes[*at]);
+        let missed = (0..batch.len()).filter(is_missed).map(|at| (at, batch[at].clone())).collect();
+        for (at, outcome) in route_some(&*self.warm, missed, context).await {
+            if !is_error(&outcome) {
+                outcomes[at] = outcome;
+            }
+        }
+    }
+
+    /// The values that were found in warm, each with the exptime of its copy, without those that must not be copied.
+    async fn with_exptimes(
+        &self,
+        batch: &Batch,
+        found: Vec<(usize, Outcome)>,
+        context: &Context,
+    ) -> Vec<(usize, Outcome, i64)> {
+        let known = |at: usize| match (&batch[at].operation, self.exptime) {
+            (Operation::GetAndTouch { exptime, .. }, _) => Some(*exptime),
+            (_, CopyExptime::Seconds(seconds)) => Some(seconds),
+            (_, CopyExptime::OfWarm) => None,
+        };
+        let mut exptimes: Vec<Option<i64>> = found.iter().map(|(at, _)| known(*at)).collect();
+        let unknown = found.iter().enumerate().filter(|(index, _)| exptimes[*index].is_none());
+        let asked = unknown.map(|(index, (at, _))| (index, time_left_request(&batch[*at]))).collect();
+        for (index, left) in route_some(&*self.warm, asked, context).await {
+            exptimes[index] = time_left_s(&left);
+        }
+        let with_exptime = |((at, value), exptime): (_, Option<i64>)| Some((at, value, exptime?));
+        found.into_iter().zip(exptimes).filter_map(with_exptime).collect()
     }
 }
 
@@ -196,20 +244,13 @@ fn should_ask_warm(request: &Request<Bytes>, outcome: &Outcome) -> bool {
     verb.kind() == VerbKind::Read && verb != Verb::Metaget && is_miss(outcome) && !is_hot_miss && !is_encoded(request)
 }
 
-fn requested_exptime(request: &Request<Bytes>) -> Option<i64> {
-    match request.operation {
-        Operation::GetAndTouch { exptime, .. } => Some(exptime),
-        _ => None,
-    }
-}
-
 pub(crate) const TYPE: RouteType = RouteType::new("WarmUpRoute", parse);
 
 #[derive(Debug, PartialEq)]
 struct Config {
     cold: Handle,
     warm: Handle,
-    exptime_s: i64,
+    exptime: CopyExptime,
     hold_off_ms: u32,
     /// When it ends, and its progress; `None` if it does not end by itself.
     end: Option<(WarmUpEnd, SharedProgress)>,
@@ -218,12 +259,16 @@ struct Config {
 fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, ConfigurationError> {
     object.check(
         &Keys::known(&["type", "name", "cold", "warm", "exptime", "hold_off_ms", "end_share", "end_after"])
-            .ignoring(&["enable_metaget"]),
+            .and(&["enable_metaget"]),
     )?;
-    let exptime = object.get("exptime");
-    if exptime.is_none() {
-        object.node.warn("\"exptime\" is missing: copies from the warm cluster never expire");
-    }
+    let exptime = match (object.get("exptime"), object.flag("enable_metaget")?) {
+        (Some(node), _) => CopyExptime::Seconds(node.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX)?),
+        (None, true) => CopyExptime::OfWarm,
+        (None, false) => {
+            object.node.warn("\"exptime\" is missing: copies from the warm cluster never expire");
+            CopyExptime::Seconds(0)
+        }
+    };
     let hold_off_ms = parse_hold_off_ms(object)?;
     let default = WarmUpEnd::default();
     let share =
@@ -231,7 +276,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
     let after_s = object.integer_or("end_after", "seconds", EXPTIME_RELATIVE_S_MAX, default.after_s as i64)? as u64;
     Ok(Handle::route(Config {
         end: (share > 0.0).then(|| (WarmUpEnd { share, after_s }, SharedProgress::default())),
-        exptime_s: exptime.map_or(Ok(0), |node| node.integer("seconds", 0, EXPTIME_RELATIVE_S_MAX))?,
+        exptime,
         hold_off_ms,
         cold: parser.parse_required(object, "cold")?,
         warm: parser.parse_required(object, "warm")?,
@@ -245,7 +290,7 @@ impl RouteConfig for Config {
 
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let (cold, warm) = (tree.build(&self.cold), tree.build(&self.warm));
-        let route = WarmUpRoute::new(cold, warm, self.exptime_s, self.hold_off_ms);
+        let route = WarmUpRoute::new(cold, warm, self.exptime, self.hold_off_ms);
         let Environment { clock, log, .. } = tree.environment();
         Arc::new(match &self.end {
             Some((when, SharedProgress(progress))) => {

@@ -121,16 +121,20 @@ pub(crate) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
 pub(crate) fn suggestion<'a>(name: &str, kind: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let mut known: Vec<&str> = known.into_iter().collect();
     known.sort_unstable();
-    let near = known.iter().map(|other| (distance(name, other), *other)).min();
-    let meant = match near {
-        Some((distance, other)) if distance <= EDITS_MAX && distance < other.chars().count() => {
-            format!("; did you mean {other:?}?")
-        }
-        _ => String::new(),
+    let meant = match nearest_name(name, known.iter().copied()) {
+        Some(other) => format!("; did you mean {other:?}?"),
+        None => String::new(),
     };
     let separator = if meant.is_empty() { "; known " } else { " Known " };
     let all = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     format!("{meant}{separator}{kind}: {all}")
+}
+
+/// The known name that is most similar to `name`, which differs from it by at most two insertions, deletions or
+/// replacements of characters. `None` if no name is that similar.
+pub fn nearest_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let near = known.into_iter().map(|other| (distance(name, other), other)).min();
+    near.filter(|(distance, other)| *distance <= EDITS_MAX && *distance < other.chars().count()).map(|(_, other)| other)
 }
 
 /// The maximum edit distance of a suggestion.

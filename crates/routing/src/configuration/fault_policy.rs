@@ -57,7 +57,7 @@ pub(super) fn parse_spares(
         };
     };
     list.parse_elements("a list of \"host:port\"", |node| {
-        let (spare, transport) = parse_server(node, pool_transport)?;
+        let (spare, transport) = parse_server(node, pool_transport, None)?;
         if servers.contains(&spare) {
             return Err(node.error(format!("{spare} is one of the pool's servers: expected one that is idle")));
         }

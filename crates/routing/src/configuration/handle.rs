@@ -7,7 +7,7 @@
 //! ```
 
 use super::pool::Pool;
-use crate::{Environment, Route};
+use crate::{Environment, KeyHash, Route};
 use std::{any::Any, fmt::Debug, sync::Arc};
 
 /// A node of the tree, described.
@@ -85,8 +85,14 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
         None
     }
 
+    /// The hash by which the route picks one of its children for a key, and the number of these; `None` if it picks
+    /// otherwise.
+    fn key_hash(&self) -> Option<(&KeyHash, usize)> {
+        None
+    }
+
     /// Whether servers below the route store keys under other names than clients use, so that a key that is found on a
-    /// server does not pass the route a second time as it did the first time.
+    /// server does not pass the route a second time as it did the first time; or keys that no delete reaches.
     fn changes_keys(&self) -> bool {
         false
     }

@@ -5,7 +5,8 @@
 //!   "hash": {"hash_func": "Ch3", "salt": "x", "weights": [...], "tags": [...]}
 //! ```
 //!
-//! A hash of a pool without weights or tags takes those of the pool. A server without a tag has the name that the
+//! A hash of a pool without weights or tags takes those of the pool. Without a hash, a pool with weights has
+//! `WeightedCh3`. A server without a tag has the name that the
 //! client after which the hash is named would give it.
 
 use super::{
@@ -27,7 +28,11 @@ pub(crate) fn parse_pool_hash<'a>(
     pool: &Pool,
     pool_node: &Node<'a>,
 ) -> Result<KeyHash, ConfigurationError> {
-    let mut hash = node.as_ref().map_or(Ok(KeyHash::default()), parse_hash)?;
+    let mut hash = match &node {
+        Some(node) => parse_hash(node)?,
+        None if !pool.weights.is_empty() => KeyHash { function: HashFunction::WeightedCh3, ..KeyHash::default() },
+        None => KeyHash::default(),
+    };
     let node = node.unwrap_or_else(|| pool_node.clone());
     if hash.weights.is_empty() {
         hash.weights.clone_from(&pool.weights);
@@ -92,7 +97,7 @@ const DEFAULT_PORT: &str = ":11211";
 /// The names of the servers of `pool`, for a hash of names.
 fn server_names(function: HashFunction, pool: &Pool, node: &Node<'_>) -> Result<Vec<String>, ConfigurationError> {
     let needed = function.names_needed();
-    if needed == NamesNeeded::No || !pool.tags.is_empty() {
+    if matches!(needed, NamesNeeded::No | NamesNeeded::Tags) || !pool.tags.is_empty() {
         return Ok(pool.tags.clone());
     }
     let name = |Address(address): &Address| match needed {

@@ -5,11 +5,11 @@ use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_a
 use std::fmt::{self, Write as _};
 use std::rc::Rc;
 
-/// JSON with C and C++ comments. Other extensions are off, since mcrouter refuses them, too.
+/// JSON with C and C++ comments and trailing commas. Other extensions are off, since mcrouter refuses them, too.
 const JSON_SYNTAX: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_loose_object_property_names: false,
-    allow_trailing_commas: false,
+    allow_trailing_commas: true,
     allow_missing_commas: false,
     allow_single_quoted_strings: false,
     allow_hexadecimal_numbers: false,
@@ -150,6 +150,11 @@ impl From<&ast::ObjectProp<'_>> for Property {
 }
 
 impl Json {
+    /// Another value in the same place.
+    pub(crate) fn with(&self, value: JsonValue) -> Json {
+        Json { at: self.at, value, call: self.call.clone() }
+    }
+
     pub(crate) fn describe(&self) -> String {
         match &self.value {
             JsonValue::String(string) => format!("the string {string:?}"),

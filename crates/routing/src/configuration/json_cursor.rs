@@ -4,7 +4,7 @@
 //! found.
 
 use super::{
-    error::{ConfigurationError, ConfigurationErrors, ConfigurationWarning, line_and_column, suggestion},
+    error::{ConfigurationError, ConfigurationErrors, ConfigurationWarning, line_and_column, nearest_name, suggestion},
     json::{Json, JsonValue, MacroCall, Property},
 };
 use std::{cell::RefCell, collections::BTreeMap};
@@ -66,7 +66,11 @@ impl<'a> Node<'a> {
     }
 
     pub(crate) fn warn(&self, message: impl Into<String>) {
-        let ConfigurationError { line, column, path, message } = self.error(message);
+        self.add_warning(self.error(message));
+    }
+
+    fn add_warning(&self, place: ConfigurationError) {
+        let ConfigurationError { line, column, path, message } = place;
         self.document.warnings.borrow_mut().push(ConfigurationWarning { line, column, path, message });
     }
 
@@ -153,6 +157,11 @@ impl<'a> Node<'a> {
         Ok(Object { node: self.clone(), properties })
     }
 
+    /// An object without keys, in the place of a short form.
+    pub(crate) fn as_empty_object(&self) -> Object<'a> {
+        Object { node: self.clone(), properties: &[] }
+    }
+
     fn child_path(&self, name: &str) -> String {
         match &*self.path {
             "" => name.to_owned(),
@@ -192,30 +201,30 @@ impl Keys {
 }
 
 /// An object whose keys are all different.
+#[derive(Clone)]
 pub(crate) struct Object<'a> {
     pub(crate) node: Node<'a>,
     properties: &'a [Property],
 }
 
 impl<'a> Object<'a> {
-    /// Refuses unknown and unsupported keys, and warns about ignored ones. All errors are reported; the last is
-    /// returned.
+    /// Refuses unsupported keys, and warns about ignored and unknown ones, which mcrouter ignores, too. All errors are
+    /// reported; the last is returned.
     pub(crate) fn check(&self, keys: &Keys) -> Result<(), ConfigurationError> {
         let mut checked = Ok(());
         for property in self.properties {
             let name = &*property.name;
-            let mut refuse = |message| {
-                let error = self.node.error_at(property.at, &self.node.child_path(name), message);
+            let place = |message| self.node.error_at(property.at, &self.node.child_path(name), message);
+            if keys.refused.contains(&name) {
+                let error = place(format!("mcrouter's {name:?} is not supported"));
                 self.node.report(&error);
                 checked = Err(error);
-            };
-            if keys.refused.contains(&name) {
-                refuse(format!("mcrouter's {name:?} is not supported"));
             } else if keys.ignored.contains(&name) {
                 self.child(property).warn(format!("{name:?} is ignored"));
             } else if !keys.known.contains(&name) && !keys.shared.contains(&name) {
                 let known = keys.known.iter().chain(keys.shared).copied();
-                refuse(format!("nothing is named {name:?} here{}", suggestion(name, "keys", known)));
+                let known = suggestion(name, "keys", known);
+                self.node.add_warning(place(format!("{name:?} is unknown here, and ignored{known}")));
             }
         }
         checked
@@ -227,7 +236,14 @@ impl<'a> Object<'a> {
 
     /// The value at `name`; an error names `expected` if there is none.
     pub(crate) fn require(&self, name: &str, expected: &str) -> Result<Node<'a>, ConfigurationError> {
-        self.get(name).ok_or_else(|| self.node.error(format!("{name:?} is missing: expected {expected}")))
+        self.get(name).ok_or_else(|| self.missing(name, expected))
+    }
+
+    /// The error that there is no `name`. A key that may have been meant for it is named.
+    pub(crate) fn missing(&self, name: &str, expected: &str) -> ConfigurationError {
+        let meant = nearest_name(name, self.properties.iter().map(|property| &*property.name));
+        let meant = meant.map(|other| format!("; is it {other:?}?")).unwrap_or_default();
+        self.node.error(format!("{name:?} is missing: expected {expected}{meant}"))
     }
 
     /// The boolean at `name`; false by default.

@@ -5,6 +5,7 @@
 //!   "PoolRoute|A"                         the short form of the same
 //!   "name"                                one of the named handles
 //!   "Pool|A"                              in a list of children: each server of the pool
+//!   ["PoolRoute|A"]                       in a place for one route: a list that has one
 //! ```
 //!
 //! A [`Registry`] lists the route types, each of which parses its own arguments and calls back for its children.
@@ -34,6 +35,8 @@ pub(crate) struct Registry {
     pub(crate) types: &'static [RouteType],
     /// Types of mcrouter that are not supported, to distinguish them from typing errors.
     pub(crate) unsupported: &'static [&'static str],
+    /// The handle in the place of children that an empty list of that name does not have.
+    pub(crate) no_children: fn(&str) -> Handle,
 }
 
 impl Registry {
@@ -42,6 +45,13 @@ impl Registry {
     }
 
     fn unknown_type(&self, node: &Node<'_>, name: &str) -> ConfigurationError {
+        let error = self.unknown_or_unsupported(node, name);
+        // mcrouter's words, for scripts that search for them.
+        let message = format!("{} (Unknown RouteHandle: {name} line: {})", error.message, error.line);
+        ConfigurationError { message, ..error }
+    }
+
+    fn unknown_or_unsupported(&self, node: &Node<'_>, name: &str) -> ConfigurationError {
         match self.unsupported.contains(&name) {
             true => {
                 let known = self.names().collect::<Vec<_>>().join(", ");
@@ -70,6 +80,7 @@ pub(crate) struct Parser<'a> {
     depth_reached: usize,
     /// The misses of clients that handles need; `None` if none does.
     lease_scope: Option<LeaseScope>,
+    splits_shards: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -105,6 +116,7 @@ impl<'a> Parser<'a> {
             depth: 0,
             depth_reached: 0,
             lease_scope: None,
+            splits_shards: defaults.splits_shards,
         })
     }
 
@@ -128,12 +140,27 @@ impl<'a> Parser<'a> {
         object.get(key).map(|node| self.handle(&node))
     }
 
-    /// Parses the list at `key`, which has at least one handle.
+    /// Parses the list at `key`. In the place of an empty one there is a handle that refuses every request.
     pub(crate) fn children(&mut self, object: &Object<'a>, key: &str) -> Result<Vec<Handle>, ConfigurationError> {
+        let children = self.optional_children(object, key)?;
+        Ok(self.or_refusal(children, key))
+    }
+
+    /// The children of the list at `key`, or if there are none, a handle that refuses every request.
+    fn or_refusal(&self, children: Vec<Handle>, key: &str) -> Vec<Handle> {
+        if children.is_empty() { vec![(self.registry.no_children)(key)] } else { children }
+    }
+
+    /// Parses the list at `key`, which may be empty.
+    pub(crate) fn optional_children(
+        &mut self,
+        object: &Object<'a>,
+        key: &str,
+    ) -> Result<Vec<Handle>, ConfigurationError> {
         let node = object.require(key, "a list of routes")?;
         let children = self.list(&node)?;
         if children.is_empty() {
-            return Err(node.error("the list is empty: expected at least one route"));
+            node.warn("the list is empty");
         }
         Ok(children)
     }
@@ -150,7 +177,9 @@ impl<'a> Parser<'a> {
         node: &Node<'a>,
         argument: Option<&str>,
     ) -> Result<Option<Vec<Handle>>, ConfigurationError> {
-        argument.map(|text| self.short_list(node, text)).transpose()
+        let Some(text) = argument else { return Ok(None) };
+        let children = self.short_list(node, text)?;
+        Ok(Some(self.or_refusal(children, "children")))
     }
 
     /// Parses a named handle, or the short form of a route.
@@ -196,6 +225,18 @@ impl<'a> Parser<'a> {
         Ok((pool, node))
     }
 
+    /// The handle that `handle` refers to by name, or `handle` itself.
+    pub(crate) fn resolve<'h>(&'h self, mut handle: &'h Handle) -> &'h Handle {
+        while let Handle::Named(at) = handle {
+            match self.done.get(*at) {
+                Some((_, named)) => handle = named,
+                // It stands for a handle with an error.
+                None => break,
+            }
+        }
+        handle
+    }
+
     /// Records that a handle needs the misses of clients. The wider scope serves the others, too.
     pub(crate) fn use_leases(&mut self, scope: LeaseScope) {
         self.lease_scope = self.lease_scope.max(Some(scope));
@@ -203,6 +244,11 @@ impl<'a> Parser<'a> {
 
     pub(crate) fn lease_scope(&self) -> Option<LeaseScope> {
         self.lease_scope
+    }
+
+    /// See [`Defaults::splits_shards`].
+    pub(crate) fn splits_shards(&self) -> bool {
+        self.splits_shards
     }
 
     pub(crate) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
@@ -223,6 +269,9 @@ impl<'a> Parser<'a> {
     }
 
     fn handle_at_depth(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
+        if is_list(node) {
+            return self.only_element(node);
+        }
         if let Some(text) = node.as_string() {
             return self.short_handle(node, text);
         }
@@ -232,6 +281,20 @@ impl<'a> Parser<'a> {
         match self.registry.types.iter().find(|route| route.accepts(name)) {
             Some(route) => route.parse_object(&object, self),
             None => Err(self.registry.unknown_type(&type_node, name)),
+        }
+    }
+
+    /// The one handle that a list has, in a place for one.
+    fn only_element(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
+        let mut handles = self.list(node)?;
+        match (handles.pop(), handles.len()) {
+            (Some(only), 0) => Ok(only),
+            (last, others) => {
+                let found = others + usize::from(last.is_some());
+                Err(node.error(format!(
+                    "a list of {found} routes or servers: expected one route, such as \"PoolRoute|...\" over servers"
+                )))
+            }
         }
     }
 
@@ -275,20 +338,44 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses a list of handles and pools, one handle, or one pool; a pool stands for its servers.
+    /// Parses a list of handles, pools and further lists, one handle, or one pool; a pool stands for its servers, and an
+    /// empty string for nothing.
     fn list(&mut self, node: &Node<'a>) -> Result<Vec<Handle>, ConfigurationError> {
         match node.is_array() {
-            true => Ok(node.parse_elements("a list of routes", |element| self.element(element))?.concat()),
+            true => Ok(node.parse_elements("a list of routes", |element| self.list(element))?.concat()),
             false => self.element(node),
         }
     }
 
     fn element(&mut self, element: &Node<'a>) -> Result<Vec<Handle>, ConfigurationError> {
         match element.as_string() {
+            Some("") => Ok(Vec::new()),
             Some(text) => self.short_list(element, text),
             None if is_pool(element)? => Ok(Handle::servers_of(&self.pools.parse_inline(element)?)),
-            None => Ok(vec![self.handle(element)]),
+            None => match self.several(element)? {
+                Some(handles) => Ok(handles),
+                None => Ok(vec![self.handle(element)]),
+            },
         }
+    }
+
+    /// Parses an object that stands for several routes of a list; `None` if it is one route.
+    fn several(&mut self, element: &Node<'a>) -> Result<Option<Vec<Handle>>, ConfigurationError> {
+        let object = element.object(A_ROUTE)?;
+        let Some(name) = object.get("type").and_then(|kind| kind.as_string()) else { return Ok(None) };
+        let Some(route) = self.registry.types.iter().find(|route| route.accepts(name)) else { return Ok(None) };
+        self.depth += 1;
+        let handles = self.enter(element, 0).and_then(|()| route.parse_list(&object, self).transpose());
+        self.depth -= 1;
+        handles
+    }
+}
+
+/// Whether a place for one route has a list: an array, or the servers of a pool.
+fn is_list(node: &Node<'_>) -> bool {
+    match node.as_string() {
+        Some(text) => text.starts_with("Pool|"),
+        None => node.is_array() || node.is_object() && is_pool(node).unwrap_or(false),
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     fault_policy::{Spares, TkoLimit, parse_spares, parse_tko_limit},
     inheritance::{InheritanceChain, PoolNodes},
     json_cursor::{Keys, Node},
-    transport::{PoolTransport, Protocol, Security, TlsPolicy, Transport, parse_server},
+    transport::{PoolRegion, PoolTransport, Protocol, Security, TlsPolicy, Transport, parse_server},
 };
 use crate::{Address, SERVERS_MAX, WEIGHT_MAX};
 use std::sync::Arc;
@@ -53,7 +53,9 @@ pub struct Pool {
     /// For hashes of names, one for each server. Empty: a server's address is its name.
     pub tags: Vec<String>,
     /// For failover that avoids servers that fail together, one for each server. May be empty.
-    pub failure_domains: Vec<u32>,
+    pub failure_domains: Vec<Arc<str>>,
+    /// Whether a route over no servers answers with an error (default), or as an empty cache.
+    pub error_on_empty: bool,
     /// Idle servers that replace unreadable ones. May be empty.
     pub spares: Vec<Address>,
     /// After how long unreadable a spare replaces a server, in milliseconds. With a short time, a restart leaves two
@@ -84,18 +86,11 @@ const POOL: Keys = Keys::known(&[
     "spares",
     "spare_after_ms",
     "tko_tracker",
-])
-.ignoring(&[
-    "additional_fanout",
-    "cluster",
-    "disable_request_deadline_check",
-    "enable_compression",
     "error_on_empty",
-    "hostnames",
-    "qos",
     "region",
+    "cluster",
 ])
-.refusing(&[
+.and(&[
     "port_override",
     "port_override_cross_dc",
     "port_override_within_dc",
@@ -103,7 +98,8 @@ const POOL: Keys = Keys::known(&[
     "security_mech_within_dc",
     "use_ssl_cross_dc",
     "use_ssl_within_dc",
-]);
+])
+.ignoring(&["additional_fanout", "disable_request_deadline_check", "enable_compression", "hostnames", "qos"]);
 
 /// An hour: a longer timeout is probably a wrong unit.
 const TIMEOUT_MS_MAX: i64 = 3_600_000;
@@ -149,17 +145,17 @@ impl Pool {
         let report = |error: &ConfigurationError| node.report(error);
         let keys = pool.own().check(&POOL);
         let settings = parse_settings(&pool, defaults).inspect_err(report);
-        let pool_transport = PoolTransport::parse(&pool)?;
+        let region = PoolRegion::of(&pool, defaults)?;
+        let pool_transport = PoolTransport::parse(&pool, region)?;
         let Some(list) = pool.get("servers") else {
-            // A wrong key may have been meant for it.
-            keys?;
-            return Err(node.error("\"servers\" is missing: expected a list of \"host:port\""));
+            return Err(pool.own().missing("servers", "a list of \"host:port\""));
         };
         let found = list.array("a list of \"host:port\"")?.len();
-        if found == 0 || found > SERVERS_MAX {
-            return Err(list.error(format!("pool {name:?} has {found} servers: expected 1 to {SERVERS_MAX}")));
+        if found > SERVERS_MAX {
+            return Err(list.error(format!("pool {name:?} has {found} servers: expected at most {SERVERS_MAX}")));
         }
-        let servers = list.parse_elements("a list of \"host:port\"", |node| parse_server(node, &pool_transport));
+        let parse = |node: &Node<'a>| parse_server(node, &pool_transport, pool_transport.port_override);
+        let servers = list.parse_elements("a list of \"host:port\"", parse);
         let tko_limit = parse_tko_limit(&pool, found).inspect_err(report);
         let (servers, mut transport): (Vec<Address>, Vec<Transport>) = servers?.into_iter().unzip();
         let Spares { addresses: spares, transport: spare_transport, after_ms: spare_after_ms } =
@@ -178,11 +174,10 @@ impl Pool {
             keep_routing_prefix,
             resize_warm_up_s: parse_resize_warm_up_s(&pool, keep_routing_prefix)?,
             flush_new_servers: pool.get("flush_new_servers").map_or(Ok(true), |value| value.boolean())?,
-            weights: pool.get("weights").map_or(Ok(Vec::new()), |value| parse_weights(&value))?,
+            weights: parse_pool_weights(&pool, servers.len())?,
             tags: parse_per_server(&pool, "tags", servers.len(), |tag| Ok(tag.string("a server's tag")?.to_owned()))?,
-            failure_domains: parse_per_server(&pool, "failure_domains", servers.len(), |domain| {
-                Ok(domain.integer("a failure domain's number", 0, u32::MAX.into())? as u32)
-            })?,
+            failure_domains: parse_per_server(&pool, "failure_domains", servers.len(), parse_failure_domain)?,
+            error_on_empty: pool.get("error_on_empty").map_or(Ok(true), |value| value.boolean())?,
             servers,
         })
     }
@@ -216,14 +211,38 @@ fn parse_settings(pool: &InheritanceChain<'_>, defaults: &Defaults) -> Result<De
         Some(value) => Ok(value.integer("milliseconds", 1, TIMEOUT_MS_MAX)? as u64),
         None => Ok(default),
     };
-    let server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
+    let mut server_timeout_ms = timeout("server_timeout", defaults.server_timeout_ms)?;
+    if let (Some(region), Some(cluster)) = (pool.get("region"), pool.get("cluster")) {
+        let (region, cluster) = (region.string("the pool's region")?, cluster.string("the pool's cluster")?);
+        server_timeout_ms = defaults.timeout_at_ms(region, cluster).unwrap_or(server_timeout_ms);
+    }
     let connect_timeout_ms = timeout("connect_timeout", defaults.connect_timeout_ms.unwrap_or(server_timeout_ms))?;
     let Transport { protocol, security } = Transport::default();
     Ok(DestinationSettings { server_timeout_ms, connect_timeout_ms, asynclog: true, protocol, security })
 }
 
+/// Parses the weights of a pool of `servers` servers. Further weights are dropped; missing ones are those of the hash.
+fn parse_pool_weights(pool: &InheritanceChain<'_>, servers: usize) -> Result<Vec<f64>, ConfigurationError> {
+    let Some(node) = pool.get("weights") else { return Ok(Vec::new()) };
+    let mut weights = parse_weights(&node)?;
+    if weights.len() != servers {
+        let given = weights.len();
+        node.warn(format!("{given} weights for {servers} servers: further ones are ignored, missing ones are 0.5"));
+        weights.truncate(servers);
+    }
+    Ok(weights)
+}
+
+/// A number, or a name.
+fn parse_failure_domain(node: &Node<'_>) -> Result<Arc<str>, ConfigurationError> {
+    match node.as_string() {
+        Some(name) => Ok(name.into()),
+        None => Ok(node.integer("a failure domain's name or number", 0, u32::MAX.into())?.to_string().into()),
+    }
+}
+
 /// Parses weights; which numbers are valid depends on the hash.
-pub(super) fn parse_weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
+pub(crate) fn parse_weights(node: &Node<'_>) -> Result<Vec<f64>, ConfigurationError> {
     let weight = |node: &Node<'_>| node.number("a server's weight", 0.0, WEIGHT_MAX.into());
     node.array("a list of weights, one for each server")?.iter().map(weight).collect()
 }

@@ -19,6 +19,8 @@ pub(crate) struct RouteType {
     name: &'static str,
     alias: Option<&'static str>,
     arguments: Arguments,
+    /// For a type whose object form may stand for several routes of a list.
+    parse_list: Option<ParseList>,
 }
 
 enum Arguments {
@@ -30,6 +32,9 @@ enum Arguments {
 /// Parses the object form, from its keys.
 type ParseObject = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Handle, ConfigurationError>;
 
+/// Parses the object form where a list of routes is expected.
+type ParseList = for<'a> fn(&Object<'a>, &mut Parser<'a>) -> Result<Vec<Handle>, ConfigurationError>;
+
 /// Parses the short form, from the text behind the `|`, if any. Returns `None` if the type has no such form.
 type ParseShort = for<'a> fn(&Node<'a>, Option<&str>, &mut Parser<'a>) -> Result<Option<Handle>, ConfigurationError>;
 
@@ -38,17 +43,17 @@ type BuildRoute = fn(&[Handle], &mut dyn TreeBuilder) -> Arc<dyn Route>;
 impl RouteType {
     /// A type that is written as an object with `"type": name`.
     pub(crate) const fn new(name: &'static str, parse: ParseObject) -> RouteType {
-        RouteType { name, alias: None, arguments: Arguments::Own { parse, parse_short: None } }
+        RouteType { name, alias: None, arguments: Arguments::Own { parse, parse_short: None }, parse_list: None }
     }
 
     /// A type with a list of children, at least one, and no other argument. It has a short form, too.
     pub(crate) const fn of_children(name: &'static str, build: BuildRoute) -> RouteType {
-        RouteType { name, alias: None, arguments: Arguments::Children(build) }
+        RouteType { name, alias: None, arguments: Arguments::Children(build), parse_list: None }
     }
 
     /// A type without arguments. It has a short form, too. `build` gets no children.
     pub(crate) const fn without_arguments(name: &'static str, build: BuildRoute) -> RouteType {
-        RouteType { name, alias: None, arguments: Arguments::None(build) }
+        RouteType { name, alias: None, arguments: Arguments::None(build), parse_list: None }
     }
 
     /// Adds a short form to a type with arguments of its own.
@@ -59,6 +64,10 @@ impl RouteType {
             }
             Arguments::Children(_) | Arguments::None(_) => panic!("the type has a short form"),
         }
+    }
+
+    pub(crate) const fn with_list(self, parse_list: ParseList) -> RouteType {
+        RouteType { parse_list: Some(parse_list), ..self }
     }
 
     pub(crate) const fn with_alias(self, alias: &'static str) -> RouteType {
@@ -89,6 +98,15 @@ impl RouteType {
         }
     }
 
+    /// Parses the object form where a list of routes is expected; `None` if it is one route there, too.
+    pub(super) fn parse_list<'a>(
+        &self,
+        object: &Object<'a>,
+        parser: &mut Parser<'a>,
+    ) -> Option<Result<Vec<Handle>, ConfigurationError>> {
+        self.parse_list.map(|parse| parse(object, parser))
+    }
+
     /// Parses the short form; `None` if the type has none with this argument.
     pub(super) fn parse_short_form<'a>(
         &self,
@@ -103,6 +121,17 @@ impl RouteType {
                 Ok(children.map(|children| self.handle(children, build)))
             }
             Arguments::None(build) => Ok(argument.is_none().then(|| self.handle(Vec::new(), build))),
+        }
+    }
+
+    /// The description of a route of a type without arguments.
+    ///
+    /// # Panics
+    /// If the type has arguments.
+    pub(crate) fn handle_without_arguments(&self) -> Handle {
+        match self.arguments {
+            Arguments::None(build) => self.handle(Vec::new(), build),
+            _ => panic!("{} has arguments", self.name),
         }
     }
 

@@ -3,11 +3,18 @@
 //! ```text
 //!   pool      "protocol": "ascii" | "meta"     "security_mech": "plain" | "tls" (or "ssl")     "use_ssl": true | false
 //!   server    "host:port:ascii:ssl"            takes precedence over its pool
+//!             "unix:/path:ascii:plain"         a socket file of this machine
+//!             "host"                           with the pool's "port_override"
 //! ```
+//!
+//! `port_override`, `use_ssl` and `security_mech` may have `_within_dc` or `_cross_dc` behind them: then they are for pools
+//! in the region of the default routing prefix, or in another one, and take precedence there. A pool that names no region
+//! is within.
 //!
 //! A port either speaks TLS or does not: two pools that reach one server in different ways are an error.
 
 use super::{
+    defaults::Defaults,
     error::ConfigurationError,
     inheritance::InheritanceChain,
     json_cursor::{Node, Object},
@@ -69,16 +76,49 @@ impl fmt::Display for TlsPolicy {
     }
 }
 
+/// The region of a pool's servers, seen from the default routing prefix.
+#[derive(Clone, Copy)]
+pub(super) enum PoolRegion {
+    /// In the same region, or the pool names none.
+    Same,
+    /// In another region.
+    Other,
+}
+
+impl PoolRegion {
+    pub(super) fn of(pool: &InheritanceChain<'_>, defaults: &Defaults) -> Result<PoolRegion, ConfigurationError> {
+        let Some(region) = pool.get("region") else { return Ok(PoolRegion::Same) };
+        let is_same = region.string("the pool's region")? == defaults.prefix.region();
+        Ok(if is_same { PoolRegion::Same } else { PoolRegion::Other })
+    }
+
+    /// The name of a setting for pools of this region.
+    fn key(self, name: &str) -> String {
+        match self {
+            PoolRegion::Same => format!("{name}_within_dc"),
+            PoolRegion::Other => format!("{name}_cross_dc"),
+        }
+    }
+}
+
 pub(super) struct PoolTransport {
+    /// Replaces the port of each server.
+    pub(super) port_override: Option<u16>,
     transport: Transport,
     skips_verification: bool,
     pub(super) identity: Option<Arc<str>>,
 }
 
 impl PoolTransport {
-    pub(super) fn parse(pool: &InheritanceChain<'_>) -> Result<PoolTransport, ConfigurationError> {
+    pub(super) fn parse(pool: &InheritanceChain<'_>, region: PoolRegion) -> Result<PoolTransport, ConfigurationError> {
         let skips_verification = pool.get("unsafe_ssl_skip_verification").map_or(Ok(false), |value| value.boolean())?;
-        let mechanism = pool.nearest(uses_tls)?.unwrap_or(false);
+        let of_region = pool.nearest(|object| uses_tls(object, |name| region.key(name)))?;
+        let mechanism = match of_region {
+            Some(mechanism) => mechanism,
+            None => pool.nearest(|object| uses_tls(object, str::to_owned))?.unwrap_or(false),
+        };
+        let port_override = pool.get(&region.key("port_override")).or_else(|| pool.get("port_override"));
+        let port_override = port_override.map(|port| port.integer("a port", 0, u16::MAX.into())).transpose()?;
         let protocol = match pool.get("protocol") {
             Some(value) => parse_name(&value, "protocol", &PROTOCOLS)?,
             None => Protocol::Text,
@@ -88,7 +128,12 @@ impl PoolTransport {
             None => None,
         };
         let security = security(mechanism, skips_verification);
-        Ok(PoolTransport { transport: Transport { protocol, security }, skips_verification, identity })
+        Ok(PoolTransport {
+            port_override: port_override.map(|port| port as u16),
+            transport: Transport { protocol, security },
+            skips_verification,
+            identity,
+        })
     }
 
     /// The transport of a server that has `suffixes` behind its port. The error is the first unknown suffix.
@@ -98,6 +143,7 @@ impl PoolTransport {
             match at {
                 0 => transport.protocol = lookup(word, &PROTOCOLS).ok_or(word)?,
                 1 => transport.security = security(lookup(word, &MECHANISMS).ok_or(word)?, self.skips_verification),
+                2 if COMPRESSIONS.contains(&word) => {}
                 _ => return Err(word),
             }
         }
@@ -107,8 +153,13 @@ impl PoolTransport {
 
 const PROTOCOLS: [(&str, Protocol); 2] = [("ascii", Protocol::Text), ("meta", Protocol::Meta)];
 
-/// Whether a security mechanism is TLS.
-const MECHANISMS: [(&str, bool); 3] = [("plain", false), ("ssl", true), ("tls", true)];
+/// Whether a security mechanism is TLS. `tls_to_plain` goes back to plain text after the handshake if both sides know
+/// how; memcached does not, and TLS stays.
+const MECHANISMS: [(&str, bool); 6] =
+    [("plain", false), ("ssl", true), ("tls", true), ("fizz", true), ("ktls12", true), ("tls_to_plain", true)];
+
+/// What may stand behind the mechanism. Values are never compressed.
+const COMPRESSIONS: [&str; 2] = ["notcompressed", "compressed"];
 
 fn lookup<T: Copy>(word: &str, known: &[(&str, T)]) -> Option<T> {
     known.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
@@ -130,24 +181,40 @@ fn security(is_tls: bool, skips_verification: bool) -> Security {
     }
 }
 
-/// Whether a pool's own object asks for TLS; `None` if it has no key for that.
-fn uses_tls(object: &Object<'_>) -> Result<Option<bool>, ConfigurationError> {
-    let uses_ssl = object.get("use_ssl").map(|value| value.boolean()).transpose()?;
-    let Some(value) = object.get("security_mech") else { return Ok(uses_ssl) };
+/// Whether a pool's own object asks for TLS; `None` if it has no key for that. `key` makes the key of a setting's name.
+fn uses_tls(object: &Object<'_>, key: impl Fn(&str) -> String) -> Result<Option<bool>, ConfigurationError> {
+    let uses_ssl = object.get(&key("use_ssl")).map(|value| value.boolean()).transpose()?;
+    let Some(value) = object.get(&key("security_mech")) else { return Ok(uses_ssl) };
     let mechanism = parse_name(&value, "security mechanism", &MECHANISMS)?;
     match uses_ssl {
         Some(uses_ssl) if uses_ssl != mechanism => {
-            Err(value.error(format!("this contradicts \"use_ssl\": {uses_ssl}: expected one of them")))
+            Err(value.error(format!("this contradicts {:?}: {uses_ssl}: expected one of them", key("use_ssl"))))
         }
         _ => Ok(Some(mechanism)),
     }
 }
 
-/// Parses `host:port` or `[v6]:port`, optionally with a protocol and a security mechanism behind it (`:ascii:ssl`).
-pub(super) fn parse_server(node: &Node<'_>, pool: &PoolTransport) -> Result<(Address, Transport), ConfigurationError> {
+/// Parses `host:port`, `[v6]:port` or `unix:path`, optionally with a protocol and a security mechanism behind it
+/// (`:ascii:ssl`). With `port_override`, that is the port.
+pub(super) fn parse_server(
+    node: &Node<'_>,
+    pool: &PoolTransport,
+    port_override: Option<u16>,
+) -> Result<(Address, Transport), ConfigurationError> {
     let text = node.string("a server as \"host:port\"")?;
-    let refused =
-        |why: &str| node.error(format!("{text:?} is not a server: {why}; expected \"host:port\" or \"[v6]:port\""));
+    let refused = |why: &str| {
+        node.error(format!("{text:?} is not a server: {why}; expected \"host:port\", \"[v6]:port\" or \"unix:path\""))
+    };
+    let unsupported = |word: &str| refused(&format!("{word:?} is not supported"));
+    if let Some(socket) = text.strip_prefix("unix:") {
+        let (path, suffixes) = socket.split_once(':').map_or((socket, None), |(path, rest)| (path, Some(rest)));
+        let transport = pool.with_suffixes(suffixes.into_iter().flat_map(|rest| rest.split(':')));
+        let transport = transport.map_err(unsupported)?;
+        return match path.starts_with('/') {
+            true => Ok((Address(path.into()), transport)),
+            false => Err(refused("the path of the socket does not begin with a slash")),
+        };
+    }
     let host_bytes = match text.strip_prefix('[') {
         Some(inner) => 2 + inner.find(']').ok_or_else(|| refused("the closing bracket is missing"))?,
         None => text.find(':').unwrap_or(text.len()),
@@ -160,10 +227,14 @@ pub(super) fn parse_server(node: &Node<'_>, pool: &PoolTransport) -> Result<(Add
     if rest.next() != Some("") {
         return Err(refused("there is no port after the bracket"));
     }
-    let port = rest.next().ok_or_else(|| refused("the port is missing"))?;
-    if !matches!(port.parse::<u16>(), Ok(1..)) || port.starts_with('+') {
-        return Err(refused("the port is not a number from 1 to 65535"));
-    }
-    let transport = pool.with_suffixes(rest).map_err(|word| refused(&format!("{word:?} is not supported")))?;
+    let port = match (rest.next(), port_override) {
+        (_, Some(port)) => port,
+        (None, None) => return Err(refused("the port is missing")),
+        (Some(port), None) => match port.parse() {
+            Ok(number) if !port.starts_with('+') => number,
+            _ => return Err(refused("the port is not a number from 0 to 65535")),
+        },
+    };
+    let transport = pool.with_suffixes(rest).map_err(unsupported)?;
     Ok((Address(format!("{host}:{port}").into()), transport))
 }

@@ -87,11 +87,16 @@ impl Bits {
 
 const MURMUR_SEED: u64 = 4_193_360_111;
 
-/// MurmurHash64A (Austin Appleby, public domain).
+/// [`murmur64a_seeded`] with the seed of Ch3.
 pub(crate) fn murmur64a(bytes: &[u8]) -> u64 {
+    murmur64a_seeded(bytes, MURMUR_SEED)
+}
+
+/// MurmurHash64A (Austin Appleby, public domain).
+pub(super) fn murmur64a_seeded(bytes: &[u8], seed: u64) -> u64 {
     const M: u64 = 0xc6a4_a793_5bd1_e995;
     const R: u32 = 47;
-    let mut hash = MURMUR_SEED ^ (bytes.len() as u64).wrapping_mul(M);
+    let mut hash = seed ^ (bytes.len() as u64).wrapping_mul(M);
     let (words, tail) = bytes.as_chunks::<8>();
     for word in words {
         let mut mixed = u64::from_le_bytes(*word).wrapping_mul(M);

@@ -105,6 +105,15 @@ fn signed(byte: u8) -> i64 {
     i64::from(byte as i8)
 }
 
+/// FNV-1a of 64 bits: the same number in every process and version, for names and choices. No pool is hashed by it.
+///
+/// ```
+/// assert_eq!(lookaside_routing::fnv1a_64(*b"foobar"), 0x8594_4171_f739_67e8);
+/// ```
+pub fn fnv1a_64(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(FNV_64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_64_PRIME))
+}
+
 fn fnv1a(key: &[u8], start: u32, prime: u32) -> u32 {
     key.iter().fold(start, |hash, &byte| (hash ^ signed(byte) as u32).wrapping_mul(prime))
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `Ch3`, `Crc32`, `ConstShard` | | mcrouter |
 //! | `WeightedCh3` | weights from 0 to 1, 0.5 where missing | mcrouter |
-//! | `Rendezvous`, `WeightedRendezvous` | names; weights from 0 to 1, 0.5 where missing | mcrouter's idea |
+//! | `Rendezvous`, `WeightedRendezvous` | tags; weights from 0 to 1, 0.5 where missing | mcrouter |
 //! | `libmemcached`, `python-memcached`, `gomemcache` | | the client of that name |
 //! | `libmemcached-ketama`, `spymemcached-ketama`, `pymemcache` | names | the client of that name |
 //! | `libmemcached-ketama-weighted`, `dalli`, `twemproxy-ketama:DIGEST`, `twemproxy-modula:DIGEST` | names; whole weights from 1, 1 where missing | the client of that name |
@@ -78,6 +78,8 @@ const PLAIN: [HashFunction; 14] = [
 pub(crate) enum NamesNeeded {
     /// None.
     No,
+    /// Names of their own, which have to be given.
+    Tags,
     /// `host:port`.
     HostAndPort,
     /// `host:port`, but `host` alone for port 11211.
@@ -135,10 +137,8 @@ impl HashFunction {
 
     pub(crate) fn names_needed(self) -> NamesNeeded {
         match self {
-            HashFunction::Rendezvous
-            | HashFunction::WeightedRendezvous
-            | HashFunction::Pymemcache
-            | HashFunction::Dalli => NamesNeeded::HostAndPort,
+            HashFunction::Rendezvous | HashFunction::WeightedRendezvous => NamesNeeded::Tags,
+            HashFunction::Pymemcache | HashFunction::Dalli => NamesNeeded::HostAndPort,
             HashFunction::LibmemcachedKetama
             | HashFunction::LibmemcachedKetamaWeighted
             | HashFunction::TwemproxyKetama(_)

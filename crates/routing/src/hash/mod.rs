@@ -25,11 +25,12 @@ mod spooky;
 mod weighted_ch3;
 
 pub(crate) use ch3::murmur64a;
-pub use digest::Digest;
+pub use digest::{Digest, fnv1a_64};
 pub(crate) use function::NamesNeeded;
 pub use function::{HashFunction, KeyHash, KeyHashError, RING_SERVERS_MAX, WEIGHT_MAX};
 pub use picker::Picker;
-pub(crate) use rendezvous::Rendezvous;
+pub(crate) use rendezvous::{Rendezvous, weigh};
+pub(crate) use spooky::spooky32;
 
 /// The maximum number of servers of a pool.
 pub const SERVERS_MAX: usize = ch3::SERVERS_MAX;

@@ -1,17 +1,22 @@
 //! Rendezvous hashing (highest random weight): the server with the highest score for the key.
 //!
-//! | name | score |
-//! |---|---|
-//! | Rendezvous | the mixed sum of a hash of the server's tag and one of the key |
-//! | WeightedRendezvous | the same as a number u between 0 and 1, and -weight / ln u |
-//! | pymemcache | MurmurHash3 (32 bits) of `host:port-key`; of equals the name that comes last |
+//! | name | score | of equals |
+//! |---|---|---|
+//! | Rendezvous | the hashes of the server's tag and of the key, combined as below | the last server |
+//! | WeightedRendezvous | the lower 53 bits of the same as a number u below 1, and -weight / ln u | the last server |
+//! | pymemcache | MurmurHash3 (32 bits) of `host:port-key` | the name that comes last |
 //!
-//! Cost: each pick looks at every server, so these are for pools of dozens. The first two follow mcrouter's idea but
-//! not its bits, which are not described anywhere: a pool that moves in with them starts cold.
+//! The first two are mcrouter's, bit for bit:
 //!
-//! Without `tags` a server's tag is its address: to change it, or a tag, is to move its keys.
+//! ```text
+//!   tag hash   MurmurHash64A of the tag, seed 4193360111        key hash   the same of the routing key, seed 2718281828
+//!   combined   CityHash's 128 to 64 bits: the tag's hash is the upper half, the key's the lower
+//! ```
+//!
+//! Cost: each pick looks at every server, so these are for pools of dozens. A server is known by its tag: to change that
+//! is to move its keys.
 
-use super::ch3::murmur64a;
+use super::ch3::{murmur64a, murmur64a_seeded};
 use std::cmp::Reverse;
 
 /// Servers by the hashes of their tags, optionally weighted.
@@ -22,42 +27,48 @@ pub(crate) struct Rendezvous {
     weights: Box<[f64]>,
 }
 
+const KEY_SEED: u64 = 2_718_281_828;
+
 impl Rendezvous {
     pub(crate) fn new(names: &[String], weights: &[f64]) -> Self {
         Rendezvous { tags: names.iter().map(|name| murmur64a(name.as_bytes())).collect(), weights: weights.into() }
     }
 
     pub(crate) fn pick(&self, key: &[u8]) -> u32 {
-        let key = murmur64a(key);
-        let scores = self.tags.iter().map(|tag| mix(tag.wrapping_add(key))).enumerate();
+        let key = murmur64a_seeded(key, KEY_SEED);
+        let scores = self.tags.iter().map(|&tag| combine(tag, key)).enumerate();
+        // Both return the last of equals.
         let highest = match self.weights.is_empty() {
-            true => scores.max_by_key(|&(at, score)| (score, Reverse(at))),
+            true => scores.max_by_key(|&(_, score)| score),
             false => {
                 let weighted = |(at, score): &(usize, u64)| weigh(*score, self.weights[*at]);
-                scores.max_by(|one, other| weighted(one).total_cmp(&weighted(other)).then(other.0.cmp(&one.0)))
+                scores.max_by(|one, other| weighted(one).total_cmp(&weighted(other)))
             }
         };
         highest.map_or(0, |(at, _)| at as u32)
     }
 
-    /// Sorts `order`, a list of servers, by score, the highest first.
-    pub(crate) fn order(&self, key: &[u8], order: &mut [u32]) {
-        let key = murmur64a(key);
-        order.sort_by_cached_key(|&at| (Reverse(mix(self.tags[at as usize].wrapping_add(key))), at));
+    /// All servers by their scores without weights, the highest first.
+    pub(crate) fn order(&self, key: &[u8]) -> Vec<u32> {
+        let key = murmur64a_seeded(key, KEY_SEED);
+        let mut order: Vec<u32> = (0..self.tags.len() as u32).collect();
+        order.sort_by_cached_key(|&at| Reverse((combine(self.tags[at as usize], key), at)));
+        order
     }
 }
 
-/// The last steps of SplitMix64: every bit of the sum affects every bit of the score.
-fn mix(sum: u64) -> u64 {
-    let sum = (sum ^ sum >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let sum = (sum ^ sum >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    sum ^ sum >> 31
+/// CityHash's (Google, MIT licence) hash of 128 bits.
+fn combine(upper: u64, lower: u64) -> u64 {
+    const MULTIPLIER: u64 = 0x9ddf_ea08_eb38_2d69;
+    let first = (lower ^ upper).wrapping_mul(MULTIPLIER);
+    let second = (upper ^ first ^ first >> 47).wrapping_mul(MULTIPLIER);
+    (second ^ second >> 47).wrapping_mul(MULTIPLIER)
 }
 
-fn weigh(score: u64, weight: f64) -> f64 {
-    // The upper 53 bits and a half: never 0 and never 1.
-    let part = ((score >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-    -weight / part.ln()
+/// The score with a weight: 0 with a weight of 0.
+pub(crate) fn weigh(score: u64, weight: f64) -> f64 {
+    let part = (score & ((1 << 53) - 1)) as f64 / (1_u64 << 53) as f64;
+    weight / -part.ln()
 }
 
 /// pymemcache's servers, and for each the state of the hash after `name-`.
@@ -150,9 +161,18 @@ mod tests {
         let rendezvous = Rendezvous::new(&names(9), &[]);
         for n in 0..500 {
             let key = format!("key:{n}");
-            let mut order: Vec<u32> = (0..9).collect();
-            rendezvous.order(key.as_bytes(), &mut order);
+            let order = rendezvous.order(key.as_bytes());
             assert_eq!(order[0], rendezvous.pick(key.as_bytes()));
+            assert_eq!(order.iter().collect::<std::collections::BTreeSet<_>>().len(), 9);
         }
+    }
+
+    #[test]
+    fn of_equal_scores_the_last_server_wins() {
+        let same = vec!["tag".to_owned(); 3];
+        assert_eq!(Rendezvous::new(&same, &[]).pick(b"k"), 2);
+        assert_eq!(Rendezvous::new(&same, &[1.0, 1.0, 1.0]).pick(b"k"), 2);
+        assert_eq!(Rendezvous::new(&same, &[1.0, 2.0, 1.0]).pick(b"k"), 1);
+        assert_eq!(Rendezvous::new(&same, &[]).order(b"k"), [2, 1, 0]);
     }
 }

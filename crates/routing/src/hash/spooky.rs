@@ -1,4 +1,4 @@
-//! SpookyHash V2 (Bob Jenkins, public domain), the 32 bits of it that WeightedCh3 reads.
+//! SpookyHash V2 (Bob Jenkins, public domain), the 32 bits of it that WeightedCh3 and shadows read.
 //!
 //! ```text
 //!   below 192 bytes   4 words of state, 32 bytes a step, the last 0..16 bytes and the length into two of them
@@ -16,7 +16,7 @@ const LONG_BYTES: usize = 192;
 const WORDS: usize = 12;
 
 /// The low half of the 64-bit hash of `text`.
-pub(super) fn spooky32(text: &[u8], seed: u32) -> u32 {
+pub(crate) fn spooky32(text: &[u8], seed: u32) -> u32 {
     match text.len() < LONG_BYTES {
         true => short(text, seed.into()) as u32,
         false => long(text, seed.into()) as u32,

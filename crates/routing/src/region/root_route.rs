@@ -9,7 +9,7 @@
 //! | cas lease-set | default tree | that tree | the same: only the issuer of the CAS unique or the token accepts it |
 //!
 //! A cluster without a tree of its name uses `/region/fallback/` if there is one; otherwise the request fails with "no
-//! route". A tree with several names is asked once.
+//! tree", or goes to the default tree if unknown prefixes are sent there. A tree with several names is asked once.
 //!
 //! mcrouter awaits the first tree of a broadcast only. Here all are awaited: the invalidator drops a key that is
 //! acknowledged, so an earlier reply would lose the delete of a cluster that then fails.
@@ -32,6 +32,7 @@ pub struct RootRoute {
     /// By name, the default first; one entry for each name of a tree.
     names: Vec<(RoutingPrefix, u32)>,
     trees: Vec<Arc<dyn Route>>,
+    sends_unknown_to_default: bool,
 }
 
 /// No tree has the default prefix.
@@ -67,7 +68,13 @@ impl RootRoute {
         }
         let Some(default) = names.remove(&default_prefix) else { return Err(NoDefaultTree { default_prefix }) };
         let names = std::iter::once((default_prefix, default)).chain(names).collect();
-        Ok(RootRoute { names, trees })
+        Ok(RootRoute { names, trees, sends_unknown_to_default: false })
+    }
+
+    /// The same, with keys whose prefix names no tree sent to the default tree if `is_sent` (mcrouter's
+    /// `--send-invalid-route-to-default`). By default they fail.
+    pub fn with_unknown_sent_to_default(self, is_sent: bool) -> Self {
+        RootRoute { sends_unknown_to_default: is_sent, ..self }
     }
 
     fn default_tree(&self) -> u32 {
@@ -76,13 +83,13 @@ impl RootRoute {
 
     /// Appends the trees of a request; none if there is no tree for its prefix.
     fn targets(&self, request: &Request<Bytes>, targets: &mut Vec<u32>) {
+        let start = targets.len();
         let prefix = &request.key[..prefix_bytes(request)];
         if prefix.is_empty() {
             targets.push(self.default_tree());
         } else if !prefix.contains(&b'*') {
             targets.extend(self.tree_named(prefix));
         } else {
-            let start = targets.len();
             for (_, tree) in self.names.iter().filter(|(name, _)| name.matches_pattern(prefix)) {
                 if !targets[start..].contains(tree) {
                     targets.push(*tree);
@@ -91,6 +98,9 @@ impl RootRoute {
             if goes_to_one_tree(request) {
                 targets.truncate(start + 1);
             }
+        }
+        if targets.len() == start && self.sends_unknown_to_default {
+            targets.push(self.default_tree());
         }
     }
 
@@ -107,11 +117,10 @@ impl RootRoute {
     async fn route_by_prefix(&self, batch: Batch, context: &Context) -> Outcomes {
         let mut targets_of =
             TargetLists { targets: Vec::with_capacity(batch.len()), ends: Vec::with_capacity(batch.len()) };
-        let mut unrouted = Vec::new();
         let mut batches: Vec<Batch> = vec![Batch::new(); self.trees.len()];
         for request in batch {
             match targets_of.add(|targets| self.targets(&request, targets)) {
-                [] => unrouted.push(no_route(&request)),
+                [] => {}
                 [others @ .., last] => {
                     others.iter().for_each(|&tree| batches[tree as usize].push(request.clone()));
                     batches[*last as usize].push(request);
@@ -124,13 +133,11 @@ impl RootRoute {
         let outcomes = route_parts(&self.trees, parts, context).await;
         let mut outcomes_of_tree = vec![std::vec::IntoIter::default(); self.trees.len()];
         asked.into_iter().zip(outcomes).for_each(|(tree, outcomes)| outcomes_of_tree[tree] = outcomes);
-        let mut unrouted = unrouted.into_iter();
         targets_of
             .each()
             .map(|targets| {
                 let of_each_tree = targets.iter().map(|&tree| next(&mut outcomes_of_tree[tree as usize]));
-                let nowhere = || Err(unrouted.next().expect("a request without a tree has a failure"));
-                of_each_tree.reduce(worse).unwrap_or_else(nowhere)
+                of_each_tree.reduce(worse).unwrap_or(Err(Failure::NoTree))
             })
             .collect()
     }
@@ -170,9 +177,4 @@ impl TargetLists {
 fn goes_to_one_tree(request: &Request<Bytes>) -> bool {
     let verb = Verb::of(&request.operation);
     verb.kind() == VerbKind::Read || matches!(verb, Verb::Cas | Verb::LeaseSet)
-}
-
-fn no_route(request: &Request<Bytes>) -> Failure {
-    let prefix = String::from_utf8_lossy(&request.key[..prefix_bytes(request)]);
-    Failure::NoRoute(format!("no tree is named {prefix}").into())
 }

@@ -46,6 +46,11 @@ impl RoutingPrefix {
         self.0[1..].split('/').next().unwrap_or_default()
     }
 
+    /// The cluster.
+    pub fn cluster(&self) -> &str {
+        self.0[1..].split('/').nth(1).unwrap_or_default()
+    }
+
     /// Whether this prefix matches `pattern` (three slashes, `*` allowed).
     pub(crate) fn matches_pattern(&self, pattern: &[u8]) -> bool {
         let mut ours = self.0.as_bytes().split(|&byte| byte == b'/');
@@ -107,7 +112,8 @@ mod tests {
     #[test]
     fn a_prefix_has_two_names() {
         assert_eq!(RoutingPrefix::parse("/east/web/").unwrap().as_str(), "/east/web/");
-        assert_eq!(RoutingPrefix::parse("/east/web").unwrap().region(), "east");
+        let east = RoutingPrefix::parse("/east/web").unwrap();
+        assert_eq!((east.region(), east.cluster()), ("east", "web"));
         assert_eq!(RoutingPrefix::parse("/././").unwrap(), RoutingPrefix::default());
         for bad in ["", "/", "east/web/", "/east/", "//web/", "/east//", "/a/b/c/", "/*/web/", "/a b/c/"] {
             let error = RoutingPrefix::parse(bad).unwrap_err();

@@ -5,7 +5,7 @@
 
 use crate::{
     Address, Destination, DestinationRoute, DestinationSettings, Environment, Handle, Pool, Route, Slot, SpareRoute,
-    TreeBuilder,
+    TreeBuilder, cluster::destination_route::ShadowLimit,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -45,7 +45,7 @@ pub(super) struct Builder<'a> {
     destinations: &'a mut dyn Destinations,
     environment: Environment,
     seeds_given: u64,
-    leaves: BTreeMap<(Address, DestinationSettings), Arc<dyn Destination>>,
+    leaves: BTreeMap<(Address, DestinationSettings), (Arc<dyn Destination>, ShadowLimit)>,
     handles: &'a [(String, Handle)],
     /// By the index of the handle, and whether it was built for a prefix only.
     named: BTreeMap<(usize, bool), Arc<dyn Route>>,
@@ -91,9 +91,10 @@ impl<'a> Builder<'a> {
     fn build_leaf(&mut self, pool: &Pool, at: usize) -> Arc<dyn Route> {
         let (server, settings) = (pool.member(at), pool.settings_of(at));
         let leaf = self.leaves.entry((server.clone(), settings));
-        let destination = leaf.or_insert_with(|| self.destinations.destination(server, &settings));
+        let (destination, shadow_limit) = leaf
+            .or_insert_with(|| (self.destinations.destination(server, &settings), ShadowLimit::of(&self.environment)));
         let leaf = DestinationRoute::new(destination.clone(), pool.keep_routing_prefix);
-        Arc::new(leaf.with_clock(self.environment.clock.clone()))
+        Arc::new(leaf.with_clock(self.environment.clock.clone()).with_shadow_limit(shadow_limit.clone()))
     }
 }
 

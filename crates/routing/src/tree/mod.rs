@@ -18,9 +18,9 @@ pub use builder::Destinations;
 pub use leased_keys::LeasedKeys;
 
 use crate::{
-    Address, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle, LeaseRoute, RootRoute,
-    RoutingPrefix, TlsPolicy, TreeBuilder,
-    cluster::REGISTRY,
+    Address, BigValueRoute, ConfigurationError, ConfigurationErrors, ConfigurationWarning, Defaults, Handle,
+    LeaseRoute, LoggingRoute, MacroInputs, RootRoute, RoutingPrefix, TlsPolicy, TreeBuilder,
+    cluster::{REGISTRY, only_gets_route::OnlyGetsRoute},
     configuration::{Document, Json, Keys, Node, Parser, expand_macros, parse_json},
     key::stored_key_start,
 };
@@ -41,6 +41,7 @@ pub struct Configuration {
     pub default_prefix: RoutingPrefix,
     /// The keys whose misses its routes need ([`crate::Context::misses`]); `None` if they need none.
     pub leased_keys: Option<LeasedKeys>,
+    sends_unknown_to_default: bool,
     /// Warnings about ignored keys.
     pub warnings: Vec<ConfigurationWarning>,
 }
@@ -63,7 +64,16 @@ impl Configuration {
     /// All errors that do not follow from others are found, up to 20, unless the text is not valid JSON or its macros
     /// cannot be expanded: then the first.
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Configuration, ConfigurationErrors> {
-        let value = expand_macros(text, parse_json(text)?)?;
+        Configuration::parse_with(text, defaults, &MacroInputs::NONE)
+    }
+
+    /// As [`Configuration::parse`], with macros that may use `inputs`.
+    pub fn parse_with(
+        text: &str,
+        defaults: &Defaults,
+        inputs: &MacroInputs<'_>,
+    ) -> Result<Configuration, ConfigurationErrors> {
+        let value = expand_macros(text, parse_json(text)?, inputs)?;
         let document = Document::new(text);
         let parsed = parse_top(&value, &document.top(&value), defaults);
         let (configuration, warnings) = document.finish_parsing(parsed)?;
@@ -94,7 +104,9 @@ impl Configuration {
         // Also those that no route refers to.
         (0..self.named.len()).for_each(|at| drop(builder.build(&Handle::Named(at))));
         let trees = self.trees.iter().map(|(names, handle)| (names.clone(), builder.build(handle))).collect();
-        RootRoute::new(self.default_prefix.clone(), trees).expect("the parser checks that there is a default tree")
+        let root = RootRoute::new(self.default_prefix.clone(), trees);
+        root.expect("the parser checks that there is a default tree")
+            .with_unknown_sent_to_default(self.sends_unknown_to_default)
     }
 
     /// Passes to `destinations` the servers that may hold a key that begins with `key_prefix`, as a client writes it, and
@@ -120,40 +132,65 @@ impl Configuration {
     /// assert_eq!(Configuration::expand_macros(text).unwrap(), r#"{"a":[2,"b"]}"#);
     /// ```
     pub fn expand_macros(text: &str) -> Result<String, ConfigurationError> {
-        Ok(expand_macros(text, parse_json(text)?)?.to_string())
+        Configuration::expand_macros_with(text, &MacroInputs::NONE)
+    }
+
+    /// As [`Configuration::expand_macros`], with macros that may use `inputs`.
+    pub fn expand_macros_with(text: &str, inputs: &MacroInputs<'_>) -> Result<String, ConfigurationError> {
+        Ok(expand_macros(text, parse_json(text)?, inputs)?.to_string())
     }
 }
 
 /// Parses the whole configuration. Some errors are only reported.
 fn parse_top(value: &Json, top: &Node<'_>, defaults: &Defaults) -> Result<Configuration, ConfigurationError> {
     let top = top.object("an object with \"pools\" and \"route\"")?;
-    let keys = top.check(&TOP);
+    top.check(&TOP)?;
     let mut parser = Parser::new(&top, defaults, &REGISTRY)?;
     let trees = match (top.get("route"), top.get("routes")) {
         (Some(route), None) => Ok(vec![(vec![defaults.prefix.clone()], parser.handle(&route))]),
         (None, Some(routes)) => parse_routes(&routes, &mut parser, defaults),
         (Some(_), Some(routes)) => Err(routes.error("\"route\" and \"routes\" are both set: expected one of them")),
-        // A wrong key may have been meant for it.
-        (None, None) => {
-            Err(keys.err().unwrap_or_else(|| top.node.error("\"route\" is missing: expected \"route\" or \"routes\"")))
-        }
+        (None, None) => Err(top.missing("route", "\"route\" or \"routes\"")),
     };
     let lease_scope = parser.lease_scope().max(defaults.leases.map(|settings| settings.scope));
     let (tls_policies, tls_places) = (parser.tls_policies(), parser.tls_places());
     let named = parser.into_named_handles(&top)?;
     let default_prefix = defaults.prefix.clone();
     let mut trees = trees?;
+    if let Some(settings) = defaults.big_values {
+        trees = wrap_each(trees, |tree| BigValueRoute::handle(tree, settings));
+    }
     if let Some(settings) = defaults.leases {
-        trees = trees.into_iter().map(|(names, tree)| (names, LeaseRoute::handle(tree, settings))).collect();
+        trees = wrap_each(trees, |tree| LeaseRoute::handle(tree, settings));
     }
     let handles = trees.iter().map(|(_, tree)| tree);
     let leased_keys = lease_scope.map(|scope| LeasedKeys::of(scope, handles, &named, value));
-    Ok(Configuration { trees, named, tls_policies, tls_places, default_prefix, leased_keys, warnings: Vec::new() })
+    if defaults.logs_requests {
+        trees = wrap_each(trees, LoggingRoute::handle);
+    }
+    if defaults.allows_only_gets {
+        trees = wrap_each(trees, OnlyGetsRoute::handle);
+    }
+    Ok(Configuration {
+        trees,
+        named,
+        tls_policies,
+        tls_places,
+        default_prefix,
+        leased_keys,
+        sends_unknown_to_default: defaults.sends_unknown_prefix_to_default,
+        warnings: Vec::new(),
+    })
 }
 
 const ROUTES_ENTRY: Keys = Keys::known(&["aliases", "route"]);
 
 type Trees = Vec<(Vec<RoutingPrefix>, Handle)>;
+
+/// Puts a route above every tree.
+fn wrap_each(trees: Trees, wrap: impl Fn(Handle) -> Handle) -> Trees {
+    trees.into_iter().map(|(names, tree)| (names, wrap(tree))).collect()
+}
 
 /// Parses `[{aliases, route}]`, or `{"/region/cluster/": route}`.
 fn parse_routes<'a>(

@@ -24,7 +24,8 @@ impl FakeEnvironment {
     /// The environment for routes, with at most `tasks_max` background tasks.
     pub fn environment(self: &Arc<FakeEnvironment>, tasks_max: usize) -> Environment {
         let background = Background::new(self.clone(), tasks_max);
-        Environment { clock: self.clone(), background, log: self.clone(), seed: 7, host_id: 3, failover_timeout: None }
+        let (clock, log) = (self.clone(), self.clone());
+        Environment { clock, background, log, seed: 7, host_id: 3, ..Environment::none() }
     }
 
     /// Runs all background tasks. Returns their number.

@@ -5,7 +5,7 @@ pub mod cache;
 use bytes::Bytes;
 use lookaside_protocol::{
     Direction, ErrorReply, LeaseToken, Operation, Reply, Request, StoreMode,
-    meta::{MetaOperation, MetaVerb},
+    meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb},
 };
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context, Destination, DestinationRoute, Failure, Outcome, Outcomes, Route,
@@ -41,6 +41,7 @@ impl Fake {
                 Operation::Get { .. } | Operation::GetAndTouch { .. } => Reply::Miss,
                 Operation::LeaseGet => Reply::Lease { token: LeaseToken(7), flags: 0, stale: None },
                 Operation::Store { .. } | Operation::LeaseSet { .. } => Reply::NotStored,
+                _ if is_metaget(request) => meta_reply(MetaStatus::Miss, ""),
                 _ => Reply::NotFound,
             })
         })
@@ -95,8 +96,17 @@ fn done(request: &Request<Bytes>, value: &Bytes) -> Reply<Bytes> {
         Operation::Delete { .. } => Reply::Deleted,
         Operation::Arithmetic { .. } => Reply::Number(1),
         Operation::Touch { .. } => Reply::Touched,
+        Operation::Meta(_) if is_metaget(request) => meta_reply(MetaStatus::Debug, "k exp=-1 la=0"),
         Operation::Meta(_) => Reply::Ok,
     }
+}
+
+fn is_metaget(request: &Request<Bytes>) -> bool {
+    matches!(&request.operation, Operation::Meta(meta) if meta.verb == MetaVerb::Debug)
+}
+
+fn meta_reply(status: MetaStatus, flags: &'static str) -> Reply<Bytes> {
+    Reply::Meta(MetaReply { status, flags: flags.into(), value: None })
 }
 
 /// "verb key", with the exptime if there is one.
@@ -112,7 +122,8 @@ fn line(request: &Request<Bytes>) -> String {
     }
 }
 
-/// Parses a request as in the text protocol: `get k`, `set k 60`, `delete k`. The default exptime is 0.
+/// Parses a request as in the text protocol: `get k`, `set k 60`, `delete k`. The default exptime is 0. A `metaget` is
+/// an `me`.
 pub fn request(text: &str) -> Request<Bytes> {
     let mut words = text.split(' ');
     let verb = words.next().unwrap();
@@ -136,13 +147,14 @@ pub fn request(text: &str) -> Request<Bytes> {
         "incr" => Operation::Arithmetic { direction: Direction::Up, delta: 1 },
         "decr" => Operation::Arithmetic { direction: Direction::Down, delta: 1 },
         "touch" => Operation::Touch { exptime },
+        "metaget" => Operation::Meta(MetaOperation { verb: MetaVerb::Debug, flags: Bytes::new(), value: None }),
         other => panic!("unknown verb {other}"),
     };
     Request { key, operation }
 }
 
-/// The verbs of `request`: all but the meta commands.
-pub const VERBS: [&str; 16] = [
+/// The verbs of `request`.
+pub const VERBS: [&str; 17] = [
     "get",
     "gets",
     "gat",
@@ -159,6 +171,7 @@ pub const VERBS: [&str; 16] = [
     "incr",
     "decr",
     "touch",
+    "metaget",
 ];
 
 /// A meta request without a value.
@@ -180,6 +193,7 @@ fn describe(outcome: &Outcome) -> String {
         Ok(reply) => match reply {
             Reply::Error(ErrorReply::Server(why)) => format!("SERVER_ERROR {}", String::from_utf8_lossy(why)),
             Reply::Lease { token, .. } => format!("Lease {}", token.0),
+            Reply::Meta(meta) => format!("{:?}", meta.status),
             other => format!("{other:?}"),
         },
         Err(failure) => failure.to_string(),

@@ -1,13 +1,16 @@
-//! A client of etcd's JSON gateway: the requests that a watched configuration needs, over HTTP/1.1. Keys, values and
-//! user names are sent in base64, revisions as strings of digits; fields that are zero or empty are left out.
+//! A client of etcd's JSON gateway: the requests that a watched configuration and a shared record need, over HTTP/1.1.
+//! Keys, values and user names are sent in base64, revisions as strings of digits; fields that are zero or empty are left
+//! out.
 //!
 //! | request | reply |
 //! |---|---|
 //! | `POST /v3/auth/authenticate` | a token, for the header `Authorization` of later requests |
 //! | `POST /v3/kv/range` | the key's value, and the revision of the store at which it was read |
+//! | `POST /v3/kv/txn` | whether a key had the expected revision, so that the changes were made; if not, the key |
 //! | `POST /v3/watch` | a line of JSON for each batch of changes, for as long as the connection lasts |
 
 use super::location::EtcdUser;
+use super::record::{EtcdError, EtcdValue};
 use crate::Network;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -80,7 +83,8 @@ impl EtcdClient {
             let stream = network.connect(endpoint).await.map_err(|error| error.to_string())?;
             handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())
         };
-        let (sender, connection) = with_deadline(connecting).await.map_err(|why| format!("{endpoint}: {why}"))?;
+        let connecting = with_deadline(connecting).await;
+        let (sender, connection) = connecting.map_err(|why: String| format!("{endpoint}: {why}"))?;
         let driver = tokio::spawn(async move {
             // A pending request gets the error itself.
             let _ = connection.await;
@@ -106,15 +110,61 @@ impl EtcdClient {
 
     /// Reads the key. The read is linearizable: a member without a leader does not reply.
     pub(super) async fn range(&mut self, key: &str) -> Result<KeyState, String> {
-        let reply: Range = self.post_json("/v3/kv/range", &json!({ "key": BASE64.encode(key) })).await?;
+        let reply = self.ask_range(key).await?;
         let value = reply.kvs.into_iter().next().map(|kv| self.decode_value(&kv.value)).transpose()?;
         Ok(KeyState { value, revision: reply.header.revision()? })
+    }
+
+    /// Reads the key and the revision of its last change.
+    pub(super) async fn value(&mut self, key: &str) -> Result<EtcdValue, EtcdError> {
+        let reply = self.ask_range(key).await?;
+        Ok(self.value_of(reply.kvs)?)
+    }
+
+    async fn ask_range(&mut self, key: &str) -> Result<Range, EtcdError> {
+        self.post_json("/v3/kv/range", &json!({ "key": BASE64.encode(key) })).await
+    }
+
+    /// Makes `changes`, each a key and its new value, or `None` to remove it, if the last change of `key` was at
+    /// `revision`; 0 if there is no such key. Returns the revision of the changes, or the key if it had another one.
+    pub(super) async fn compare_and_change(
+        &mut self,
+        key: &str,
+        revision: i64,
+        changes: &[(&str, Option<&str>)],
+    ) -> Result<Result<i64, EtcdValue>, EtcdError> {
+        let change = |(key, value): &(&str, Option<&str>)| match value {
+            Some(value) => json!({ "request_put": { "key": BASE64.encode(key), "value": BASE64.encode(value) } }),
+            None => json!({ "request_delete_range": { "key": BASE64.encode(key) } }),
+        };
+        let (changes, key) = (changes.iter().map(change).collect::<Vec<_>>(), BASE64.encode(key));
+        let body = json!({
+            "compare": [{ "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string() }],
+            "success": changes,
+            "failure": [{ "request_range": { "key": key } }],
+        });
+        let reply: Txn = self.post_json("/v3/kv/txn", &body).await?;
+        if reply.succeeded {
+            return Ok(Ok(reply.header.revision()?));
+        }
+        let range = reply.responses.into_iter().find_map(|response| response.response_range);
+        Ok(Err(self.value_of(range.map(|range| range.kvs).unwrap_or_default())?))
+    }
+
+    fn value_of(&self, kvs: Vec<KeyValue>) -> Result<EtcdValue, String> {
+        let Some(kv) = kvs.into_iter().next() else { return Ok(EtcdValue::default()) };
+        let text = String::from_utf8(self.decode_value(&kv.value)?);
+        let text = text.map_err(|error| self.error_context(&format!("the value is not text: {error}")))?;
+        let revision = kv.mod_revision.parse();
+        let revision = revision.map_err(|_| format!("malformed reply: the revision is {:?}", kv.mod_revision))?;
+        Ok(EtcdValue { text: Some(text), revision })
     }
 
     /// Watches the key from `revision` on. The connection takes no more requests.
     pub(super) async fn watch(mut self, key: &str, revision: i64) -> Result<Watch, String> {
         let body = json!({ "create_request": { "key": BASE64.encode(key), "start_revision": revision.to_string() } });
-        let response = with_deadline(self.post("/v3/watch", &body)).await.map_err(|why| self.error_context(&why))?;
+        let response = with_deadline(self.post("/v3/watch", &body)).await;
+        let response = response.map_err(|error: EtcdError| self.error_context(&error.to_string()))?;
         let mut watch = Watch { gateway: self, body: response.into_body(), read: BytesMut::new() };
         // The first line confirms the watch.
         match with_deadline(watch.next()).await? {
@@ -123,7 +173,7 @@ impl EtcdClient {
         }
     }
 
-    async fn post_json<T: DeserializeOwned>(&mut self, path: &str, body: &serde_json::Value) -> Result<T, String> {
+    async fn post_json<T: DeserializeOwned>(&mut self, path: &str, body: &serde_json::Value) -> Result<T, EtcdError> {
         let asked = async {
             let mut body = self.post(path, body).await?.into_body();
             let mut reply = BytesMut::new();
@@ -131,12 +181,13 @@ impl EtcdClient {
                 reply.extend_from_slice(&piece);
                 check_size(&reply)?;
             }
-            serde_json::from_slice(&reply).map_err(|error| format!("malformed reply: {error}"))
+            let reply = serde_json::from_slice(&reply).map_err(|error| format!("malformed reply: {error}"))?;
+            Ok::<T, EtcdError>(reply)
         };
-        with_deadline(asked).await.map_err(|why| self.error_context(&why))
+        with_deadline(asked).await.map_err(|error: EtcdError| error.map(|why| self.error_context(why)))
     }
 
-    async fn post(&mut self, path: &str, body: &serde_json::Value) -> Result<Response<Incoming>, String> {
+    async fn post(&mut self, path: &str, body: &serde_json::Value) -> Result<Response<Incoming>, EtcdError> {
         let mut request = Request::post(path)
             .header(HOST, &*self.endpoint.0)
             .header(CONTENT_TYPE, "application/json")
@@ -150,7 +201,19 @@ impl EtcdClient {
         let response = self.sender.send_request(request).await.map_err(|error| error.to_string())?;
         match response.status() {
             StatusCode::OK => Ok(response),
-            status => Err(refusal(status, response.into_body()).await),
+            status => {
+                let why = refusal(status, response.into_body()).await;
+                // A changed role takes effect with the next login.
+                let is_outdated_login = why.contains("auth store is old");
+                let is_refused = matches!(
+                    status,
+                    StatusCode::BAD_REQUEST
+                        | StatusCode::FORBIDDEN
+                        | StatusCode::NOT_FOUND
+                        | StatusCode::PAYLOAD_TOO_LARGE
+                );
+                Err(if is_refused && !is_outdated_login { EtcdError::Refused(why) } else { EtcdError::Away(why) })
+            }
         }
     }
 
@@ -216,6 +279,26 @@ struct Range {
     kvs: Vec<KeyValue>,
 }
 
+#[derive(Deserialize)]
+struct Txn {
+    header: EtcdHeader,
+    #[serde(default)]
+    succeeded: bool,
+    #[serde(default)]
+    responses: Vec<TxnResponse>,
+}
+
+#[derive(Deserialize)]
+struct TxnResponse {
+    response_range: Option<TxnRange>,
+}
+
+#[derive(Deserialize)]
+struct TxnRange {
+    #[serde(default)]
+    kvs: Vec<KeyValue>,
+}
+
 #[derive(Default, Deserialize)]
 struct EtcdHeader {
     #[serde(default)]
@@ -232,6 +315,8 @@ impl EtcdHeader {
 struct KeyValue {
     #[serde(default)]
     value: String,
+    #[serde(default)]
+    mod_revision: String,
 }
 
 #[derive(Deserialize)]
@@ -261,8 +346,8 @@ struct EtcdEvent {
     kv: KeyValue,
 }
 
-async fn with_deadline<T>(what: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    timeout(REPLY_TIMEOUT, what).await.unwrap_or_else(|_| Err(format!("no reply within {REPLY_TIMEOUT:?}")))
+async fn with_deadline<T, E: From<String>>(what: impl Future<Output = Result<T, E>>) -> Result<T, E> {
+    timeout(REPLY_TIMEOUT, what).await.unwrap_or_else(|_| Err(format!("no reply within {REPLY_TIMEOUT:?}").into()))
 }
 
 async fn next_chunk(body: &mut Incoming) -> Result<Option<Bytes>, String> {

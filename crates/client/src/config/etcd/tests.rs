@@ -1,6 +1,6 @@
-//! The watcher against a scripted etcd on a paused clock, for events that are too rare with a real one.
+//! The watcher and the record against a scripted etcd on a paused clock, for events that are too rare with a real one.
 
-use super::{EtcdLocation, EtcdWatcher};
+use super::{EtcdError, EtcdLocation, EtcdRecord, EtcdValue, EtcdWatcher};
 use crate::{Listener, Network, Stream};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -20,6 +20,10 @@ struct Script {
     watches: VecDeque<Vec<String>>,
     /// Watches that are refused before those.
     watches_refused: usize,
+    /// The status and body of the reply to each transaction; `None` if the connection is closed instead.
+    txns: VecDeque<Option<(u16, String)>>,
+    /// The bodies of the transactions.
+    txn_requests: Vec<serde_json::Value>,
     /// The time of each connection.
     connects: Vec<Instant>,
     /// The revision that each watch starts from.
@@ -71,8 +75,19 @@ impl Scripted {
                 stream.write_all((head + &reply).as_bytes()).await.unwrap();
                 continue;
             }
-            assert_eq!(path, "/v3/watch");
             let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            if path == "/v3/kv/txn" {
+                let reply = {
+                    let mut script = self.0.lock().unwrap();
+                    script.txn_requests.push(body);
+                    script.txns.pop_front().expect("a transaction is scripted")
+                };
+                let Some((status, reply)) = reply else { return };
+                let head = format!("HTTP/1.1 {status} Scripted\r\nContent-Length: {}\r\n\r\n", reply.len());
+                stream.write_all((head + &reply).as_bytes()).await.unwrap();
+                continue;
+            }
+            assert_eq!(path, "/v3/watch");
             let start = body["create_request"]["start_revision"].as_str().unwrap().parse().unwrap();
             let lines = {
                 let mut script = self.0.lock().unwrap();
@@ -119,6 +134,74 @@ fn put(revision: i64, values: &[&str]) -> String {
     let events: Vec<_> =
         values.iter().map(|value| format!(r#"{{"kv":{{"value":"{}"}}}}"#, BASE64.encode(value))).collect();
     format!(r#"{{"result":{{"header":{{"revision":"{revision}"}},"events":[{}]}}}}"#, events.join(","))
+}
+
+fn record(script: Script) -> (Scripted, EtcdRecord) {
+    let network = Scripted(Arc::new(Mutex::new(script)));
+    let location = EtcdLocation::parse("etcd://a:1,b:2/k").unwrap().unwrap();
+    (network.clone(), EtcdRecord::new(location, Arc::new(network)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_is_replaced_if_it_is_unchanged() {
+    let made = r#"{"header":{"revision":"13"},"succeeded":true,"responses":[{"response_put":{}}]}"#;
+    let present = format!(
+        r#"{{"header":{{"revision":"15"}},"responses":[{{"response_range":{{"kvs":[{{"value":"{}","mod_revision":"14"}}]}}}}]}}"#,
+        BASE64.encode("theirs")
+    );
+    let absent = r#"{"header":{"revision":"16"},"responses":[{"response_range":{}}]}"#;
+    let replies = [made, &present, absent].map(|reply| Some((200, reply.to_owned())));
+    let (network, record) = record(Script { txns: replies.into(), ..Script::default() });
+    let value = |text: Option<&str>, revision| Ok(EtcdValue { text: text.map(str::to_owned), revision });
+    let texts = [("new".to_owned(), Arc::<str>::from("text"))];
+    assert_eq!(record.replace(12, "ours", &texts, &["old".to_owned()]).await, value(Some("ours"), 13));
+    assert_eq!(record.replace(13, "ours", &[], &[]).await, value(Some("theirs"), 14));
+    assert_eq!(record.replace(14, "ours", &[], &[]).await, value(None, 0));
+    let script = network.0.lock().unwrap();
+    assert_eq!(script.connects.len(), 1, "the connection is kept");
+    let encode = |text: &str| BASE64.encode(text);
+    let expected = serde_json::json!({
+        "compare": [{ "key": encode("k"), "target": "MOD", "result": "EQUAL", "mod_revision": "12" }],
+        "success": [
+            { "request_put": { "key": encode("k"), "value": encode("ours") } },
+            { "request_put": { "key": encode("k/new"), "value": encode("text") } },
+            { "request_delete_range": { "key": encode("k/old") } },
+        ],
+        "failure": [{ "request_range": { "key": encode("k") } }],
+    });
+    assert_eq!(script.txn_requests[0], expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_differs_from_an_outage() {
+    let refusal = |status, why: &str| Some((status, format!(r#"{{"message":"etcdserver: {why}"}}"#)));
+    let made = || Some((200, r#"{"header":{"revision":"3"},"succeeded":true}"#.to_owned()));
+    let replies = [
+        refusal(403, "permission denied"),
+        refusal(400, "user name is empty"),
+        refusal(400, "request is too large"),
+        refusal(400, "revision of auth store is old"),
+        refusal(401, "invalid auth token"),
+        refusal(503, "no leader"),
+        made(),
+        // The connection that was kept is closed, which a new one is not.
+        None,
+        made(),
+        None,
+        None,
+    ];
+    let (network, record) = record(Script { txns: replies.into(), ..Script::default() });
+    let mut outcomes = Vec::new();
+    for _ in 0..9 {
+        outcomes.push(match record.replace(2, "ours", &[], &[]).await {
+            Ok(_) => "made",
+            Err(EtcdError::Refused(why)) if why.contains("a:1: ") || why.contains("b:2: ") => "refused",
+            Err(EtcdError::Away(_)) => "away",
+            Err(error) => panic!("{error:?} names no endpoint"),
+        });
+    }
+    assert_eq!(outcomes, ["refused", "refused", "refused", "away", "away", "away", "made", "made", "away"]);
+    assert!(network.0.lock().unwrap().txns.is_empty());
 }
 
 fn watch(script: Script) -> (Scripted, EtcdWatcher) {

@@ -15,7 +15,8 @@
 //! | key in the pool | value | deleted by |
 //! |---|---|---|
 //! | `marker:k|#|TOKEN` | `1` | the invalidator, once the replica has this write |
-//! | `marker:k` | the tokens of writes, or `*` if there are too many | nothing; it expires, and writers leave out old tokens |
+//! | `marker:k` | the tokens of writes, up to 32 | nothing; it expires, and writers leave out old tokens |
+//! | `marker:k|#|0000000000000000` | `1`: stands for the tokens of a list that was full | nothing; it expires |
 //!
 //! Guarantee, per write: `begin_write` has set all markers, the transaction named [`RemoteWrite::keys`] and committed,
 //! and `finish` succeeded. Then a read of k that begins later, through this client's cluster and by a client with the

@@ -8,7 +8,7 @@
 use super::exchange::Exchange;
 use super::load::ReadFrom;
 use super::marking::Marking;
-use super::names::{MarkerNames, Token};
+use super::names::{MarkerNames, TOKENS_MAX, Token};
 use super::search::{Found, MarkerSearch};
 use super::settings::{MarkerForm, MarkerSettings};
 use bytes::Bytes;
@@ -57,6 +57,8 @@ struct World {
     /// Deletes of the invalidator that may come, and how often.
     deletes: Vec<(Bytes, u8)>,
     pool: BTreeMap<Bytes, Bytes>,
+    /// The markers that were in the pool when that of every token was set last, which outlives them.
+    outlived: Vec<Bytes>,
     cached: Option<Version>,
     /// The user that holds the lease.
     lease: Option<usize>,
@@ -144,6 +146,7 @@ impl World {
             applied: 0,
             deletes: Vec::new(),
             pool: BTreeMap::new(),
+            outlived: Vec::new(),
             cached: None,
             lease: None,
             users,
@@ -173,6 +176,11 @@ impl World {
                 world.deletes.retain(|&(_, times)| times > 0);
             });
         }
+        if self.pool.contains_key(&every_marker()) && self.outlived.iter().all(|marker| self.is_applied(marker)) {
+            add("the marker of every token expires".into(), &|world| {
+                world.pool.remove(&every_marker());
+            });
+        }
         if self.faults.pool_restarts && !self.pool.is_empty() {
             add("the pool restarts empty".into(), &|world| {
                 world.pool.clear();
@@ -180,6 +188,12 @@ impl World {
             });
         }
         all
+    }
+
+    /// Whether the replica has the write of a marker. A marker lives until then at least: replication lags by less than
+    /// that.
+    fn is_applied(&self, marker: &Bytes) -> bool {
+        self.log[..self.applied].iter().any(|[_, named]| named == marker)
     }
 
     fn add_user_steps(&self, user: usize, all: &mut Successors) {
@@ -221,10 +235,7 @@ impl World {
     fn after(&self, user: usize, step: &UserStep) -> Result<World, Stale> {
         let mut world = self.clone();
         let User { written, reads, order, .. } = world.users[user];
-        let search = |is_holder| {
-            let names = MarkerNames::new(&settings(self.form), KEY).expect("a short key");
-            UserStep::Search(Running::new(MarkerSearch::new(names)), is_holder)
-        };
+        let search = |is_holder| UserStep::Search(Running::new(MarkerSearch::new(names(self.form))), is_holder);
         let see = |version| if version < written { Err(Stale(version)) } else { Ok(()) };
         world.users[user].step = match *step {
             UserStep::Commit(ref marking) => {
@@ -305,6 +316,11 @@ impl World {
                 let hit = |value: Bytes| Reply::Value { flags: 0, cas: cas.then(|| unique_of(&value)), value };
                 return Ok(found.map_or(Reply::Miss, hit));
             }
+            Operation::Touch { .. } if found.is_none() => return Ok(Reply::NotFound),
+            Operation::Touch { .. } => {
+                self.note_life(&request.key);
+                return Ok(Reply::Touched);
+            }
             Operation::Store { mode, value, .. } => (*mode, value.clone()),
             other => panic!("not for the pool: {other:?}"),
         };
@@ -314,8 +330,17 @@ impl World {
             (StoreMode::Cas(cas), Some(found)) if cas != unique_of(&found) => return Ok(Reply::Exists),
             _ => {}
         }
+        self.note_life(&request.key);
         self.pool.insert(request.key.clone(), value);
         Ok(Reply::Stored)
+    }
+
+    /// The life of a marker begins again.
+    fn note_life(&mut self, marker: &Bytes) {
+        if *marker == every_marker() {
+            let is_of_one_write = |key: &&Bytes| key.len() == marker.len() && *key != marker;
+            self.outlived = self.pool.keys().filter(is_of_one_write).cloned().collect();
+        }
     }
 }
 
@@ -383,10 +408,22 @@ fn settings(form: MarkerForm) -> MarkerSettings {
     MarkerSettings { form, ..MarkerSettings::default() }
 }
 
+fn names(form: MarkerForm) -> MarkerNames {
+    MarkerNames::new(&settings(form), KEY).expect("a short key")
+}
+
+fn every_marker() -> Bytes {
+    names(MarkerForm::PerWrite).marker(Token::EVERY)
+}
+
 /// A user that writes and then reads. It checks the tokens of other writes from the first on.
 fn writer(form: MarkerForm, token: u64) -> User {
-    let names = MarkerNames::new(&settings(form), KEY).expect("a short key");
-    let marking = Marking::new(names, Token(token), 60).with_checked_tokens_min(1);
+    writer_with_lists_of(TOKENS_MAX, form, token)
+}
+
+/// The same; a list is full with `tokens_max` tokens.
+fn writer_with_lists_of(tokens_max: usize, form: MarkerForm, token: u64) -> User {
+    let marking = Marking::new(names(form), Token(token), 60).with_tokens(1, tokens_max);
     User { step: UserStep::Mark(Running::new(marking)), written: 0, reads: true, order: Order::LeaseFirst }
 }
 
@@ -425,6 +462,13 @@ fn a_writer_reads_its_own_write_beside_another_writer_and_a_reader() {
     let another = User { reads: false, ..writer(MarkerForm::PerWrite, 2) };
     let users = vec![writer(MarkerForm::PerWrite, 1), another, reader(Order::LeaseFirst)];
     assert_never_stale(World::new(MarkerForm::PerWrite, NO_FAULTS, users), 10_000);
+}
+
+/// A list that is full is replaced, and later ones forget that it was: when the marker of every token has expired.
+#[test]
+fn full_lists_make_no_read_stale() {
+    let writers = [1, 2].map(|token| writer_with_lists_of(1, MarkerForm::PerWrite, token));
+    assert_never_stale(World::new(MarkerForm::PerWrite, NO_FAULTS, writers.into()), 1_000);
 }
 
 #[test]

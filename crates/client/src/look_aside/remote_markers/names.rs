@@ -7,18 +7,26 @@ use bytes::Bytes;
 use lookaside_protocol::KEY_BYTES_MAX;
 use std::fmt;
 
-/// The most tokens that are listed for one key. With more writes that are not replicated, the list becomes `*`, which
-/// stands for any token, until it expires.
+/// The most tokens that are listed for one key. With more writes that are not replicated, [`Token::EVERY`] takes their
+/// place.
 pub(super) const TOKENS_MAX: usize = 32;
 
 /// What follows a key in the name of its marker.
 pub(super) const MARKER_SUFFIX_BYTES: usize = 3 + 16;
 
-const EVERY_TOKEN: &[u8] = b"*";
-
 /// The token of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Token(pub(super) u64);
+
+impl Token {
+    /// Stands for the tokens of a list that was full. Its marker is deleted by nothing, and expires after all of theirs.
+    pub(super) const EVERY: Token = Token(0);
+
+    /// A token that was never used before.
+    pub(super) fn random(random: &mut fastrand::Rng) -> Token {
+        Token(random.u64(1..))
+    }
+}
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,8 +63,8 @@ impl MarkerNames {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TokenList {
     Tokens(Vec<Token>),
-    /// Too many to list, or a value that this version does not know: take the key as marked.
-    Every,
+    /// A value that this version does not know: take the key as marked.
+    Unknown,
 }
 
 impl TokenList {
@@ -65,29 +73,14 @@ impl TokenList {
         let words = value.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
         match words.map(token).collect() {
             Some(tokens) => TokenList::Tokens(tokens),
-            None => TokenList::Every,
+            None => TokenList::Unknown,
         }
     }
 
-    pub(super) fn to_value(&self) -> Bytes {
-        match self {
-            TokenList::Tokens(tokens) => {
-                let words: Vec<String> = tokens.iter().map(Token::to_string).collect();
-                words.join(" ").into()
-            }
-            TokenList::Every => Bytes::from_static(EVERY_TOKEN),
-        }
-    }
-
-    /// The list with one token more.
-    pub(super) fn with(self, token: Token) -> TokenList {
-        match self {
-            TokenList::Tokens(mut tokens) if tokens.len() < TOKENS_MAX => {
-                tokens.push(token);
-                TokenList::Tokens(tokens)
-            }
-            TokenList::Tokens(_) | TokenList::Every => TokenList::Every,
-        }
+    /// The value of a list of tokens.
+    pub(super) fn value_of(tokens: &[Token]) -> Bytes {
+        let words: Vec<String> = tokens.iter().map(Token::to_string).collect();
+        words.join(" ").into()
     }
 }
 
@@ -97,25 +90,17 @@ mod tests {
     use lookaside_protocol::check_key;
 
     #[test]
-    fn a_list_is_read_as_it_was_written_and_is_bounded() {
-        let mut list = TokenList::Tokens(Vec::new());
-        for number in 0..TOKENS_MAX as u64 {
-            assert_eq!(TokenList::parse(&list.to_value()), list);
-            list = list.with(Token(number << 32 | 7));
+    fn a_list_is_read_as_it_was_written() {
+        for count in [0, 1, TOKENS_MAX as u64] {
+            let tokens: Vec<Token> = (0..count).map(|number| Token(number << 32 | number)).collect();
+            assert_eq!(TokenList::parse(&TokenList::value_of(&tokens)), TokenList::Tokens(tokens));
         }
-        let TokenList::Tokens(tokens) = &list else { panic!("not full yet") };
-        assert_eq!((tokens.len(), tokens[1]), (TOKENS_MAX, Token(1 << 32 | 7)));
-        assert_eq!(TokenList::parse(&list.to_value()), list);
-        let full = list.with(Token(1));
-        assert_eq!(full, TokenList::Every);
-        assert_eq!(TokenList::parse(&full.to_value()), TokenList::Every);
-        assert_eq!(full.with(Token(2)), TokenList::Every);
     }
 
     #[test]
-    fn a_value_that_is_no_list_stands_for_any_token() {
+    fn a_value_that_is_no_list_is_unknown() {
         for unknown in [&b"*"[..], b"12 *", b"x", b"12345678901234567", &[0xff]] {
-            assert_eq!(TokenList::parse(unknown), TokenList::Every, "{unknown:?}");
+            assert_eq!(TokenList::parse(unknown), TokenList::Unknown, "{unknown:?}");
         }
     }
 

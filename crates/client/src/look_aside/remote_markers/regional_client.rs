@@ -46,12 +46,12 @@ use std::{collections::HashSet, fmt, sync::Arc};
 #[derive(Clone)]
 pub struct RegionalClient {
     client: Client,
+    /// To the regional pool; it shares deadline and counters with the client.
+    pool: Client,
     markers: Arc<Markers>,
 }
 
 struct Markers {
-    /// To the regional pool; it shares deadline and counters with the client.
-    pool: Client,
     settings: MarkerSettings,
     random: Mutex<fastrand::Rng>,
     counters: MarkerCounters,
@@ -69,8 +69,14 @@ impl RegionalClient {
         let seed = settings.seed.unwrap_or_else(|| fastrand::u64(..));
         let random = Mutex::new(fastrand::Rng::with_seed(seed));
         let pool = client.with_route(pool);
-        let markers = Arc::new(Markers { pool, settings, random, counters: MarkerCounters::default() });
-        Ok(RegionalClient { client, markers })
+        let markers = Arc::new(Markers { settings, random, counters: MarkerCounters::default() });
+        Ok(RegionalClient { client, pool, markers })
+    }
+
+    /// The same markers for another client, which has another deadline say, or counters of its own.
+    pub fn with_client(&self, client: Client) -> RegionalClient {
+        let pool = client.with_route(self.pool.route());
+        RegionalClient { client, pool, markers: self.markers.clone() }
     }
 
     /// The client underneath. Its own reads look for no markers.
@@ -79,7 +85,12 @@ impl RegionalClient {
     }
 
     pub(super) fn pool(&self) -> &Client {
-        &self.markers.pool
+        &self.pool
+    }
+
+    /// Where a miss is read from if the pool does not say whether it has a marker.
+    pub fn when_unknown(&self) -> ReadFrom {
+        self.markers.settings.when_unknown
     }
 
     /// The counters of markers. Requests to the pool are counted by the client underneath as well.
@@ -90,11 +101,11 @@ impl RegionalClient {
     /// Sets the markers of keys that a transaction is about to make stale. Two round trips to the regional pool, three
     /// if a key had many writes of late. If this is dropped before it is ready, markers may stay until they expire.
     pub async fn begin_write<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<RemoteWrite, MarkError> {
-        let Markers { pool, settings, random, counters } = &*self.markers;
+        let Markers { settings, random, counters } = &*self.markers;
         let mut seen = HashSet::new();
         let mut keys = check_and_copy_keys(keys).map_err(MarkError::BadKey)?;
         keys.retain(|key| seen.insert(key.clone()));
-        let token = Token(random.lock().u64(..));
+        let token = Token::random(&mut random.lock());
         let start = |key: &Bytes| match MarkerNames::new(settings, key) {
             Some(names) => Ok(Marking::new(names, token, settings.ttl_s)),
             None => {
@@ -104,7 +115,7 @@ impl RegionalClient {
         };
         let mut markings = keys.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         // Markings that the deadline has ended have no result.
-        let _ = self.client.limit(exchange::run(pool, &mut markings)).await;
+        let _ = self.client.limit(exchange::run(&self.pool, &mut markings)).await;
         let to_written = |(key, marking): (Bytes, Marking)| {
             let result = marking.result().cloned().unwrap_or(Err(ClientError::DeadlineExceeded));
             WrittenKey { key, marker: marking.marker(), result }
@@ -176,33 +187,39 @@ impl RegionalClient {
         F: FnMut(ReadFrom, Vec<Bytes>) -> L + Send + 'a,
         L: Future<Output = Result<Vec<T>, E>> + Send + 'a,
     {
-        let (markers, load) = (self.markers.clone(), Arc::new(Mutex::new(load)));
+        let (client, load) = (self.clone(), Arc::new(Mutex::new(load)));
         move |keys| {
-            let (markers, load) = (markers.clone(), load.clone());
+            let (client, load) = (client.clone(), load.clone());
             Box::pin(async move {
-                let sources = markers.find_sources(&keys).await;
+                let sources = client.find_sources(&keys).await;
                 load_each(keys, &sources, |from, keys| (load.lock())(from, keys)).await
             })
         }
     }
 }
 
-impl Markers {
+impl RegionalClient {
     /// Where to read each key.
     async fn find_sources(&self, keys: &[Bytes]) -> Vec<ReadFrom> {
-        let names: Vec<_> = keys.iter().map(|key| MarkerNames::new(&self.settings, key)).collect();
+        let Markers { settings, counters, .. } = &*self.markers;
+        let names: Vec<_> = keys.iter().map(|key| MarkerNames::new(settings, key)).collect();
         let mut searches: Vec<_> = names.iter().flatten().cloned().map(MarkerSearch::new).collect();
-        self.counters.searches.add(searches.len() as u64);
+        counters.searches.add(searches.len() as u64);
         exchange::run(&self.pool, &mut searches).await;
         let mut found = searches.iter().map(|search| search.found().expect("the exchange is over"));
         // No write of a key that is too long has a marker: it was refused.
-        let source =
-            |names: &Option<MarkerNames>| names.as_ref().map_or(ReadFrom::Replica, |_| self.source(found.next()));
+        let source = |names: &Option<MarkerNames>| {
+            names
+                .as_ref()
+                .map_or(ReadFrom::Replica, |_| self.markers.source(found.next().expect("one search per name")))
+        };
         names.iter().map(source).collect()
     }
+}
 
-    fn source(&self, found: Option<Found>) -> ReadFrom {
-        match found.expect("one search per name") {
+impl Markers {
+    fn source(&self, found: Found) -> ReadFrom {
+        match found {
             Found::Unmarked => ReadFrom::Replica,
             Found::Marked => {
                 self.counters.found.add(1);

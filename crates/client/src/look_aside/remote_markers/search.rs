@@ -49,7 +49,7 @@ impl MarkerSearch {
         match outcome {
             Ok(Reply::Miss) => SearchStep::Done(Found::Unmarked),
             Ok(Reply::Value { value, .. }) => match (self.names.form, TokenList::parse(&value)) {
-                (MarkerForm::PerKey, _) | (_, TokenList::Every) => SearchStep::Done(Found::Marked),
+                (MarkerForm::PerKey, _) | (_, TokenList::Unknown) => SearchStep::Done(Found::Marked),
                 (MarkerForm::PerWrite, TokenList::Tokens(tokens)) if tokens.is_empty() => {
                     SearchStep::Done(Found::Unmarked)
                 }

@@ -81,7 +81,8 @@ impl Default for MarkerSettings {
 }
 
 impl MarkerSettings {
-    pub(super) fn check(&self) -> Result<(), MarkerSettingsError> {
+    /// Whether a [`RegionalClient`](super::RegionalClient) can have these settings.
+    pub fn check(&self) -> Result<(), MarkerSettingsError> {
         check_key(self.key_prefix.as_bytes()).map_err(MarkerSettingsError::KeyPrefix)?;
         let bytes = self.key_prefix.len();
         if bytes + MARKER_SUFFIX_BYTES >= KEY_BYTES_MAX {

@@ -2,7 +2,7 @@
 
 use super::regional_client::RegionalClient;
 use super::settings::MarkerForm;
-use crate::look_aside::ClientError;
+use crate::look_aside::{Client, ClientError};
 use bytes::Bytes;
 use lookaside_protocol::KeyError;
 use std::fmt;
@@ -78,8 +78,12 @@ impl RemoteWrite {
     /// markers, and also those that may not have been set. Rules for rows cannot derive a marker: beside them, name at
     /// least the markers.
     pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
-        let keys = self.written.iter().map(|written| &written.key);
-        keys.chain(self.written.iter().map(|written| &written.marker))
+        self.written.iter().map(|written| &written.key).chain(self.markers())
+    }
+
+    /// The markers among [`RemoteWrite::keys`], where rules name the keys.
+    pub fn markers(&self) -> impl Iterator<Item = &Bytes> {
+        self.written.iter().map(|written| &written.marker)
     }
 
     /// [`RemoteWrite::keys`] as a comment for a statement of the transaction; `None` if a key cannot be in one.
@@ -99,6 +103,11 @@ impl RemoteWrite {
     /// older; an application that must not see that reads them from the master, not from the cache.
     pub fn unmarked(&self) -> impl Iterator<Item = (&Bytes, &ClientError)> {
         self.written.iter().filter_map(|written| Some((&written.key, written.result.as_ref().err()?)))
+    }
+
+    /// The same write, which another client finishes: one with another deadline, say.
+    pub fn with_client(&self, client: Client) -> RemoteWrite {
+        RemoteWrite { client: self.client.with_client(client), ..self.clone() }
     }
 
     /// Deletes the keys in the local cluster. To be called after the commit, also if its outcome is unknown. After an

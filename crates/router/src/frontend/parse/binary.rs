@@ -17,7 +17,9 @@
 //! Leases exist in the text protocol only. Authentication (SASL) is `Unknown command` here, as with a server that
 //! requires none; if the router requires it, such a request never comes here, so it begins a batch.
 
-use super::{Accepted, LocalCommand, ParsedBatch, PendingReply, ReplyKey, Span, slice_span, span_in};
+use super::{
+    Accepted, BATCH_REQUESTS_MAX, LocalCommand, ParsedBatch, PendingReply, ReplyKey, Span, slice_span, span_in,
+};
 use crate::admin_key::is_admin_key;
 use crate::stats::command_class::CommandClass;
 use bytes::{Buf, Bytes, BytesMut};
@@ -96,8 +98,13 @@ pub enum ExpectedReply {
 }
 
 /// As [`super::parse_batch`], for the binary protocol.
-pub fn parse_binary_batch(buffer: &mut BytesMut, limits: &Limits, accepted: Accepted) -> ParsedBatch {
-    let mut parsed = ParsedBatch::default();
+pub fn parse_binary_batch(
+    buffer: &mut BytesMut,
+    limits: &Limits,
+    requests_max: usize,
+    accepted: Accepted,
+) -> ParsedBatch {
+    let mut parsed = ParsedBatch { requests_max: requests_max.min(BATCH_REQUESTS_MAX), ..ParsedBatch::default() };
     while parsed.has_capacity() && !buffer.is_empty() {
         let (request, request_bytes) = match parse_request(buffer, limits) {
             BinaryParsed::Incomplete { needed_bytes } => {
@@ -378,9 +385,10 @@ fn class_of(expected: &ExpectedReply) -> CommandClass {
     match expected {
         ExpectedReply::Item { .. } => CommandClass::Get,
         ExpectedReply::Touch => CommandClass::Touch,
-        ExpectedReply::Store(_) => CommandClass::Store,
+        ExpectedReply::Store(mode) => CommandClass::of_store(*mode),
         ExpectedReply::Delete => CommandClass::Delete,
-        ExpectedReply::Number { .. } => CommandClass::Arithmetic,
+        ExpectedReply::Number { direction: Direction::Up, .. } => CommandClass::Incr,
+        ExpectedReply::Number { direction: Direction::Down, .. } => CommandClass::Decr,
     }
 }
 

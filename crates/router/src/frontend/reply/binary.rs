@@ -1,7 +1,7 @@
 //! The responses of the binary protocol. If no server answered, the response is a temporary failure, even to a quiet
 //! request, with the error line of the text protocol; or a miss to a get, with `miss_on_get_errors`.
 
-use super::{ReplyWriter, error_line};
+use super::ReplyWriter;
 use crate::frontend::parse::{ExpectedReply, ReplyKey};
 use bytes::Bytes;
 use lookaside_protocol::binary::{Response, ResponseTag, Status, compose_error, compose_hit, compose_response, opcode};
@@ -21,16 +21,16 @@ impl ReplyWriter<'_> {
             ExpectedReply::Item { with_key } => {
                 self.count_item(reply_key.class, &outcome);
                 let key = if *with_key { &reply_key.bytes[..] } else { b"" };
-                self.write_binary_item(tag, reply_key, key, outcome);
+                self.write_binary_item(tag, key, outcome);
             }
             _ => {
                 self.count(reply_key.class, &outcome);
-                self.write_binary_outcome(tag, cas, reply_key, expected, outcome);
+                self.write_binary_outcome(tag, cas, expected, outcome);
             }
         }
     }
 
-    fn write_binary_item(&mut self, tag: ResponseTag, reply_key: &ReplyKey, key: &[u8], outcome: Outcome) {
+    fn write_binary_item(&mut self, tag: ResponseTag, key: &[u8], outcome: Outcome) {
         match outcome {
             Ok(Reply::Value { flags, cas, value }) => {
                 compose_hit(tag, cas.unwrap_or(Cas(0)), flags, key, value.len(), self.out);
@@ -38,7 +38,7 @@ impl ReplyWriter<'_> {
             }
             Ok(Reply::Miss) => self.write_binary_miss(tag, key),
             _ if self.miss_on_get_errors => self.write_binary_miss(tag, key),
-            failed => self.write_binary_failure(tag, reply_key, &failed),
+            failed => self.write_binary_failure(tag, &failed),
         }
     }
 
@@ -51,14 +51,7 @@ impl ReplyWriter<'_> {
         compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key, value }, self.out);
     }
 
-    fn write_binary_outcome(
-        &mut self,
-        tag: ResponseTag,
-        cas: Cas,
-        reply_key: &ReplyKey,
-        expected: &ExpectedReply,
-        outcome: Outcome,
-    ) {
+    fn write_binary_outcome(&mut self, tag: ResponseTag, cas: Cas, expected: &ExpectedReply, outcome: Outcome) {
         let number;
         let (extras, value): (&[u8], &[u8]) = match (&outcome, expected) {
             (Ok(Reply::Number(n)), ExpectedReply::Number { .. }) => {
@@ -70,10 +63,10 @@ impl ReplyWriter<'_> {
             (Ok(reply), expected) => {
                 return match error_status(reply, expected) {
                     Some(status) => compose_error(tag, status, self.out),
-                    None => self.write_binary_failure(tag, reply_key, &outcome),
+                    None => self.write_binary_failure(tag, &outcome),
                 };
             }
-            (Err(_), _) => return self.write_binary_failure(tag, reply_key, &outcome),
+            (Err(_), _) => return self.write_binary_failure(tag, &outcome),
         };
         if !opcode::is_quiet(tag.opcode) {
             let status = Status::Success;
@@ -82,8 +75,8 @@ impl ReplyWriter<'_> {
     }
 
     /// Writes a failure with the text protocol's error line, without the line's end.
-    fn write_binary_failure(&mut self, tag: ResponseTag, reply_key: &ReplyKey, outcome: &Outcome) {
-        let (line, status) = (error_line(&reply_key.bytes, outcome), Status::TemporaryFailure);
+    fn write_binary_failure(&mut self, tag: ResponseTag, outcome: &Outcome) {
+        let (line, status) = (self.error_line(outcome), Status::TemporaryFailure);
         let value = line.trim_ascii_end();
         compose_response(&Response { tag, status, cas: Cas(0), extras: b"", key: b"", value }, self.out);
     }

@@ -83,5 +83,5 @@ impl Session<'_> {
 }
 
 fn is_timeout(outcome: &Outcome) -> bool {
-    matches!(outcome, Err(Failure::TimedOut | Failure::ConnectTimedOut))
+    outcome.as_ref().is_err_and(Failure::is_timeout)
 }

@@ -56,6 +56,8 @@ struct DeletesInProgress<F> {
     batches: VecDeque<DeleteBatch>,
     /// The number of the first of `batches`.
     first: u64,
+    /// The requests of all `batches`.
+    requests: usize,
     /// For all but the batch that was the first of all.
     permit: HeldBytesPermit,
 }
@@ -69,7 +71,7 @@ struct DeleteBatch {
 
 impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
     fn new(permit: HeldBytesPermit) -> Self {
-        DeletesInProgress { running: FuturesUnordered::new(), batches: VecDeque::new(), first: 0, permit }
+        DeletesInProgress { running: FuturesUnordered::new(), batches: VecDeque::new(), first: 0, requests: 0, permit }
     }
 
     fn next_number(&self) -> u64 {
@@ -78,6 +80,7 @@ impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
 
     fn push(&mut self, future: F, replies: Vec<PendingReply>, bytes: usize) {
         self.running.push(future);
+        self.requests += replies.len();
         self.permit.resize(self.permit.bytes() + bytes);
         self.batches.push_back(DeleteBatch { replies, outcomes: None, bytes });
     }
@@ -91,6 +94,7 @@ impl<F: Future<Output = (u64, Outcomes)>> DeletesInProgress<F> {
         let outcomes = self.batches.front_mut()?.outcomes.take()?;
         let batch = self.batches.pop_front()?;
         self.first += 1;
+        self.requests -= batch.replies.len();
         self.permit.resize(self.permit.bytes() - batch.bytes);
         Some((batch.replies, outcomes))
     }
@@ -137,10 +141,12 @@ impl Session<'_> {
     ) -> Result<Option<Outcomes>, SessionEnd> {
         let batch = take(&mut parsed.batch);
         self.count_batch(&batch);
+        let may_read_on = batch.len() < self.context.settings.requests_max;
         let mut first = pin!(route(self.context, self.client.clone(), 0, batch));
         let routed_or_read = poll_fn(|waiter| match first.as_mut().poll(waiter) {
             Poll::Ready((_, outcomes)) => Poll::Ready(Either::Left(outcomes)),
-            Poll::Pending => self.poll_further_input(waiter).map(Either::Right),
+            Poll::Pending if may_read_on => self.poll_further_input(waiter).map(Either::Right),
+            Poll::Pending => Poll::Pending,
         });
         match routed_or_read.await {
             Either::Left(outcomes) => Ok(Some(outcomes)),
@@ -189,7 +195,7 @@ impl Session<'_> {
             }
             is_blocked |= read_end == Some(SessionEnd::Shutdown);
             while !is_blocked && !self.is_incomplete() && self.may_add_deletes(&deletes) {
-                let (added, bytes) = self.parse_deletes();
+                let (added, bytes) = self.parse_deletes(self.context.settings.requests_max - deletes.requests);
                 is_blocked = added.is_full();
                 if added.batch.is_empty() {
                     break;
@@ -253,7 +259,8 @@ impl Session<'_> {
 
     /// Whether further deletes may be routed. The first batch always may.
     fn may_add_deletes<F>(&self, deletes: &DeletesInProgress<F>) -> bool {
-        deletes.batches.is_empty() || self.may_hold_further_deletes(deletes.permit.bytes())
+        let is_below_max = deletes.requests < self.context.settings.requests_max;
+        deletes.batches.is_empty() || is_below_max && self.may_hold_further_deletes(deletes.permit.bytes())
     }
 
     /// Whether this session, which holds `bytes`, may hold the deletes of its input, too.
@@ -267,14 +274,14 @@ impl Session<'_> {
 
     /// The deletes at the front of the input, and the bytes that they take. They do not share the memory of the input,
     /// of which a few deletes would keep a large block.
-    fn parse_deletes(&mut self) -> (ParsedBatch, usize) {
+    fn parse_deletes(&mut self, requests_max: usize) -> (ParsedBatch, usize) {
         let mut text = BytesMut::from(&self.input[..]);
         let text_bytes = text.len();
         let limits = &self.context.settings.limits;
         let parsed = match self.is_binary {
-            Some(true) => parse_binary_batch(&mut text, limits, Accepted::Deletes),
+            Some(true) => parse_binary_batch(&mut text, limits, requests_max, Accepted::Deletes),
             // No capacity beyond the deletes there are: it would not be counted.
-            _ => parse_batch(&mut text, limits, 0, Accepted::Deletes),
+            _ => parse_batch(&mut text, limits, 0, requests_max, Accepted::Deletes),
         };
         self.input.advance(text_bytes - text.len());
         self.needed_bytes = parsed.needed_bytes;

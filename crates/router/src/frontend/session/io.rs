@@ -3,7 +3,8 @@
 //! | waits for | at most |
 //! |---|---|
 //! | the next command | the idle timeout, if there is one |
-//! | the next bytes of a large command; the client to read some of its replies | [`WRITE_STALL_MAX`] |
+//! | the next bytes of a large command | [`WRITE_STALL_MAX`] |
+//! | the client to read some of its replies | the client timeout, if there is one |
 //! | the whole of a large command; the client to read all of its replies | that, and a second for each [`TRANSFER_BYTES_PER_S_MIN`] bytes |
 
 use super::{
@@ -62,7 +63,8 @@ impl Session<'_> {
             return self.context.settings.idle_timeout.map(|timeout| Instant::now() + timeout);
         }
         let now = Instant::now();
-        let of_command = *self.input_deadline.get_or_insert_with(|| now + transfer_time_max(self.needed_bytes));
+        let of_command =
+            *self.input_deadline.get_or_insert_with(|| now + transfer_time_max(self.needed_bytes, WRITE_STALL_MAX));
         Some(of_command.min(now + WRITE_STALL_MAX))
     }
 
@@ -153,6 +155,7 @@ impl Session<'_> {
     /// Writes all replies. During a handover it writes only as many as the client takes without waiting.
     pub(super) async fn write(&mut self) -> Result<(), SessionEnd> {
         let mut written_bytes = 0;
+        let timeout = self.context.settings.client_timeout.unwrap_or(NEVER);
         // Most writes do not wait; only one that does is counted and gets a timer.
         let mut waiting: Option<(Instant, Option<HeldBytesPermit>)> = None;
         while written_bytes < self.out.len() {
@@ -163,12 +166,12 @@ impl Session<'_> {
                         Some((deadline, _)) => *deadline,
                         None => {
                             let permit = self.count_output()?;
-                            let deadline = Instant::now() + transfer_time_max(self.out.len());
+                            let deadline = Instant::now() + transfer_time_max(self.out.len(), timeout);
                             waiting = Some((deadline, permit));
                             deadline
                         }
                     };
-                    let deadline = deadline.min(Instant::now() + WRITE_STALL_MAX);
+                    let deadline = deadline.min(Instant::now() + timeout);
                     let rest = &self.out[written_bytes..];
                     tokio::select! {
                         biased;
@@ -202,7 +205,9 @@ impl Session<'_> {
             Some(flushed) => Ok(flushed),
             None => tokio::select! {
                 biased;
-                flushed = tokio::time::timeout(WRITE_STALL_MAX, self.stream.flush()) => flushed,
+                flushed = tokio::time::timeout(
+                    self.context.settings.client_timeout.unwrap_or(NEVER), self.stream.flush(),
+                ) => flushed,
                 // Remaining output is sent during graceful close.
                 () = handover_requested(self.stop.clone(), &self.context.shared) => return Ok(()),
             },
@@ -229,9 +234,12 @@ impl Session<'_> {
     }
 }
 
-/// The most time that a client may take to send or read `bytes`.
-fn transfer_time_max(bytes: usize) -> Duration {
-    WRITE_STALL_MAX + Duration::from_secs((bytes / TRANSFER_BYTES_PER_S_MIN) as u64)
+/// As good as no timeout.
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
+
+/// The most time that a client may take to send or read `bytes`, if it must not stand still for `stall_max`.
+fn transfer_time_max(bytes: usize, stall_max: Duration) -> Duration {
+    stall_max + Duration::from_secs((bytes / TRANSFER_BYTES_PER_S_MIN) as u64)
 }
 
 /// Resolves when this process hands its clients over to another.

@@ -5,14 +5,23 @@ use crate::frontend::limits::Settings;
 use crate::shared::{Identity, SharedState};
 use crate::tree::Tree;
 use lookaside_client::{DestinationOptions, TcpNetwork};
-use lookaside_protocol::{Operation, Request};
-use lookaside_routing::{BoxFuture, Defaults, Failure, Outcomes, Route};
+use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
+use lookaside_routing::{BoxFuture, Defaults, Outcomes, Route};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{self, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf, duplex};
 use tokio::sync::Semaphore;
+
+async fn serve_alone(
+    context: &SessionContext,
+    client: ClientSession,
+    shutdown: watch::Receiver<bool>,
+) -> (SessionEnd, Option<ClientSession>) {
+    serve(context, client, &SessionActivity::default(), shutdown).await
+}
 
 struct EmptyRoute;
 
@@ -98,7 +107,7 @@ async fn check_handover_during_deletes(texts: &[&str], deletes: usize, rest: &st
         client.read_exact(&mut replies).await.unwrap();
     };
     let session = ClientSession::new(Box::new(PlainStream(inner)));
-    let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown), hand_over);
+    let ((end, suspended), ()) = tokio::join!(serve_alone(&context, session, shutdown), hand_over);
     assert_eq!(end, SessionEnd::Shutdown);
     let ClientSession { mut stream, connection_state } = suspended.expect("it is handed over");
     assert_eq!(connection_state.input, rest.as_bytes());
@@ -121,7 +130,7 @@ async fn a_handover_answers_a_lone_delete_and_reads_nothing_more() {
     check_handover_during_deletes(&["delete a\r\ndel"], 1, "del").await;
 }
 
-/// Holds the first delete until there is a permit, and fails all others.
+/// Holds the first delete until there is a permit, and fails all others with a long error.
 struct HungThenFailingRoute(Arc<Semaphore>);
 
 impl Route for HungThenFailingRoute {
@@ -130,7 +139,8 @@ impl Route for HungThenFailingRoute {
             if batch.iter().any(|request| request.key == "hung") {
                 drop(self.0.acquire().await.expect("never closed"));
             }
-            vec![Err(Failure::TimedOut); batch.len()]
+            let error = Reply::Error(ErrorReply::Server(Bytes::from_static(&[b'e'; 400])));
+            vec![Ok(error); batch.len()]
         })
     }
 }
@@ -159,7 +169,7 @@ async fn a_handover_passes_on_megabytes_of_replies_to_deletes_that_the_client_do
         hung.add_permits(1);
     };
     let session = ClientSession::new(Box::new(PlainStream(inner)));
-    let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown), hand_over);
+    let ((end, suspended), ()) = tokio::join!(serve_alone(&context, session, shutdown), hand_over);
     assert_eq!(end, SessionEnd::Shutdown);
     let output = suspended.expect("it is handed over").connection_state.output;
     assert!(output.len() > 2 * WRITE_BYTES_MAX, "{} bytes", output.len());
@@ -223,7 +233,7 @@ async fn bytes_that_a_stream_buffered_are_sent_after_a_failed_handover() {
         stop.send_replace(true);
     };
     let session = ClientSession::new(Box::new(stream));
-    let ((end, suspended), ()) = tokio::join!(serve(&context, session, shutdown.clone()), hand_over);
+    let ((end, suspended), ()) = tokio::join!(serve_alone(&context, session, shutdown.clone()), hand_over);
     assert_eq!(end, SessionEnd::Shutdown);
     shared.set_handing_over(false);
     stop.send_replace(false);
@@ -232,7 +242,7 @@ async fn bytes_that_a_stream_buffered_are_sent_after_a_failed_handover() {
     let read = tokio::time::timeout(WRITE_STALL_MAX, client.read_exact(&mut reply));
     tokio::select! {
         biased;
-        (end, _) = serve(&context, suspended.expect("it is to be served again"), shutdown) => panic!("{end:?}"),
+        (end, _) = serve_alone(&context, suspended.expect("it is to be served again"), shutdown) => panic!("{end:?}"),
         read = read => read.expect("the reply does not wait for the next request").map(drop).unwrap(),
     }
     assert_eq!(&reply, b"VERSION");
@@ -260,7 +270,7 @@ impl InputHarness {
         let (client, inner) = duplex(4 << 20);
         let (context, shutdown) = (self.context.clone(), self.stop.subscribe());
         let session = ClientSession::new(Box::new(PlainStream(inner)));
-        (client, tokio::spawn(async move { serve(&context, session, shutdown).await.0 }))
+        (client, tokio::spawn(async move { serve_alone(&context, session, shutdown).await.0 }))
     }
 
     /// A client that has sent the first 700 KB of a command of 1 MB.
@@ -411,7 +421,7 @@ async fn has_misses_at_handover(route: &str) -> bool {
     let context = SessionContext::new(Settings::default(), shared, tree);
     let (_client, inner) = duplex(1_000);
     let (_stop, shutdown) = watch::channel(true);
-    let (_, suspended) = serve(&context, ClientSession::new(Box::new(PlainStream(inner))), shutdown).await;
+    let (_, suspended) = serve_alone(&context, ClientSession::new(Box::new(PlainStream(inner))), shutdown).await;
     suspended.expect("it is handed over").connection_state.session.has_misses
 }
 

@@ -27,21 +27,23 @@
 //!   all routers send deletes to the former owner first.
 //! * A server holds copies of unknown age if it has departed, or joins a pool: it is emptied before a configuration
 //!   that names it is read.
+//! * If the routers share a history ([`recorded`]), what a router that starts must know is there before it is so.
 
-mod departed;
+mod recorded;
 mod release;
 mod tasks;
 mod views;
 
-pub(crate) use departed::Departed;
 pub(crate) use tasks::Purge;
 pub(crate) use views::{SavedConfig, SavedCoverage};
 
+use super::departed::Departed;
 use super::pool_servers::ConfigServers;
 use super::report::CoverageReport;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
-use std::collections::BTreeSet;
+use recorded::HistoryView;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +59,8 @@ pub(crate) const RELEASE_AFTER: Duration = Duration::from_secs(5);
 pub(crate) struct Rules {
     pub(crate) agree: bool,
     pub(crate) empty: bool,
+    /// New servers of a pool that is renamed are emptied, too.
+    pub(crate) empty_renamed: bool,
     pub(crate) drain: bool,
     pub(crate) purge: bool,
     pub(crate) release_in_two_steps: bool,
@@ -65,18 +69,22 @@ pub(crate) struct Rules {
     pub(crate) order: bool,
     /// A router reads by reports that were requested after it had announced what it waits for.
     pub(crate) announce: bool,
+    /// Steps wait until they are recorded in the shared history.
+    pub(crate) record_first: bool,
 }
 
 impl Rules {
     pub(crate) const ALL: Rules = Rules {
         agree: true,
         empty: true,
+        empty_renamed: true,
         drain: true,
         purge: true,
         release_in_two_steps: true,
         remember_departed: true,
         order: true,
         announce: true,
+        record_first: true,
     };
 }
 
@@ -177,6 +185,9 @@ pub(crate) struct Coverage {
     /// Configurations by which batches may still run, and the change that ends them.
     draining: Vec<(ConfigId, u64)>,
     departed: Departed,
+    history: HistoryView,
+    /// Configurations that are being purged, or were and are still in the history: those for whose sake copies may stay.
+    kept_by_purge: BTreeMap<ConfigId, BTreeSet<ConfigId>>,
     peers: Vec<Peer>,
     /// Of the last change for the threads.
     number: u64,
@@ -209,6 +220,8 @@ impl Coverage {
             former: None,
             draining: Vec::new(),
             departed,
+            history: HistoryView::default(),
+            kept_by_purge: BTreeMap::new(),
             peers,
             number: 1,
             applied: 0,
@@ -246,17 +259,22 @@ impl Coverage {
         if self.get(config.id).is_some() {
             return true;
         }
-        if self.covered.len() >= COVERED_MAX {
+        if !self.has_space() {
             return false;
         }
         self.number += 1;
+        self.kept_by_purge.remove(&config.id);
         self.covered.push(Covered {
             config: config.clone(),
             stage: Stage::Adding { number: self.number },
-            was_read: false,
+            was_read: self.is_in_history(config.id),
             emptied: BTreeSet::new(),
         });
         true
+    }
+
+    fn has_space(&self) -> bool {
+        self.covered.len() < COVERED_MAX
     }
 
     /// A peer's report, which was requested at `polled_at`.
@@ -339,18 +357,10 @@ impl Coverage {
     /// Reads by the target if that is safe.
     fn read_target(&mut self, now: Duration) -> bool {
         let Some(target) = self.target else { return false };
-        let announced_at = self.announced.filter(|(id, _)| *id == target).map(|(_, since)| since);
-        let is_claimed = |report: &PeerReport| {
-            let is_after = !self.settings.rules.announce || announced_at.is_some_and(|at| report.polled_at >= at);
-            let is_recent = now.saturating_sub(report.polled_at) <= READ_WITHIN;
-            is_after && is_recent && report.report.claims.contains(&target)
-        };
-        let is_agreed = !self.settings.rules.agree || self.all_peers(is_claimed);
-        let covered = self.get(target).expect("the target is covered");
-        if covered.stage != Stage::Claimed || !is_agreed || !self.servers_to_empty().is_empty() {
+        if !self.is_safe_to_read(target, now) || !self.is_read_recorded(target) {
             return false;
         }
-        let servers = covered.config.servers.clone();
+        let servers = self.get(target).expect("the target is covered").config.servers.clone();
         self.departed.servers.retain(|server| !servers.all.contains(server));
         self.number += 1;
         self.stop_reading_former();
@@ -362,6 +372,19 @@ impl Coverage {
         self.target = None;
         self.get_mut(target).expect("the target is covered").was_read = true;
         true
+    }
+
+    /// Whether the target is covered by all, and its servers are empty or trusted.
+    fn is_safe_to_read(&self, target: ConfigId, now: Duration) -> bool {
+        let announced_at = self.announced.filter(|(id, _)| *id == target).map(|(_, since)| since);
+        let is_claimed = |report: &PeerReport| {
+            let is_after = !self.settings.rules.announce || announced_at.is_some_and(|at| report.polled_at >= at);
+            let is_recent = now.saturating_sub(report.polled_at) <= READ_WITHIN;
+            is_after && is_recent && report.report.claims.contains(&target)
+        };
+        let is_agreed = !self.settings.rules.agree || self.all_peers(is_claimed);
+        let covered = self.get(target).expect("the target is covered");
+        covered.stage == Stage::Claimed && is_agreed && self.servers_to_empty().is_empty()
     }
 
     /// Whether every router's deletes of a key go to its places under `first` before those under `second`. It remains so
@@ -403,6 +426,11 @@ impl Coverage {
     fn reports(&self) -> impl Iterator<Item = (usize, &CoverageReport)> {
         let known = self.peers.iter().enumerate().filter(|(_, peer)| !self.is_ignored(peer));
         known.filter_map(|(at, peer)| Some((at, &peer.last.as_ref()?.report)))
+    }
+
+    /// The configurations that are covered and not being purged.
+    fn active_covered(&self) -> impl Iterator<Item = &Covered> {
+        self.covered.iter().filter(|covered| covered.is_active())
     }
 
     fn get(&self, id: ConfigId) -> Option<&Covered> {

@@ -7,11 +7,13 @@
 mod clients;
 mod event;
 mod schedule;
+mod shared_history;
 
 use super::views::ActiveCoverage;
 use super::*;
 use crate::resize::pool_servers::PoolServers;
 use event::Event;
+use shared_history::SharedHistory;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 const KEYS: usize = 6;
@@ -21,8 +23,15 @@ const END_MS: u64 = 45_000;
 const WARM_UP: Duration = Duration::from_secs(4);
 
 /// A configuration: the pool's name, and the server of each key by the key's number.
-const CONFIGS: [(&str, &[usize]); 6] =
-    [("p", &[0, 1, 2]), ("p", &[0, 1]), ("p", &[0, 1, 3]), ("p", &[2, 0, 1]), ("q", &[0, 1, 2]), ("q", &[2, 1])];
+const CONFIGS: [(&str, &[usize]); 7] = [
+    ("p", &[0, 1, 2]),
+    ("p", &[0, 1]),
+    ("p", &[0, 1, 3]),
+    ("p", &[2, 0, 1]),
+    ("q", &[0, 1, 2]),
+    ("q", &[2, 1]),
+    ("q", &[0, 1, 3]),
+];
 
 fn place(config: ConfigId, key: usize) -> usize {
     let servers = CONFIGS[config.0 as usize].1;
@@ -79,6 +88,10 @@ struct Router {
     published: u64,
     in_flight: BTreeMap<u64, usize>,
     source: usize,
+    /// It starts with nothing on disk.
+    is_memory_lost: bool,
+    /// The request to the shared history that runs; `None` if none does.
+    history_request: Option<u64>,
     /// Emptyings, purges and fetches that run.
     started: BTreeSet<String>,
 }
@@ -116,6 +129,8 @@ struct World {
     tokens: u64,
     routers: Vec<Router>,
     deletes: Vec<Delete>,
+    /// `None` if the routers share none.
+    history: Option<SharedHistory>,
     /// Counts that show that a run did something.
     hits: u64,
     former_hits: u64,
@@ -131,9 +146,7 @@ impl World {
         let warm_up = if seed.is_multiple_of(2) { WARM_UP } else { Duration::ZERO };
         let settings = CoverageSettings { peers: routers - 1, ignores_missing_peers: false, rules };
         let router = |_| {
-            let only = SavedConfig { config: candidate(0, warm_up), is_claimed: true, was_read: true };
-            let first = SavedCoverage { reads: only.config.id, covered: vec![only], departed: Departed::default() };
-            let coverage = Coverage::restore(first, settings.clone(), Duration::ZERO);
+            let coverage = Coverage::restore(first_start(0, warm_up), settings.clone(), Duration::ZERO);
             Router {
                 saved: coverage.saved(),
                 threads: vec![coverage.active(); THREADS],
@@ -142,6 +155,8 @@ impl World {
                 run: 0,
                 in_flight: BTreeMap::new(),
                 source: 0,
+                is_memory_lost: false,
+                history_request: None,
                 started: BTreeSet::new(),
             }
         };
@@ -167,6 +182,7 @@ impl World {
             tokens: 0,
             routers: (0..routers).map(router).collect(),
             deletes: Vec::new(),
+            history: None,
             hits: 0,
             former_hits: 0,
             former_fills: 0,
@@ -244,14 +260,12 @@ impl World {
                 }
                 self.end_batch(batch);
             }
-            Event::Crash { router } => {
-                if self.routers[router].coverage.take().is_some() {
-                    self.routers[router].run += 1;
-                    let delay = self.random.u64(10..3_000);
-                    self.after(delay, Event::Restart { router });
-                }
-            }
+            Event::Crash { router } => self.crash(router),
             Event::Restart { router } => self.restart(router),
+            Event::LoseMemory => self.lose_memory(),
+            Event::ReplaceHistory { router, run, request, expected, next } => {
+                self.replace_history(router, run, request, expected, next);
+            }
             event => self.handle_change(event),
         }
         Ok(())
@@ -308,6 +322,9 @@ impl World {
             Event::PurgeKey { router, run, purge, active, key } if self.is_up(router, run) => {
                 self.purge_key(router, run, purge, active, key);
             }
+            Event::HistoryReply { router, run, request, seen } if self.is_up(router, run) => {
+                self.take_history_reply(router, request, seen);
+            }
             _ => {}
         }
     }
@@ -355,6 +372,7 @@ impl World {
         }
         self.after(if self.coverage(router).is_changing() { 200 } else { 1_000 }, Event::Poll { router, run });
         self.change(router, |coverage, now| coverage.advance(now));
+        self.read_history(router, run);
     }
 
     /// Changes the coverage of a router that is up, and starts what it asks for.
@@ -379,7 +397,8 @@ impl World {
             state.published = coverage.active().number;
             work.extend((0..THREADS).map(|thread| Event::Swap { router, run, thread }));
         }
-        for (_, id) in coverage.missing() {
+        let missing = coverage.missing().into_iter().map(|(_, id)| id);
+        for id in missing.chain(coverage.missing_in_history()) {
             if state.started.insert(format!("fetch {}", id.0)) {
                 work.push(Event::Fetched { router, run, config: id.0 as usize });
             }
@@ -400,6 +419,7 @@ impl World {
             let delay = self.delay();
             self.after(delay, event);
         }
+        self.record_history(router, run);
     }
 
     fn purge_key(&mut self, router: usize, run: u64, purge: Purge, active: Vec<ConfigId>, key: usize) {
@@ -415,33 +435,46 @@ impl World {
         self.after(delay, Event::PurgeKey { router, run, purge, active, key: key + 1 });
     }
 
-    /// Starts a router from its disk, or, if all its peers are up, from them.
+    /// Starts a router from its disk, or, if all its peers are up or its disk was lost, from them and the history.
     fn restart(&mut self, router: usize) {
         let peers: Vec<_> = (0..self.routers.len()).filter(|peer| *peer != router).collect();
-        let reports: Vec<_> =
+        let mut reports: Vec<_> =
             peers.iter().filter_map(|peer| Some(self.routers[*peer].coverage.as_ref()?.report())).collect();
         let settings = CoverageSettings { peers: peers.len(), ignores_missing_peers: false, rules: self.rules };
         let is_memory_lost = reports.len() == peers.len() && self.random.bool();
-        let warm_up = self.warm_up;
-        let from_peers = || {
+        let (warm_up, source) = (self.warm_up, self.routers[router].source);
+        reports.extend(self.history_report(source));
+        let from_reports = || {
             let mut ids: Vec<ConfigId> = Vec::new();
             for id in reports.iter().flat_map(|report| &report.covers) {
                 if !ids.contains(id) {
                     ids.push(*id);
                 }
             }
-            SavedCoverage::from_peers(&reports, ids.iter().map(|id| candidate(id.0 as usize, warm_up)).collect())
+            let configs = ids.iter().map(|id| candidate(id.0 as usize, warm_up)).collect();
+            SavedCoverage::from_peers(&reports, configs).unwrap_or_else(|| first_start(source, warm_up))
         };
+        let is_memory_lost = std::mem::take(&mut self.routers[router].is_memory_lost) || is_memory_lost;
         let state = &mut self.routers[router];
-        let saved = if is_memory_lost { from_peers().expect("there are peers") } else { state.saved.clone() };
-        let coverage = Coverage::restore(saved, settings, Duration::from_millis(self.now));
+        let saved = if is_memory_lost { from_reports() } else { state.saved.clone() };
+        let mut coverage = Coverage::restore(saved, settings, Duration::from_millis(self.now));
+        if let Some(history) = &self.history {
+            history.introduce(&mut coverage, Duration::from_millis(self.now));
+        }
         state.threads = vec![coverage.active(); THREADS];
         state.published = coverage.active().number;
         state.in_flight.clear();
         state.started.clear();
+        state.history_request = None;
         state.coverage = Some(coverage);
-        let (run, source) = (state.run, state.source);
+        let run = state.run;
         self.after(0, Event::Poll { router, run });
         self.change(router, |coverage, now| coverage.set_target(candidate(source, warm_up), now));
     }
+}
+
+/// The state of a router that remembers nothing, and finds nothing.
+fn first_start(config: usize, warm_up: Duration) -> SavedCoverage {
+    let only = SavedConfig { config: candidate(config, warm_up), is_claimed: true, was_read: true };
+    SavedCoverage { reads: only.config.id, covered: vec![only], departed: Departed::default() }
 }

@@ -13,14 +13,21 @@ impl Coverage {
         for at in 0..self.covered.len() {
             let (id, is_needed) = (self.covered[at].id(), self.is_needed(self.covered[at].id()));
             match (&self.covered[at].stage, is_needed) {
-                (Stage::Claimed, false) => self.covered[at].stage = Stage::Unclaimed { since: now },
+                (Stage::Claimed, false) if self.is_unclaim_recorded(id) => {
+                    self.covered[at].stage = Stage::Unclaimed { since: now };
+                }
                 (Stage::Unclaimed { .. }, true) => self.covered[at].stage = Stage::Claimed,
-                (Stage::Unclaimed { since }, false) if self.is_releasable(*since, now) => self.begin_purge(at),
+                (Stage::Unclaimed { since }, false)
+                    if self.is_releasable(*since, now) && self.is_departure_recorded(at) =>
+                {
+                    self.begin_purge(at);
+                }
                 (Stage::Purging { .. }, true) => self.cover_again(at),
                 (Stage::Purging { .. }, false) => match self.drop_departed_from_purge(at) {
                     0 => {
                         self.number += 1;
                         self.covered.retain(|covered| covered.id() != id);
+                        self.record_released(id);
                     }
                     _ => continue,
                 },
@@ -32,7 +39,7 @@ impl Coverage {
     }
 
     /// Whether this router or a peer reads by `id`, or will.
-    fn is_needed(&self, id: ConfigId) -> bool {
+    pub(super) fn is_needed(&self, id: ConfigId) -> bool {
         let is_read = self.reads == id
             || self.former.as_ref().is_some_and(|former| former.id == id)
             || self.draining.iter().any(|(draining, _)| *draining == id);
@@ -41,7 +48,7 @@ impl Coverage {
     }
 
     /// Whether no router can read by a configuration that is unclaimed since `since`, and not needed.
-    fn is_releasable(&self, since: Duration, now: Duration) -> bool {
+    pub(super) fn is_releasable(&self, since: Duration, now: Duration) -> bool {
         let unclaimed_for = match self.settings.rules.release_in_two_steps {
             true => RELEASE_AFTER,
             false => Duration::ZERO,
@@ -61,13 +68,20 @@ impl Coverage {
         self.applied > 0
     }
 
+    /// The servers of the configuration at `at` that no other active one names.
+    pub(super) fn departing(&self, at: usize) -> BTreeSet<Address> {
+        let others = self.active_covered().filter(|covered| covered.id() != self.covered[at].id());
+        let kept: BTreeSet<&Address> = others.flat_map(|covered| &covered.config.servers.all).collect();
+        let servers = &self.covered[at].config.servers.all;
+        servers.iter().filter(|server| !kept.contains(server)).cloned().collect()
+    }
+
     fn begin_purge(&mut self, at: usize) {
-        let others = self.covered.iter().enumerate().filter(|(other, covered)| *other != at && covered.is_active());
-        let kept: BTreeSet<Address> = others.flat_map(|(_, covered)| covered.config.servers.all.clone()).collect();
-        let (pending, departed): (BTreeSet<_>, BTreeSet<_>) =
-            self.covered[at].config.servers.all.iter().cloned().partition(|server| kept.contains(server));
+        let departed = self.departing(at);
+        let pending = self.covered[at].config.servers.all.difference(&departed).cloned().collect();
         self.departed.add(departed.clone());
         self.number += 1;
+        self.record_purge(at);
         let pending = if self.settings.rules.purge { pending } else { BTreeSet::new() };
         self.covered[at].stage = Stage::Purging { number: self.number, pending, departed };
     }

@@ -1,6 +1,7 @@
 //! What a coverage waits for: servers to empty and to purge, and configurations that only a peer has.
 
-use super::{COVERED_MAX, Coverage, Covered, Peer, Stage};
+use super::{Coverage, Covered, Peer, Stage};
+use crate::resize::pool_servers::PoolServers;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;
 use std::collections::BTreeSet;
@@ -35,9 +36,17 @@ impl Coverage {
             };
             let is_known =
                 self.departed.is_incomplete || others().any(|covered| covered.config.servers.pools.contains_key(name));
+            // A pool under a new name that has servers of another one is that pool, renamed: servers that it has besides
+            // have missed deletes, as they would have under the former name.
+            let was_owned = |server: &Address| {
+                let owns = |pool: &PoolServers| pool.flush_new && pool.servers.contains(server);
+                others().any(|other| other.was_read && other.config.servers.pools.values().any(owns))
+            };
+            let is_renamed = !is_known && self.settings.rules.empty_renamed && pool.servers.iter().any(was_owned);
             for server in pool.servers.difference(&target.emptied) {
-                let is_trusted = others().any(|other| other.was_read && in_pool(other, server)) || target.was_read;
-                if has_departed(server) || is_known && !is_trusted {
+                let was_in_pool = || others().any(|other| other.was_read && in_pool(other, server));
+                let is_trusted = target.was_read || if is_renamed { was_owned(server) } else { was_in_pool() };
+                if has_departed(server) || (is_known || is_renamed) && !is_trusted {
                     to_empty.insert(server.clone());
                 }
             }
@@ -71,7 +80,6 @@ impl Coverage {
         let needed = self
             .reports()
             .flat_map(|(at, report)| report.reads.iter().chain(&report.waits_for).map(move |id| (at, *id)));
-        let has_space = self.covered.len() < COVERED_MAX;
-        needed.filter(|(_, id)| has_space && self.get(*id).is_none()).collect()
+        needed.filter(|(_, id)| self.has_space() && self.get(*id).is_none()).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! What others see of a coverage: the disk, the peers, the threads, the operator.
 
-use super::{Candidate, Coverage, Departed, Stage};
+use super::{Candidate, Coverage, Stage};
+use crate::resize::departed::Departed;
 use crate::resize::report::CoverageReport;
 use lookaside_client::config::ConfigId;
 use lookaside_routing::Address;

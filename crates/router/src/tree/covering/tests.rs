@@ -2,7 +2,7 @@ use super::*;
 use crate::config::router_config::RouterConfig;
 use lookaside_client::DestinationOptions;
 use lookaside_protocol::{Operation, Reply, StoreMode};
-use lookaside_routing::Defaults;
+use lookaside_routing::{Defaults, TkoReason};
 use lookaside_sync::Mutex;
 use std::task::{self, Waker};
 use tokio::sync::Semaphore;
@@ -139,7 +139,7 @@ async fn a_delete_is_acknowledged_when_both_servers_have_applied_or_spooled_it()
         (Ok(Reply::Deleted), Ok(Reply::NotFound), Ok(Reply::Deleted)),
         (Ok(Reply::NotFound), Ok(Reply::Deleted), Ok(Reply::Deleted)),
         (Ok(Reply::Deleted), Err(Failure::Spooled), Err(Failure::Spooled)),
-        (Ok(Reply::Deleted), Err(Failure::Tko), Err(Failure::Tko)),
+        (Ok(Reply::Deleted), Err(Failure::Tko(TkoReason::ConnectFailed)), Err(Failure::Tko(TkoReason::ConnectFailed))),
         (Err(Failure::TimedOut), Ok(Reply::Deleted), Err(Failure::TimedOut)),
     ] {
         assert_eq!(outcome_of(delete(), routed, former).await, merged);
@@ -165,7 +165,7 @@ async fn the_explanation_names_the_former_server() {
     let context = Context::default();
     let explained =
         |verb| explain(&route.places, Ok(Explanation::default()), verb, "k", &context).expect("it is valid");
-    assert_eq!(explained("delete").servers(), ["old:1 delete k"]);
+    assert_eq!(explained("delete").servers(), ["old:1"]);
     assert!(explained("get").servers().is_empty());
 }
 

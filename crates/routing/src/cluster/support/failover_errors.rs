@@ -5,89 +5,40 @@
 //! | `tko` | [`Failure::Tko`] |
 //! | all sets, also the empty one | [`Failure::Spooled`]: earlier reads may have gone to the others after any error |
 //! | `connect_error`, `connect_timeout` | [`Failure::ConnectFailed`], [`Failure::ConnectTimedOut`] |
-//! | `timeout` | [`Failure::TimedOut`] |
-//! | `busy` | [`Failure::Busy`] |
-//! | `local_error` | [`Failure::NoRoute`] |
-//! | `remote_error` | `SERVER_ERROR`, [`Failure::ConnectionLost`], [`Failure::Malformed`] |
+//! | `timeout` | [`Failure::TimedOut`], [`Failure::QueueTimedOut`] |
+//! | `busy` | [`Failure::Busy`], [`Failure::TooManyPending`], `SERVER_ERROR 307` and any text |
+//! | `local_error` | [`Failure::NoRoute`], [`Failure::NoTree`] |
+//! | `remote_error` | any other `SERVER_ERROR`, `ERROR`, [`Failure::ConnectionLost`], [`Failure::ReadFailed`], [`Failure::Malformed`] |
 //! | `shutdown`, `try_again`, `deadline_exceeded` | none: a memcached server does not report these |
+//! | each | [`Failure::Refused`] by an `ErrorRoute` with that `result` |
 //!
-//! Never a failover: a miss, a refusal (`NOT_STORED`), `ERROR` and `CLIENT_ERROR`: another server would reply the same.
+//! Never a failover: a miss, a refusal (`NOT_STORED`) and `CLIENT_ERROR`: another server would reply the same.
 
 use crate::{
-    Failure, Outcome,
+    FailoverError, Failure, Outcome,
     configuration::{ConfigurationError, Keys, Node, Object, suggestion},
+    outcome::is_busy,
     verb::VerbKind,
 };
 use lookaside_protocol::{ErrorReply, Reply};
 
-/// A kind of failure that a configuration can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailoverError {
-    /// `tko`
-    Tko,
-    /// `connect_error`
-    ConnectError,
-    /// `connect_timeout`
-    ConnectTimeout,
-    /// `timeout`
-    Timeout,
-    /// `busy`
-    Busy,
-    /// `local_error`
-    LocalError,
-    /// `remote_error`
-    RemoteError,
-    /// `shutdown`
-    Shutdown,
-    /// `try_again`
-    TryAgain,
-    /// `deadline_exceeded`
-    DeadlineExceeded,
-}
-
 impl FailoverError {
-    /// All errors: mcrouter's default.
-    pub const ALL: [FailoverError; 10] = [
-        FailoverError::Tko,
-        FailoverError::ConnectError,
-        FailoverError::ConnectTimeout,
-        FailoverError::Timeout,
-        FailoverError::Busy,
-        FailoverError::LocalError,
-        FailoverError::RemoteError,
-        FailoverError::Shutdown,
-        FailoverError::TryAgain,
-        FailoverError::DeadlineExceeded,
-    ];
-
-    /// The name in a configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            FailoverError::Tko => "tko",
-            FailoverError::ConnectError => "connect_error",
-            FailoverError::ConnectTimeout => "connect_timeout",
-            FailoverError::Timeout => "timeout",
-            FailoverError::Busy => "busy",
-            FailoverError::LocalError => "local_error",
-            FailoverError::RemoteError => "remote_error",
-            FailoverError::Shutdown => "shutdown",
-            FailoverError::TryAgain => "try_again",
-            FailoverError::DeadlineExceeded => "deadline_exceeded",
-        }
-    }
-
     /// The kind of failure of an outcome; `None` if it is not a failure.
     pub(crate) fn of(outcome: &Outcome) -> Option<FailoverError> {
         match outcome {
-            Ok(Reply::Error(ErrorReply::Server(_))) => Some(FailoverError::RemoteError),
+            Ok(Reply::Error(ErrorReply::Server(why))) if is_busy(why) => Some(FailoverError::Busy),
+            Ok(Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown)) => Some(FailoverError::RemoteError),
             Ok(_) => None,
-            Err(Failure::Tko | Failure::Spooled) => Some(FailoverError::Tko),
+            Err(Failure::Tko(_) | Failure::Spooled) => Some(FailoverError::Tko),
             Err(Failure::ConnectFailed) => Some(FailoverError::ConnectError),
             Err(Failure::ConnectTimedOut) => Some(FailoverError::ConnectTimeout),
-            Err(Failure::TimedOut) => Some(FailoverError::Timeout),
-            Err(Failure::Busy) => Some(FailoverError::Busy),
-            Err(Failure::NoRoute(_)) => Some(FailoverError::LocalError),
-            Err(Failure::ConnectionLost | Failure::Malformed) => Some(FailoverError::RemoteError),
+            Err(Failure::TimedOut | Failure::QueueTimedOut) => Some(FailoverError::Timeout),
+            Err(Failure::Busy | Failure::TooManyPending { .. }) => Some(FailoverError::Busy),
+            Err(Failure::NoRoute(_) | Failure::NoTree) => Some(FailoverError::LocalError),
+            Err(Failure::Refused { error, .. }) => *error,
+            Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => {
+                Some(FailoverError::RemoteError)
+            }
         }
     }
 }

@@ -1,36 +1,43 @@
-//! The order in which a failover route asks its children, and how many of them.
+//! The order in which a failover route asks its children, and how many of them. The first child is always asked first.
 //!
-//! | policy | first | then |
+//! | policy | then | limits |
 //! |---|---|---|
-//! | in order (default) | the first child | the others in order |
-//! | `LeastFailuresPolicy` | the first child | the others by the number of failures since their last reply |
-//! | `DeterministicOrderPolicy` | the first child, or the one that the pool's hash picks | those that the hash picks for key and 1, key and 2, ... |
-//! | `RendezvousPolicy` | the highest score for the key | the next highest |
+//! | in order (default) | the others in order | none |
+//! | `LeastFailuresPolicy` | the others by the number of failures since their last reply | `max_tries` failures |
+//! | `DeterministicOrderPolicy` | those that a hash picks for the key and 2, the key and 3, ... | `max_tries` children, `max_error_tries` failures |
+//! | `RendezvousPolicy` | the others by their scores for the key | none |
 //!
-//! A request has at most `max_tries` tries; a child that is TKO, or fails with one of `exclude_errors`, does not count:
-//! there was no wait. At most `max_error_tries` children are asked in all. **Deletes are not counted**: every child
-//! that may be chosen for the key is asked, as each may hold a copy.
+//! A child that is TKO, or fails with one of `exclude_errors`, does not count as a failure here: there was no wait.
+//! **For deletes failures are not counted**: every child that may be chosen for the key is asked, as each may hold a
+//! copy.
 //!
-//! With the last two policies a key always has the same children, by default at most [`CANDIDATES_DEFAULT`], so its
-//! copies are few and a delete finds them. Their orders are not mcrouter's.
+//! The last two policies choose by key, as mcrouter does, so a key always has the same children. Often the first child is
+//! a pool whose servers follow it as children of their own. The server that the pool has chosen for the key has failed
+//! then, and is left out ([`FirstChoice`]).
 
 use crate::{FailoverError, FailoverErrorSet, Outcome, Picker, hash::Rendezvous, key::routing_key};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The default number of children among which a policy chooses by key.
+/// The number of children of a pool that a request is sent to, unless a policy says so.
 pub const CANDIDATES_DEFAULT: u32 = 5;
 
-/// The number of salts that are tried for each child.
-const SALTS_PER_CHILD: usize = 16;
+/// The number that is appended to the key for the first draw.
+const DRAW_FIRST: u32 = 2;
+
+/// The number of draws for one request.
+const DRAWS_MAX: u32 = 100;
+
+/// In as many draws a child is passed over if one of its failure domain has failed.
+const DOMAIN_DRAWS: u32 = 75;
 
 /// The order of children and the number of tries.
 #[derive(Debug)]
 pub struct FailoverPolicy {
     order: Order,
-    max_tries: u32,
-    max_error_tries: u32,
+    children_max: u32,
+    failures_max: u32,
     exclude_errors: FailoverErrorSet,
 }
 
@@ -40,73 +47,73 @@ enum Order {
     /// For each child, the failures since its last reply.
     LeastFailures(Box<[AtomicU32]>),
     ByKey {
-        /// Picks the first child. `None`: that is the child at 0, and the others are picked among the rest.
-        first: Option<Picker>,
-        others: Picker,
+        /// Over all children.
+        hash: Picker,
+        first: FirstChoice,
         /// The failure domain of each child; empty if failure domains are not enabled.
         domains: Box<[Option<u32>]>,
     },
-    Rendezvous(Rendezvous),
+    Rendezvous {
+        /// Over all children but the first.
+        scores: Rendezvous,
+        first: FirstChoice,
+    },
+}
+
+/// How the first child chooses a server for a key, if its servers follow it as children, in order.
+#[derive(Debug, Default)]
+pub struct FirstChoice {
+    /// Picks the server; `None` if that is not known.
+    pub picker: Option<Picker>,
+    /// The failure domain of each of its servers; empty if failure domains are not enabled.
+    pub domains: Vec<Option<u32>>,
+    /// Whether the server may be asked once more, as one of the other children.
+    pub is_asked_again: bool,
+}
+
+impl FirstChoice {
+    fn server(&self, request: &Request<Bytes>) -> Option<u32> {
+        self.picker.as_ref().map(|picker| picker.pick_for(request) as u32)
+    }
 }
 
 impl FailoverPolicy {
-    fn with_order(order: Order, max_error_tries: u32) -> Self {
-        FailoverPolicy { order, max_tries: u32::MAX, max_error_tries, exclude_errors: FailoverErrorSet::NONE }
+    fn with_order(order: Order) -> Self {
+        FailoverPolicy { order, children_max: u32::MAX, failures_max: u32::MAX, exclude_errors: FailoverErrorSet::NONE }
     }
 
     /// One child after the other.
     pub fn in_order() -> Self {
-        Self::with_order(Order::Listed, u32::MAX)
+        Self::with_order(Order::Listed)
     }
 
     /// The first of `children` children, then those that failed least.
     pub fn least_failures(children: usize) -> Self {
-        Self::with_order(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()), u32::MAX)
+        Self::with_order(Order::LeastFailures((0..children).map(|_| AtomicU32::new(0)).collect()))
     }
 
-    /// The first child, then those that `others` picks of the rest, by key. With `domains` (one for each child, the
-    /// first included) a child comes last if another one of its domain has been asked.
-    pub fn by_key(others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::with_order(Order::ByKey { first: None, others, domains: domains.into() }, CANDIDATES_DEFAULT)
+    /// The first child, then those that `hash` picks of all, by key. With `domains` (one for each child) a child is
+    /// passed over at first if another one of its domain has failed.
+    pub fn by_key(hash: Picker, first: FirstChoice, domains: Vec<Option<u32>>) -> Self {
+        Self::with_order(Order::ByKey { hash, first, domains: domains.into() })
     }
 
-    /// The child that `first` picks, then those that `others` picks of all, by key.
-    pub fn within_pool(first: Picker, others: Picker, domains: Vec<Option<u32>>) -> Self {
-        Self::with_order(Order::ByKey { first: Some(first), others, domains: domains.into() }, CANDIDATES_DEFAULT)
+    /// The first child, then the others by the scores of their `tags`.
+    pub fn rendezvous(tags: &[String], first: FirstChoice) -> Self {
+        Self::with_order(Order::Rendezvous { scores: Rendezvous::new(tags, &[]), first })
     }
 
-    /// The children by the scores of their tags.
-    pub fn rendezvous(tags: &[String]) -> Self {
-        Self::with_order(Order::Rendezvous(Rendezvous::new(tags, &[])), CANDIDATES_DEFAULT)
-    }
-
-    /// Limits the number of tries (at least one); failures of `exclude_errors` are not tries.
-    pub fn with_tries(mut self, max_tries: u32, exclude_errors: FailoverErrorSet) -> Self {
-        self.max_tries = max_tries.max(1);
+    /// Limits the number of failures (at least one), in which those of `exclude_errors` are not counted.
+    pub fn with_failures(mut self, failures_max: u32, exclude_errors: FailoverErrorSet) -> Self {
+        self.failures_max = failures_max.max(1);
         self.exclude_errors = exclude_errors;
         self
     }
 
     /// Limits the number of children that are asked (at least one).
-    pub fn with_candidates(mut self, max_error_tries: u32) -> Self {
-        self.max_error_tries = max_error_tries.max(1);
+    pub fn with_children(mut self, children_max: u32) -> Self {
+        self.children_max = children_max.max(1);
         self
-    }
-
-    /// The first child of every request; `None` if it depends on the key.
-    pub(crate) fn common_first(&self) -> Option<usize> {
-        match &self.order {
-            Order::ByKey { first: Some(_), .. } | Order::Rendezvous(_) => None,
-            _ => Some(0),
-        }
-    }
-
-    pub(crate) fn first(&self, request: &Request<Bytes>) -> usize {
-        match &self.order {
-            Order::ByKey { first: Some(first), .. } => first.pick_for(request),
-            Order::Rendezvous(rendezvous) => rendezvous.pick(&routing_key(request)) as usize,
-            _ => 0,
-        }
     }
 
     /// The children to ask for this request, of `children` in all; the first child included.
@@ -117,46 +124,54 @@ impl FailoverPolicy {
             Order::LeastFailures(failures) => {
                 order[1..].sort_by_key(|&child| (failures[child as usize].load(Relaxed), child));
             }
-            Order::ByKey { first, others, domains } => {
-                order = self.order_by_salts(request, children, first.is_some(), others, domains);
+            Order::ByKey { hash, first, domains } => {
+                order = self.order_by_draws(request, children, hash, first, domains);
             }
-            Order::Rendezvous(rendezvous) => rendezvous.order(&routing_key(request), &mut order),
+            Order::Rendezvous { scores, first } => {
+                let failed = first.server(request);
+                let others = scores.order(&routing_key(request)).into_iter();
+                order = std::iter::once(0).chain(others.filter(|&at| Some(at) != failed).map(|at| at + 1)).collect();
+            }
         }
-        order.truncate(self.max_error_tries as usize);
+        order.truncate(self.children_max as usize);
         order
     }
 
-    fn order_by_salts(
+    fn order_by_draws(
         &self,
         request: &Request<Bytes>,
         children: usize,
-        over_all: bool,
-        others: &Picker,
+        hash: &Picker,
+        first: &FirstChoice,
         domains: &[Option<u32>],
     ) -> Vec<u32> {
-        let wanted = children.min(self.max_error_tries as usize);
-        let mut order = vec![self.first(request) as u32];
         let domain = |child: u32| domains.get(child as usize).copied().flatten();
-        let mut same_domain = Vec::new();
-        for salt in 1..=wanted * SALTS_PER_CHILD {
-            if order.len() >= wanted {
+        let failed = first.server(request);
+        let domain_of_failed = failed.and_then(|server| first.domains.get(server as usize).copied().flatten());
+        let mut failed_domains: Vec<u32> = domain(0).into_iter().chain(domain_of_failed).collect();
+        let mut order = vec![0];
+        for draw in 0..DRAWS_MAX {
+            if order.len() >= children.min(self.children_max as usize) {
                 break;
             }
-            let child = others.pick_with_suffix(request, salt.to_string().as_bytes()) as u32 + u32::from(!over_all);
-            if order.contains(&child) || same_domain.contains(&child) {
+            let child = hash.pick_with_suffix(request, (DRAW_FIRST + draw).to_string().as_bytes()) as u32;
+            let is_failed_domain = || domain(child).is_some_and(|domain| failed_domains.contains(&domain));
+            if order.contains(&child)
+                || !first.is_asked_again && failed.is_some_and(|server| child == server + 1)
+                || draw < DOMAIN_DRAWS && is_failed_domain()
+            {
                 continue;
             }
-            let is_known = domain(child).is_some_and(|its| order.iter().any(|&asked| domain(asked) == Some(its)));
-            if is_known { same_domain.push(child) } else { order.push(child) }
+            order.push(child);
+            failed_domains.extend(domain(child));
         }
-        order.extend(same_domain);
         order
     }
 
     /// Records an outcome of a child; `counts`: whether it is a failure after which another child is asked.
-    pub(crate) fn record_outcome(&self, child: impl FnOnce() -> usize, counts: bool) {
+    pub(crate) fn record_outcome(&self, child: usize, counts: bool) {
         if let Order::LeastFailures(failures) = &self.order {
-            let failures = &failures[child()];
+            let failures = &failures[child];
             match counts {
                 true => _ = failures.fetch_update(Relaxed, Relaxed, |failures| failures.checked_add(1)),
                 false if failures.load(Relaxed) > 0 => failures.store(0, Relaxed),
@@ -165,12 +180,115 @@ impl FailoverPolicy {
         }
     }
 
-    pub(crate) fn is_try(&self, outcome: &Outcome) -> bool {
+    /// Whether an outcome counts as a failure.
+    pub(crate) fn is_failure(&self, outcome: &Outcome) -> bool {
         let error = FailoverError::of(outcome);
         error.is_none_or(|error| error != FailoverError::Tko && !self.exclude_errors.contains(error))
     }
 
-    pub(crate) fn allows_try(&self, tries: u32) -> bool {
-        tries < self.max_tries
+    /// Whether a further child may be asked after this number of failures.
+    pub(crate) fn allows_try(&self, failures: u32) -> bool {
+        failures < self.failures_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HashFunction, KeyHash};
+    use lookaside_protocol::Operation;
+    use std::collections::BTreeSet;
+
+    fn get(number: usize) -> Request<Bytes> {
+        Request { key: format!("key:{number}").into(), operation: Operation::Get { cas: false } }
+    }
+
+    fn ch3(servers: usize) -> Picker {
+        KeyHash::default().picker_for(servers).unwrap()
+    }
+
+    /// The draws of a key, each by a pick of its own.
+    fn draws(number: usize, children: usize) -> Vec<u32> {
+        let pick = |draw| ch3(children).pick(format!("key:{number}{draw}").as_bytes()) as u32;
+        (2..102).map(pick).collect()
+    }
+
+    #[test]
+    fn children_are_drawn_in_order_and_never_twice() {
+        for children in [2, 3, 9, 40] {
+            for max in [1, 2, 5, 100] {
+                let policy = FailoverPolicy::by_key(ch3(children), FirstChoice::default(), vec![]).with_children(max);
+                for number in 0..200 {
+                    let order = policy.order(&get(number), children);
+                    let distinct: BTreeSet<_> = order.iter().collect();
+                    assert!(order[0] == 0 && distinct.len() == order.len() && order.len() <= max as usize, "{order:?}");
+                    let mut expected = vec![0];
+                    for child in draws(number, children) {
+                        if !expected.contains(&child) {
+                            expected.push(child);
+                        }
+                    }
+                    expected.truncate(max as usize);
+                    assert_eq!(order, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_server_that_the_first_child_chose_is_left_out() {
+        let first = || FirstChoice { picker: Some(ch3(6)), ..FirstChoice::default() };
+        let by_key = FailoverPolicy::by_key(ch3(7), first(), vec![]);
+        let tags: Vec<String> = (0..6).map(|tag| tag.to_string()).collect();
+        let rendezvous = FailoverPolicy::rendezvous(&tags, first());
+        for number in 0..200 {
+            let request = get(number);
+            let failed = ch3(6).pick(&request.key) as u32 + 1;
+            assert!(!by_key.order(&request, 7).contains(&failed));
+            let order = rendezvous.order(&request, 7);
+            assert!(order[0] == 0 && order.len() == 6 && !order.contains(&failed), "{order:?}");
+        }
+        for first in [FirstChoice::default(), FirstChoice { is_asked_again: true, ..first() }] {
+            let policy = FailoverPolicy::by_key(ch3(7), first, vec![]);
+            let failed = |number| ch3(6).pick(&get(number).key) as u32 + 1;
+            assert!((0..200).all(|number| policy.order(&get(number), 7).contains(&failed(number))));
+        }
+    }
+
+    #[test]
+    fn a_failed_domain_is_passed_over_for_75_draws() {
+        // The first child chose among six servers in three domains, which are the children 1 to 6.
+        let of_servers: Vec<Option<u32>> = [0, 0, 1, 1, 2, 2].map(Some).to_vec();
+        let of_children: Vec<Option<u32>> = [vec![None], of_servers.clone()].concat();
+        let first = FirstChoice { picker: Some(ch3(6)), domains: of_servers.clone(), is_asked_again: false };
+        let policy = FailoverPolicy::by_key(ch3(7), first, of_children.clone());
+        for number in 0..300 {
+            let failed = ch3(6).pick(&get(number).key);
+            let (mut expected, mut domains) = (vec![0], vec![of_servers[failed]]);
+            for (draw, child) in draws(number, 7).into_iter().enumerate() {
+                let is_same = domains.contains(&of_children[child as usize]);
+                if !expected.contains(&child) && child as usize != failed + 1 && (draw >= 75 || !is_same) {
+                    expected.push(child);
+                    domains.push(of_children[child as usize]);
+                }
+            }
+            let order = policy.order(&get(number), 7);
+            assert_eq!(order, expected);
+            let asked: BTreeSet<_> = order[1..3].iter().map(|child| of_children[*child as usize]).collect();
+            assert!(asked.len() == 2 && !asked.contains(&of_servers[failed]), "{order:?}");
+            assert!(order.len() > 3, "after that the others are asked, too");
+        }
+    }
+
+    #[test]
+    fn weights_of_the_hash_keep_children_out() {
+        let weights = vec![1.0, 1.0, 0.0, 1.0, 0.0];
+        let hash = KeyHash { function: HashFunction::WeightedCh3, weights, ..KeyHash::default() };
+        let policy = FailoverPolicy::by_key(hash.picker_for(5).unwrap(), FirstChoice::default(), vec![]);
+        for number in 0..200 {
+            let mut order = policy.order(&get(number), 5);
+            order.sort_unstable();
+            assert_eq!(order, [0, 1, 3]);
+        }
     }
 }

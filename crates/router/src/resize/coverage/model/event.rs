@@ -1,6 +1,7 @@
 //! What happens in the model, each at its time.
 
 use super::*;
+use crate::resize::history::History;
 
 #[derive(Clone, Debug)]
 pub(super) enum Event {
@@ -107,5 +108,22 @@ pub(super) enum Event {
     },
     Restart {
         router: usize,
+    },
+    /// All routers crash, and their disks are lost.
+    LoseMemory,
+    ReplaceHistory {
+        router: usize,
+        run: u64,
+        request: u64,
+        /// A revision that the history never has, for a read.
+        expected: i64,
+        next: History,
+    },
+    HistoryReply {
+        router: usize,
+        run: u64,
+        request: u64,
+        /// `None` if there was none in time.
+        seen: Option<(i64, History)>,
     },
 }

@@ -17,12 +17,10 @@ impl World {
 
     pub(super) fn schedule_faults(&mut self) {
         self.schedule_requests(40);
-        // The servers of a pool that is new are trusted. So a server that is in no configuration at first holds old
-        // copies only if there is one pool.
+        // All of one pool, or also those with another name for it.
         let configs = if self.random.bool() { CONFIGS.len() } else { 4 };
-        if configs == 4 {
-            self.copies = (0..KEYS).map(|key| ((3, key), 0)).collect();
-        }
+        // The server that is in no configuration at first holds old copies.
+        self.copies = (0..KEYS).map(|key| ((3, key), 0)).collect();
         if self.hanging == 0 {
             return self.schedule_calm_changes(configs);
         }
@@ -116,6 +114,7 @@ fn each_rule_is_needed() {
     for (name, rules) in [
         ("agree", Rules { agree: false, ..Rules::ALL }),
         ("empty", Rules { empty: false, ..Rules::ALL }),
+        ("empty renamed", Rules { empty_renamed: false, ..Rules::ALL }),
         ("drain", Rules { drain: false, ..Rules::ALL }),
         ("purge", Rules { purge: false, ..Rules::ALL }),
         ("remember departed", Rules { remember_departed: false, ..Rules::ALL }),

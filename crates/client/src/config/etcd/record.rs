@@ -1,0 +1,165 @@
+//! A record in etcd that several processes replace: one key, changed by compare-and-swap, and keys below it that are
+//! written and removed together with it. Each request asks one endpoint, and the next connection is to the next one.
+//!
+//! ```text
+//!   read                             KEY is at revision 57
+//!   if KEY is at revision 57:        put KEY, put KEY/a, delete KEY/b     one transaction: all of it or nothing
+//! ```
+//!
+//! A write without a reply may have been made, or may be made later, but then only if nothing was written in between.
+
+use super::client::EtcdClient;
+use super::location::EtcdLocation;
+use crate::Network;
+use std::fmt;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+/// The value of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EtcdValue {
+    /// `None` if there is no such key.
+    pub text: Option<String>,
+    /// The revision of its last change; 0 if there is no such key.
+    pub revision: i64,
+}
+
+/// Why etcd has not done what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EtcdError {
+    /// It does not answer, or cannot now.
+    Away(String),
+    /// It refuses: the user lacks a permission, or the request is too large.
+    Refused(String),
+}
+
+impl EtcdError {
+    /// The same with another text.
+    pub(super) fn map(self, change: impl FnOnce(&str) -> String) -> EtcdError {
+        match self {
+            EtcdError::Away(why) => EtcdError::Away(change(&why)),
+            EtcdError::Refused(why) => EtcdError::Refused(change(&why)),
+        }
+    }
+}
+
+impl fmt::Display for EtcdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (EtcdError::Away(why) | EtcdError::Refused(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl From<String> for EtcdError {
+    fn from(why: String) -> EtcdError {
+        EtcdError::Away(why)
+    }
+}
+
+impl From<EtcdError> for String {
+    fn from(error: EtcdError) -> String {
+        error.to_string()
+    }
+}
+
+/// A record in etcd, and the keys below it. It keeps a connection between two requests.
+pub struct EtcdRecord {
+    location: EtcdLocation,
+    network: Arc<dyn Network>,
+    connection: Mutex<RecordConnection>,
+}
+
+struct RecordConnection {
+    /// `None` after an error, and before the first request.
+    client: Option<EtcdClient>,
+    /// The endpoint of the next connection.
+    endpoint: usize,
+}
+
+enum RecordRequest<'a> {
+    Read { key: &'a str },
+    Replace { revision: i64, text: &'a str, changes: &'a [(&'a str, Option<&'a str>)] },
+}
+
+impl EtcdRecord {
+    /// The record at `location`; etcd is reached through `network`.
+    pub fn new(location: EtcdLocation, network: Arc<dyn Network>) -> EtcdRecord {
+        EtcdRecord { location, network, connection: Mutex::new(RecordConnection { client: None, endpoint: 0 }) }
+    }
+
+    /// Where it is. This is for logs.
+    pub fn location(&self) -> &EtcdLocation {
+        &self.location
+    }
+
+    /// The record as it is now.
+    pub async fn read(&self) -> Result<EtcdValue, EtcdError> {
+        self.value(&self.location.key).await
+    }
+
+    /// The text of `name` below the record; `None` if there is none.
+    pub async fn read_below(&self, name: &str) -> Result<Option<String>, EtcdError> {
+        Ok(self.value(&self.key_below(name)).await?.text)
+    }
+
+    /// Replaces the record by `text` if its last change was at `revision`, and puts and removes texts below it. Returns
+    /// the record as it is then: of another revision and text if another process has changed it.
+    pub async fn replace(
+        &self,
+        revision: i64,
+        text: &str,
+        puts: &[(String, Arc<str>)],
+        removed: &[String],
+    ) -> Result<EtcdValue, EtcdError> {
+        let below: Vec<(String, Option<&str>)> = puts
+            .iter()
+            .map(|(name, text)| (self.key_below(name), Some(&**text)))
+            .chain(removed.iter().map(|name| (self.key_below(name), None)))
+            .collect();
+        let mut changes = vec![(&*self.location.key, Some(text))];
+        changes.extend(below.iter().map(|(key, text)| (&**key, *text)));
+        self.ask(&RecordRequest::Replace { revision, text, changes: &changes }).await
+    }
+
+    async fn value(&self, key: &str) -> Result<EtcdValue, EtcdError> {
+        self.ask(&RecordRequest::Read { key }).await
+    }
+
+    async fn ask(&self, request: &RecordRequest<'_>) -> Result<EtcdValue, EtcdError> {
+        let mut connection = self.connection.lock().await;
+        let is_kept = connection.client.is_some();
+        match self.ask_once(&mut connection, request).await {
+            // etcd, or a proxy, has closed it meanwhile.
+            Err(EtcdError::Away(_)) if is_kept => self.ask_once(&mut connection, request).await,
+            reply => reply,
+        }
+    }
+
+    /// Asks one endpoint. Its connection is kept if it replies: one that was dropped in the middle of a reply is not used
+    /// again.
+    async fn ask_once(
+        &self,
+        connection: &mut RecordConnection,
+        request: &RecordRequest<'_>,
+    ) -> Result<EtcdValue, EtcdError> {
+        let endpoint = &self.location.endpoints[connection.endpoint % self.location.endpoints.len()];
+        connection.endpoint += 1;
+        let mut client = match connection.client.take() {
+            Some(client) => client,
+            None => EtcdClient::connect(&*self.network, endpoint, self.location.user.as_ref()).await?,
+        };
+        let value = match request {
+            RecordRequest::Read { key } => client.value(key).await?,
+            RecordRequest::Replace { revision, text, changes } => {
+                let changed = client.compare_and_change(&self.location.key, *revision, changes).await?;
+                changed.map_or_else(|other| other, |revision| EtcdValue { text: Some((*text).to_owned()), revision })
+            }
+        };
+        connection.client = Some(client);
+        Ok(value)
+    }
+
+    fn key_below(&self, name: &str) -> String {
+        format!("{}/{name}", self.location.key)
+    }
+}

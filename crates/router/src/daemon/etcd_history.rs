@@ -1,0 +1,82 @@
+//! The history that the routers of a cluster share, in etcd beside their configuration:
+//!
+//! ```text
+//!   KEY                               the configuration
+//!   KEY.history/REGION/CLUSTER        the record, where -R is /REGION/CLUSTER/
+//!   KEY.history/REGION/CLUSTER/ID     the text of a configuration that it names
+//! ```
+//!
+//! Routers of several clusters may read one configuration, each with its own `-R`; their histories differ.
+
+use crate::resize::history::{HistoryChange, HistoryError, HistoryStore, StoredHistory};
+use lookaside_client::Network;
+use lookaside_client::config::{ConfigId, EtcdError, EtcdLocation, EtcdRecord, EtcdValue, Source};
+use lookaside_routing::{BoxFuture, RoutingPrefix};
+use std::sync::Arc;
+
+/// The record of one cluster.
+pub(super) struct EtcdHistory(EtcdRecord);
+
+impl EtcdHistory {
+    /// That of the cluster `prefix`, whose configuration is at `source`; `None` if that is not in etcd.
+    pub(super) fn beside(
+        source: &Source,
+        prefix: &RoutingPrefix,
+        network: Arc<dyn Network>,
+    ) -> Option<Arc<dyn HistoryStore>> {
+        let Source::Etcd(location) = source else { return None };
+        let key = history_key(&location.key, prefix);
+        Some(Arc::new(EtcdHistory(EtcdRecord::new(EtcdLocation { key, ..location.clone() }, network))))
+    }
+}
+
+fn history_key(key: &str, prefix: &RoutingPrefix) -> String {
+    format!("{key}.history{}", prefix.to_string().trim_end_matches('/'))
+}
+
+impl HistoryStore for EtcdHistory {
+    fn read(&self) -> BoxFuture<'_, Result<StoredHistory, HistoryError>> {
+        Box::pin(async { self.stored(self.0.read().await) })
+    }
+
+    fn read_text(&self, id: ConfigId) -> BoxFuture<'_, Result<Option<String>, HistoryError>> {
+        Box::pin(async move { self.0.read_below(&id.to_string()).await.map_err(|error| self.history_error(error)) })
+    }
+
+    fn replace(&self, change: HistoryChange) -> BoxFuture<'_, Result<StoredHistory, HistoryError>> {
+        Box::pin(async move {
+            let HistoryChange { expected, record, texts, removed } = change;
+            let texts: Vec<_> = texts.into_iter().map(|(id, text)| (id.to_string(), text)).collect();
+            let removed: Vec<_> = removed.iter().map(ConfigId::to_string).collect();
+            self.stored(self.0.replace(expected, &record, &texts, &removed).await)
+        })
+    }
+}
+
+impl EtcdHistory {
+    fn stored(&self, value: Result<EtcdValue, EtcdError>) -> Result<StoredHistory, HistoryError> {
+        let EtcdValue { text, revision } = value.map_err(|error| self.history_error(error))?;
+        Ok(StoredHistory { record: text, revision })
+    }
+
+    /// The error names the key.
+    fn history_error(&self, error: EtcdError) -> HistoryError {
+        let location = self.0.location();
+        match error {
+            EtcdError::Away(why) => HistoryError::Away(format!("{location}: {why}")),
+            EtcdError::Refused(why) => HistoryError::Refused(format!("{location}: {why}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_names_the_cluster() {
+        for (prefix, key) in [("/./.", "one.history/./."), ("/region/one/", "one.history/region/one")] {
+            assert_eq!(history_key("one", &RoutingPrefix::parse(prefix).expect("a prefix")), key);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The history that the routers of the model share: one record, replaced by compare-and-swap. A request may arrive late,
+//! also when its router has given it up or has crashed, and its reply may be lost.
+
+use super::*;
+use crate::resize::history::History;
+
+/// When a router gives a request up.
+const TIMEOUT_MS: u64 = 3_000;
+/// A revision that the history never has.
+const NONE: i64 = -1;
+
+#[derive(Default)]
+pub(super) struct SharedHistory {
+    revision: i64,
+    history: History,
+    requests: u64,
+    /// Whether routers that start read it.
+    is_read_at_starts: bool,
+    /// How often it was replaced.
+    pub(super) replaced: u64,
+}
+
+impl SharedHistory {
+    /// What a router that starts learns.
+    pub(super) fn introduce(&self, coverage: &mut Coverage, now: Duration) {
+        coverage.use_history();
+        if self.is_read_at_starts {
+            coverage.record_history(self.revision, self.history.clone(), now);
+        }
+    }
+}
+
+impl World {
+    /// The routers share a history, and lose all memory at once, some times.
+    pub(super) fn with_lost_memories(mut self, is_read_at_starts: bool) -> World {
+        let history = SharedHistory { is_read_at_starts, ..SharedHistory::default() };
+        for router in &mut self.routers {
+            history.introduce(router.coverage.as_mut().expect("all routers are up"), Duration::ZERO);
+        }
+        self.history = Some(history);
+        for earliest in (5_000..END_MS).step_by(11_000) {
+            let at = earliest + self.random.u64(..9_000);
+            self.at(at, Event::LoseMemory);
+        }
+        self
+    }
+
+    pub(super) fn lose_memory(&mut self) {
+        for router in 0..self.routers.len() {
+            self.routers[router].is_memory_lost = true;
+            self.crash(router);
+        }
+    }
+
+    pub(super) fn crash(&mut self, router: usize) {
+        if self.routers[router].coverage.take().is_some() {
+            self.routers[router].run += 1;
+            let delay = self.random.u64(10..3_000);
+            self.after(delay, Event::Restart { router });
+        }
+    }
+
+    /// What the history says to a router that starts and remembers nothing.
+    pub(super) fn history_report(&self, source: usize) -> Option<CoverageReport> {
+        let history = self.history.as_ref().filter(|history| history.is_read_at_starts)?;
+        history.history.to_report(ConfigId(source as u128))
+    }
+
+    /// Asks for the present record, sometimes.
+    pub(super) fn read_history(&mut self, router: usize, run: u64) {
+        if self.history.is_some() && self.is_up(router, run) && self.random.u8(..4) == 0 {
+            self.request_history(router, run, NONE, History::default());
+        }
+    }
+
+    /// Sends what the coverage of `router` has to record.
+    pub(super) fn record_history(&mut self, router: usize, run: u64) {
+        let now = Duration::from_millis(self.now);
+        let coverage = self.coverage(router);
+        let revision = coverage.seen_history().map(|(revision, _)| revision);
+        if let (Some(expected), Some(next)) = (revision, coverage.history_to_record(now)) {
+            self.request_history(router, run, expected, next);
+        }
+    }
+
+    fn request_history(&mut self, router: usize, run: u64, expected: i64, next: History) {
+        let Some(history) = &mut self.history else { return };
+        if self.routers[router].history_request.is_some() {
+            return;
+        }
+        history.requests += 1;
+        let request = history.requests;
+        self.routers[router].history_request = Some(request);
+        let delay = self.delay();
+        self.after(delay, Event::ReplaceHistory { router, run, request, expected, next });
+        self.after(TIMEOUT_MS, Event::HistoryReply { router, run, request, seen: None });
+    }
+
+    pub(super) fn replace_history(&mut self, router: usize, run: u64, request: u64, expected: i64, next: History) {
+        let Some(history) = &mut self.history else { return };
+        if history.revision == expected {
+            // It is stored as text.
+            history.history = History::parse(&next.to_json()).expect("a record is read as it is written");
+            history.revision += 1;
+            history.replaced += 1;
+        }
+        let seen = Some((history.revision, history.history.clone()));
+        if self.random.u8(..16) > 0 {
+            let delay = self.delay();
+            self.after(delay, Event::HistoryReply { router, run, request, seen });
+        }
+    }
+
+    pub(super) fn take_history_reply(&mut self, router: usize, request: u64, seen: Option<(i64, History)>) {
+        if self.routers[router].history_request != Some(request) {
+            return;
+        }
+        self.routers[router].history_request = None;
+        self.change(router, |coverage, now| match seen {
+            Some((revision, history)) => coverage.record_history(revision, history, now),
+            None => coverage.advance(now),
+        });
+    }
+}
+
+#[test]
+fn routers_that_lose_all_memory_continue_from_the_history() {
+    let (mut replaced, mut released, mut changes) = (0, 0, 0);
+    let seeds = std::env::var("COVERAGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150);
+    for seed in 0..seeds {
+        let mut world = World::new(seed, Rules::ALL).with_lost_memories(true);
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        replaced += world.history.expect("it is shared").replaced;
+        released += world.released;
+        changes += world.changes_of_reads;
+    }
+    let per_seed = |count: u64| count / seeds;
+    assert!(
+        per_seed(replaced) > 5 && per_seed(released) > 1 && per_seed(changes) > 3,
+        "{replaced} {released} {changes}"
+    );
+}
+
+#[test]
+fn each_rule_of_the_history_is_needed() {
+    const SEEDS: u64 = 1_000;
+    for (name, is_read_at_starts, rules) in
+        [("a history", false, Rules::ALL), ("record first", true, Rules { record_first: false, ..Rules::ALL })]
+    {
+        let world = |seed| World::new(seed, rules).with_lost_memories(is_read_at_starts);
+        let failure = (0..SEEDS).find_map(|seed| world(seed).run().err().map(|why| (seed, why)));
+        println!("without {name:?}: {failure:?}");
+        assert!(failure.is_some(), "the model does not need {name:?}");
+    }
+}

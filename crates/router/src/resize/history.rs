@@ -1,0 +1,224 @@
+//! The history of a cluster's configurations, which all of its routers share, in etcd beside the configuration: a router
+//! that has no memory of its own, or an outdated one, starts from it. No request passes here.
+//!
+//! ```text
+//!   KEY.history/REGION/CLUSTER      {"version": 1, "configs": [{"id": ID, "is_readable": true}],
+//!                                    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
+//!   KEY.history/REGION/CLUSTER/ID   the text of that configuration
+//! ```
+//!
+//! A router computes a new record from the one that it has seen, and it is stored only if that one is still there; else
+//! the router begins again with what is there instead. So a record is never merged from two decisions that did not know
+//! of each other. [`super::coverage`] decides what is recorded, and waits until it is.
+
+use super::departed::Departed;
+use super::report::CoverageReport;
+use lookaside_client::config::ConfigId;
+use lookaside_routing::{Address, BoxFuture};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
+
+const VERSION: u32 = 1;
+/// The most configurations.
+pub(crate) const HISTORY_CONFIGS_MAX: usize = 8;
+/// The longest record: the servers that have departed are bounded, their names are not.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Where a cluster keeps its history: a record that its routers replace by compare-and-swap, and the texts of the
+/// configurations that it names.
+pub trait HistoryStore: Send + Sync {
+    /// The record as it is now.
+    fn read(&self) -> BoxFuture<'_, Result<StoredHistory, HistoryError>>;
+    /// The text of a configuration; `None` if there is none.
+    fn read_text(&self, id: ConfigId) -> BoxFuture<'_, Result<Option<String>, HistoryError>>;
+    /// Makes `change` if the record has the expected revision. Returns the record as it is then.
+    fn replace(&self, change: HistoryChange) -> BoxFuture<'_, Result<StoredHistory, HistoryError>>;
+}
+
+/// A record as it is stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredHistory {
+    /// `None` if there is none.
+    pub record: Option<String>,
+    /// Of its last change; 0 if there is none.
+    pub revision: i64,
+}
+
+/// A change of the record and of the texts, made as a whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryChange {
+    /// The revision that the record must have.
+    pub expected: i64,
+    /// The new record.
+    pub record: String,
+    /// Texts to store.
+    pub texts: Vec<(ConfigId, Arc<str>)>,
+    /// Texts to remove.
+    pub removed: Vec<ConfigId>,
+}
+
+/// Why the history cannot be read or changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HistoryError {
+    /// Not now.
+    Away(String),
+    /// Not by this router: its account lacks a permission, or the record is not of this version.
+    Refused(String),
+}
+
+impl HistoryChange {
+    /// Changes nothing, and fails as a change does: no record has this revision.
+    pub(crate) fn none() -> HistoryChange {
+        HistoryChange { expected: -1, record: String::new(), texts: Vec::new(), removed: Vec::new() }
+    }
+}
+
+impl fmt::Display for HistoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (HistoryError::Away(why) | HistoryError::Refused(why)) = self;
+        f.write_str(why)
+    }
+}
+
+/// What routers of a cluster have done, as far as the next one must know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct History {
+    /// Configurations under which copies may exist, the oldest first.
+    pub(crate) configs: Vec<RecordedConfig>,
+    /// Servers that get no deletes, or did not for a while, and are emptied before they are read.
+    pub(crate) departed: Departed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordedConfig {
+    pub(crate) id: ConfigId,
+    /// A router may begin to read by it: all routers cover it, and its servers are trusted.
+    pub(crate) is_readable: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    configs: Vec<RecordConfig>,
+    departed: Vec<String>,
+    is_departed_incomplete: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RecordConfig {
+    id: String,
+    is_readable: bool,
+}
+
+impl History {
+    /// Parses a record. An error says why it cannot be used.
+    pub(crate) fn parse(record: &str) -> Result<History, String> {
+        if record.len() > BYTES_MAX {
+            return Err(format!("the record has {} bytes; the limit is {BYTES_MAX}", record.len()));
+        }
+        let record: Record = serde_json::from_str(record).map_err(|error| format!("malformed record: {error}"))?;
+        if record.version != VERSION {
+            return Err(format!("the record has version {}; expected {VERSION}", record.version));
+        }
+        if record.configs.len() > HISTORY_CONFIGS_MAX {
+            return Err(format!("the record has {} configurations", record.configs.len()));
+        }
+        let config = |config: &RecordConfig| {
+            let id = ConfigId::parse(&config.id).ok_or_else(|| format!("{:?} is not an identity", config.id))?;
+            Ok(RecordedConfig { id, is_readable: config.is_readable })
+        };
+        let mut departed = Departed { servers: Vec::new(), is_incomplete: record.is_departed_incomplete };
+        departed.add(record.departed.iter().map(|server| Address(server.as_str().into())));
+        Ok(History { configs: record.configs.iter().map(config).collect::<Result<_, String>>()?, departed })
+    }
+
+    pub(crate) fn to_json(&self) -> String {
+        let config =
+            |config: &RecordedConfig| RecordConfig { id: config.id.to_string(), is_readable: config.is_readable };
+        let record = Record {
+            version: VERSION,
+            configs: self.configs.iter().map(config).collect(),
+            departed: self.departed.servers.iter().map(Address::to_string).collect(),
+            is_departed_incomplete: self.departed.is_incomplete,
+        };
+        serde_json::to_string(&record).expect("text and lists are JSON")
+    }
+
+    pub(crate) fn get(&self, id: ConfigId) -> Option<&RecordedConfig> {
+        self.configs.iter().find(|config| config.id == id)
+    }
+
+    pub(crate) fn is_readable(&self, id: ConfigId) -> bool {
+        self.get(id).is_some_and(|config| config.is_readable)
+    }
+
+    /// Records that a router reads by `id`, or will. False if there are too many configurations.
+    pub(crate) fn set_readable(&mut self, id: ConfigId) -> bool {
+        if let Some(config) = self.configs.iter_mut().find(|config| config.id == id) {
+            config.is_readable = true;
+            return true;
+        }
+        self.insert(RecordedConfig { id, is_readable: true })
+    }
+
+    /// Whether `id` is there, or may join.
+    pub(crate) fn has_space_for(&self, id: ConfigId) -> bool {
+        self.get(id).is_some() || self.configs.len() < HISTORY_CONFIGS_MAX
+    }
+
+    /// Adds a configuration that is not there. False if there are too many.
+    pub(crate) fn insert(&mut self, config: RecordedConfig) -> bool {
+        let has_space = self.configs.len() < HISTORY_CONFIGS_MAX;
+        if has_space {
+            self.configs.push(config);
+        }
+        has_space
+    }
+
+    /// Records that no router may begin to read by `id` any more, unless it is the only one.
+    pub(crate) fn set_unreadable(&mut self, id: ConfigId) {
+        let is_other = |config: &RecordedConfig| config.id != id && config.is_readable;
+        if self.configs.iter().any(is_other) {
+            self.configs.iter_mut().filter(|config| config.id == id).for_each(|config| config.is_readable = false);
+        }
+    }
+
+    /// Removes a configuration under which no copy exists any more, unless a router reads by it again.
+    pub(crate) fn remove(&mut self, id: ConfigId) {
+        self.configs.retain(|config| config.id != id || config.is_readable);
+    }
+
+    /// What it says to a router that starts: as a peer would that has never forgotten anything. `None` if nothing was
+    /// recorded. `newest` is read if it may be, since the others probably read it.
+    pub(crate) fn to_report(&self, newest: ConfigId) -> Option<CoverageReport> {
+        let readable = self.configs.iter().filter(|config| config.is_readable).map(|config| config.id);
+        let mut reads: Vec<ConfigId> = readable.rev().collect();
+        reads.sort_by_key(|id| *id != newest);
+        (!reads.is_empty()).then(|| CoverageReport {
+            claims: reads.iter().copied().collect(),
+            reads,
+            waits_for: None,
+            covers: self.configs.iter().map(|config| config.id).collect(),
+            is_ordered: true,
+            departed: self.departed.servers.iter().cloned().collect(),
+        })
+    }
+}
+
+/// The change from `before`, of revision `expected`, to `after`. `text` is that of a configuration which joins it.
+pub(crate) fn change_of(
+    expected: i64,
+    before: &History,
+    after: &History,
+    text: impl Fn(ConfigId) -> Option<Arc<str>>,
+) -> HistoryChange {
+    let only_in = |one: &History, other: &History| -> Vec<ConfigId> {
+        one.configs.iter().map(|config| config.id).filter(|id| other.get(*id).is_none()).collect()
+    };
+    let texts = only_in(after, before).into_iter().filter_map(|id| Some((id, text(id)?))).collect();
+    HistoryChange { expected, record: after.to_json(), texts, removed: only_in(before, after) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+"""mcrouter's command line, word for word, at the built router."""
+
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+from mcrouter_setups import hit, reply, set_of, setup
+from processes import PROGRAMS, Process, accepts_at, answers, eventually, free_port
+
+ROUTER = PROGRAMS / "lookaside-router"
+NOWHERE = '{"route": "NullRoute"}'
+
+
+def ended(*arguments: object) -> subprocess.CompletedProcess:
+    """A router that ends by itself."""
+    return subprocess.run([ROUTER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_only_gets_reach_the_servers(tmp_path):
+    with setup(tmp_path) as it:
+        it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        it.start("-f", tmp_path / "r.json", "--allow-only-gets", "--enable-flush-cmd")
+        assert reply(it.servers["one"].port, set_of("k", "5")) == b"STORED\r\n"
+        assert it.ask(b"get k\r\n", b"gat 0 k\r\n") == [hit("k", "5")] * 2
+        assert it.ask(b"gets k\r\n")[0].startswith(b"VALUE k 0 1 ")
+        change = b"%s k 0 0 1\r\nx\r\n"
+        for verb in (b"set", b"add", b"replace", b"append", b"prepend"):
+            assert it.ask(change % verb) == [b"NOT_STORED\r\n"], verb
+        assert it.ask(b"cas k 0 0 1 1\r\nx\r\n") == [b"NOT_STORED\r\n"]
+        for request in (b"delete k\r\n", b"touch k 9\r\n", b"incr k 1\r\n", b"decr k 1\r\n"):
+            assert it.ask(request) == [b"NOT_FOUND\r\n"], request
+        assert it.ask(b"ms k 1\r\nx\r\n", b"md k\r\n") == [b"NS\r\n", b"NF\r\n"]
+        assert it.ask(b"flush_all\r\n")[0].startswith(b"SERVER_ERROR")
+        assert it.at("one", "k") == b"5"
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--acl-checker-enforce",
+        "--ssl-service-identity-authorization-enforce",
+        "--key-client-binding-enable",
+        "--auth-fiel=u",
+    ],
+)
+def test_a_flag_that_restricts_access_is_not_ignored(flag):
+    done = ended("-p", free_port(), "--config-str", NOWHERE, flag)
+    assert done.returncode == 3 and flag.split("=")[0] in done.stderr, done.stderr
+
+
+def test_flags_without_effect_leave_one_line_each_in_the_log(tmp_path):
+    log = tmp_path / "by-option.log"
+    port = free_port()
+    words = [
+        "--por", port, "--config-s", NOWHERE, "-L", log, "-v", "0", "--fibers-max-pool-size", "1000", "--use-thrift",
+        "--frobnicate", "17", "--server-timeout=never", "--ssl-verify-peers", "--enable-flush-cmd=0",
+    ]  # fmt: skip
+    router = Process("router", [ROUTER, *words], tmp_path)
+    try:
+        router.wait_ready(lambda: answers(port))
+        lines = log.read_text().splitlines()
+        for words in (
+            "--fibers-max-pool-size has no effect",
+            "--use-thrift is not supported",
+            "Unrecognized option: --frobnicate",
+            "--server-timeout never: not a number",
+        ):
+            assert sum(words in line for line in lines) == 1, lines
+        assert not any("--ssl-verify-peers" in line for line in lines), lines
+        assert reply(port, b"flush_all\r\n").startswith(b"SERVER_ERROR")
+        assert router.log() == "", "standard error is the file"
+    finally:
+        assert router.stop() == 0
+
+
+def test_a_socket_of_the_parent_is_taken_over(tmp_path):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        command = [ROUTER, "--listen-sock-fd", listener.fileno(), "-p", free_port(), "--config-str", NOWHERE]
+        router = Process("router", [*command, "--num-proxies", "2"], tmp_path, pass_fds=[listener.fileno()])
+    try:
+        router.wait_ready(lambda: answers(port))
+        assert not answers(int(router.command[4])), "it listens nowhere else"
+    finally:
+        assert router.stop() == 0
+
+
+def test_a_descriptor_that_is_no_listener_is_refused():
+    with open(os.devnull, "rb") as file:
+        command = [str(ROUTER), "--listen-sock-fd", str(file.fileno()), "--config-str", NOWHERE]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, pass_fds=[file.fileno()], check=False
+        )
+    assert done.returncode == 3 and "--listen-sock-fd" in done.stderr, done.stderr
+
+
+def test_a_unix_socket_replaces_ports_and_is_removed(tmp_path):
+    path, port = tmp_path / "router.sock", free_port()
+    router = Process("router", [ROUTER, "--unix-domain-sock", path, "-p", port, "--config-str", NOWHERE], tmp_path)
+    try:
+        router.wait_ready(lambda: accepts_at(path))
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(20)
+            client.connect(str(path))
+            client.sendall(b"version\r\n")
+            assert client.recv(100).startswith(b"VERSION")
+        assert not answers(port)
+    finally:
+        assert router.stop() == 0
+    assert not path.exists()
+
+
+def test_exit_statuses(tmp_path):
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text(NOWHERE)
+    bad.write_text('{"route": "PoolRoute|none"}')
+    assert ended("-f", good, "--validate-config").returncode == 0
+    assert ended("-f", bad, "--validate-config=exit").returncode == 3
+    assert ended("-f", bad, "--validate-config=run", "-p", free_port()).returncode == 3
+    assert ended("-p", free_port()).returncode == 3, "no configuration"
+    assert ended("-f", good, "--config-str", NOWHERE).returncode == 3, "two of them"
+    assert ended("-f", good, "-I", "0").returncode == 3
+    started = ended("-f", bad, "-p", free_port())
+    assert started.returncode == 2 and "CRITICAL: Failed to initialize mcrouter" in started.stderr, started.stderr
+    missing = ended("-f", tmp_path / "none.json", "--validate-config")
+    assert missing.returncode == 3 and f"Can not read config from {tmp_path}/none.json" in missing.stderr
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert ended("-f", good, "-p", other.getsockname()[1]).returncode == 2, "the port may be free later"
+
+
+def test_validation_may_go_on_to_serve(tmp_path):
+    port = free_port()
+    router = Process("router", [ROUTER, "-p", port, "--config-str", NOWHERE, "--validate-config=run"], tmp_path)
+    try:
+        router.wait_ready(lambda: answers(port))
+    finally:
+        assert router.stop() == 0
+
+
+def test_an_unknown_key_is_a_warning_and_an_unknown_route_an_error(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text('{"pools": {"A": {"servers": ["h:0"], "weigths": [1]}}, "route": "PoolRoute|A", }')
+    done = ended("-f", path, "--validate-config")
+    assert done.returncode == 0 and "weigths" in done.stderr and "weights" in done.stderr, done.stderr
+    path.write_text('{\n"route": {"type": "NoSuchRoute"}}')
+    done = ended("-f", path, "--validate-config")
+    assert done.returncode == 3 and "Unknown RouteHandle: NoSuchRoute line: 2" in done.stderr, done.stderr
+
+
+def test_one_thread_that_connects_when_a_request_needs_it(tmp_path):
+    with setup(tmp_path) as it:
+        it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+
+        def connections() -> int:
+            line = next(
+                line for line in reply(it.servers["one"].port, b"stats\r\n").splitlines() if b" curr_conn" in line
+            )
+            return int(line.split()[-1])
+
+        before = connections()
+        it.start("-f", tmp_path / "r.json")
+        assert b"STAT threads 1\r\n" in it.ask(b"stats\r\n")[0]
+        assert connections() == before
+        assert it.ask(b"get k\r\n") == [b"END\r\n"] and connections() == before + 1
+        it.router.stop()
+        it.start("-f", tmp_path / "r.json", "--num-proxies", "2", "--connect-ahead")
+        eventually(lambda: connections() == before + 2, "each thread connects")
+
+
+def test_configurations_that_are_read_once(tmp_path):
+    with setup(tmp_path) as it:
+        path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        it.start("-f", path, "--disable-reload-configs")
+        path.write_text("{ broken")
+        it.router.running.send_signal(1)
+        assert it.ask(set_of("k", "v")) == [b"STORED\r\n"]
+        assert b"STAT config_failures 0\r\n" in it.ask(b"stats\r\n")[0]
+
+
+def test_a_dump_of_the_configuration_is_used_at_the_next_start(tmp_path):
+    with setup(tmp_path) as it:
+        path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        text, root = path.read_text(), tmp_path / "dump"
+        it.start("-f", path, "--config-dump-root", root, "--service-name", "cache")
+        escaped = str(path).replace("/", "%2F")
+        dump = root / "cache" / str(it.port) / f"file-{escaped}"
+        assert dump.read_text() == text
+        path.write_text("{ broken")
+        eventually(lambda: "Failed to reconfigure: " in it.router.log(), "the change is refused")
+        assert dump.read_text() == text
+        router = it.router
+        router.stop()
+        router.start()
+        router.wait_ready(lambda: answers(it.port))
+        assert it.ask(set_of("k", "v")) == [b"STORED\r\n"] and it.at("one", "k") == b"v"
+        assert "Failed to configure, initial error '" in router.log() and f"', from backup {path}" in router.log()
+        router.stop()
+        router.command += ["--max-dumped-config-age", "0"]
+        done = subprocess.run(router.command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+
+
+def test_files_of_statistics_without_any_request(tmp_path):
+    with setup(tmp_path) as it:
+        path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        root = tmp_path / "stats"
+        it.start("-f", path, "--stats-root", root, "--stats-logging-interval", "50")
+        name = f"libmcrouter.mcrouter.{it.port}"
+        options = root / f"{name}.startup_options"
+        eventually(lambda: options.exists() and (root / f"{name}.config_sources_info").exists(), "the files are there")
+        statistics = json.loads((root / f"{name}.stats").read_text())
+        assert statistics[f"{name}.num_servers"] == 1 and all(
+            isinstance(value, (int, float)) for value in statistics.values()
+        )
+        assert list(statistics) == sorted(statistics)
+        given = json.loads(options.read_text())
+        assert given["stats_logging_interval"] == "50" and given["pid"] == str(it.router.running.pid)
+        written = options.stat().st_mtime_ns
+        eventually(lambda: options.stat().st_mtime_ns > written, "they are written again")
+        sources = json.loads((root / f"{name}.config_sources_info").read_text())
+        assert sources["config_file"] == str(path) and len(sources["mcrouter_config"]) == 32

@@ -1,0 +1,293 @@
+"""What clients of mcrouter see on the wire: replies of servers that pass, errors by their beginnings, bad input."""
+
+import json
+import socket
+import socketserver
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from mcrouter_setups import reply
+from processes import PROGRAMS, Process, answers, eventually, free_port
+from routers import router
+
+KEY = "secret:user:1"
+
+
+class Scripted(socketserver.ThreadingTCPServer):
+    """A server that has one answer to every line, or a behaviour: `hang`, `close`, `reset`."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, answer: bytes | str) -> None:
+        self.answer = answer
+        self.lines: list[bytes] = []
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        """Its address in a configuration."""
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(socketserver.StreamRequestHandler):
+    """Answers the lines of one connection."""
+
+    def handle(self) -> None:
+        server: Scripted = self.server
+        for line in self.rfile:
+            if line.startswith(b"version"):
+                self.wfile.write(b"VERSION 1.6.45\r\n")
+                continue
+            server.lines.append(line)
+            if line.startswith(b"set"):
+                self.rfile.readline()
+            if server.answer == "hang":
+                time.sleep(3)
+                return
+            if server.answer == "reset":
+                self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                self.request.close()
+                return
+            if server.answer == "close":
+                return
+            self.wfile.write(server.answer)
+
+
+@contextmanager
+def scripted(*answer: bytes | str):
+    """Servers with these answers."""
+    with ExitStack() as stack:
+        servers = [Scripted(one) for one in answer]
+        for server in servers:
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+        yield servers
+
+
+def pool(*servers: str) -> dict:
+    """The configuration of one pool."""
+    return {"pools": {"A": {"servers": list(servers)}}, "route": "PoolRoute|A"}
+
+
+PASSED = [
+    b"SERVER_ERROR out of memory storing object\r\n",
+    b"SERVER_ERROR 42 \xc3\xa4\xff is wrong\r\n",
+    b"SERVER_ERROR\r\n",
+    b"SERVER_ERROR 307 busy\r\n",
+    b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+    b"CLIENT_ERROR\r\n",
+    b"CLIENT_ERROR 7 \x80\r\n",
+]
+
+
+@pytest.mark.parametrize("passed", PASSED)
+def test_errors_of_servers_pass_as_they_are(tmp_path, passed):
+    with scripted(passed) as (server,), router(tmp_path, pool(server.address)) as port:
+        for request in (f"get {KEY}", f"delete {KEY}", f"incr {KEY} 1", f"touch {KEY} 1", f"set {KEY} 0 0 1\r\nx"):
+            assert reply(port, f"{request}\r\n".encode()) == passed, request
+
+
+def test_a_bare_error_is_a_remote_error_and_the_server_stays_in_use(tmp_path):
+    unknown = b"SERVER_ERROR ERROR reply received from server.\r\n"
+    with scripted(b"ERROR\r\n", b"END\r\n") as (server, other):
+        with router(tmp_path, pool(server.address), "--timeouts-until-tko", "1") as port:
+            for _ in range(5):
+                assert reply(port, f"get {KEY}\r\ntouch {KEY} 1\r\n".encode()) == unknown * 2
+            assert len(server.lines) == 10 and reply(port, b"stats suspect_servers\r\n") == b"END\r\n"
+        failover = {"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}
+        pools = {"A": {"servers": [server.address]}, "B": {"servers": [other.address]}}
+        with router(tmp_path, {"pools": pools, "route": failover}) as port:
+            assert reply(port, f"get {KEY}\r\n".encode()) == b"END\r\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "errors", "fails_over"),
+    [
+        (b"SERVER_ERROR 307 busy\r\n", ["busy"], True),
+        (b"SERVER_ERROR 307 busy\r\n", ["remote_error"], False),
+        (b"SERVER_ERROR no\r\n", ["remote_error"], True),
+        (b"SERVER_ERROR 3070\r\n", ["busy"], False),
+        (b"CLIENT_ERROR no\r\n", None, False),
+    ],
+)
+def test_which_errors_fail_over(tmp_path, answer, errors, fails_over):
+    with scripted(answer, b"END\r\n") as (server, other):
+        route = {"type": "FailoverRoute", "children": ["PoolRoute|A", "PoolRoute|B"]}
+        route |= {"failover_errors": errors} if errors else {}
+        pools = {"A": {"servers": [server.address]}, "B": {"servers": [other.address]}}
+        with router(tmp_path, {"pools": pools, "route": route}) as port:
+            assert reply(port, f"get {KEY}\r\n".encode()) == (b"END\r\n" if fails_over else answer)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "beginning", "then"),
+    [
+        ("refuse", b"AsyncSocketException: connect failed", b"Server unavailable. Reason: mc_res_connect_error"),
+        ("hang", b"Reply timeout", b"Server unavailable. Reason: mc_res_timeout"),
+        ("close", b"Connection closed by the server.", None),
+        ("reset", b"Failed to read from socket with remote endpoint 127.0.0.1:", None),
+    ],
+)
+def test_errors_of_the_routers_own_making_by_their_beginnings(tmp_path, behaviour, beginning, then):
+    with scripted(behaviour) as (server,):
+        address = f"127.0.0.1:{free_port()}" if behaviour == "refuse" else server.address
+        arguments = ("--timeouts-until-tko", "1", "--probe-timeout-initial", "60000")
+        with router(tmp_path, pool(address), *arguments) as port:
+            for expected in (beginning, then or beginning):
+                for request in (f"get {KEY}", f"delete {KEY}"):
+                    got = reply(port, f"{request}\r\n".encode())
+                    assert got.startswith(b"SERVER_ERROR " + expected) and got.count(b"\r\n") == 1, got
+                    assert KEY.encode() not in got, "keys do not belong into errors"
+                    if then:
+                        expected = then
+
+
+def test_too_many_requests_that_wait(tmp_path):
+    with scripted("hang") as (server,), router(tmp_path, pool(server.address), "--target-max-pending", "2") as port:
+        got = reply(port, b"get a b c\r\n")
+        assert got == f"SERVER_ERROR Max pending requests (2) reached for destination {server.address}\r\n".encode()
+
+
+def test_errors_of_routes(tmp_path):
+    long, replaced = "k" * 240, {"ensure_key_prefix": "", "replace_key_prefix": "gone"}
+    configuration = {
+        "pools": {"empty": {"servers": []}},
+        "route": {
+            "type": "PrefixSelectorRoute",
+            "policies": {
+                "empty": "PoolRoute|empty",
+                "bad": {"type": "ModifyKeyRoute", "target": "NullRoute", "ensure_key_prefix": "p" * 20},
+                "gone": {"type": "ModifyKeyRoute", "target": "NullRoute", **replaced},
+                "text": "ErrorRoute|some text",
+            },
+            "wildcard": "NullRoute",
+        },
+    }
+    with router(tmp_path, configuration) as port:
+        for key, expected in (
+            ("/x/y/key", "RootRoute: No rh found"),
+            ("empty:1", "HashRoute with empty children, name: empty"),
+            (f"bad{long}", "ModifyKeyRoute: invalid key: too long"),
+            ("gone", "ModifyKeyRoute: invalid key: missing"),
+            ("text:1", "some text"),
+        ):
+            got = reply(port, f"get {key}\r\n".encode()).decode()
+            assert got.startswith(f"SERVER_ERROR {expected}"), got
+        assert reply(port, b"get /x/y/key\r\n") == b"SERVER_ERROR RootRoute: No rh found\r\n"
+
+
+def test_all_errors_are_alike_with_group_remote_errors(tmp_path):
+    with scripted(b"CLIENT_ERROR a\r\n", "close") as (server, other):
+        for address in (server.address, other.address, f"127.0.0.1:{free_port()}"):
+            with router(tmp_path, pool(address), "--group-remote-errors") as port:
+                assert reply(port, f"get {KEY}\r\ndelete {KEY}\r\n".encode()) == b"SERVER_ERROR remote error\r\n" * 2
+
+
+LONG = "k" * 251
+
+BAD_INPUT = [
+    # The command, the reply, whether the connection stays open.
+    (f"get {LONG}", "CLIENT_ERROR bad key", True),
+    (f"set {LONG} 0 0 1\r\nx", "CLIENT_ERROR bad key", True),
+    (f"delete {LONG}", "CLIENT_ERROR bad key", True),
+    (f"incr {LONG} 1", "CLIENT_ERROR bad key", True),
+    (f"gat 0 {LONG}", "CLIENT_ERROR bad key", True),
+    ("nonsense", "CLIENT_ERROR malformed request", False),
+    ("get", "CLIENT_ERROR malformed request", False),
+    ("statsfoo", "CLIENT_ERROR malformed request", False),
+    ("incr k x", "CLIENT_ERROR malformed request", False),
+    ("set k 0 0 x", "CLIENT_ERROR malformed request", False),
+    ("shutdown", "CLIENT_ERROR malformed request", False),
+    ("stats nonsense", "CLIENT_ERROR bad stats command", True),
+    ("flush_all", "SERVER_ERROR Command disabled", True),
+    ("flush_regex x", "SERVER_ERROR Command not supported", True),
+]
+
+
+@pytest.mark.parametrize(("command", "line", "stays"), BAD_INPUT)
+def test_bad_input(tmp_path, command, line, stays):
+    with router(tmp_path, {"route": "NullRoute"}) as port:
+        expected = f"NOT_FOUND\r\n{line}\r\n" + ("NOT_FOUND\r\n" if stays else "")
+        assert reply(port, f"delete k\r\n{command}\r\ndelete k\r\n".encode()) == expected.encode()
+
+
+def test_a_multiget_with_a_bad_key_has_its_other_keys(tmp_path):
+    with scripted(b"VALUE a 0 1\r\nx\r\nEND\r\n") as (server,), router(tmp_path, pool(server.address)) as port:
+        assert reply(port, f"get {LONG} a\r\n".encode()) == b"VALUE a 0 1\r\nx\r\nCLIENT_ERROR bad key\r\n"
+        assert server.lines == [b"get a\r\n"]
+        assert b"mcrouter" in reply(port, b"version\n")
+        assert reply(port, b"stats all  \r\n").endswith(b"END\r\n"), "blanks behind a group are ignored"
+
+
+def test_a_delete_that_is_answered_with_an_error_of_the_server_is_spooled(tmp_path):
+    with scripted(b"SERVER_ERROR not now\r\n") as (server,):
+        for arguments, expected in (
+            ((), b"SERVER_ERROR not now\r\n"),
+            (("--asynclog-disable",), b"SERVER_ERROR not now\r\n"),
+        ):
+            spool = ("--spool", str(tmp_path / "off")) if arguments else ()
+            with router(tmp_path, pool(server.address), *arguments, *spool) as port:
+                assert reply(port, f"delete {KEY}\r\n".encode()) == expected
+        with router(tmp_path, pool(server.address), "--spool", str(tmp_path / "spool")) as port:
+            assert reply(port, f"delete {KEY}\r\n".encode()) == b"NOT_FOUND\r\n"
+            assert b"STAT asynclog_requests 1\r\n" in reply(port, b"stats\r\n")
+            server.answer = b"DELETED\r\n"
+            eventually(lambda: b"STAT spool_pending 0\r\n" in reply(port, b"stats\r\n"), "it is replayed")
+            server.answer = b"CLIENT_ERROR no\r\n"
+            eventually(
+                lambda: reply(port, f"delete {KEY}\r\n".encode()) == b"CLIENT_ERROR no\r\n", "errors of clients pass"
+            )
+
+
+def test_the_worst_reply_of_all_children_wins(tmp_path):
+    answers_by_severity = [
+        b"DELETED\r\n",
+        b"SERVER_ERROR 307 busy\r\n",
+        b"SERVER_ERROR remote\r\n",
+        b"CLIENT_ERROR c\r\n",
+    ]
+    for better, worse in zip(answers_by_severity, answers_by_severity[1:], strict=False):
+        for order in ((better, worse), (worse, better)):
+            with scripted(*order) as servers:
+                configuration = pool(*(server.address for server in servers)) | {"route": "AllSyncRoute|Pool|A"}
+                with router(tmp_path, configuration) as port:
+                    assert reply(port, f"delete {KEY}\r\n".encode()) == worse, order
+
+
+def test_new_up_closed_and_down_are_all_servers(tmp_path):
+    """The states of destinations add up to the number of servers, also while some fail."""
+    with scripted(b"END\r\n", "close", b"END\r\n", "hang") as servers:
+        addresses = [server.address for server in servers] + [f"127.0.0.1:{free_port()}"]
+        pools = {f"P{at}": {"servers": [address]} for at, address in enumerate(addresses)}
+        policies = {f"{at}": f"PoolRoute|P{at}" for at in range(len(addresses))}
+        route = {"type": "PrefixSelectorRoute", "policies": policies, "wildcard": "NullRoute"}
+        path, port = tmp_path / "states.json", free_port()
+        path.write_text(json.dumps({"pools": pools, "route": route}))
+        command = [PROGRAMS / "lookaside-router", "-p", port, "-f", path, "--num-proxies", "2", "-t", "200"]
+        running = Process("states", [*command, "--timeouts-until-tko", "1", "-r", "60000"], tmp_path)
+        running.wait_ready(lambda: answers(port))
+        try:
+            assert states(port) == {"new": 10, "up": 0, "closed": 0, "down": 0}
+            for key in ("0", "1", "3", "4"):
+                reply(port, f"get {key}\r\n".encode())
+                eventually(lambda: sum(states(port).values()) == 10, "they add up")
+            found = states(port)
+            assert found["up"] == 1 and found["closed"] == 1 and found["down"] == 4 and found["new"] == 4, found
+            suspects = reply(port, b"stats suspect_servers\r\n").decode()
+            assert f"STAT {addresses[4]} status:tko num_failures:2\r\n" in suspects, suspects
+            assert f"STAT {addresses[3]} status:tko num_failures:1\r\n" in suspects, suspects
+            assert f"STAT {addresses[1]} status:down num_failures:1\r\n" in suspects and suspects.count("STAT") == 3
+        finally:
+            running.stop()
+
+
+def states(port: int) -> dict[str, int]:
+    """The number of destinations in each state; they add up to `num_servers`."""
+    values = dict(line.split(" ")[1:3] for line in reply(port, b"stats\r\n").decode().splitlines()[:-1])
+    found = {state: int(values[f"num_servers_{state}"]) for state in ("new", "up", "closed", "down")}
+    assert sum(found.values()) == int(values["num_servers"])
+    return found

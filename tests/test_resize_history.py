@@ -1,0 +1,249 @@
+"""Routers without disks share the history of their configuration's changes in etcd: all of them are killed in the
+middle of a change, or after it, and no old value comes back. The same happens with an account that may not write to
+etcd, and then old values do come back."""
+
+import contextlib
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from etcd import Etcd, encoded
+from observed_programs import exposition
+from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, frozen, stats
+from resized_region import KEYS, Router, text_of
+
+KEY = "lookaside/one"
+RECORD = KEY + ".history/./."
+PASSWORDS = {"root": "root", "writer": "w", "reader": "r"}
+
+
+class DisklessRouter(Router):
+    """It follows a key in etcd, and its disk is lost with its process."""
+
+    def __init__(self, tmp_path, etcd: Etcd, user: str, port: int, peers: list[int]) -> None:
+        self.port, self.metrics_port = port, free_port()
+        self.spool = tmp_path / f"spool-{port}"
+        command = [
+            PROGRAMS / "lookaside-router", "-p", port, "--config", f"etcd://{user}@127.0.0.1:{etcd.port}/{KEY}",
+            "--num-proxies", "2", "--server-timeout", 300, "--probe-timeout-initial", "50",
+            "--spool", self.spool, "--metrics-address", f"127.0.0.1:{self.metrics_port}",
+            "--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers),
+        ]  # fmt: skip
+        Process.__init__(self, f"router-{port}", command, tmp_path, env={"LOOKASIDE_ETCD_PASSWORD": PASSWORDS[user]})
+
+    def lose(self) -> None:
+        """It is killed, and its disk is gone."""
+        self.kill()
+        shutil.rmtree(self.spool)
+
+    def history(self) -> str:
+        """Where its history is."""
+        return stats(self.port)["resize_history"]
+
+
+class Cluster:
+    """Three servers, two routers without disks, and their configuration in etcd."""
+
+    def __init__(self, tmp_path, user: str) -> None:
+        self.etcd = Etcd(tmp_path)
+        self.set_users()
+        self.servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
+        self.put([0, 1, 2])
+        ports = [free_port(), free_port()]
+        self.routers = [
+            DisklessRouter(tmp_path, self.etcd, user, port, [peer for peer in ports if peer != port]) for port in ports
+        ]
+        self.wait_ready()
+
+    def set_users(self) -> None:
+        """One may read the configuration alone; another one may also write its history."""
+        reads = {"permType": "READ", "key": encoded(KEY)}
+        below = encoded(KEY + ".history"), encoded(KEY + ".historz")
+        writes = {"permType": "READWRITE", "key": below[0], "range_end": below[1]}
+        for path, body in [
+            *(("/v3/auth/user/add", {"name": user, "password": password}) for user, password in PASSWORDS.items()),
+            ("/v3/auth/user/grant", {"user": "root", "role": "root"}),
+            ("/v3/auth/role/add", {"name": "reads"}),
+            ("/v3/auth/role/grant", {"name": "reads", "perm": reads}),
+            ("/v3/auth/role/add", {"name": "writes"}),
+            ("/v3/auth/role/grant", {"name": "writes", "perm": writes}),
+            ("/v3/auth/user/grant", {"user": "reader", "role": "reads"}),
+            ("/v3/auth/user/grant", {"user": "writer", "role": "reads"}),
+            ("/v3/auth/user/grant", {"user": "writer", "role": "writes"}),
+            ("/v3/auth/enable", {}),
+        ]:
+            self.etcd.ask(path, body)
+
+    def ask(self, path: str, body: dict) -> dict:
+        """A request of the administrator."""
+        token = self.etcd.ask("/v3/auth/authenticate", {"name": "root", "password": "root"})["token"]
+        return self.etcd.ask(path, body, token)
+
+    def put(self, servers: list[int]) -> None:
+        """Gives all routers another configuration."""
+        self.text = text_of([self.servers[index] for index in servers])
+        self.ask("/v3/kv/put", {"key": encoded(KEY), "value": encoded(self.text)})
+
+    def keys(self) -> list[dict]:
+        """The record of the history in etcd, and what is below it."""
+        end = encoded(RECORD + "0")
+        return self.ask("/v3/kv/range", {"key": encoded(RECORD), "range_end": end}).get("kvs", [])
+
+    def wait_ready(self) -> None:
+        for router in self.routers:
+            router.wait_ready(lambda router=router: answers(router.port))
+
+    def wait_in_force(self) -> None:
+        """Waits until requests are routed by the last configuration."""
+        for router in self.routers:
+            eventually(lambda router=router: router.reads_by(self.text), f"in force:\n{router.log()[-4000:]}", 40)
+
+    def wait_steady(self) -> None:
+        """Waits until only that is covered."""
+        for router in self.routers:
+            eventually(router.is_steady, f"steady:\n{router.log()[-4000:]}", 60)
+
+    def lose_all(self) -> None:
+        """All routers lose their disks. They are started when this has returned."""
+        for router in self.routers:
+            router.lose()
+
+    def start_all(self) -> None:
+        for router in self.routers:
+            router.start()
+        self.wait_ready()
+
+    def set_all(self, value: str) -> None:
+        client = connect(self.routers[0].port)
+        assert all(client.set(key, value, noreply=False) for key in KEYS)
+        client.close()
+
+    def delete_all(self) -> None:
+        """All rows change."""
+        client = connect(self.routers[1].port)
+        assert all(client.delete(key, noreply=False) in (True, False) for key in KEYS)
+        client.close()
+
+    def found(self) -> int:
+        """How many keys are hits, by each router."""
+        found = 0
+        for router in self.routers:
+            client = connect(router.port)
+            found += len(client.get_many(KEYS))
+            client.close()
+        return found
+
+    def restart_etcd(self) -> None:
+        """Starts it again with what it had."""
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError):
+                return bool(self.keys())
+            return False
+
+        self.etcd.start()
+        self.etcd.wait_ready(answers)
+
+    def stop(self) -> None:
+        for process in [*self.routers, *self.servers, self.etcd]:
+            process.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path, request):
+    cluster = Cluster(tmp_path, request.param)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+ACCOUNTS = pytest.mark.parametrize("cluster", ["writer", "reader"], indirect=True)
+
+
+def check(cluster: Cluster) -> None:
+    """No old value is read with the history, and some are without it."""
+    is_shared = cluster.routers[0].history() == "recorded"
+    found = cluster.found()
+    print(f"{found} old values read, the history is {cluster.routers[0].history()}")
+    assert (found == 0) == is_shared, cluster.routers[0].log()[-4000:]
+
+
+@ACCOUNTS
+def test_a_server_returns_after_all_routers_have_lost_their_memory(cluster):
+    """It had missed deletes while it was away. The routers started by the configuration that has it, and trusted it."""
+    cluster.set_all("old")
+    cluster.put([0, 1])
+    cluster.wait_in_force()
+    cluster.wait_steady()
+    cluster.delete_all()
+    cluster.lose_all()
+    cluster.put([0, 1, 2])
+    cluster.start_all()
+    cluster.wait_in_force()
+    check(cluster)
+
+
+@ACCOUNTS
+def test_all_routers_lose_their_memory_in_the_middle_of_a_change(cluster):
+    """Copies that keys left behind when they moved had not been removed, and the routers did not know of them."""
+    cluster.set_all("former")
+    cluster.put([0, 1])
+    cluster.wait_in_force()
+    cluster.set_all("old")
+    cluster.put([0, 1, 2])
+    cluster.wait_in_force()
+    assert not any(router.is_steady() for router in cluster.routers)
+    cluster.lose_all()
+    cluster.start_all()
+    cluster.wait_in_force()
+    cluster.delete_all()
+    cluster.put([0, 1])
+    cluster.wait_in_force()
+    check(cluster)
+
+
+@pytest.mark.parametrize("cluster", ["reader"], indirect=True)
+def test_an_account_that_may_not_write_is_shown(cluster):
+    router = cluster.routers[0]
+    assert "etcd refuses to read or write the history" in router.log() and "permission denied" in router.log()
+    metric = r'^lookaside_router_resize_history\{state="(\w+)"\} 1$'
+    assert re.findall(metric, exposition(router.metrics_port), re.MULTILINE) == ["refused"]
+    assert "history refused" in routes(router)
+    # It may from now on, and the routers notice.
+    cluster.ask("/v3/auth/user/grant", {"user": "reader", "role": "writes"})
+    for router in cluster.routers:
+        eventually(lambda router=router: router.history() == "recorded", "recorded", 90)
+    assert cluster.keys()
+
+
+def routes(router: DisklessRouter) -> str:
+    """`lookaside route` with that router."""
+    command = [PROGRAMS / "lookaside", "route", "get", "k", "-f", "-", f"--routers={router.port}"]
+    text = json.dumps({"route": "NullRoute"})
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("cluster", ["writer"], indirect=True)
+def test_a_change_waits_until_etcd_has_recorded_it(cluster):
+    """And its history does not grow."""
+    router, peer = cluster.routers
+    assert router.history() == "recorded" and "history recorded" in routes(router)
+    before = cluster.text
+    with frozen(peer):
+        cluster.put([0, 1])
+        eventually(lambda: stats(router.port)["resize_state"] == "waiting_for_peers", "the peer hangs")
+        cluster.etcd.kill()
+    eventually(lambda: stats(router.port)["resize_state"] == "recording", f"etcd is away:\n{router.log()[-4000:]}", 20)
+    assert router.reads_by(before) and router.history() == "away"
+    assert "a change waits until it can" in router.log()
+    client = connect(router.port)
+    assert client.set("k", "v", noreply=False) and client.delete("k", noreply=False)
+    client.close()
+    cluster.restart_etcd()
+    cluster.wait_in_force()
+    cluster.wait_steady()
+    eventually(lambda: len(cluster.keys()) == 2, f"one configuration is left: {cluster.keys()}", 30)
+    assert all(router.history() == "recorded" for router in cluster.routers)
