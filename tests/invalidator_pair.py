@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from processes import PROGRAMS, Cluster, Process, answers, connect, eventually, free_port, stats
+from replicated import ACCEPTANCE
 
 ROWS = 3_000
 TAKEOVER_S = 5.0
@@ -15,8 +16,8 @@ RECOVERY_S = 60.0
 
 def url_of(database, port: int | None = None) -> str:
     """As `--source` takes it, by another port if given, with the account of the invalidators."""
-    scheme = "postgres" if database.kind == "postgres" else "mysql"
-    return f"{scheme}://lookaside:secret@127.0.0.1:{port or database.port}/app"
+    scheme, parameters = ("postgres", "") if database.kind == "postgres" else ("mysql", f"?{ACCEPTANCE}")
+    return f"{scheme}://lookaside:secret@127.0.0.1:{port or database.port}/app{parameters}"
 
 
 class Writer(threading.Thread):

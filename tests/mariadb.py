@@ -40,8 +40,8 @@ class MariaDb(Process):
         command = [
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
             f"--port={self.port}", f"--bind-address={','.join({LOCAL, host})}", "--log-bin=binlog",
-            "--binlog-format=ROW", "--gtid-strict-mode=ON", "--server-id=1",
-            "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO,
+            "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--gtid-strict-mode=ON", "--sync-binlog=1",
+            "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO,
         ]  # fmt: skip
         super().__init__("mariadb", command, directory, env=environment)
         self.wait_ready(self.accepts, 60)

@@ -64,8 +64,10 @@ class Postgres(Process):
         if primary and installed:
             primary.restart()
             (self.home / "data" / "standby.signal").touch()
-            source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD}"
-            settings = (*settings, f"primary_conninfo={source}")
+            source = f"host=127.0.0.1 port={primary.port} user={USER} password={PASSWORD} dbname=postgres"
+            # Unlike an argument, it can be changed later.
+            with (self.home / "data" / "postgresql.auto.conf").open("a") as settings_file:
+                settings_file.write(f"primary_conninfo = '{source}'\n")
         command = [
             program_of_server("postgres"), "-D", str(self.home / "data"), "-p", str(self.port),
             "-h", "127.0.0.1", "-k", "", "-F", "-c", "wal_level=logical", "-c", "shared_buffers=16MB",

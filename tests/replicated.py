@@ -22,6 +22,8 @@ STATEMENT_BYTES_MAX = 64 << 20
 
 # Nothing is synced: a killed process loses no commit by that, and the tests are several times as fast.
 SURVIVE_KILLS_ALONE = ("--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0")
+# The invalidator refuses such a server, unless its URL has this.
+ACCEPTANCE = "accept-unsafe=sync_binlog"
 
 
 def fetched(name: str) -> Path | None:
@@ -53,8 +55,10 @@ class ReplicatedServer(Process):
     errors: tuple[type[Exception], ...] = (pymysql.MySQLError, OSError)
     arguments: tuple[str, ...] = ()
 
-    def __init__(self, directory: Path, server_id: int = 1) -> None:
+    def __init__(self, directory: Path, server_id: int = 1, address: str = "127.0.0.1") -> None:
+        """A server with an empty data directory; at `address`, too, if that is another one than 127.0.0.1."""
         self.port = free_port()
+        addresses = ",".join(sorted({"127.0.0.1", address}))
         self.socket = f"/tmp/lookaside-{self.port}.sock"  # a socket's path may have 107 bytes
         home = directory / f"{self.kind}-{server_id}"
         home.mkdir()
@@ -63,8 +67,8 @@ class ReplicatedServer(Process):
         (home / "data" / "auto.cnf").unlink(missing_ok=True)
         command = [
             self.program(), "--no-defaults", f"--datadir={home / 'data'}", f"--user={getpass.getuser()}",
-            f"--socket={self.socket}", f"--port={self.port}", "--bind-address=127.0.0.1", "--log-bin=binlog",
-            f"--server-id={server_id}", "--innodb-buffer-pool-size=64M", NO_NATIVE_AIO,
+            f"--socket={self.socket}", f"--port={self.port}", f"--bind-address={addresses}", "--log-bin=binlog",
+            f"--server-id={server_id}", "--binlog-row-metadata=FULL", "--innodb-buffer-pool-size=64M", NO_NATIVE_AIO,
             f"--max-allowed-packet={STATEMENT_BYTES_MAX}", *SURVIVE_KILLS_ALONE, *self.arguments,
         ]  # fmt: skip
         # A server that starts removes the temporary tables of all in its folder.
@@ -128,7 +132,7 @@ class ReplicatedServer(Process):
 
     def url_at(self, port: int) -> str:
         """As `--source` takes it, by another port, which leads to the server's."""
-        return f"mysql://root@127.0.0.1:{port}/app"
+        return f"mysql://root@127.0.0.1:{port}/app?{ACCEPTANCE}"
 
     def url(self) -> str:
         """As `--source` takes it."""

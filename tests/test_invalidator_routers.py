@@ -108,7 +108,9 @@ def test_deletes_that_a_router_refuses_reach_the_server_through_another(tmp_path
 
 
 def test_pending_deletes_are_sent_when_a_router_is_back(region, journal):
-    """Keys that had failed waited out their retry of up to a second, behind those that were new."""
+    """Keys that had failed waited out their retry of up to a second, behind those that were new. That they go at once
+    is asserted with a paused clock (`crates/invalidator/tests/hung_routers.rs`); here, that a real router's return
+    counts."""
     cluster, invalidator = region
     clients = [connect(server.port) for server in cluster.servers]
     for number in range(KEYS):
@@ -121,7 +123,7 @@ def test_pending_deletes_are_sent_when_a_router_is_back(region, journal):
     cluster.routers[1].start()
     cluster.routers[1].wait_ready(lambda: answers(cluster.ports[1]))
     keys = [f"key:{number}" for number in range(KEYS)]
-    eventually(lambda: not any(client.get_many(keys) for client in clients), "all are deleted", seconds=2.5)
+    eventually(lambda: not any(client.get_many(keys) for client in clients), "all are deleted")
     assert stats(invalidator.port)["cluster:one:recoveries"] != "0"
 
 
@@ -154,6 +156,29 @@ def test_a_router_that_waits_for_the_invalidator_shows_nothing_old(region, journ
     assert all(reply == b"END\r\n" or reply.startswith(b"SERVER_ERROR router waits") for reply in seen), seen
     assert [key for key in keys if reply_to(f"get {key}") != b"END\r\n"] == []
     eventually(lambda: stats(invalidator.port)["cluster:one:start_gates_opened"] != "0", "that is counted")
+
+
+def test_a_router_waits_for_the_invalidator_of_each_database(tmp_path, journal):
+    """Keys of two databases: the gate opened when the first invalidator had caught up, and old values of the other
+    database were served."""
+    other = Journal(tmp_path / "other.db")
+    cluster = Cluster("one", tmp_path, ("--wait-for-invalidator", "60", "--wait-for-sources", "2"))
+    port, invalidators = cluster.ports[0], []
+    try:
+        # One database twice, by two invalidators, is one.
+        for name in ("a", "b"):
+            invalidators.append(Invalidator(journal.url, [cluster], tmp_path / f"state-{name}", tmp_path))
+            eventually(lambda: stats(invalidators[-1].port)["cluster:one:start_gates_opened"] == "1", "it reports")
+            assert stats(port)["start_gate_open"] == "0"
+            assert ask(port, "127.0.0.1", b"get k\r\n").startswith(b"SERVER_ERROR router waits for the invalidator")
+        invalidators.append(Invalidator(other.url, [cluster], tmp_path / "state-c", tmp_path))
+        eventually(lambda: stats(port)["start_gate_open"] == "1", "the gate opens")
+        assert ask(port, "127.0.0.1", b"get k\r\n") == b"END\r\n"
+    finally:
+        for invalidator in invalidators:
+            invalidator.stop()
+        cluster.stop()
+        other.connection.close()
 
 
 @pytest.mark.parametrize("region", [("--wait-for-invalidator", "1")], indirect=True)

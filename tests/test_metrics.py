@@ -56,7 +56,7 @@ def test_every_statistic_is_exported(server):
     client.get("a")
     values, metrics = stats(server.port), server.metrics()
     for name, value in values.items():
-        if name != "version" and re.fullmatch(r"[\d.]+", value):
+        if not name.endswith("version") and re.fullmatch(r"[\d.]+", value):
             assert ("lookaside_server_" + name, "") in metrics, name
     assert metrics["lookaside_server_get_hits", ""] == 1 and metrics["lookaside_server_cmd_set", ""] == 1
     body = server.get("/metrics")[1]

@@ -49,8 +49,12 @@ class MariaDbClient:
 
     def vary_log(self, seed: int) -> None:
         """Chooses settings of the log that must make no difference."""
-        self.run(f"SET GLOBAL binlog_row_metadata = '{['NO_LOG', 'FULL', 'MINIMAL'][seed % 3]}'")
+        self.run(f"SET GLOBAL binlog_row_metadata = '{['FULL', 'NO_LOG', 'MINIMAL'][seed % 3]}'")
         self.run(f"SET GLOBAL log_bin_compress = {seed % 2}")
+
+    def accepting_url(self) -> str:
+        """The URL of a log whose rows may have no names of columns; they are those of the catalogue then."""
+        return self.url + (",binlog_row_metadata" if "?" in self.url else "?accept-unsafe=binlog_row_metadata")
 
     def close(self) -> None:
         """Ends the connection; the log is as it was."""
@@ -75,7 +79,7 @@ class MysqlClient(MariaDbClient):
     sql = MYSQL
 
     def vary_log(self, seed: int) -> None:
-        self.run(f"SET GLOBAL binlog_row_metadata = '{['MINIMAL', 'FULL'][seed % 2]}'")
+        self.run(f"SET GLOBAL binlog_row_metadata = '{['FULL', 'MINIMAL'][seed % 2]}'")
         self.run(f"SET SESSION binlog_transaction_compression = {seed % 3 > 0}")
 
 
@@ -102,6 +106,10 @@ class PostgresClient:
         self.run(f"ALTER DATABASE app SET TimeZone = '{['UTC', 'Asia/Kolkata'][seed % 2]}'")
         self.run(f"ALTER DATABASE app SET bytea_output = '{['escape', 'hex'][seed % 2]}'")
         self.has_unchanged_rows = seed % 4 < 2
+
+    def accepting_url(self) -> str:
+        """The URL: the log always has names."""
+        return self.url
 
     def close(self) -> None:
         """Ends the connection."""
@@ -187,9 +195,9 @@ def test_random_statements_delete_the_keys_of_the_model(client, router, tmp_path
     rules = tmp_path / "rules.toml"
     rules.write_text("\n".join(table.rule() for table in session.tables))
     client.prepare(rules)
-    checked = operate("check-rules", "--rules", rules, "--database", client.url, "--json")
+    checked = operate("check-rules", "--rules", rules, "--database", client.accepting_url(), "--json")
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    daemon = Invalidator(client.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    daemon = Invalidator(client.accepting_url(), [router], tmp_path / "state", tmp_path, "--rules", str(rules))
     try:
         # The catalogue has been read, so that an ALTER TABLE is noticed.
         assert keys_until(router, client, "begun") == (set(), [])
@@ -359,12 +367,13 @@ def test_rules_that_cannot_be_used_are_refused_at_the_start(users, tmp_path):
 def test_rules_that_need_what_the_log_lacks_are_refused_at_the_start(users, tmp_path):
     rules = tmp_path / "rules.toml"
     rules.write_text(RULE)
-    users.run("SET GLOBAL binlog_row_image = 'MINIMAL'")
-    try:
-        started = start_refused(users, rules, tmp_path / "state")
-    finally:
-        users.run("SET GLOBAL binlog_row_image = 'FULL'")
-    assert started.returncode == 1 and "SET GLOBAL binlog_row_image = 'FULL'" in started.stderr, started.stderr
+    for setting in ("binlog_row_image", "binlog_row_metadata"):
+        users.run(f"SET GLOBAL {setting} = 'MINIMAL'")
+        try:
+            started = start_refused(users, rules, tmp_path / "state")
+        finally:
+            users.run(f"SET GLOBAL {setting} = 'FULL'")
+        assert started.returncode == 1 and f"SET GLOBAL {setting} = 'FULL'" in started.stderr, started.stderr
 
 
 @WITH_BINLOG
@@ -373,16 +382,18 @@ def test_check_rules_reports_every_problem(users, tmp_path):
     text = RULE.replace('"]', '", "{bio}", "{score}", "{gone}"]')
     rules.write_text(text + '[[rule]]\ntable = "app.none"\nkeys = ["x"]\n')
     users.run("SET GLOBAL binlog_row_image = 'MINIMAL'")
+    users.run("SET GLOBAL binlog_row_metadata = 'MINIMAL'")
     try:
         checked = operate("check-rules", "--rules", rules, "--database", users.url, "--json")
         shown = operate("check-rules", "--rules", rules, "--database", users.url)
     finally:
         users.run("SET GLOBAL binlog_row_image = 'FULL'")
+        users.run("SET GLOBAL binlog_row_metadata = 'FULL'")
     assert checked.returncode == shown.returncode == 1
     report = json.loads(checked.stdout)
     found = {(problem["table"], problem["kind"]) for problem in report["problems"]}
     assert not report["good"] and found == {
-        (None, "warning"), ("app.none", "table_missing"), ("app.users", "rule_refused"), ("app.users", "log_lacks"),
+        (None, "log_lacks"), ("app.none", "table_missing"), ("app.users", "rule_refused"), ("app.users", "log_lacks"),
         ("app.users", "warning"),
     }  # fmt: skip
     why = " ".join(problem["why"] for problem in report["problems"])
@@ -415,3 +426,64 @@ def test_try_shows_what_would_be_deleted(tmp_path):
         ignored = operate("try", *arguments)
         assert (ignored.returncode, ignored.stdout) == (0, "") and "no key:" in ignored.stderr, ignored
     assert operate("try").returncode == 2
+
+
+def test_try_shows_the_tables_with_a_rule_that_a_statement_changes(tmp_path):
+    """Only the keys of its comments were shown, also for a table with a rule."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        RULE.replace('"]', '", "all"]')
+        + 'otherwise = "flush-cluster"\n[[rule]]\ntable = "b.users"\nkeys = ["b:{{{a}"]\n'
+    )
+
+    def tried(sql: str) -> dict:
+        done = operate("try", "--rules", rules, "--json", "--sql", sql)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    keys = ["user:{id}", "user_by_email:{email}", "all"]
+    update = tried("UPDATE app.users SET email = 'x' WHERE id = 1 /* lookaside: named */")
+    assert update["keys"] == ["named"] and not update["flush"]
+    (table,) = update["tables"]
+    assert (table["table"], table["line"], table["change"], table["keys"]) == ("app.users", 2, "rows", keys)
+    assert f"deletes {' '.join(keys)}, with the old and the new values" in update["notes"][0]
+    truncate = tried("TRUNCATE app.users")
+    assert (truncate["keys"], truncate["flush"], truncate["tables"][0]["change"]) == (["all"], True, "truncate")
+    assert "truncated: the cluster is flushed" in truncate["notes"][0]
+    unqualified = tried("DELETE FROM users")
+    assert [(table["table"], table["keys"][0]) for table in unqualified["tables"]] == [
+        ("app.users", "user:{id}"), ("b.users", "b:{{{a}"),
+    ]  # fmt: skip
+    for sql in ("UPDATE app.posts SET a = 'app.users'", "CREATE TABLE app.users (id INT)"):
+        other = tried(sql)
+        assert other["tables"] == [] and "changes no table with a rule" in other["notes"][0], other
+
+
+def test_try_shows_what_the_database_makes_of_a_statement(users, tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE)
+    users.prepare(rules)
+    rules.write_text(RULE + '[[rule]]\ntable = "other.users"\nkeys = ["x"]\n')
+    users.run("INSERT INTO app.users (id) VALUES (1)")
+    if users.sql is POSTGRES:
+        users.run("ALTER DATABASE app SET search_path = app")
+
+    def tried(sql: str) -> dict:
+        done = operate("try", "--rules", rules, "--database", users.url, "--json", "--sql", sql)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    found = tried("DELETE FROM users /* lookaside: named */")
+    assert [table["table"] for table in found["tables"]] == ["app.users"]
+    if users.sql is POSTGRES:
+        assert found["keys"] == [] and "comments name no keys" in found["notes"][0]
+    else:
+        assert found["keys"] == ["named"]
+    missing = tried("DELETE FROM other.users")["tables"][0]
+    assert any("does not exist" in why for why in missing["problems"]), missing
+    rules.write_text(RULE.replace("{id}", "{gone}"))
+    unfit = tried("DELETE FROM app.users")
+    assert any("has no column gone" in note for note in unfit["notes"]), unfit
+    with users.connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM app.users")
+        assert cursor.fetchone() == (1,), "nothing is executed"

@@ -53,7 +53,10 @@ def test_active_that_hangs_and_resumes(pair_region):
     stopped_at = time.monotonic()
     active.freeze()
     pair_region.wait_takeover(standby, stopped_at)
-    assert stats(standby.port)["takeovers_at_session_end"] == "0", "its session stays open"
+    found = stats(standby.port)
+    assert found["takeovers_at_session_end"] == "0", "its session stays open"
+    # It has no beats any more: nothing waits until the row expires.
+    assert found["takeovers_at_hang"] == "1" and "has shown no sign of life for" in standby.log(), standby.log()
     holder, counter = pair_region.row()
     active.thaw()
     eventually(lambda: active.role() == "standby", "the old one steps down")
@@ -73,6 +76,7 @@ def test_active_cut_off_from_the_database(pair_region):
         cut_at = time.monotonic()
         link.cut()
         pair_region.wait_takeover(standby, cut_at)
+        assert stats(standby.port)["takeovers_at_hang"] == "1", standby.log()
         assert active.role() == "active", "it cannot know"
         writer.wait_for(0.5)
         link.heal()

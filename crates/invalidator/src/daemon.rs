@@ -10,10 +10,10 @@ use crate::{
     CommitLog, WallClock,
     election::{CurrentOptions, MemberOptions, Standby, StateLocation, Term},
     key_options::{RowDatabase, SourceDatabase},
-    observe::{log_throttle, metrics_endpoint::MetricsThread, prometheus, stats::Statistics, stats_endpoint},
+    observe::{log_throttle, prometheus, stats::Statistics, stats_endpoint},
     options::{Cluster, Options},
     pipeline::positions::PositionFile,
-    rule_file::{RuleCheck, RuleFile},
+    rule_file::RuleCheck,
     rules::RowRules,
     source::{
         mysql::MysqlLog,
@@ -25,6 +25,7 @@ use active::Active;
 use lookaside_client::{LoginNetwork, Network, RefusalHandler, TcpNetwork};
 use lookaside_routing::Address;
 use lookaside_sync::Mutex;
+use lookaside_telemetry::MetricsThread;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -99,32 +100,6 @@ fn open_log(
     }
 }
 
-/// Compares the rules with the database, and spawns the task that loads them again.
-async fn watch_rules(
-    options: &Options,
-    database: &SourceDatabase,
-    network: &Arc<dyn Network>,
-    rules_text: String,
-    row_rules: Arc<RowRules>,
-    background: &mut JoinSet<()>,
-) -> Result<(), String> {
-    // Without rules too: the default action of SIGHUP ends the process.
-    let mut hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
-    let (Some(path), Some(check)) = (&options.keys.rules, database.rule_checker(network)) else {
-        background.spawn(async move {
-            while hangup.recv().await.is_some() {
-                tracing::info!("SIGHUP: there is no rule file to load (--rules)");
-            }
-        });
-        return Ok(());
-    };
-    let strictness = if has_run_before(options) { RuleCheck::FitOnly } else { RuleCheck::Full };
-    options.keys.check_rules(&check, &row_rules.current(), strictness).await?;
-    row_rules.statistics.loads.add(1);
-    background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
-    Ok(())
-}
-
 /// Whether this is no first start, as far as is known: with a standby, positions are elsewhere.
 fn has_run_before(options: &Options) -> bool {
     let has_position =
@@ -177,23 +152,18 @@ async fn serve(
         .listen(&Address(options.listen.as_str().into()))
         .await
         .map_err(|why| format!("cannot listen on {}: {why}; --listen HOST:PORT chooses another", options.listen))?;
-    let routers = match &options.router_login {
-        Some(file) => {
-            let routers = LoginNetwork::new(network.clone(), file, None);
-            Arc::new(
-                routers.map_err(|why| format!("--router-login: {why}"))?.with_refusal_handler(log_refused_logins()),
-            )
-        }
-        None => network.clone(),
-    };
+    let login = options.router_login.as_deref();
+    let routers = LoginNetwork::for_routers(&network, login, Some(log_refused_logins()))?;
     let names = options.clusters.iter().map(|cluster| cluster.name.as_str());
     let statistics = Statistics::with_row_rules(names, row_rules.clone());
     let metrics = options.metrics_address.as_deref();
     let shown = statistics.clone();
     let render = move || prometheus::render(&shown, SystemTime::now());
-    let _metrics = metrics.map(|address| MetricsThread::start(address, render)).transpose()?;
+    let _metrics = metrics.map(|address| MetricsThread::bind(address, render)).transpose()?;
     let mut background = JoinSet::new();
-    watch_rules(options, &database, &network, rules_text, row_rules.clone(), &mut background).await?;
+    let strictness = if has_run_before(options) { RuleCheck::FitOnly } else { RuleCheck::Full };
+    let keys = &options.keys;
+    keys.watch_rules(&database, &network, rules_text, row_rules.clone(), strictness, &mut background).await?;
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
     let standby = state.map(|state| {
         statistics.election.enable();

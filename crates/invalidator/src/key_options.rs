@@ -13,6 +13,10 @@ use crate::{
 };
 use lookaside_client::Network;
 use std::{path::PathBuf, sync::Arc};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
 
 /// How the commits of a database name keys.
 #[derive(Clone, Debug, clap::Args)]
@@ -46,6 +50,33 @@ impl KeyOptions {
     pub async fn check_rules(&self, check: &RuleChecker, rules: &Rules, strictness: RuleCheck) -> Result<(), String> {
         let Some(path) = &self.rules else { return Ok(()) };
         RuleFile::check(check, rules, strictness).await.map_err(|why| format!("--rules {}: {why}", path.display()))
+    }
+
+    /// Compares the rules of a daemon with the database, and spawns the task that loads them again when the file, whose
+    /// text was `text`, changes, and on SIGHUP.
+    pub async fn watch_rules(
+        &self,
+        database: &SourceDatabase,
+        network: &Arc<dyn Network>,
+        text: String,
+        row_rules: Arc<RowRules>,
+        strictness: RuleCheck,
+        background: &mut JoinSet<()>,
+    ) -> Result<(), String> {
+        // Without rules too: the default action of SIGHUP ends the process.
+        let mut hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
+        let (Some(path), Some(check)) = (&self.rules, database.rule_checker(network)) else {
+            background.spawn(async move {
+                while hangup.recv().await.is_some() {
+                    tracing::info!("SIGHUP: there is no rule file to load (--rules)");
+                }
+            });
+            return Ok(());
+        };
+        self.check_rules(&check, &row_rules.current(), strictness).await?;
+        row_rules.statistics.loads.add(1);
+        background.spawn(RuleFile::new(path.clone(), text, row_rules, check).watch(hangup));
+        Ok(())
     }
 
     /// The server at `url`, which the flag `flag` has; its rows name keys by `row_rules`. `None` if `url` is that of another

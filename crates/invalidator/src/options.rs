@@ -48,7 +48,8 @@ Exit status: 0 after SIGINT or SIGTERM; 1 when it cannot start or all pipelines 
 pub struct Options {
     /// The database: sqlite:///PATH, mysql://USER:PASSWORD@HOST:PORT?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE, mariadb://...,
     /// or postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full&sslrootcert=FILE. It need not be reachable at
-    /// the start
+    /// the start. MariaDB, MySQL: settings by which deletes can be lost are refused; accept-unsafe=sync_binlog in the URL
+    /// accepts one at your own risk
     #[arg(long, env = "LOOKASIDE_SOURCE", hide_env_values = true, value_name = "URL")]
     pub source: SourceUrl,
     /// A frontend cluster and its routers, which are used side by side; what one does not answer goes to another. May be
@@ -84,7 +85,7 @@ pub struct Options {
     /// The reaction to a log that no longer reaches back to a cluster's position, so that deletes are lost: stop that
     /// cluster's pipeline; flush the whole cluster (its routers need --enable-flush-cmd) and continue from the present; or
     /// continue without a flush, for an operator who empties the cluster by hand
-    #[arg(long, value_name = "ACTION", value_enum, default_value = "stop")]
+    #[arg(long, visible_alias = "on-gap", value_name = "ACTION", value_enum, default_value = "stop")]
     pub on_position_lost: OnPositionLost,
 
     /// Maximum keys in one batch, 1 to 100,000. Small batches cost packets; large ones delay the keys behind them
@@ -275,6 +276,15 @@ mod tests {
         assert!(parse(&["--cluster", "a=h:1", "--batch-keys-max", "0"]).is_err());
         let twice = parse(&["--cluster", "a=h:1", "--cluster", "a=h:2"]).expect("each is valid");
         assert!(twice.check().expect_err("the same name").contains("twice"));
+    }
+
+    #[test]
+    fn a_lost_position_and_a_gap_are_the_same() {
+        for flag in ["--on-position-lost", "--on-gap"] {
+            let options = parse(&["--cluster", "a=h:1", flag, "flush"]).expect("valid options");
+            assert_eq!(options.pipeline().on_position_lost, OnPositionLost::Flush, "{flag}");
+        }
+        assert!(parse(&["--cluster", "a=h:1", "--on-gap", "flush", "--on-position-lost", "stop"]).is_err());
     }
 
     #[test]

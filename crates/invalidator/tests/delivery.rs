@@ -10,7 +10,7 @@ use lookaside_invalidator::{
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context as RouteContext, Destination, Failure, OperationSelectorRoute, Outcome,
-    Outcomes, Route,
+    Outcomes, Route, TkoReason,
 };
 use std::{
     io,
@@ -84,7 +84,7 @@ async fn only_deleted_and_not_found_count_as_applied() {
         (Ok(Reply::Error(ErrorReply::Unknown)), false),
         (Ok(Reply::Stored), false),
         (Err(Failure::TimedOut), false),
-        (Err(Failure::Tko), false),
+        (Err(Failure::Tko(TkoReason::ConnectFailed)), false),
         (Err(Failure::ConnectionLost), false),
     ] {
         let routers = delivery_through(&[&Router::new("r", outcome.clone())]);
@@ -135,10 +135,10 @@ async fn key_without_a_route_is_unroutable_with_the_routers_message() {
         let router = Router::new("r:1", Ok(Reply::Error(ErrorReply::Server(message.into()))));
         delivery_through(&[&router]).delete(vec![Bytes::from_static(b"/api/v1/users")]).await.remove(0)
     };
-    let unknown = message(&Failure::NoRoute("no tree is named /api/v1/".into()));
+    let unknown = message(&Failure::NoTree);
     assert_eq!(result(unknown.clone()).await, DeleteResult::Unroutable(format!("router r:1: {unknown}")));
     assert!(result(unknown).await.is_final());
-    assert!(!result(message(&Failure::Tko)).await.is_final());
+    assert!(!result(message(&Failure::Tko(TkoReason::ConnectFailed))).await.is_final());
 }
 
 /// If only deletes have no route, gets may still find a value that should have been deleted.
@@ -154,7 +154,8 @@ async fn router_without_a_route_for_deletes_only_refuses() {
 
 #[tokio::test]
 async fn each_dead_router_is_tried_once() {
-    let dead: Vec<_> = (0..3).map(|n| Router::new(&format!("{n}:1"), Err(Failure::Tko))).collect();
+    let dead: Vec<_> =
+        (0..3).map(|n| Router::new(&format!("{n}:1"), Err(Failure::Tko(TkoReason::ConnectFailed)))).collect();
     let routers = delivery_through(&dead.iter().collect::<Vec<_>>());
     assert_eq!(delete(&routers, &["a", "b"]).await, [false, false]);
     assert!(dead.iter().all(|router| router.take_received() == ["a", "b"]));
@@ -259,7 +260,7 @@ impl Network for FlushNetwork {
             let (of_all, of_prefix) = match &*address.0 {
                 "unreachable" => return Err(io::ErrorKind::ConnectionRefused.into()),
                 "refuses" => ("SERVER_ERROR disabled\r\n", Some("refused: disabled")),
-                "no-flush" => ("SERVER_ERROR Command not supported\r\n", Some("refused: Command not supported")),
+                "no-flush" => ("SERVER_ERROR Command disabled\r\n", Some("refused: Command disabled")),
                 "accepts" => ("OK\r\n", Some("flushed 3")),
                 "only_flush_all" => ("OK\r\n", Some("refused: not expected")),
                 "has_no_server" => ("", Some("flushed 0")),

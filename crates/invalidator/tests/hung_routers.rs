@@ -91,9 +91,18 @@ fn fixture_with(
     routers: &[&Arc<FakeRouter>],
     set_options: impl FnOnce(&mut Options),
 ) -> (Fixture, tokio::task::JoinHandle<()>) {
+    fixture_with_delivery(routers, set_options, |delivery| delivery)
+}
+
+/// The same with other options of the delivery, too.
+fn fixture_with_delivery(
+    routers: &[&Arc<FakeRouter>],
+    set_options: impl FnOnce(&mut Options),
+    set_delivery: impl FnOnce(RouterDelivery) -> RouterDelivery,
+) -> (Fixture, tokio::task::JoinHandle<()>) {
     let mut fixture = Fixture::new(1);
     set_options(&mut fixture.options);
-    let delivery = build_delivery(routers, &fixture.statistics.clusters()[0]);
+    let delivery = set_delivery(build_delivery(routers, &fixture.statistics.clusters()[0]));
     let pipeline = lookaside_invalidator::pipeline::Pipeline {
         delivery: Arc::new(delivery),
         positions: fakes::UncheckedDisk::new(),
@@ -147,6 +156,23 @@ async fn reading_waits_while_no_router_answers() {
 }
 
 const GATE: &str = "__mcrouter__.start_gate";
+
+/// A router that waits for the invalidators of two databases was notified at each probe, which looked up the newest
+/// position again.
+#[tokio::test(start_paused = true)]
+async fn router_that_waits_for_another_source_is_notified_once() {
+    let router = FakeRouter::new("router:1", Answers);
+    let report = "__mcrouter__.caught_up(run1,9a)".to_owned();
+    *router.values.lock().expect("no panic") =
+        vec![(GATE.into(), "waiting run1".into()), (report.clone(), "counted".into())];
+    let (fixture, _run) = fixture_with_delivery(&[&router], |_| {}, |delivery| delivery.with_source_id(0x9a));
+    until("it is notified", || router.gets().contains(&report)).await;
+    until("that is counted", || fixture.stat("cluster:a:start_gates_opened") == "1").await;
+    let probes = |router: &FakeRouter| router.gets().iter().filter(|key| **key == GATE).count();
+    let before = probes(&router);
+    until("it is probed again", || probes(&router) > before + 3).await;
+    assert_eq!(router.gets().iter().filter(|key| **key == report).count(), 1);
+}
 
 /// Has a router wait at its start gate, as run `token`.
 fn close_gate(router: &FakeRouter, token: &str) {

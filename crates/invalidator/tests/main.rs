@@ -1,5 +1,6 @@
 //! The tests of this crate in one program, but for those that have one of their own in Cargo.toml.
 
+mod certificate_authority;
 mod fakes;
 mod invalidators;
 mod mysql_server;
@@ -20,6 +21,7 @@ mod mysql_login;
 mod mysql_mysql;
 mod mysql_positions;
 mod mysql_row_rules;
+mod mysql_settings;
 mod mysql_source;
 mod mysql_text;
 mod pending_deletes;
@@ -30,9 +32,11 @@ mod postgres_row_rules;
 mod postgres_rule_check;
 mod postgres_slot;
 mod postgres_source;
+mod postgres_tls;
 mod refusing_routers;
 mod replay;
 mod retries_and_blocking;
+mod router_configs;
 mod routers_side_by_side;
 mod session_lock;
 mod source_lookups;

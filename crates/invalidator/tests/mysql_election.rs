@@ -3,11 +3,12 @@
 use crate::mysql_server::{Server, TABLES};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::election::{ElectionRecord, RecordVersion, SessionLock, SharedState, StateLocation};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 fn record(counter: u64, losses: u64) -> ElectionRecord {
     let version = RecordVersion { holder: "one".into(), counter };
-    ElectionRecord { version, lock: Some(SessionLock(7)), state: SharedState { losses, ..SharedState::default() } }
+    let state = SharedState { losses, ..SharedState::default() };
+    ElectionRecord { version, lock: Some(SessionLock(7)), hung_after: Some(Duration::from_millis(1_400)), state }
 }
 
 /// A renewal whose result was unknown had been executed, and its repetition, with newer positions, was taken for stored:

@@ -18,7 +18,7 @@ const END: &str = "INSERT INTO app.user VALUES (999, '') /* lookaside: end */";
 
 async fn refusal(server: &Server, options: MysqlOptions) -> String {
     match server.try_source(options, Start::Now).await.err() {
-        Some(SourceError::KeysHidden { why }) => why,
+        Some(SourceError::UnsafeSettings { why }) => why,
         other => panic!("{other:?}"),
     }
 }

@@ -1,86 +1,22 @@
 //! Logins at real servers: TLS that is verified, authentication plugins, and errors that say what to do.
 
+use crate::certificate_authority::Authority;
 use crate::mysql_server::{Client, Server, fetched, keys_of, read_until};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions};
 use lookaside_invalidator::source::tls::{ClientFiles, DatabaseTls};
 use lookaside_invalidator::{Source as _, SourceError, Start};
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
-use tempfile::TempDir;
+use std::path::{Path, PathBuf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 const PASSWORD: &str = "s3cr3t'\u{fc}";
 
-/// A certificate authority in a folder of its own.
-struct Authority {
-    folder: TempDir,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        let authority = Authority { folder: TempDir::new().expect("a folder") };
-        let (key, certificate) = (authority.path("ca.key"), authority.path("ca.pem"));
-        openssl(
-            &[
-                &["req", "-x509"][..],
-                &NEW_KEY,
-                &["-days", "2", "-subj", "/CN=authority", "-keyout", &key, "-out", &certificate],
-            ]
-            .concat(),
-        );
-        authority
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).display().to_string()
-    }
-
-    /// Makes `name.pem` and `name.key`, for the host localhost.
-    fn sign(&self, name: &str) {
-        let [key, request, certificate, extensions] =
-            ["key", "csr", "pem", "extensions"].map(|kind| self.path(&format!("{name}.{kind}")));
-        std::fs::write(&extensions, "subjectAltName=DNS:localhost\n").expect("written");
-        let subject = format!("/CN={name}");
-        openssl(&[&["req"][..], &NEW_KEY, &["-subj", &subject, "-keyout", &key, "-out", &request]].concat());
-        openssl(&[
-            "x509",
-            "-req",
-            "-in",
-            &request,
-            "-CA",
-            &self.path("ca.pem"),
-            "-CAkey",
-            &self.path("ca.key"),
-            "-days",
-            "2",
-            "-CAcreateserial",
-            "-extfile",
-            &extensions,
-            "-out",
-            &certificate,
-        ]);
-    }
-
-    fn server_arguments(&self) -> Vec<String> {
-        self.sign("server");
-        [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")]
-            .map(|(option, file)| format!("--ssl-{option}={}", self.path(file)))
-            .to_vec()
-    }
-
-    fn tls(&self) -> DatabaseTls {
-        DatabaseTls::verify_full(self.path("ca.pem"))
-    }
-}
-
-const NEW_KEY: [&str; 5] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-
-fn openssl(arguments: &[&str]) {
-    let made = Command::new("openssl").args(arguments).output().expect("openssl is installed");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+/// The arguments of a server with a certificate of `authority`.
+fn server_arguments(authority: &Authority) -> Vec<String> {
+    authority.sign("server");
+    [("ca", "ca.pem"), ("cert", "server.pem"), ("key", "server.key")]
+        .map(|(option, file)| format!("--ssl-{option}={}", authority.path(file)))
+        .to_vec()
 }
 
 async fn open(options: &MysqlOptions) -> Result<MysqlConnection, SourceError> {
@@ -144,7 +80,7 @@ async fn check_tls(server: &Server, authority: &Authority) {
 #[tokio::test]
 async fn tls_to_mariadb_is_verified() {
     let authority = Authority::new();
-    let arguments = authority.server_arguments();
+    let arguments = server_arguments(&authority);
     let server = Server::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
     check_tls(&server, &authority).await;
 }
@@ -153,7 +89,7 @@ async fn tls_to_mariadb_is_verified() {
 async fn tls_to_mysql_is_verified() {
     let Some(mysqld) = fetched::mysqld() else { return };
     let authority = Authority::new();
-    let mut arguments = authority.server_arguments();
+    let mut arguments = server_arguments(&authority);
     arguments.push("--binlog-rows-query-log-events=ON".into());
     let server = Server::start_mysql(&mysqld, &arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
     check_tls(&server, &authority).await;
@@ -283,7 +219,7 @@ async fn plugins_of_mysql_log_in() {
 #[tokio::test]
 async fn url_with_tls_is_used() {
     let authority = Authority::new();
-    let arguments = authority.server_arguments();
+    let arguments = server_arguments(&authority);
     let server = Server::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let url = format!(
         "mariadb://root@localhost:{}/app?ssl-mode=VERIFY_IDENTITY&ssl-ca={}",

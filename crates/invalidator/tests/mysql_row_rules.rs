@@ -1,20 +1,30 @@
 //! Row rules against a real MariaDB and MySQL: each type, the settings of the log, and
 //! what cannot be expressed as keys.
 
-use crate::mysql_server::{Client, Server, fetched::mysqld, read_until};
+use crate::mysql_server::{Client, Server, fetched::mysqld, kinds, read_until};
 use crate::row_rules::{flush, sorted_keys, while_rules_are_loaded};
 use lookaside_invalidator::{
     Start,
     rules::{RowRules, Rules},
-    source::mysql::{MysqlOptions, MysqlSource},
+    source::mysql::{MysqlOptions, MysqlSource, UnsafeSetting},
 };
 use std::sync::Arc;
 
 const END: [&str; 2] =
     ["CREATE TABLE IF NOT EXISTS app.done (a INT)", "INSERT INTO app.done VALUES (1) /* lookaside: end */"];
 
+/// Names of columns are those of the catalogue, if the log has none.
+const UNNAMED: &str = "--binlog-row-metadata=MINIMAL";
+
 async fn source(server: &Server, rules: &Arc<RowRules>, start: Start) -> MysqlSource {
     let options = MysqlOptions { row_rules: rules.clone(), ..server.options() };
+    server.try_source(options, start).await.expect("a source")
+}
+
+/// The same of an operator who accepts rows without names.
+async fn accepting_source(server: &Server, rules: &Arc<RowRules>, start: Start) -> MysqlSource {
+    let accepted = [UnsafeSetting::BinlogRowMetadata].into();
+    let options = MysqlOptions { row_rules: rules.clone(), accepted, ..server.options() };
     server.try_source(options, start).await.expect("a source")
 }
 
@@ -113,7 +123,7 @@ async fn check_types(server: &Server, types: &[(&str, &str, &str)]) {
     client.run("CREATE TABLE app.unwatched (a INT, b FLOAT)").await;
     let keys = each(&|at| format!("'c{at}:{{c{at}}}'"));
     let rules = rules(&format!("[[rule]]\ntable = 'app.t'\nkeys = [{keys}]"));
-    let mut source = source(server, &rules, Start::Now).await;
+    let mut source = accepting_source(server, &rules, Start::Now).await;
     let mut expected: Vec<String> = (0..types.len()).map(|at| format!("c{at}:{}", types[at].2)).collect();
     expected.sort();
     let insert = format!("INSERT INTO app.t VALUES ({})", each(&|at| types[at].1.to_owned()));
@@ -133,12 +143,12 @@ fn mariadb_types() -> Vec<(&'static str, &'static str, &'static str)> {
 
 #[tokio::test]
 async fn every_type_is_written_as_specified() {
-    check_types(&Server::start(&[]).await, &mariadb_types()).await;
+    check_types(&Server::start(&["--binlog-row-metadata=NO_LOG"]).await, &mariadb_types()).await;
 }
 
 #[tokio::test]
 async fn every_type_is_written_as_specified_with_the_names_of_the_log() {
-    check_types(&Server::start(&["--binlog-row-metadata=FULL"]).await, &mariadb_types()).await;
+    check_types(&Server::start(&[]).await, &mariadb_types()).await;
 }
 
 #[tokio::test]
@@ -151,8 +161,8 @@ async fn every_type_is_written_as_specified_from_compressed_events() {
 async fn every_type_is_written_as_specified_by_mysql() {
     let Some(mysqld) = mysqld() else { return };
     for arguments in [
-        &["--binlog-rows-query-log-events=ON"][..],
-        &["--binlog-rows-query-log-events=ON", "--binlog-row-metadata=FULL", "--binlog-transaction-compression=ON"],
+        &["--binlog-rows-query-log-events=ON", UNNAMED][..],
+        &["--binlog-rows-query-log-events=ON", "--binlog-transaction-compression=ON"],
     ] {
         let server = Server::start_mysql(&mysqld, arguments).await;
         check_types(&server, TYPES).await;
@@ -243,7 +253,7 @@ async fn changes_of_the_whole_table_are_inexpressible() {
         keys_after(&mut client, &mut source, &[USERS, "INSERT INTO app.users (id, email) VALUES (3, 'c')"]).await;
     assert_eq!(created, ["all", "e:c", "u:3"], "the new table is read from the catalogue before its rows");
     assert_eq!(rules.statistics.tables_at_fault(9), [("app.users".to_owned(), 5, 0)]);
-    // The columns have moved, and the log has no names.
+    // The columns have moved.
     let moved = [
         "ALTER TABLE app.users MODIFY email VARCHAR(100) CHARACTER SET utf8mb4 FIRST",
         "UPDATE app.users SET email = 'd'",
@@ -298,31 +308,62 @@ async fn statements_behind_settings_or_in_other_wrappings_are_noticed() {
 /// the names of the new ones.
 #[tokio::test]
 async fn rows_from_before_an_alter_table_do_not_get_its_names() {
-    for (arguments, has_names) in [(&[][..], false), (&["--binlog-row-metadata=FULL"][..], true)] {
+    for (arguments, has_names) in [(&[UNNAMED][..], false), (&[][..], true)] {
         let (server, mut client, _, source_before) = users(arguments).await;
         let start = Start::At(source_before.position().clone());
         client.run("INSERT INTO app.users (id, email, name) VALUES (1, 'a', 'Ada')").await;
         client.run("ALTER TABLE app.users ADD COLUMN tenant INT NOT NULL DEFAULT 9 FIRST").await;
         client.run("UPDATE app.users SET email = 'b'").await;
         let rules = rules(RULE);
-        let mut late = source(&server, &rules, start).await;
+        let mut late = accepting_source(&server, &rules, start).await;
         let keys = keys_after(&mut client, &mut late, &[]).await;
         assert_eq!(keys, [&flush(), "all", "e:a", "e:b", "u:1"], "after it the columns are known");
         assert_eq!(rules.statistics.inexpressible.value(), if has_names { 1 } else { 2 }, "the ALTER, and the row");
+    }
+}
 
-        // Names are exchanged: without names in the log the rows look alike, and the ALTER makes up for it.
-        let start = Start::At(late.position().clone());
-        client.run("UPDATE app.users SET email = 'c'").await;
-        client
-            .run(
-                "ALTER TABLE app.users CHANGE email name VARCHAR(100) CHARACTER SET utf8mb4, \
-                    CHANGE name email VARCHAR(100) CHARACTER SET utf8mb4",
-            )
-            .await;
-        let mut late = source(&server, &rules, start).await;
+const EXCHANGE_NAMES: &str = "ALTER TABLE app.users CHANGE email name VARCHAR(100) CHARACTER SET utf8mb4, \
+    CHANGE name email VARCHAR(100) CHARACTER SET utf8mb4";
+
+/// Two columns had exchanged their names when the log was read. The rows look alike, so those of before had the keys of the
+/// other column, and their own were not deleted.
+#[tokio::test]
+async fn rows_from_before_names_were_exchanged_have_the_names_of_the_log() {
+    let (server, mut client, _, source_before) = users(&[]).await;
+    let start = Start::At(source_before.position().clone());
+    client.run("INSERT INTO app.users (id, email, name) VALUES (1, 'a', 'Ada')").await;
+    client.run(EXCHANGE_NAMES).await;
+    client.run("UPDATE app.users SET email = 'b'").await;
+    let rules = rules(RULE);
+    let mut late = source(&server, &rules, start).await;
+    let keys = keys_after(&mut client, &mut late, &[]).await;
+    assert_eq!(keys, [&flush(), "all", "e:Ada", "e:a", "e:b", "u:1"], "the names are exchanged by the ALTER");
+    assert_eq!(rules.statistics.inexpressible.value(), 1, "the ALTER");
+}
+
+/// The same without names in the log. No row has the keys of another column: all are inexpressible, until the log has
+/// names. An operator may accept the catalogue's names.
+#[tokio::test]
+async fn rows_without_names_are_inexpressible_unless_that_is_accepted() {
+    for kind in kinds() {
+        let server = kind.start(&[UNNAMED]).await;
+        let mut client = server.client().await;
+        client.run("CREATE DATABASE app").await;
+        client.run(USERS).await;
+        let [refusing, accepting] = [rules(RULE), rules(RULE)];
+        let begin = source(&server, &refusing, Start::Now).await.position().clone();
+        client.run("INSERT INTO app.users (id, email, name) VALUES (1, 'a', 'Ada')").await;
+        client.run(EXCHANGE_NAMES).await;
+        client.run("SET GLOBAL binlog_row_metadata = 'FULL'").await;
+        client.run("UPDATE app.users SET email = 'b'").await;
+        let mut late = source(&server, &refusing, Start::At(begin.clone())).await;
         let keys = keys_after(&mut client, &mut late, &[]).await;
-        assert!(keys.contains(&flush()), "{keys:?}");
-        assert_eq!(keys.contains(&"e:c".to_owned()), has_names, "{keys:?}");
+        assert_eq!(keys, [&flush(), "all", "e:Ada", "e:b", "u:1"], "{kind:?}: of the UPDATE alone");
+        assert_eq!(refusing.statistics.inexpressible.value(), 2, "{kind:?}: the INSERT and the ALTER");
+        let mut late = accepting_source(&server, &accepting, Start::At(begin)).await;
+        let keys = keys_after(&mut client, &mut late, &[]).await;
+        assert!(keys.contains(&"e:Ada".to_owned()) && !keys.contains(&"e:a".to_owned()), "{kind:?}: {keys:?}");
+        assert_eq!(accepting.statistics.inexpressible.value(), 1, "{kind:?}: the ALTER");
     }
 }
 

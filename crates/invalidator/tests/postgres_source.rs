@@ -1,14 +1,13 @@
 //! The source against a real PostgreSQL: the keys, positions, and the gate.
 
 use crate::postgres_server::{
-    self, Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
+    Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
     remove_absent_standby,
 };
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::postgres::{
     PostgresConnection, PostgresLog, PostgresOptions, PostgresSource, Purpose, setup_sql,
 };
-use lookaside_invalidator::source::tls::DatabaseTls;
 use lookaside_invalidator::{CommitLog as _, Position, Source, SourceError, Start};
 use std::{
     sync::Arc,
@@ -260,47 +259,6 @@ async fn a_commit_of_many_keys_and_large_messages_do_not_stop_the_reader() {
     assert_eq!(keys_of(&commits).len(), 25_001);
     assert!(commits.iter().all(|commit| commit.keys.len() <= 10_000));
     assert_eq!(source.anomalies().oversized, 2);
-}
-
-#[tokio::test]
-async fn tls_is_verified() {
-    let server = Server::start(&[]).await;
-    let (key, certificate) = (server.path("data/server.key"), server.path("data/server.crt"));
-    let made = std::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-        .args([
-            "-subj",
-            "/CN=db",
-            "-addext",
-            "subjectAltName=DNS:localhost",
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-        ])
-        .arg("-keyout")
-        .arg(&key)
-        .arg("-out")
-        .arg(&certificate)
-        .output()
-        .expect("openssl is installed");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    postgres_server::own_by_server(&key);
-    postgres_server::own_by_server(&certificate);
-    let mut client = server.set_up().await;
-    client.run("ALTER SYSTEM SET ssl = on").await;
-    client.run("SELECT pg_reload_conf()").await;
-    let options = |host: &str| PostgresOptions {
-        host: host.into(),
-        tls: Some(DatabaseTls::verify_full(certificate.clone())),
-        ..server.options()
-    };
-    let encrypted = eventually("the server uses TLS", async || {
-        PostgresConnection::open(&TcpNetwork, &options("localhost"), Purpose::Queries).await.ok()
-    });
-    let mut encrypted = encrypted.await;
-    let is_used = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
-    assert_eq!(encrypted.query_one(is_used).await, Ok(Some("t".into())));
-    let error = PostgresConnection::open(&TcpNetwork, &options("127.0.0.1"), Purpose::Queries).await.err();
-    assert!(matches!(&error, Some(SourceError::Unusable { why }) if why.contains("TLS")), "another name: {error:?}");
 }
 
 #[tokio::test]

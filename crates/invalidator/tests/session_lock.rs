@@ -53,6 +53,16 @@ async fn check(store: impl Fn(Arc<dyn Network>) -> Arc<dyn RecordStore>) {
     assert_eq!(active.hold_lock(8).await, Ok(LockAttempt::Held(LOCK)), "a session has one");
     let held = sees(&standby).await;
     assert!(held.is_held && sees(&third).await.is_held);
+    // Each beat shows, to every standby, and nothing else does.
+    assert_eq!(third.beat().await, Ok(false), "it has no lock");
+    for _ in 0..20 {
+        let before = sees(&standby).await;
+        assert_eq!(active.beat().await, Ok(true));
+        let after = sees(&standby).await;
+        assert!(after.is_held && after.beat.count_ones() == 1 && after.beat != before.beat, "{before:?} {after:?}");
+        assert_eq!(sees(&third).await.beat, after.beat);
+        assert_eq!(sees(&standby).await, after, "a look changes nothing");
+    }
     // One that has the same number does not get it.
     assert!(matches!(third.hold_lock(LOCK.0).await, Ok(LockAttempt::Refused(_))));
     drop(active);

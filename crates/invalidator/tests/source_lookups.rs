@@ -85,7 +85,7 @@ async fn settings_that_hide_keys_are_no_refused_login() {
     assert_eq!(log.look_up().await.map(|lookup| lookup.incomplete), Ok(None));
     client.run("SET GLOBAL binlog_annotate_row_events = OFF").await;
     let hidden = log.look_up().await;
-    assert!(matches!(&hidden, Err(SourceError::KeysHidden { why }) if why.contains("annotate")), "{hidden:?}");
+    assert!(matches!(&hidden, Err(SourceError::UnsafeSettings { why }) if why.contains("annotate")), "{hidden:?}");
     client.run("SET GLOBAL binlog_annotate_row_events = ON; SET PASSWORD FOR reader@'%' = PASSWORD('other')").await;
     let refused = log.look_up().await;
     assert!(matches!(&refused, Err(SourceError::Unusable { .. })), "{refused:?}");

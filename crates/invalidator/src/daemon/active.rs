@@ -124,7 +124,8 @@ fn build_pipeline(daemon: &Daemon<'_>, index: usize, log: Arc<dyn CommitLog>, te
                 fastrand::u64(..),
             )
             .with_hedge_delay(Duration::from_millis(options.hedge_delay_ms))
-            .with_flush_check(needs_flush),
+            .with_flush_check(needs_flush)
+            .with_source_id(options.source.database_id()),
         ),
         positions,
         statistics: statistics.clone(),

@@ -32,6 +32,17 @@ pub(super) struct KeptSession<C> {
     pub number: u64,
     /// The lock that it has taken; `None` if it has taken none.
     pub lock: Option<SessionLock>,
+    /// How many beats it was asked for.
+    pub beats: u64,
+}
+
+impl<C> KeptSession<C> {
+    /// The lock of the last beat, and that of the next one, which this counts; `None` if the session has no lock.
+    pub fn next_beat(&mut self) -> Option<(SessionLock, SessionLock)> {
+        let lock = self.lock?;
+        self.beats += 1;
+        Some((lock.of_beat(self.beats - 1), lock.of_beat(self.beats)))
+    }
 }
 
 /// The connection of one process.
@@ -67,7 +78,7 @@ impl<C> KeptConnection<C> {
                 None => {
                     let connection = open.await?;
                     kept.made += 1;
-                    KeptSession { connection, number: kept.made, lock: None }
+                    KeptSession { connection, number: kept.made, lock: None, beats: 0 }
                 }
             };
             let (session, result) = query(session).await?;

@@ -3,7 +3,7 @@
 use super::{
     kept_connection::{ADVICE_READ_ONLY, KeptConnection, KeptSession, advise_setup, malformed, reason},
     record::{ACCESS_WAIT_MAX, ElectionRecord, RecordError, RecordStore, RecordVersion, TABLE},
-    session_lock::{LockAttempt, LockSighting, Looked, SessionLock},
+    session_lock::{LockAttempt, LockSighting, Looked, SessionLock, bits},
 };
 use crate::source::mysql::{MysqlConnection, MysqlOptions, Row, ServerError, text};
 use lookaside_client::Network;
@@ -120,7 +120,7 @@ impl RecordStore for MysqlRecord {
                     // Not taken again: it was free for a moment.
                     false => format!("IS_USED_LOCK({name}) <=> CONNECTION_ID()"),
                 };
-                let attempt = match look(&mut session.connection, &is_held).await? {
+                let attempt = match look(&mut session.connection, &is_held, &[]).await? {
                     Ok(looked) => LockAttempt::new(lock, looked),
                     Err(ServerError { code, message }) => LockAttempt::Refused(format!("{message} (error {code})")),
                 };
@@ -133,19 +133,39 @@ impl RecordStore for MysqlRecord {
     fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
         Box::pin(async move {
             let look_up = async |mut session: KeptSession<MysqlConnection>| {
-                let is_used = format!("IS_USED_LOCK({}) IS NOT NULL", lock_name(lock));
-                let looked = look(&mut session.connection, &is_used).await?.ok().filter(|looked| looked.is_own_session);
-                let sighting =
-                    looked.map(|looked| LockSighting { is_held: looked.is_true, connection: session.number });
+                let is_used = |lock| format!("IS_USED_LOCK({}) IS NOT NULL", lock_name(lock));
+                let beats: Vec<String> = lock.of_beats().map(is_used).collect();
+                let looked = look(&mut session.connection, &is_used(lock), &beats).await?.ok();
+                let sighting = looked.and_then(|looked| looked.sighting(session.number));
                 Ok((session, sighting))
             };
             self.connection.access(self.open(), look_up).await
         })
     }
+
+    fn beat(&self) -> BoxFuture<'_, Result<bool, RecordError>> {
+        Box::pin(async {
+            let beat = async |mut session: KeptSession<MysqlConnection>| {
+                let Some((last, next)) = session.next_beat() else { return Ok((session, false)) };
+                let sql = format!("SELECT GET_LOCK({}, 0), RELEASE_LOCK({})", lock_name(next), lock_name(last));
+                let rows = session.connection.try_query(&sql, ACCESS_WAIT_MAX).await.map_err(reason)?;
+                let rows = rows.map_err(|error| self.advise(error))?;
+                let is_taken = column(rows.first().ok_or_else(malformed)?, 0)? == "1";
+                Ok((session, is_taken))
+            };
+            self.connection.access(self.open(), beat).await
+        })
+    }
 }
 
-async fn look(connection: &mut MysqlConnection, condition: &str) -> Result<Result<Looked, ServerError>, RecordError> {
-    let sql = format!("SELECT {condition}, CONNECTION_ID()");
+/// Looks whether `condition` is true, and which of `beats` are.
+async fn look(
+    connection: &mut MysqlConnection,
+    condition: &str,
+    beats: &[String],
+) -> Result<Result<Looked, ServerError>, RecordError> {
+    let columns: String = beats.iter().map(|beat| format!(", {beat}")).collect();
+    let sql = format!("SELECT {condition}, CONNECTION_ID(){columns}");
     let rows = match connection.try_query(&sql, ACCESS_WAIT_MAX).await.map_err(reason)? {
         Ok(rows) => rows,
         Err(error) => return Ok(Err(error)),
@@ -153,7 +173,8 @@ async fn look(connection: &mut MysqlConnection, condition: &str) -> Result<Resul
     let number = |index| text(rows.first()?, index)?.parse::<u64>().ok();
     // A handshake has the lower 32 bits.
     let is_own_session = number(1).is_some_and(|id| id as u32 == connection.id);
-    Ok(Ok(Looked { is_true: number(0) == Some(1), is_own_session }))
+    let beat = bits((0..beats.len()).map(|index| number(2 + index) == Some(1)));
+    Ok(Ok(Looked { is_true: number(0) == Some(1), beat, is_own_session }))
 }
 
 /// The name of a lock as a literal. At most 64 characters.

@@ -43,7 +43,7 @@ impl OwnLock {
         if !self.is_given_up.swap(true, Relaxed) {
             tracing::warn!(
                 why,
-                "no session lock from now on: if this process is killed, a standby takes over after 3 s, not at once. \
+                "no session lock from now on: if this process is killed or hangs, a standby takes over after 3 s. \
                  --shared-state should lead to the database itself; start this process again to try again"
             );
         }

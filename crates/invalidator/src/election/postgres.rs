@@ -3,7 +3,7 @@
 use super::{
     kept_connection::{ADVICE_READ_ONLY, KeptConnection, KeptSession, advise_setup, malformed, reason},
     record::{ElectionRecord, RecordError, RecordStore, RecordVersion, TABLE},
-    session_lock::{LockAttempt, LockSighting, Looked, SessionLock},
+    session_lock::{LockAttempt, LockSighting, Looked, SessionLock, bits},
 };
 use crate::source::postgres::{
     PostgresConnection, PostgresOptions, Purpose, QueryError, Row, ServerError, quote_literal, quote_name,
@@ -131,7 +131,7 @@ impl RecordStore for PostgresRecord {
                         lock.0 & 0xffff_ffff
                     ),
                 };
-                let attempt = match look(&mut session.connection, &is_held).await? {
+                let attempt = match look(&mut session.connection, &is_held, &[]).await? {
                     Ok(looked) => LockAttempt::new(lock, looked),
                     Err(error) => LockAttempt::Refused(error.to_string()),
                 };
@@ -146,22 +146,41 @@ impl RecordStore for PostgresRecord {
             let look_up = async |mut session: KeptSession<PostgresConnection>| {
                 // Freed at the end of the statement. Several standbys may have it at once. A look at pg_locks would hold
                 // up all locks of the server for a moment.
-                let is_held = format!("NOT pg_try_advisory_xact_lock_shared({})", key(lock));
-                let looked = look(&mut session.connection, &is_held).await?.ok().filter(|looked| looked.is_own_session);
-                let sighting =
-                    looked.map(|looked| LockSighting { is_held: looked.is_true, connection: session.number });
+                let is_held = |lock| format!("NOT pg_try_advisory_xact_lock_shared({})", key(lock));
+                let beats: Vec<String> = lock.of_beats().map(is_held).collect();
+                let looked = look(&mut session.connection, &is_held(lock), &beats).await?.ok();
+                let sighting = looked.and_then(|looked| looked.sighting(session.number));
                 Ok((session, sighting))
             };
             self.connection.access(self.open(), look_up).await
         })
     }
+
+    fn beat(&self) -> BoxFuture<'_, Result<bool, RecordError>> {
+        Box::pin(async {
+            let beat = async |mut session: KeptSession<PostgresConnection>| {
+                let is_first = session.beats == 0;
+                let Some((last, next)) = session.next_beat() else { return Ok((session, false)) };
+                // Waits for standbys that look at it now, each for one statement. What is not held is not freed: the
+                // server would log that.
+                let free = if is_first { String::new() } else { format!(", pg_advisory_unlock({})", key(last)) };
+                let sql = format!("SELECT pg_advisory_lock({}){free}", key(next));
+                session.connection.query(&sql).await.map_err(|error| self.advise(error))?;
+                Ok((session, true))
+            };
+            self.connection.access(self.open(), beat).await
+        })
+    }
 }
 
+/// Looks whether `condition` is true, and which of `beats` are.
 async fn look(
     connection: &mut PostgresConnection,
     condition: &str,
+    beats: &[String],
 ) -> Result<Result<Looked, ServerError>, RecordError> {
-    let rows = match connection.query(&format!("SELECT {condition}, pg_backend_pid()")).await {
+    let columns: String = beats.iter().map(|beat| format!(", {beat}")).collect();
+    let rows = match connection.query(&format!("SELECT {condition}, pg_backend_pid(){columns}")).await {
         Ok(rows) => rows,
         Err(QueryError::Server(error)) => return Ok(Err(error)),
         Err(QueryError::Source(error)) => return Err(reason(error)),
@@ -169,7 +188,8 @@ async fn look(
     let column = |index: usize| rows.first()?.get(index)?.as_deref();
     let process_id: Option<i32> = column(1).and_then(|pid| pid.parse().ok());
     let is_own_session = process_id.is_some() && process_id == connection.process_id;
-    Ok(Ok(Looked { is_true: column(0) == Some("t"), is_own_session }))
+    let beat = bits((0..beats.len()).map(|index| column(2 + index) == Some("t")));
+    Ok(Ok(Looked { is_true: column(0) == Some("t"), beat, is_own_session }))
 }
 
 /// The key of a lock, of which PostgreSQL takes 64 bits with a sign.

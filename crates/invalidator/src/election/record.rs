@@ -42,6 +42,8 @@ pub struct ElectionRecord {
     pub version: RecordVersion,
     /// The lock that the session of its holder held when it was stored; `None` if it held none.
     pub lock: Option<SessionLock>,
+    /// After which time without a beat of that session its holder counts as hung; `None` if it sends none.
+    pub hung_after: Option<Duration>,
     /// What the invalidators share.
     pub state: SharedState,
 }
@@ -91,6 +93,12 @@ pub trait RecordStore: Send + Sync {
         Box::pin(ready(Ok(LockAttempt::Refused("the shared state has no locks".into()))))
     }
 
+    /// Shows that this process lives: the session that holds a lock takes the next of the locks beside it. Returns whether
+    /// it did; it does not if it has no lock. By default it never does.
+    fn beat(&self) -> BoxFuture<'_, Result<bool, RecordError>> {
+        Box::pin(ready(Ok(false)))
+    }
+
     /// Looks whether a session holds `lock`; `None` if that cannot be known. Unknown by default.
     fn look_up_lock(&self, lock: SessionLock) -> BoxFuture<'_, Result<Option<LockSighting>, RecordError>> {
         let _ = lock;
@@ -116,6 +124,8 @@ struct StateText {
     options: Option<MemberOptions>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lock: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hung_after_ms: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -127,7 +137,7 @@ struct PositionText {
 impl ElectionRecord {
     /// All but the version, as it is stored.
     pub fn to_text(&self) -> String {
-        let ElectionRecord { lock, state, .. } = self;
+        let ElectionRecord { lock, hung_after, state, .. } = self;
         let clusters = state.positions.iter().map(|(cluster, saved)| {
             let text = PositionText { log: saved.log_identity.clone(), position: saved.position.0.clone() };
             (cluster.clone(), text)
@@ -142,6 +152,7 @@ impl ElectionRecord {
             tables: state.tables.as_ref().map(SeenTables::to_json),
             options: state.options.clone(),
             lock: lock.map(SessionLock::text),
+            hung_after_ms: hung_after.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         };
         serde_json::to_string(&text).expect("text and numbers can be written as JSON")
     }
@@ -173,7 +184,8 @@ impl ElectionRecord {
             tables,
             options: text.options,
         };
-        Ok(ElectionRecord { version, lock: text.lock.as_deref().and_then(SessionLock::parse), state })
+        let lock = text.lock.as_deref().and_then(SessionLock::parse);
+        Ok(ElectionRecord { version, lock, hung_after: text.hung_after_ms.map(Duration::from_millis), state })
     }
 }
 
@@ -196,7 +208,8 @@ mod tests {
         let loss_reason = "why".into();
         let state = SharedState { positions, lost, losses: 2, loss_reason, is_starting: true, tables, options };
         for lock in [None, Some(SessionLock(u64::MAX))] {
-            let record = ElectionRecord { lock, state: state.clone(), ..ElectionRecord::default() };
+            let hung_after = lock.map(|_| Duration::from_millis(500));
+            let record = ElectionRecord { lock, hung_after, state: state.clone(), ..ElectionRecord::default() };
             assert_eq!(parse(&record.to_text()), Ok(record));
         }
     }

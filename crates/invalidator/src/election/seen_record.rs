@@ -80,7 +80,7 @@ mod tests {
     fn record(holder: &str, counter: u64) -> ElectionRecord {
         let saved = SavedPosition { log_identity: "log".into(), position: Position(counter.to_string()) };
         let state = SharedState { positions: [("one".to_owned(), saved)].into(), ..SharedState::default() };
-        ElectionRecord { version: RecordVersion { holder: holder.into(), counter }, lock: None, state }
+        ElectionRecord { version: RecordVersion { holder: holder.into(), counter }, state, ..ElectionRecord::default() }
     }
 
     /// How many clusters have lost their position if the last of `records` is replaced.
@@ -108,7 +108,8 @@ mod tests {
         seen.observe(None);
         let (counter, state) = seen.next(None);
         assert_eq!((counter, state.lost.len(), &state.positions), (4, 1, &record("a", 3).state.positions));
-        seen.replace(ElectionRecord { version: RecordVersion { holder: "b".into(), counter }, lock: None, state });
+        let version = RecordVersion { holder: "b".into(), counter };
+        seen.replace(ElectionRecord { version, state, ..ElectionRecord::default() });
         assert!(seen.next(None).1.lost.is_empty(), "once");
     }
 }

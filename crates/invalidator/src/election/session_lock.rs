@@ -15,14 +15,30 @@
 //! * A lock counts as freed only over the connection over which it was seen held: a server that was restarted has no locks,
 //!   and another one never had them.
 //! * Both look only over sessions that are their own: behind a proxy that shares its sessions, locks are not used.
+//! * Beside its lock a session takes one of [`BEAT_LOCKS`] others after the other, to show that its process lives
+//!   ([`super::heartbeat`]).
 //! * An invalidator that finds its lock gone, or that was replaced although it had just renewed, takes no lock any more. So
 //!   each process is replaced needlessly once at most.
+
+/// How many locks a session takes in turn beside its own. A standby that looks rarely could miss one whole round; with as
+/// many as these, and a renewal every second, it cannot miss several in a row.
+pub(super) const BEAT_LOCKS: u64 = 8;
 
 /// A lock, by its number. No other session has one of the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLock(pub u64);
 
 impl SessionLock {
+    /// The lock that the session takes with its beat `number`, beside this one.
+    pub(super) fn of_beat(self, number: u64) -> SessionLock {
+        SessionLock(self.0.wrapping_add(1 + number % BEAT_LOCKS))
+    }
+
+    /// The locks of all beats, in order.
+    pub(super) fn of_beats(self) -> impl Iterator<Item = SessionLock> {
+        (0..BEAT_LOCKS).map(move |number| self.of_beat(number))
+    }
+
     /// As in a record: 16 hexadecimal digits.
     pub(super) fn text(self) -> String {
         format!("{:016x}", self.0)
@@ -58,9 +74,24 @@ impl LockAttempt {
 /// The answer of a database to a question about a lock.
 pub(super) struct Looked {
     pub is_true: bool,
+    /// As in [`LockSighting`]; 0 if that was not asked.
+    pub beat: u8,
     /// Whether the session that answered is the one that the handshake named. A proxy that shares its sessions names one of
     /// its own there.
     pub is_own_session: bool,
+}
+
+impl Looked {
+    /// What a standby has seen over its connection `number`; `None` if that says nothing.
+    pub fn sighting(self, number: u64) -> Option<LockSighting> {
+        let Looked { is_true, beat, is_own_session } = self;
+        is_own_session.then_some(LockSighting { is_held: is_true, beat, connection: number })
+    }
+}
+
+/// A bit for each of `conditions`, of which there are [`BEAT_LOCKS`] at most.
+pub(super) fn bits(conditions: impl Iterator<Item = bool>) -> u8 {
+    conditions.enumerate().fold(0, |bits, (index, is_true)| bits | u8::from(is_true) << index)
 }
 
 /// What a look-up of a lock shows.
@@ -68,6 +99,8 @@ pub(super) struct Looked {
 pub struct LockSighting {
     /// Whether a session holds it.
     pub is_held: bool,
+    /// Which of the locks of its beats are held, a bit for each. Changes with every beat.
+    pub beat: u8,
     /// The number of the connection over which it was looked up: another one after each reconnection.
     pub connection: u64,
 }
@@ -104,7 +137,7 @@ mod tests {
     use super::*;
 
     fn seen(is_held: bool, connection: u64) -> Option<LockSighting> {
-        Some(LockSighting { is_held, connection })
+        Some(LockSighting { is_held, beat: 0, connection })
     }
 
     #[test]

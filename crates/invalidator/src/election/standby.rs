@@ -1,6 +1,7 @@
 //! A standby: reads the record until it may replace it, and is active then.
 
 use super::{
+    heartbeat::{BEAT_EVERY, OwnHeartbeat, WatchedHeartbeat},
     member_options::{CurrentOptions, MemberOptions, OptionsComparison},
     own_lock::OwnLock,
     record::{EXPIRES_AFTER, ElectionRecord, RecordError, RecordStore, RecordVersion},
@@ -13,9 +14,6 @@ use lookaside_sync::Mutex;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 
-/// How often a standby reads the record, and looks up the lock that it names: ten short queries a second.
-const POLL_EVERY: Duration = Duration::from_millis(200);
-
 /// An invalidator that can become active.
 pub struct Standby {
     store: Arc<dyn RecordStore>,
@@ -24,6 +22,7 @@ pub struct Standby {
     statistics: Arc<ElectionStatistics>,
     random: fn() -> u64,
     own_lock: Arc<OwnLock>,
+    own_heartbeat: Arc<OwnHeartbeat>,
     seen: Mutex<SeenRecord>,
     /// `None` if options are not compared.
     options: Option<CurrentOptions>,
@@ -36,6 +35,7 @@ struct View {
     /// `None` if there was no record.
     unchanged: Option<UnchangedRecord>,
     lock: WatchedLock,
+    heartbeat: WatchedHeartbeat,
 }
 
 /// A version of the record, and since when it has been read without interruption.
@@ -55,6 +55,8 @@ enum Vacancy {
     Expired,
     /// The session that stored it has ended.
     SessionEnded,
+    /// The session that stored it has not beaten for this long.
+    Hung(Duration),
     /// It was replaced already, by an attempt whose result was unknown.
     AlreadyReplaced,
 }
@@ -66,6 +68,9 @@ impl fmt::Display for Vacancy {
             Vacancy::Resigned => "the former one ended in order",
             Vacancy::Expired => "the former one has not renewed the shared state for 3 s",
             Vacancy::SessionEnded => "the session of the former one has ended",
+            Vacancy::Hung(limit) => {
+                return write!(f, "the former one has shown no sign of life for {} ms", limit.as_millis());
+            }
             Vacancy::AlreadyReplaced => "an earlier attempt has succeeded, of which the reply was lost",
         })
     }
@@ -81,7 +86,8 @@ impl Standby {
     ) -> Standby {
         let (seen, comparison) = (Mutex::default(), Mutex::default());
         let own_lock = Arc::new(OwnLock::new(random, statistics.clone()));
-        Standby { store, name, statistics, random, own_lock, seen, options: None, comparison }
+        let own_heartbeat = Arc::default();
+        Standby { store, name, statistics, random, own_lock, own_heartbeat, seen, options: None, comparison }
     }
 
     /// Compares its options with those of the active one, and states them when it is that.
@@ -97,8 +103,10 @@ impl Standby {
             match self.try_replace(&holder, &mut view).await {
                 Ok(Some((record, vacancy))) => {
                     self.statistics.takeovers.add(1);
-                    if vacancy == Vacancy::SessionEnded {
-                        self.statistics.takeovers_at_session_end.add(1);
+                    match vacancy {
+                        Vacancy::SessionEnded => self.statistics.takeovers_at_session_end.add(1),
+                        Vacancy::Hung(_) => self.statistics.takeovers_at_hang.add(1),
+                        _ => {}
                     }
                     let former = logged_holder.unwrap_or_default();
                     tracing::info!(holder, former, why = %vacancy, "this invalidator is active now");
@@ -108,9 +116,12 @@ impl Standby {
                         self.statistics.clone(),
                         self.options.clone(),
                         self.own_lock.clone(),
+                        self.own_heartbeat.clone(),
                     ));
                 }
                 Ok(None) => {
+                    // What delays a look delays a beat, too.
+                    self.own_heartbeat.record();
                     self.statistics.set_failure(None);
                     self.statistics.set_session_lock(view.lock.is_held());
                     let other = view.unchanged.as_ref().map(|unchanged| unchanged.version.holder.clone());
@@ -122,6 +133,7 @@ impl Standby {
                 Err(RecordError(why)) => {
                     // The active one may be unable to renew, too.
                     view = View::default();
+                    self.own_heartbeat.interrupt();
                     self.statistics.set_session_lock(false);
                     self.statistics.failures.add(1);
                     if throttle.allow(Instant::now()).is_some() {
@@ -130,7 +142,7 @@ impl Standby {
                     self.statistics.set_failure(Some(why));
                 }
             }
-            sleep(POLL_EVERY).await;
+            sleep(BEAT_EVERY).await;
         }
     }
 
@@ -159,7 +171,9 @@ impl Standby {
         let lock = self.own_lock.hold(&*self.store).await?;
         let (counter, mut state) = self.seen.lock().next(found.as_ref());
         state.options = options;
-        let record = ElectionRecord { version: RecordVersion { holder: holder.to_owned(), counter }, lock, state };
+        let version = RecordVersion { holder: holder.to_owned(), counter };
+        let hung_after = lock.map(|_| self.own_heartbeat.hung_after());
+        let record = ElectionRecord { version, lock, hung_after, state };
         let is_replaced = self.store.replace(found.as_ref().map(|record| &record.version), &record).await?;
         if is_replaced {
             self.seen.lock().replace(record.clone());
@@ -183,10 +197,14 @@ impl Standby {
             return Ok(Some(Vacancy::Expired));
         }
         let Some(lock) = record.lock else {
-            view.lock = WatchedLock::default();
+            (view.lock, view.heartbeat) = Default::default();
             return Ok(None);
         };
-        let has_ended = view.lock.observe(lock, self.store.look_up_lock(lock).await?);
-        Ok(has_ended.then_some(Vacancy::SessionEnded))
+        let sighting = self.store.look_up_lock(lock).await?;
+        if view.lock.observe(lock, sighting) {
+            return Ok(Some(Vacancy::SessionEnded));
+        }
+        let is_hung = view.heartbeat.observe(&record.version, lock, record.hung_after, sighting);
+        Ok(record.hung_after.filter(|_| is_hung).map(Vacancy::Hung))
     }
 }

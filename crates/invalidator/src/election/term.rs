@@ -2,6 +2,7 @@
 //! it.
 
 use super::{
+    heartbeat::{BEAT_EVERY, OwnHeartbeat},
     member_options::CurrentOptions,
     own_lock::OwnLock,
     record::{EXPIRES_AFTER, ElectionRecord, RecordError, RecordStore, RecordVersion, SharedState},
@@ -35,6 +36,7 @@ pub struct Term {
     /// `None` if options are not compared.
     options: Option<CurrentOptions>,
     own_lock: Arc<OwnLock>,
+    own_heartbeat: Arc<OwnHeartbeat>,
     contents: Mutex<TermContents>,
     /// How many changes are stored; `None` once another invalidator is active.
     progress: watch::Sender<Option<u64>>,
@@ -46,8 +48,9 @@ pub struct Term {
 struct TermContents {
     /// The version that was stored last, as far as is known.
     version: RecordVersion,
-    /// The lock that it names.
+    /// The lock that it names, and the time without a beat after which a standby replaces it.
     lock: Option<SessionLock>,
+    hung_after: Option<Duration>,
     /// What is stored.
     stored: SharedState,
     /// What is to be stored, after this many changes.
@@ -73,14 +76,17 @@ impl Term {
         statistics: Arc<ElectionStatistics>,
         options: Option<CurrentOptions>,
         own_lock: Arc<OwnLock>,
+        own_heartbeat: Arc<OwnHeartbeat>,
     ) -> Term {
         statistics.set_active(true);
         statistics.record_renewal();
-        let ElectionRecord { version, lock, state } = record;
+        own_heartbeat.record_renewal();
+        let ElectionRecord { version, lock, hung_after, state } = record;
         statistics.set_session_lock(lock.is_some());
         let contents = TermContents {
             version,
             lock,
+            hung_after,
             stored: state.clone(),
             wanted: state,
             changes: 0,
@@ -91,6 +97,7 @@ impl Term {
             statistics,
             options,
             own_lock,
+            own_heartbeat,
             contents: Mutex::new(contents),
             progress: watch::Sender::new(Some(0)),
             is_closing: AtomicBool::new(false),
@@ -107,18 +114,29 @@ impl Term {
     /// this one has ended. Then both may be certain for a second, until this one finds itself replaced.
     pub fn is_certain(&self) -> bool {
         let renewed_at = self.contents.lock().renewed_at;
-        self.progress.borrow().is_some() && renewed_at.elapsed() < RENEW_EVERY * 2
+        let is_recent = renewed_at.elapsed() < RENEW_EVERY * 2 && !self.was_silent();
+        is_recent && self.progress.borrow().is_some()
+    }
+
+    /// Whether a beat was missing since the last renewal for at least the time after which a standby replaces the record.
+    fn was_silent(&self) -> bool {
+        let hung_after = self.contents.lock().hung_after;
+        hung_after.is_some_and(|limit| self.own_heartbeat.pause() >= limit)
     }
 
     /// Renews the record until another invalidator is active. To be polled for as long as this one is active.
     pub async fn hold(&self) {
         let mut throttle = log_throttle();
         let mut due_at = self.contents.lock().renewed_at + RENEW_EVERY;
+        let mut beat_at = self.first_beat();
         loop {
-            self.wait_until_due(due_at).await;
+            self.wait_until_due(due_at, &mut beat_at).await;
             due_at = Instant::now() + RENEW_EVERY;
             match self.renew().await {
-                Ok(Renewal::Stored) => self.statistics.set_failure(None),
+                Ok(Renewal::Stored) => {
+                    beat_at = self.first_beat();
+                    self.statistics.set_failure(None);
+                }
                 Ok(Renewal::Retry) => due_at = Instant::now(),
                 Ok(Renewal::Lost(other)) => {
                     tracing::warn!(active = other, "stepping down: another invalidator is active");
@@ -209,7 +227,8 @@ impl Term {
         }
     }
 
-    async fn wait_until_due(&self, due_at: Instant) {
+    /// Returns when the record is to be renewed, and beats until then, first at `beat_at`.
+    async fn wait_until_due(&self, due_at: Instant, beat_at: &mut Option<Instant>) {
         loop {
             let due_in = due_at.saturating_duration_since(Instant::now());
             let has_change = || {
@@ -219,8 +238,32 @@ impl Term {
             if due_in.is_zero() || (self.is_closing.load(Relaxed) && has_change()) {
                 return;
             }
-            let _ = timeout(due_in, self.wake.notified()).await;
+            let beat_in = beat_at.map_or(due_in, |at| at.saturating_duration_since(Instant::now()));
+            if beat_in.is_zero() {
+                *beat_at = self.beat().await.map(|()| Instant::now() + BEAT_EVERY);
+                // A standby may have taken this process for hung. A renewal shows whether one did.
+                if beat_at.is_some() && self.was_silent() {
+                    return;
+                }
+                continue;
+            }
+            let _ = timeout(due_in.min(beat_in), self.wake.notified()).await;
         }
+    }
+
+    /// When the first beat over a session is due; `None` if the record names no lock.
+    fn first_beat(&self) -> Option<Instant> {
+        self.contents.lock().lock.map(|_| Instant::now())
+    }
+
+    /// Shows that this process lives. `None` if there is no session that can: the next renewal makes one.
+    async fn beat(&self) -> Option<()> {
+        let beaten = self.store.beat().await;
+        match beaten {
+            Ok(true) => self.own_heartbeat.record(),
+            Ok(false) | Err(_) => self.own_heartbeat.interrupt(),
+        }
+        beaten.is_ok().then_some(())
     }
 
     async fn renew(&self) -> Result<Renewal, RecordError> {
@@ -238,7 +281,8 @@ impl Term {
             let mut contents = self.contents.lock();
             contents.wanted.options = self.options.as_ref().map(|options| options());
             let version = RecordVersion { holder, counter: contents.version.counter + 1 };
-            let record = ElectionRecord { version, lock, state: contents.wanted.clone() };
+            let hung_after = lock.map(|_| self.own_heartbeat.hung_after());
+            let record = ElectionRecord { version, lock, hung_after, state: contents.wanted.clone() };
             (contents.version.clone(), record, contents.changes)
         };
         let started_at = Instant::now();
@@ -246,9 +290,13 @@ impl Term {
             let mut contents = self.contents.lock();
             contents.version = record.version;
             contents.lock = lock;
+            contents.hung_after = record.hung_after;
             contents.stored = record.state;
             contents.renewed_at = started_at;
             drop(contents);
+            // A renewal is a sign of life, too.
+            self.own_heartbeat.record();
+            self.own_heartbeat.record_renewal();
             self.statistics.record_renewal();
             self.statistics.set_session_lock(lock.is_some());
             self.progress.send_replace(Some(changes));
@@ -259,6 +307,7 @@ impl Term {
                 let mut contents = self.contents.lock();
                 contents.version = found.version;
                 contents.lock = found.lock;
+                contents.hung_after = found.hung_after;
                 contents.stored = found.state;
                 Ok(Renewal::Retry)
             }
@@ -270,11 +319,12 @@ impl Term {
         }
     }
 
-    /// Gives the lock up if this invalidator was replaced sooner than a record expires: a standby has taken the session for
-    /// ended. It was not, or another one would end likewise.
+    /// Gives the lock up if this invalidator was replaced sooner than a record expires, and it did not hang: a standby has
+    /// taken the session for ended. It was not, or another one would end likewise.
     fn give_up_misleading_lock(&self) {
+        let was_silent = self.was_silent();
         let contents = self.contents.lock();
-        if contents.lock.is_some() && contents.renewed_at.elapsed() < EXPIRES_AFTER {
+        if contents.lock.is_some() && contents.renewed_at.elapsed() < EXPIRES_AFTER && !was_silent {
             self.own_lock.give_up("another invalidator took over from this one, which runs: its session has ended");
         }
     }

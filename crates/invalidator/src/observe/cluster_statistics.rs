@@ -131,6 +131,7 @@ pub struct ClusterStatistics {
     /// How often a router was notified that it may serve gets (`--wait-for-invalidator`).
     pub start_gates_opened: SharedCounter,
     routers_tko: AtomicU64,
+    router_configs: AtomicU64,
     pub(super) pending_keys: AtomicU64,
     pub(super) retry_queue_keys: AtomicU64,
     pub(super) retry_queue_bytes: AtomicU64,
@@ -213,6 +214,7 @@ impl ClusterStatistics {
             recoveries: SharedCounter::default(),
             start_gates_opened: SharedCounter::default(),
             routers_tko: AtomicU64::new(0),
+            router_configs: AtomicU64::new(0),
             pending_keys: AtomicU64::new(0),
             retry_queue_keys: AtomicU64::new(0),
             retry_queue_bytes: AtomicU64::new(0),
@@ -261,6 +263,15 @@ impl ClusterStatistics {
     /// How many of the cluster's routers do not answer.
     pub fn routers_tko(&self) -> u64 {
         self.routers_tko.load(Ordering::Relaxed)
+    }
+
+    /// How many different configurations the cluster's routers have; 0 if there is one router, or none has answered.
+    pub fn router_configs(&self) -> u64 {
+        self.router_configs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_router_configs(&self, configs: usize) {
+        self.router_configs.store(configs as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn set_routers_tko(&self, routers: usize) {

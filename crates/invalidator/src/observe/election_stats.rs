@@ -11,6 +11,8 @@ pub struct ElectionStatistics {
     pub takeovers: SharedCounter,
     /// How often because the session of the former active one had ended.
     pub takeovers_at_session_end: SharedCounter,
+    /// How often because the former active one hung.
+    pub takeovers_at_hang: SharedCounter,
     /// How often the shared state could not be read or renewed.
     pub failures: SharedCounter,
     is_enabled: AtomicBool,
@@ -93,6 +95,7 @@ impl ElectionStatistics {
             ("renewal_age_ms", age_ms),
             ("takeovers", self.takeovers.value().to_string()),
             ("takeovers_at_session_end", self.takeovers_at_session_end.value().to_string()),
+            ("takeovers_at_hang", self.takeovers_at_hang.value().to_string()),
             ("session_lock", u8::from(self.has_session_lock()).to_string()),
             ("shared_state_failures", self.failures.value().to_string()),
             ("shared_options_differ", u8::from(self.options_differ()).to_string()),

@@ -98,4 +98,5 @@ pub(super) const GAUGES: &[Figure] = &[
     figure("retry_queue_keys", None, "retry_queue_keys", |c| c.retry_queue_keys.load(Relaxed), "Keys whose deletes failed and are retried."),
     figure("retry_queue_bytes", None, "retry_queue_bytes", |c| c.retry_queue_bytes.load(Relaxed), "Their bytes."),
     figure("routers_tko", None, "routers_tko", ClusterStatistics::routers_tko, "Routers that do not answer; batches go to the others first."),
+    figure("router_configs", None, "router_configs", ClusterStatistics::router_configs, "Different configurations of the cluster's routers: 1, or 0 if there is one router; more while a change is loaded."),
 ];

@@ -6,7 +6,6 @@ mod delivery_health;
 mod distribution;
 pub mod election_stats;
 mod figures;
-pub mod metrics_endpoint;
 pub mod prometheus;
 pub mod source_lag;
 mod source_lookups;

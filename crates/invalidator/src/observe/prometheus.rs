@@ -73,6 +73,8 @@ fn write_election(election: &ElectionStatistics, out: &mut Exposition) {
     out.sample(&[], election.takeovers.value());
     let help = "How often it did because the session of the former active one had ended.";
     out.single("takeovers_at_session_end_total", Counter, help, election.takeovers_at_session_end.value());
+    let help = "How often it did because the former active one had shown no sign of life.";
+    out.single("takeovers_at_hang_total", Counter, help, election.takeovers_at_hang.value());
     let help =
         "1 of the active one while its session holds a lock, and of a standby that sees it: it takes over at once.";
     out.single("session_lock", Gauge, help, u8::from(election.has_session_lock()));
@@ -173,10 +175,11 @@ fn write_spool(spool: &SpoolStatistics, out: &mut Exposition) {
 }
 
 fn write_source_lookups(lookups: &SourceLookups, out: &mut Exposition) {
-    let help = "MariaDB, MySQL: 1 if the settings hide keys from the log, by the last look-up that could see them.";
-    out.single("source_unusable", Gauge, help, u8::from(lookups.are_keys_hidden()));
+    let help =
+        "MariaDB, MySQL: 1 if deletes can be lost by the settings, according to the last look-up that could see them.";
+    out.single("source_unusable", Gauge, help, u8::from(lookups.are_settings_unsafe()));
     let help = "Look-ups of the end of the log that failed: no connection, no answer, a start that would be refused (a \
-                privilege, a login), settings that hide keys, or bytes that could not be looked up.";
+                privilege, a login), unsafe settings, or bytes that could not be looked up.";
     out.family("source_lookup_failures_total", Counter, help);
     lookups.failures().for_each(|(kind, count)| out.sample(&[("kind", kind)], count));
 }

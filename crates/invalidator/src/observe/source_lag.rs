@@ -4,8 +4,8 @@
 //! look-up that its position has not reached yet, so no clock of the database is involved, and the age is too small by
 //! an interval at most.
 //!
-//! Each look-up connects and checks the database as a start does. What it fails for, a setting that hides keys from new
-//! sessions or a changed password, does not disturb a source that is open ([`super::source_lookups`]).
+//! Each look-up connects and checks the database as a start does. What it fails for, an unsafe setting or a
+//! changed password, does not disturb a source that is open (`source_lookups`).
 
 use super::stats::Statistics;
 use crate::{

@@ -1,4 +1,4 @@
-//! What the look-ups of the end of the log show of the database: whether its settings hide keys, whether a start would be
+//! What the look-ups of the end of the log show of the database: whether its settings are unsafe, whether a start would be
 //! refused, and how many look-ups have failed.
 
 use crate::source::{LogLookup, SourceError};
@@ -13,8 +13,8 @@ enum LookupFailure {
     Unreachable,
     /// A start would be refused too: a privilege, a login.
     Refused,
-    /// Settings hide keys.
-    KeysHidden,
+    /// Settings by which deletes can be lost.
+    UnsafeSettings,
     /// A part could not be looked up.
     Incomplete,
 }
@@ -24,7 +24,7 @@ impl LookupFailure {
         LookupFailure::NotConnected,
         LookupFailure::Unreachable,
         LookupFailure::Refused,
-        LookupFailure::KeysHidden,
+        LookupFailure::UnsafeSettings,
         LookupFailure::Incomplete,
     ];
 
@@ -33,7 +33,7 @@ impl LookupFailure {
             Ok(lookup) => lookup.incomplete.as_ref().map(|_| LookupFailure::Incomplete),
             Err(SourceError::NotConnected { .. }) => Some(LookupFailure::NotConnected),
             Err(SourceError::Unusable { .. }) => Some(LookupFailure::Refused),
-            Err(SourceError::KeysHidden { .. }) => Some(LookupFailure::KeysHidden),
+            Err(SourceError::UnsafeSettings { .. }) => Some(LookupFailure::UnsafeSettings),
             Err(_) => Some(LookupFailure::Unreachable),
         }
     }
@@ -43,7 +43,7 @@ impl LookupFailure {
             LookupFailure::NotConnected => "not_connected",
             LookupFailure::Unreachable => "unreachable",
             LookupFailure::Refused => "refused",
-            LookupFailure::KeysHidden => "keys_hidden",
+            LookupFailure::UnsafeSettings => "unsafe_settings",
             LookupFailure::Incomplete => "incomplete",
         }
     }
@@ -58,8 +58,8 @@ pub struct SourceLookups {
 
 #[derive(Debug, Default)]
 struct Found {
-    /// The setting that hides keys; `None` if none does, by the last look-up that could see the settings.
-    keys_hidden: Option<String>,
+    /// The unsafe settings; `None` if there are none, by the last look-up that could see the settings.
+    unsafe_settings: Option<String>,
     /// Why the last look-up was refused or incomplete; `None` if it was neither.
     refused: Option<String>,
 }
@@ -73,11 +73,11 @@ impl SourceLookups {
         let mut found = self.found.lock();
         match looked_up {
             Ok(lookup) => {
-                found.set_keys_hidden(None);
+                found.set_unsafe_settings(None);
                 found.set_refused(lookup.incomplete.clone());
             }
-            Err(SourceError::KeysHidden { why }) => {
-                found.set_keys_hidden(Some(why.clone()));
+            Err(SourceError::UnsafeSettings { why }) => {
+                found.set_unsafe_settings(Some(why.clone()));
                 found.set_refused(None);
             }
             Err(SourceError::Unusable { why }) => found.set_refused(Some(why.clone())),
@@ -86,9 +86,9 @@ impl SourceLookups {
         }
     }
 
-    /// Whether the database's settings hide keys from its log, by the last look-up that could see them.
-    pub(super) fn are_keys_hidden(&self) -> bool {
-        self.found.lock().keys_hidden.is_some()
+    /// Whether deletes can be lost by the database's settings, by the last look-up that could see them.
+    pub(super) fn are_settings_unsafe(&self) -> bool {
+        self.found.lock().unsafe_settings.is_some()
     }
 
     /// How many look-ups failed, by kind.
@@ -99,8 +99,8 @@ impl SourceLookups {
     /// Every statistic by name.
     pub(super) fn report(&self) -> Vec<(String, String)> {
         let found = self.found.lock();
-        let mut report = vec![("source_unusable".to_owned(), u8::from(found.keys_hidden.is_some()).to_string())];
-        for (name, why) in [("source_unusable_why", &found.keys_hidden), ("source_refused_why", &found.refused)] {
+        let mut report = vec![("source_unusable".to_owned(), u8::from(found.unsafe_settings.is_some()).to_string())];
+        for (name, why) in [("source_unusable_why", &found.unsafe_settings), ("source_refused_why", &found.refused)] {
             let why = why.iter().map(|why| (name.to_owned(), why.replace(|c: char| c.is_control(), " ")));
             report.extend(why);
         }
@@ -112,15 +112,18 @@ impl SourceLookups {
 }
 
 impl Found {
-    fn set_keys_hidden(&mut self, keys_hidden: Option<String>) {
-        if self.keys_hidden == keys_hidden {
+    fn set_unsafe_settings(&mut self, unsafe_settings: Option<String>) {
+        if self.unsafe_settings == unsafe_settings {
             return;
         }
-        match &keys_hidden {
-            Some(why) => tracing::error!(why, "the database's settings hide keys: DELETES ARE LOST from now on"),
-            None => tracing::warn!("the database's settings hide no keys any more; flush the clusters"),
+        match &unsafe_settings {
+            Some(why) => tracing::error!(why, "the database's settings are unsafe: DELETES MAY BE LOST from now on"),
+            None => tracing::warn!(
+                "the database's settings are safe again; flush the clusters if the setting hid keys, or if the server's \
+                 machine has crashed meanwhile"
+            ),
         }
-        self.keys_hidden = keys_hidden;
+        self.unsafe_settings = unsafe_settings;
     }
 
     fn set_refused(&mut self, refused: Option<String>) {
@@ -167,12 +170,12 @@ mod tests {
     /// A setting that was changed while the log was read hid the keys of all new sessions. Each look-up noticed it, and
     /// dropped the reason.
     #[test]
-    fn settings_that_hide_keys_are_shown_until_a_look_up_finds_them_right() {
-        let hidden = Err(SourceError::KeysHidden { why: "SET GLOBAL\na = ON".into() });
+    fn unsafe_settings_are_shown_until_a_look_up_finds_them_right() {
+        let hidden = Err(SourceError::UnsafeSettings { why: "SET GLOBAL\na = ON".into() });
         let gone = Err(SourceError::NotConnected { why: "refused".into() });
         let right = Ok(LogLookup::default());
         let why = ("source_unusable_why", "SET GLOBAL a = ON");
-        let (unusable, once) = (("source_unusable", "1"), ("source_lookup_failures_keys_hidden", "1"));
+        let (unusable, once) = (("source_unusable", "1"), ("source_lookup_failures_unsafe_settings", "1"));
         assert_eq!(shown(from_ref(&right)), of(&[]));
         assert_eq!(shown(from_ref(&hidden)), of(&[unusable, why, once]));
         let not_connected = ("source_lookup_failures_not_connected", "1");

@@ -7,8 +7,8 @@
 //! | `quit`, an HTTP request, a TLS handshake | none; the connection is closed |
 //! | anything else | `ERROR` |
 //!
-//! No command changes anything, so a stranger can only occupy connections: each for [`IDLE_MAX`] after its last command,
-//! and while it does not read its replies. One connection more than [`CONNECTIONS_MAX`] disconnects the one whose last
+//! No command changes anything, so a stranger can only occupy connections: each for `IDLE_MAX` after its last command,
+//! and while it does not read its replies. One connection more than `CONNECTIONS_MAX` disconnects the one whose last
 //! command is the oldest, so an operator can always look.
 
 use super::stats::Statistics;

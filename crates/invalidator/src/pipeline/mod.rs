@@ -18,8 +18,8 @@
 //! * The saved position never passes a commit with a pending delete. After a crash, deletes are sent again: at least
 //!   once.
 //! * Batches adapt to the load: up to [`Options::batches_in_flight_max`] are in flight, and keys that arrive meanwhile
-//!   share the next batch. Batches that a hung server holds up do not count ([`batch_window`]). A batch that is not full
-//!   waits up to [`Options::linger_max`] while another one is unanswered ([`linger`]).
+//!   share the next batch. Batches that a hung server holds up do not count (`batch_window`). A batch that is not full
+//!   waits up to [`Options::linger_max`] while another one is unanswered (`linger`).
 //!
 //! **How late a delete may be.** From the moment at which readers see a commit, until its delete is sent to a server that
 //! is healthy, while one other process of the cluster hangs or is dead:
@@ -27,14 +27,14 @@
 //! | the delete waits | at most | while what fails |
 //! |---|---|---|
 //! | to share a batch | [`Options::linger_max`], 1 ms | |
-//! | for a place among the batches in flight | [`batch_window::BATCH_SLOW_AFTER`], 10 ms | a server or gutter hangs |
+//! | for a place among the batches in flight | `batch_window::BATCH_SLOW_AFTER`, 10 ms | a server or gutter hangs |
 //! | for an answer of the router, before another one is asked | [`delivery::HEDGE_DELAY`], 200 ms | a router hangs |
 //! | for its router to accept a connection | nothing: another one is asked | a router is dead |
 //! | for the retry of its key | nothing: it is sent by itself | a server, spare or gutter fails |
 //! | in the router, for other deletes | nothing: they are routed side by side | a server or gutter hangs |
 //!
 //! So it waits some 11 ms for a server, and some 211 ms for a router. The second line needs a router that answers before
-//! [`batch_window::BATCHES_MAX`] batches wait: those of 2.5 s with the defaults, which the router's server timeout, a
+//! `batch_window::BATCHES_MAX` batches wait: those of 2.5 s with the defaults, which the router's server timeout, a
 //! second, is far below. The sum does not contain [`Limits::retry_delay_max`]; only keys whose own server fails wait for
 //! a retry, and keys of a cluster all of whose routers fail.
 

@@ -55,6 +55,8 @@ pub enum TableChange {
     /// The log has rows, and it is not known which columns they have: they were written before an ALTER TABLE that the
     /// catalogue shows already.
     UnknownColumns,
+    /// The log has rows without the names of their columns, which may have been exchanged since.
+    UnnamedColumns,
     /// The log does not have the table's changes: it was not published (PostgreSQL).
     Unpublished,
     /// A row is in the log that is too long to be read.
@@ -82,6 +84,9 @@ impl fmt::Display for Inexpressible {
             Inexpressible::Table(TableChange::Statement) => "the log has a statement, and not the rows that it changed",
             Inexpressible::Table(TableChange::UnknownColumns) => {
                 "the log's rows do not have the columns that the table has now"
+            }
+            Inexpressible::Table(TableChange::UnnamedColumns) => {
+                "the log has no names of the columns of its rows (binlog_row_metadata)"
             }
             Inexpressible::Table(TableChange::Unpublished) => "the log does not have all changes of the table",
             Inexpressible::Table(TableChange::Oversized) => "a row is too long to be read from the log",

@@ -1,6 +1,7 @@
 //! Templates of keys: `user:{id}` is literal text and the values of columns. `{{` and `}}` stand for braces.
 
 use lookaside_protocol::KEY_BYTES_MAX;
+use std::fmt;
 
 /// A template of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +14,18 @@ pub(super) enum TemplatePart {
     Literal(Vec<u8>),
     /// The name of a column, as the rule file has it.
     Column(String),
+}
+
+/// As a rule file has it.
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.parts.iter().try_for_each(|part| match part {
+            TemplatePart::Literal(text) => {
+                f.write_str(&String::from_utf8_lossy(text).replace('{', "{{").replace('}', "}}"))
+            }
+            TemplatePart::Column(name) => write!(f, "{{{name}}}"),
+        })
+    }
 }
 
 impl Template {
@@ -51,6 +64,14 @@ impl Template {
         let template = Template { parts };
         template.check(text)?;
         Ok(template)
+    }
+
+    /// Its key if it has no columns: every change of the table deletes it.
+    pub fn constant_key(&self) -> Option<String> {
+        match self.parts.as_slice() {
+            [TemplatePart::Literal(key)] => Some(String::from_utf8_lossy(key).into_owned()),
+            _ => None,
+        }
     }
 
     /// The names of its columns, with repetitions.

@@ -83,8 +83,8 @@ pub enum SourceError {
         /// The problem, and what corrects it.
         why: String,
     },
-    /// With its settings the database leaves keys out of the log. An operator must change them.
-    KeysHidden {
+    /// With its settings the database leaves keys out of the log, or may lose a part of it. An operator must change them.
+    UnsafeSettings {
         /// The setting, and the statement that corrects it.
         why: String,
     },
@@ -108,7 +108,7 @@ impl SourceError {
             | SourceError::Unreachable { why }
             | SourceError::PositionLost { why, .. }
             | SourceError::Unusable { why }
-            | SourceError::KeysHidden { why }
+            | SourceError::UnsafeSettings { why }
             | SourceError::InUse { why }
             | SourceError::SpoolFailed { why } => why,
         }
@@ -123,7 +123,7 @@ impl SourceError {
             | SourceError::InUse { .. }
             | SourceError::SpoolFailed { .. } => RETRY_DELAY_MAX,
             // An operator may be setting up the database right now.
-            SourceError::Unusable { .. } | SourceError::KeysHidden { .. } => UNUSABLE_DELAY_MAX,
+            SourceError::Unusable { .. } | SourceError::UnsafeSettings { .. } => UNUSABLE_DELAY_MAX,
         }
     }
 }
@@ -139,7 +139,7 @@ impl fmt::Display for SourceError {
             SourceError::PositionLost { position, why } => {
                 write!(f, "the commit log no longer reaches back to {}: {why}", position.0)
             }
-            SourceError::Unusable { why } | SourceError::KeysHidden { why } => {
+            SourceError::Unusable { why } | SourceError::UnsafeSettings { why } => {
                 write!(f, "the database cannot be used as a source: {why}")
             }
             SourceError::SpoolFailed { why } => write!(f, "nothing is read, because the spool cannot be used: {why}"),

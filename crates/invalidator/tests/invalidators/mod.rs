@@ -73,6 +73,8 @@ pub struct TableState {
     pub locks: Locks,
     /// By lock: the session that took it, and when it ends; `None` while the session lives.
     held: BTreeMap<u64, (u64, Option<Instant>)>,
+    /// By lock of a session: how often that session has beaten.
+    beats: BTreeMap<u64, u64>,
     /// How many sessions there were; each has its number.
     sessions: u64,
     /// Sessions that have ended at the database, which their processes do not know yet.
@@ -113,6 +115,7 @@ impl Table {
             delayed: 0,
             locks: Locks::EndWithSession,
             held: BTreeMap::new(),
+            beats: BTreeMap::new(),
             sessions: 0,
             ended: BTreeSet::new(),
             rng,
@@ -359,7 +362,18 @@ impl RecordStore for FakeStore {
         Box::pin(async move {
             let Fate::Succeeds = self.meet().await else { return Err(failure()) };
             let state = &mut *self.table.state();
-            Ok(Some(LockSighting { is_held: state.is_held(lock), connection: self.session(state).number }))
+            let beat = 1 << (state.beats.get(&lock.0).unwrap_or(&0) % 8);
+            Ok(Some(LockSighting { is_held: state.is_held(lock), beat, connection: self.session(state).number }))
+        })
+    }
+
+    fn beat(&self) -> BoxFuture<'_, Result<bool, RecordError>> {
+        Box::pin(async move {
+            let Fate::Succeeds = self.meet().await else { return Err(failure()) };
+            let state = &mut *self.table.state();
+            let Some(lock) = self.session(state).lock else { return Ok(false) };
+            *state.beats.entry(lock.0).or_default() += 1;
+            Ok(true)
         })
     }
 }

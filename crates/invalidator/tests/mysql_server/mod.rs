@@ -3,7 +3,7 @@
 pub mod fetched;
 
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions, MysqlSource, Row};
+use lookaside_invalidator::source::mysql::{MysqlConnection, MysqlOptions, MysqlSource, Row, text};
 use lookaside_invalidator::{Commit, Position, Source, SourceError, Start};
 use std::{
     fs,
@@ -193,6 +193,24 @@ impl Client {
     pub async fn one(&mut self, sql: &str) -> String {
         self.0.query_one(sql).await.expect(sql).expect(sql)
     }
+
+    /// The names of the files of the log, the oldest first.
+    pub async fn log_files(&mut self) -> Vec<String> {
+        let rows = self.run("SHOW BINARY LOGS").await;
+        rows.iter().map(|row| text(row, 0).expect("a name")).collect()
+    }
+
+    /// Removes the files of the log before `file`. The server keeps one that is being read, and that of a reader which is
+    /// gone until it has noticed that.
+    pub async fn purge_log_before(&mut self, file: &str) {
+        let purged = async {
+            while self.log_files().await.first().is_some_and(|oldest| oldest != file) {
+                self.run(&format!("PURGE BINARY LOGS TO '{file}'")).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, purged).await.expect("no file before it is read");
+    }
 }
 
 /// The same as in a pipeline. With fewer keys a read never reaches its limit of events.
@@ -254,7 +272,7 @@ fn template_of(program: &str, initialise: impl FnOnce(&Path, &Path) -> Command) 
     path
 }
 
-const MARIADB_ARGUMENTS: [&str; 7] = [
+const MARIADB_ARGUMENTS: [&str; 8] = [
     "--log-bin=binlog",
     "--binlog-format=ROW",
     "--gtid-strict-mode=ON",
@@ -262,13 +280,18 @@ const MARIADB_ARGUMENTS: [&str; 7] = [
     "--innodb-log-file-size=8M",
     "--innodb-buffer-pool-size=16M",
     "--sync-binlog=1",
+    ROW_METADATA,
 ];
+
+/// Row rules need the names of columns.
+const ROW_METADATA: &str = "--binlog-row-metadata=FULL";
 
 /// Each test copies a data directory.
 const SMALL_MYSQL: &str = "--innodb-redo-log-capacity=16M";
 
-const MYSQL_ARGUMENTS: [&str; 6] = [
+const MYSQL_ARGUMENTS: [&str; 7] = [
     SMALL_MYSQL,
+    ROW_METADATA,
     "--mysqlx=OFF",
     "--secure-file-priv=NULL",
     "--gtid-mode=ON",

@@ -7,7 +7,7 @@ use lookaside_invalidator::{
     pipeline::delivery::{HEDGE_DELAY, RouterConnections, RouterDelivery},
 };
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes, TkoReason};
 use std::{
     io,
     sync::{Arc, Mutex},
@@ -133,7 +133,7 @@ impl FakeRouter {
     fn execute_batch(&self, batch: Batch) -> BoxFuture<'_, Outcomes> {
         Box::pin(async move {
             if *self.behavior.borrow() == Behavior::IsDown {
-                return vec![Err(Failure::Tko); batch.len()];
+                return vec![Err(Failure::Tko(TkoReason::ConnectFailed)); batch.len()];
             }
             let is_delete = |request: &Request<Bytes>| matches!(request.operation, Operation::Delete { .. });
             if *self.behavior.borrow() == Behavior::LosesDeletes && batch.iter().any(is_delete) {

@@ -12,7 +12,7 @@
 //! | reply of a router | result |
 //! |---|---|
 //! | `DELETED`, `NOT_FOUND` | applied: most deletes find nothing (§4.1 of the paper: 4 % find something) |
-//! | `SERVER_ERROR no route: ...` | the other routers are asked; unroutable if all of them say so |
+//! | `SERVER_ERROR RootRoute: No rh found`, `SERVER_ERROR no route: ...` | the other routers are asked; unroutable if all of them say so |
 //! | any other reply, or none | refused: send it again |
 //!
 //! A delete that two routers apply, or whose reply is lost, does no harm, as deletes are idempotent. An acknowledgement
@@ -46,7 +46,7 @@ use super::{
 use bytes::Bytes;
 use futures_util::future::select_all;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
-use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, Outcome, Outcomes};
+use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, NO_TREE, Outcome, Outcomes};
 use tokio::time::sleep;
 
 /// The bytes of a delete besides its key: `delete ` and the end of the line.
@@ -276,5 +276,6 @@ fn delete_result(outcome: Outcome, router: &Address) -> DeleteResult {
 
 /// Whether an error message of a router means that no operation reaches the key.
 fn is_no_route(why: &[u8]) -> bool {
-    why.strip_prefix(NO_ROUTE.as_bytes()).is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
+    let without_route = why.strip_prefix(NO_ROUTE.as_bytes());
+    why.starts_with(NO_TREE.as_bytes()) || without_route.is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
 }

@@ -33,7 +33,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 const FLUSH_LIMITS: Limits = Limits { value_bytes_max: 8 << 10, line_bytes_max: 1024 };
 
 /// In the reply of a router that flushes nothing.
-const FLUSH_DISABLED: &str = "Command not supported";
+const FLUSH_DISABLED: &str = "Command disabled";
 
 /// The key of a router that flushes when it is read, without its argument.
 const FLUSH_KEY: &str = "__mcrouter__.flush_prefix";

@@ -8,11 +8,13 @@
 //! demotion.rs  whether it is asked after the others, as it does not apply what they apply
 //! flush.rs     flushes among the deletes
 //! connect.rs   the connections to the routers
+//! config_check.rs  whether the routers have the same configuration
 //! ```
 //!
 //! Not here: delays and retries. Keys that no router has acknowledged go back to the pipeline.
 
 mod batch;
+mod config_check;
 mod connect;
 mod demotion;
 mod flush;

@@ -49,14 +49,20 @@ const PROBE_DELAY_MAX: Duration = Duration::from_millis(50);
 const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
 /// The key of the option without which a router flushes nothing.
 const FLUSH_OPTION_KEY: &[u8] = b"__mcrouter__.options(enable_flush_cmd)";
+/// The key of the digest of the configuration that a router uses.
+const CONFIG_KEY: &[u8] = b"__mcrouter__.config_md5_digest";
 /// The delay before a router that does not answer is asked for it again.
 const FLUSH_CHECK_DELAY: Duration = Duration::from_secs(1);
 /// The state of an open gate.
 const OPEN: &[u8] = b"open";
+/// The same of one that waits for the invalidators of other databases, too.
+const COUNTED: &[u8] = b"counted";
 /// Before the token in the state of a closed gate.
 const WAITING: &[u8] = b"waiting ";
 /// The longest token of a router's run.
 const TOKEN_BYTES_MAX: usize = 64;
+/// The longest digest of a configuration.
+const DIGEST_BYTES_MAX: usize = 64;
 
 /// The connections to one router.
 pub struct RouterConnections {
@@ -222,11 +228,13 @@ impl Router {
         }
     }
 
-    /// Tells the run `token` of the router to open its start gate. False if that is not known to be open.
-    pub async fn open_start_gate(&self, token: &str) -> bool {
-        let request = get_request(format!("__mcrouter__.caught_up({token})").into());
+    /// Notifies the run `token` of the router that all deletes of `source_id` are applied, so that it opens its start gate.
+    /// False if it is not known to have counted that.
+    pub async fn report_caught_up(&self, token: &str, source_id: Option<u64>) -> bool {
+        let source = source_id.map(|id| format!(",{id:x}")).unwrap_or_default();
+        let request = get_request(format!("__mcrouter__.caught_up({token}{source})").into());
         let outcomes = self.connections.probes.send(vec![request]).await;
-        matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN)
+        matches!(&outcomes[..], [Ok(Reply::Value { value, .. })] if value == OPEN || value == COUNTED)
     }
 
     /// Asks the router, once it answers, whether it would flush its servers, and logs if it would not. Its operator learns
@@ -247,6 +255,16 @@ impl Router {
                 Some(Ok(_)) => return,
                 Some(Err(_)) | None => sleep(FLUSH_CHECK_DELAY).await,
             }
+        }
+    }
+
+    /// The digest of the router's configuration; `None` if it does not answer, or knows no such digest.
+    pub async fn config_digest(&self) -> Option<String> {
+        match self.connections.probes.send(vec![get_request(Bytes::from_static(CONFIG_KEY))]).await.pop() {
+            Some(Ok(Reply::Value { value, .. })) if value.len() <= DIGEST_BYTES_MAX => {
+                Some(String::from_utf8_lossy(&value).into_owned())
+            }
+            _ => None,
         }
     }
 
@@ -310,13 +328,15 @@ pub(super) fn no_answer(hedge_delay: Duration) -> String {
 /// A failure in the words of an operator who sees a router, not a server.
 pub(super) fn reason(failure: &Failure) -> &'static str {
     match failure {
-        Failure::Tko => "it has not answered since it failed",
+        Failure::Tko(_) => "it has not answered since it failed",
         Failure::ConnectFailed => "connection failed",
         Failure::ConnectTimedOut => "connection timed out",
-        Failure::Busy => "too many requests outstanding",
-        Failure::TimedOut => "no reply within the router timeout",
-        Failure::ConnectionLost => "connection lost",
+        Failure::Busy | Failure::TooManyPending { .. } => "too many requests outstanding",
+        Failure::TimedOut | Failure::QueueTimedOut => "no reply within the router timeout",
+        Failure::ConnectionLost | Failure::ReadFailed(_) => "connection lost",
         Failure::Malformed => "malformed reply",
-        Failure::NoRoute(_) | Failure::Spooled => "not a failure of a connection",
+        Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. } | Failure::Spooled => {
+            "not a failure of a connection"
+        }
     }
 }

@@ -42,6 +42,8 @@ pub struct RouterDelivery {
     pub(super) hedge_delay: Duration,
     /// Whether routers that refuse a flush are reported when they first answer.
     checks_flush: bool,
+    /// The number of the database that the deletes come from; `None` if routers need not know it.
+    source_id: Option<u64>,
     /// How many batches were sent: equal routers are asked first in turn.
     turns: AtomicUsize,
     /// How many batches had deletes that were rerouted.
@@ -67,6 +69,7 @@ impl RouterDelivery {
             statistics,
             hedge_delay: HEDGE_DELAY,
             checks_flush: false,
+            source_id: None,
             turns: AtomicUsize::new(0),
             reroutes: AtomicUsize::new(0),
             is_unanswered: AtomicBool::new(false),
@@ -85,6 +88,11 @@ impl RouterDelivery {
         RouterDelivery { checks_flush, ..self }
     }
 
+    /// Names the database `source_id` to routers that wait for the invalidators of several.
+    pub fn with_source_id(self, source_id: u64) -> RouterDelivery {
+        RouterDelivery { source_id: Some(source_id), ..self }
+    }
+
     /// Every router once, the one that is to be asked first in front.
     pub(super) fn in_order(&self) -> Vec<usize> {
         let (now, count) = (Instant::now(), self.routers.len());
@@ -99,6 +107,10 @@ impl RouterDelivery {
 
     pub(super) fn router(&self, at: usize) -> &Router {
         &self.routers[at]
+    }
+
+    pub(super) fn routers(&self) -> impl Iterator<Item = &Router> {
+        self.routers.iter()
     }
 
     pub(super) fn router_count(&self) -> usize {
@@ -181,7 +193,7 @@ impl Delivery for RouterDelivery {
         let checked = self.routers.iter().filter(|_| self.checks_flush);
         let checks = join_all(checked.map(|router| router.check_flush(&self.statistics)));
         Box::pin(async move {
-            tokio::join!(probes, checks);
+            tokio::join!(probes, checks, self.compare_configs());
         })
     }
 
@@ -209,7 +221,7 @@ impl Delivery for RouterDelivery {
         Box::pin(async move {
             let router = &self.routers[waiting.index];
             let (cluster, address) = (&self.statistics.name, router.address());
-            if router.open_start_gate(&waiting.token).await {
+            if router.report_caught_up(&waiting.token, self.source_id).await {
                 self.statistics.start_gates_opened.add(1);
                 tracing::info!(cluster, router = %address, "notified a router that its cluster is up to date");
             } else {

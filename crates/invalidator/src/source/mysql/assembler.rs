@@ -32,6 +32,7 @@ use super::{
     row_tables::RowTables,
     statement,
     statement_tokens::possible_modes,
+    unsafe_setting::UnsafeSetting,
     visibility_target::{LogEnd, VisibilityTarget},
     xa::{KEYS_HELD_MAX, PreparedTransactions, Resolved, TRANSACTIONS_HELD_MAX},
 };
@@ -82,7 +83,10 @@ impl Assembler {
             outbox_tables: (!options.comments_only).then(|| OutboxTables::new(&options.outbox_table)),
             has_comments: !options.outbox_only,
             is_replay: options.is_replay,
-            row_tables: RowTables::new(options.row_rules.clone()),
+            row_tables: RowTables::new(
+                options.row_rules.clone(),
+                options.accepted.contains(&UnsafeSetting::BinlogRowMetadata),
+            ),
             has_checksum,
             read_position,
             end: LogEnd::default(),

@@ -13,7 +13,9 @@
 //! catalogue.rs, column_type.rs, charset.rs
 //! table_statement.rs, statement_tokens.rs TRUNCATE and DDL
 //! rule_check.rs                           rules that the server does not fit
-//! server_check.rs, log_coverage.rs        settings of the server, start of the dump
+//! server_check.rs                         checks of the server, start of the dump
+//! settings.rs, unsafe_setting.rs          settings by which deletes are lost
+//! log_coverage.rs
 //! succession.rs                           another server with the same log, after a failover
 //! gate.rs, visibility_target.rs           waits until readers see what was read
 //! read_marks.rs                           the lag in bytes
@@ -52,11 +54,13 @@ mod rows;
 mod rsa;
 mod rule_check;
 mod server_check;
+mod settings;
 mod statement;
 mod statement_tokens;
 mod succession;
 mod table_metadata;
 mod table_statement;
+mod unsafe_setting;
 mod visibility_target;
 mod xa;
 
@@ -64,6 +68,8 @@ pub use assembler::KEYS_OF_COMMIT_MAX;
 pub use connection::{MysqlConnection, Row, ServerError, text};
 pub use options::MysqlOptions;
 pub use rule_check::check_rules;
+pub use table_statement::{ChangedTable, find_changed_tables};
+pub use unsafe_setting::{UnsafeSetting, strip_acceptance};
 pub use xa::KEYS_HELD_MAX;
 
 use crate::{
@@ -184,6 +190,7 @@ impl CommitLog for MysqlLog {
         Box::pin(async move {
             let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
             let server = Server::inspect(&mut connection, &self.options).await?;
+            rule_check::check_log_has_all(&mut connection, &self.options).await?;
             let newest = server.start_position(&mut connection, &Start::Now).await?;
             let (files, incomplete) = match server_check::log_files(&mut connection).await? {
                 Ok(files) => (files, None),

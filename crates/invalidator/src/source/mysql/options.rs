@@ -5,11 +5,12 @@ use crate::{
     rules::RowRules,
     source::{
         Password,
+        mysql::unsafe_setting::UnsafeSetting,
         tls::{DatabaseTls, TlsParameters},
     },
 };
 use lookaside_protocol::percent;
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const PORT_DEFAULT: u16 = 3306;
 
@@ -30,6 +31,8 @@ pub struct MysqlOptions {
     pub schema: Option<String>,
     /// How connections are secured; `None` (the default) for connections without TLS.
     pub tls: Option<DatabaseTls>,
+    /// Unsafe settings of the server that are warned of instead of refused. Default none.
+    pub accepted: BTreeSet<UnsafeSetting>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
     /// The row rules. Default none.
@@ -69,6 +72,7 @@ impl Default for MysqlOptions {
             password: Password::default(),
             schema: None,
             tls: None,
+            accepted: BTreeSet::new(),
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
             outbox_only: false,
@@ -88,7 +92,8 @@ impl MysqlOptions {
     /// Parses `mysql://user:password@host:port/schema?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE` or the same with
     /// `mariadb://`. User, password and values may be percent-encoded. The schema is optional, as the log
     /// covers all schemas. `ssl-mode` is `DISABLED` (the default), `VERIFY_IDENTITY` or `VERIFY_CA`, which need `ssl-ca`;
-    /// `ssl-cert` and `ssl-key` identify the client. Other parameters are refused.
+    /// `ssl-cert` and `ssl-key` identify the client. `accept-unsafe` names [settings](UnsafeSetting) that are
+    /// accepted, with commas between them. Other parameters are refused.
     ///
     /// ```
     /// use lookaside_invalidator::source::mysql::MysqlOptions;
@@ -109,7 +114,8 @@ impl MysqlOptions {
         if schema.contains('/') {
             return Err(invalid("has more than a schema after the host"));
         }
-        let mut options = MysqlOptions { tls: tls_of(parameters).map_err(|why| invalid(&why))?, ..Default::default() };
+        let mut options = MysqlOptions::default();
+        options.set_parameters(parameters).map_err(|why| invalid(&why))?;
         let schema = percent::decode_text(schema).ok_or_else(|| invalid("has an invalid percent escape"))?;
         options.schema = Some(schema).filter(|schema| !schema.is_empty());
         let endpoint = match rest.rsplit_once('@') {
@@ -136,6 +142,21 @@ impl MysqlOptions {
         Ok(options)
     }
 
+    fn set_parameters(&mut self, parameters: &str) -> Result<(), String> {
+        let mut tls = TlsParameters::default();
+        for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = percent::decode_text(value).ok_or("has an invalid percent escape")?;
+            if name == "accept-unsafe" {
+                self.accepted = UnsafeSetting::parse_list(&value)?;
+            } else if !tls.set(name, &value)? {
+                return Err("has a parameter other than ssl-mode, ssl-ca, ssl-cert, ssl-key and accept-unsafe".into());
+            }
+        }
+        self.tls = tls.into_options()?;
+        Ok(())
+    }
+
     /// `host:port`, with brackets around an IPv6 address.
     pub(super) fn address(&self) -> String {
         match self.host.contains(':') {
@@ -145,21 +166,9 @@ impl MysqlOptions {
     }
 }
 
-fn tls_of(parameters: &str) -> Result<Option<DatabaseTls>, String> {
-    let mut tls = TlsParameters::default();
-    for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
-        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        let value = percent::decode_text(value).ok_or("has an invalid percent escape")?;
-        if !tls.set(name, &value)? {
-            return Err("has a parameter other than ssl-mode, ssl-ca, ssl-cert and ssl-key".into());
-        }
-    }
-    tls.into_options()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{DatabaseTls, MysqlOptions};
+    use super::{DatabaseTls, MysqlOptions, UnsafeSetting};
 
     #[test]
     fn invalid_urls_are_refused_without_showing_the_password() {
@@ -168,6 +177,7 @@ mod tests {
             "mysql://u:secret@h/app?ssl=0",
             "mysql://u:secret@h?ssl-mode=REQUIRED",
             "mysql://u:secret@h?ssl-mode=VERIFY_IDENTITY",
+            "mysql://u:secret@h?accept-unsafe=all",
             "mysql://u:secret%4@h",
             "mysql://u:secret@h:x",
             "mysql://",
@@ -186,6 +196,14 @@ mod tests {
             let options = MysqlOptions::from_url(url).expect(url);
             assert_eq!((options.host.as_str(), options.tls), ("h", Some(DatabaseTls::verify_full("/ca.pem"))), "{url}");
         }
+    }
+
+    #[test]
+    fn unsafe_settings_are_accepted_by_name() {
+        let url = "mysql://h/app?accept-unsafe=sync_binlog,binlog_do_db";
+        let accepted = MysqlOptions::from_url(url).expect("a valid URL").accepted;
+        assert_eq!(accepted, [UnsafeSetting::SyncBinlog, UnsafeSetting::BinlogDoDb].into());
+        assert!(MysqlOptions::from_url("mysql://h").expect("a valid URL").accepted.is_empty());
     }
 
     #[test]

@@ -5,14 +5,17 @@
 //!
 //! | | from |
 //! |---|---|
-//! | name | the log (`binlog_row_metadata=FULL`), else the catalogue's column at the same place |
+//! | name | the log (`binlog_row_metadata=FULL`) |
 //! | sign, labels | the log, else the catalogue |
 //! | type, character set | the catalogue's column of that name, if the log's column fits it |
 //!
 //! The log is older than the catalogue. If a column does not fit, rows were written before an ALTER TABLE, or the
-//! catalogue is: it is read again, and until both agree, changes are inexpressible. An ALTER TABLE that leaves all types as
-//! they are (it exchanges two names) cannot be noticed at the rows before it without the log's names; but every ALTER
-//! TABLE in the log counts as inexpressible, and comes after them.
+//! catalogue is: it is read again, and until both agree, changes are inexpressible.
+//!
+//! Rows without names are inexpressible, too: an ALTER TABLE that leaves all types as they are and exchanges two names
+//! cannot be noticed at the rows before it. An operator may accept that (`accept-unsafe=binlog_row_metadata`). Names are
+//! those of the catalogue's columns at the same places then. Every ALTER TABLE in the log counts as inexpressible, but comes
+//! after the rows that it makes the catalogue misname.
 //!
 //! A table without a rule costs a look-up of its name for each table map, and one of a number for each rows event; without
 //! rules, neither.
@@ -24,11 +27,11 @@ use super::{
     event::RowsKind,
     rows::{Columns, LogColumn, PresentColumns, TableMap},
     table_metadata::TableMetadata,
-    table_statement::TableStatement,
+    table_statement::find_changed_tables,
 };
 use crate::{
     keys::SqlMode,
-    rules::{Column, RowChange, RowRules, RowValue, Rule, Rules, TableChange, TableName, WatchedTable},
+    rules::{Column, RowChange, RowRules, RowValue, Rules, TableChange, TableName, WatchedTable},
 };
 use std::{
     collections::BTreeMap,
@@ -43,6 +46,8 @@ const CATALOGUE_RETRY: Duration = Duration::from_secs(5);
 /// The tables with a rule.
 pub struct RowTables {
     row_rules: Arc<RowRules>,
+    /// Whether rows without names have those of the catalogue.
+    accepts_unnamed: bool,
     /// The version of `rules`.
     version: u64,
     rules: Arc<Rules>,
@@ -68,10 +73,22 @@ struct Table {
     watched: WatchedTable,
 }
 
+impl Table {
+    /// Why the types are not known.
+    fn unknown_columns(&self, accepts_unnamed: bool) -> TableChange {
+        match is_named(&self.metadata, accepts_unnamed) {
+            true => TableChange::UnknownColumns,
+            false => TableChange::UnnamedColumns,
+        }
+    }
+}
+
 impl RowTables {
-    pub fn new(row_rules: Arc<RowRules>) -> RowTables {
+    /// The tables with one of `row_rules`. With `accepts_unnamed`, rows without names have those of the catalogue.
+    pub fn new(row_rules: Arc<RowRules>, accepts_unnamed: bool) -> RowTables {
         let rules = row_rules.current();
         RowTables {
+            accepts_unnamed,
             version: row_rules.version(),
             needs_catalogue: !rules.is_empty(),
             misfit_at: None,
@@ -114,7 +131,7 @@ impl RowTables {
         }
         for (name, table) in &mut self.tables {
             if let Some(rule) = self.rules.rule(name.schema.as_bytes(), name.name.as_bytes()) {
-                table.types = types_of(&table.columns, &table.metadata, self.catalogue.get(name));
+                table.types = types_of(&table.columns, &table.metadata, self.catalogue.get(name), self.accepts_unnamed);
                 let columns =
                     table.types.as_ref().map(|types| columns_of(types, &table.metadata, &self.catalogue[name]));
                 table.watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), columns.as_deref());
@@ -139,7 +156,8 @@ impl RowTables {
         let name = rule.table.clone();
         self.ids.insert(map.table_id, name.clone());
         if let Some(table) = self.tables.get(&name).filter(|table| table.description == map.description()) {
-            if table.types.is_none() && self.may_look_up(now) {
+            let may_fit_later = table.types.is_none() && is_named(&table.metadata, self.accepts_unnamed);
+            if may_fit_later && self.may_look_up(now) {
                 (self.needs_catalogue, self.misfit_at) = (true, Some(now));
             }
             return Ok(());
@@ -148,10 +166,10 @@ impl RowTables {
         let (columns, fields) = map.into_columns_and_fields()?;
         let metadata = TableMetadata::read(fields)?;
         let declared = self.catalogue.get(&name);
-        let types = types_of(&columns, &metadata, declared);
+        let types = types_of(&columns, &metadata, declared, self.accepts_unnamed);
         let known = types.as_ref().zip(declared).map(|(types, declared)| columns_of(types, &metadata, declared));
         // If it does not fit then either, it is older than the catalogue, or the catalogue does not show the table.
-        if types.is_none() {
+        if types.is_none() && is_named(&metadata, self.accepts_unnamed) {
             (self.needs_catalogue, self.misfit_at) = (true, Some(now));
         }
         let watched = WatchedTable::new(self.row_rules.clone(), rule.clone(), known.as_deref());
@@ -183,7 +201,10 @@ impl RowTables {
         let Some(table) = self.ids.get(&table_id).and_then(|name| self.tables.get_mut(name)) else { return Ok(()) };
         let Some(types) = table.types.as_ref().filter(|_| table.watched.is_bound()) else {
             match table.types {
-                None => table.watched.add_table_change(TableChange::UnknownColumns, keys),
+                None => {
+                    let change = table.unknown_columns(self.accepts_unnamed);
+                    table.watched.add_table_change(change, keys);
+                }
                 Some(_) => table.watched.add_row(RowChange::Insert { after: &[] }, keys),
             }
             return Ok(());
@@ -216,15 +237,7 @@ impl RowTables {
             return;
         }
         let rules = self.rules.clone();
-        let mut changes: Vec<(&Arc<Rule>, Option<TableChange>)> = Vec::new();
-        for statement in modes.iter().filter_map(|mode| TableStatement::parse(schema, sql, *mode)) {
-            for rule in statement.named_rules(&rules) {
-                if !changes.contains(&(rule, statement.change)) {
-                    changes.push((rule, statement.change));
-                }
-            }
-        }
-        for (rule, change) in changes {
+        for (rule, change) in find_changed_tables(schema, sql, modes, &rules) {
             if !matches!(change, Some(TableChange::Truncate | TableChange::Statement)) {
                 self.needs_catalogue = true;
             }
@@ -238,9 +251,19 @@ impl RowTables {
     }
 }
 
-/// How the columns of a table map are decoded; `None` if they do not fit the declared ones.
-fn types_of(columns: &Columns, metadata: &TableMetadata, declared: Option<&Vec<Declared>>) -> Option<Vec<ColumnType>> {
-    let declared = declared?;
+/// Whether the columns of a table map have names that can be used.
+fn is_named(metadata: &TableMetadata, accepts_unnamed: bool) -> bool {
+    metadata.names.is_some() || accepts_unnamed
+}
+
+/// How the columns of a table map are decoded; `None` if they have no names, or do not fit the declared ones.
+fn types_of(
+    columns: &Columns,
+    metadata: &TableMetadata,
+    declared: Option<&Vec<Declared>>,
+    accepts_unnamed: bool,
+) -> Option<Vec<ColumnType>> {
+    let declared = declared.filter(|_| is_named(metadata, accepts_unnamed))?;
     let columns = columns.0.as_slice();
     match &metadata.names {
         Some(names) if names.len() == columns.len() => {}

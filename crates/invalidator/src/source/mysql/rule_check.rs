@@ -7,6 +7,7 @@ use super::{
     options::MysqlOptions,
     rows::LogColumn,
     server_check::variables,
+    unsafe_setting::UnsafeSetting,
 };
 use crate::{
     SourceError,
@@ -24,9 +25,10 @@ pub async fn check_rules(
     let variables = variables(&mut connection).await?;
     let value = |name: &str| variables.get(name).map_or("", String::as_str);
     let catalogue = catalogue::load(&mut connection, rules).await?;
-    let mut problems = check_log(value("binlog_format"), value("binlog_row_metadata"));
+    let mut problems = check_log(value("binlog_format"), value("binlog_row_metadata"), options);
     for rule in rules.iter() {
-        check_rule(rule, &catalogue, value("binlog_row_image"), &mut problems);
+        check_rule(rule, &catalogue, &mut problems);
+        check_image(rule, &catalogue, value("binlog_row_image"), options, &mut problems);
         if catalogue.contains_key(&rule.table) {
             check_foreign_keys(&mut connection, rule, &mut problems).await?;
         }
@@ -34,7 +36,35 @@ pub async fn check_rules(
     Ok(problems)
 }
 
-fn check_log(format: &str, metadata: &str) -> Vec<RuleProblem> {
+/// Fails if the log lacks what the rules in use need: rows that are read from now on may be inexpressible.
+pub async fn check_log_has_all(connection: &mut MysqlConnection, options: &MysqlOptions) -> Result<(), SourceError> {
+    let rules = options.row_rules.current();
+    if rules.is_empty() {
+        return Ok(());
+    }
+    let variables = variables(connection).await?;
+    let value = |name: &str| variables.get(name).map_or("", String::as_str);
+    let mut problems = check_log(value("binlog_format"), value("binlog_row_metadata"), options);
+    let image = value("binlog_row_image");
+    if may_lack_values(image) {
+        let catalogue = catalogue::load(connection, &rules).await?;
+        rules.iter().for_each(|rule| check_image(rule, &catalogue, image, options, &mut problems));
+    }
+    match problems.iter().find(|problem| problem.kind == ProblemKind::LogLacks) {
+        Some(problem) => Err(SourceError::UnsafeSettings { why: problem.to_string() }),
+        None => Ok(()),
+    }
+}
+
+/// The consequence of `setting` for rules.
+fn kind_of(setting: UnsafeSetting, options: &MysqlOptions) -> ProblemKind {
+    match options.accepted.contains(&setting) {
+        true => ProblemKind::Warning,
+        false => ProblemKind::LogLacks,
+    }
+}
+
+fn check_log(format: &str, metadata: &str, options: &MysqlOptions) -> Vec<RuleProblem> {
     let mut problems = Vec::new();
     let mut add = |kind, why: String| problems.push(RuleProblem { table: None, kind, why });
     if !matches!(format, "ROW" | "") {
@@ -47,18 +77,20 @@ fn check_log(format: &str, metadata: &str) -> Vec<RuleProblem> {
     }
     if metadata != "FULL" {
         let present = if metadata.is_empty() { "missing" } else { metadata };
+        let setting = UnsafeSetting::BinlogRowMetadata;
         add(
-            ProblemKind::Warning,
+            kind_of(setting, options),
             format!(
-                "binlog_row_metadata is {present}: the log has no names of columns, so rows that are read after a later \
-                 ALTER TABLE may be misread until it is read, too; SET GLOBAL binlog_row_metadata = 'FULL'"
+                "binlog_row_metadata is {present}, so the log has no names of columns, and an ALTER TABLE that exchanges \
+                 two would give rows before it wrong keys: SET GLOBAL binlog_row_metadata = 'FULL'; {}",
+                setting.acceptance()
             ),
         );
     }
     problems
 }
 
-fn check_rule(rule: &Rule, catalogue: &Catalogue, row_image: &str, problems: &mut Vec<RuleProblem>) {
+fn check_rule(rule: &Rule, catalogue: &Catalogue, problems: &mut Vec<RuleProblem>) {
     let mut add = |kind, why: String| problems.push(RuleProblem { table: Some(rule.table.clone()), kind, why });
     let Some(declared) = catalogue.get(&rule.table) else {
         return add(
@@ -69,23 +101,38 @@ fn check_rule(rule: &Rule, catalogue: &Catalogue, row_image: &str, problems: &mu
     if let Err(Refused(reasons)) = BoundRule::bind(rule, &columns(declared)) {
         reasons.into_iter().for_each(|why| add(ProblemKind::RuleRefused, why));
     }
+}
+
+/// Whether old images of rows lack values with this `binlog_row_image`.
+fn may_lack_values(row_image: &str) -> bool {
+    matches!(row_image, "MINIMAL" | "NOBLOB")
+}
+
+/// Checks that old images have the columns of the rule's keys.
+fn check_image(
+    rule: &Rule,
+    catalogue: &Catalogue,
+    row_image: &str,
+    options: &MysqlOptions,
+    problems: &mut Vec<RuleProblem>,
+) {
+    let declared = catalogue.get(&rule.table).map_or(&[][..], Vec::as_slice);
     for column in rule.templates.iter().flat_map(Template::columns) {
         let Some(declared) = declared.iter().find(|declared| declared.name.eq_ignore_ascii_case(column)) else {
             continue;
         };
-        let is_lacking = match row_image {
-            "MINIMAL" => !declared.is_primary,
-            "NOBLOB" => declared.is_blob() && !declared.is_primary,
-            _ => false,
-        };
-        if is_lacking {
-            add(
-                ProblemKind::LogLacks,
-                format!(
-                    "has column {column}, of which the log lacks the old value, as binlog_row_image is {row_image}; \
-                     SET GLOBAL binlog_row_image = 'FULL'"
+        let may_be_left_out = row_image == "MINIMAL" || declared.is_blob();
+        if may_lack_values(row_image) && may_be_left_out && !declared.is_primary {
+            let setting = UnsafeSetting::BinlogRowImage;
+            problems.push(RuleProblem {
+                table: Some(rule.table.clone()),
+                kind: kind_of(setting, options),
+                why: format!(
+                    "has column {column}, of which the log lacks the old value, as binlog_row_image is {row_image}; SET \
+                     GLOBAL binlog_row_image = 'FULL'; {}",
+                    setting.acceptance()
                 ),
-            );
+            });
         }
     }
 }

@@ -9,6 +9,7 @@ use super::{
     log_coverage,
     options::MysqlOptions,
     packet::PacketStream,
+    settings::{self, ServerKind},
 };
 use crate::{LogFile, Position, SourceError, Start};
 use lookaside_client::Network;
@@ -32,15 +33,6 @@ const LOG_FILES_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long MySQL may take to commit what was already read from its log.
 const EXECUTED_WAIT_S: u32 = 5;
 
-/// The kind of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerKind {
-    /// MariaDB.
-    Mariadb,
-    /// MySQL and compatible servers.
-    Mysql,
-}
-
 /// The result of the checks.
 #[derive(Clone, Debug)]
 pub struct Server {
@@ -63,26 +55,13 @@ impl Server {
         };
         let variables = variables(connection).await?;
         let value = |name: &str| variables.get(name).map_or("", String::as_str);
-        check_settings(kind, &variables, options)?;
         let identity = match kind {
             ServerKind::Mysql => format!("mysql:{}", value("server_uuid")),
             ServerKind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
-        let mut warnings = log_coverage::check(connection, &variables, !options.outbox_only).await?;
-        if !matches!(value("sync_binlog"), "1" | "") {
-            warnings.push(format!(
-                "sync_binlog is {}: after a crash of its machine the server may lack commits that were read from its log, \
-                 and give their GTIDs to others, which a position then skips: SET GLOBAL sync_binlog = 1",
-                value("sync_binlog")
-            ));
-        }
-        if kind == ServerKind::Mariadb && value("gtid_strict_mode") == "OFF" {
-            warnings.push(
-                "gtid_strict_mode is OFF, so a replica may log transactions out of order, which a position then skips: SET \
-                 GLOBAL gtid_strict_mode = ON"
-                    .into(),
-            );
-        }
+        let filters = log_coverage::read_filters(connection).await?;
+        let mut warnings = settings::check(kind, &variables, filters.as_ref(), options)?;
+        warnings.extend(log_coverage::check_replica(connection, &variables, !options.outbox_only).await?);
         Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32", warnings })
     }
 
@@ -204,43 +183,6 @@ pub async fn log_files(connection: &mut MysqlConnection) -> Result<Result<Vec<Lo
     Ok(rows.map(|rows| rows.iter().filter_map(file).collect()))
 }
 
-/// Fails if a setting is unsafe, with the statement that corrects it.
-fn check_settings(
-    kind: ServerKind,
-    variables: &BTreeMap<String, String>,
-    options: &MysqlOptions,
-) -> Result<(), SourceError> {
-    let value = |name: &str| variables.get(name).map_or("", String::as_str);
-    let keys_hidden = |why: String| Err(SourceError::KeysHidden { why });
-    if value("log_bin") != "ON" {
-        return keys_hidden("the server has no commit log: start it with log_bin (and binlog_format=ROW)".into());
-    }
-    // Comments are found in statements of any format, but outbox rows only in rows.
-    let format = value("binlog_format");
-    if !matches!(format, "ROW" | "") && !options.comments_only {
-        return keys_hidden(format!(
-            "binlog_format is {format}, so inserts into the outbox table would be missed: SET GLOBAL binlog_format = \
-             ROW (sessions that are open keep theirs), or name all keys in comments and use --comments-only"
-        ));
-    }
-    if kind == ServerKind::Mysql && value("gtid_mode") != "ON" {
-        return Err(SourceError::Unusable {
-            why: "transactions have no GTIDs: SET GLOBAL enforce_gtid_consistency = ON, then SET GLOBAL gtid_mode = \
-                  OFF_PERMISSIVE, = ON_PERMISSIVE and = ON, one after the other"
-                .into(),
-        });
-    }
-    let statements =
-        if kind == ServerKind::Mysql { "binlog_rows_query_log_events" } else { "binlog_annotate_row_events" };
-    if value(statements) != "ON" && !options.outbox_only {
-        return keys_hidden(format!(
-            "statements are not in the log, so keys in comments would be missed: SET GLOBAL {statements} = ON, or use \
-             --outbox-only"
-        ));
-    }
-    Ok(())
-}
-
 /// Parts of the messages, among the many with number 1236, by which a server reports that it no longer has a position.
 const LOST_TEXTS: [&str; 8] = [
     "purged",
@@ -260,7 +202,8 @@ pub async fn variables(connection: &mut MysqlConnection) -> Result<BTreeMap<Stri
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'gtid_mode', \
              'binlog_rows_query_log_events', 'binlog_annotate_row_events', 'server_uuid', 'server_id', \
              'gtid_domain_id', 'binlog_checksum', 'log_slave_updates', 'log_replica_updates', \
-             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata', 'gtid_strict_mode', 'sync_binlog')",
+             'replicate_annotate_row_events', 'binlog_row_image', 'binlog_row_metadata', 'gtid_strict_mode', 'sync_binlog', \
+             'binlog_error_action', 'innodb_flush_log_at_trx_commit')",
         )
         .await?;
     Ok(rows.iter().filter_map(|row| Some((text(row, 0)?, text(row, 1)?))).collect())

@@ -36,6 +36,27 @@ pub struct TableStatement<'a> {
     drops_schema: bool,
 }
 
+/// A table's rule, and what a statement does to the table; `None` if rows stay as they are.
+pub type ChangedTable<'r> = (&'r Arc<Rule>, Option<TableChange>);
+
+/// What `sql` does to tables with a rule, by each reading of it in one of `modes`. It was executed in `schema`.
+pub fn find_changed_tables<'r>(
+    schema: &[u8],
+    sql: &[u8],
+    modes: &[SqlMode],
+    rules: &'r Rules,
+) -> Vec<ChangedTable<'r>> {
+    let mut changed: Vec<ChangedTable<'r>> = Vec::new();
+    for statement in modes.iter().filter_map(|mode| TableStatement::parse(schema, sql, *mode)) {
+        for rule in statement.named_rules(rules) {
+            if !changed.contains(&(rule, statement.change)) {
+                changed.push((rule, statement.change));
+            }
+        }
+    }
+    changed
+}
+
 impl<'a> TableStatement<'a> {
     /// Parses a statement that was executed in `schema`, and is read in `mode`; `None` if it changes no table.
     pub fn parse(schema: &'a [u8], sql: &'a [u8], mode: SqlMode) -> Option<TableStatement<'a>> {

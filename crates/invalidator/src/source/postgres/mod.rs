@@ -7,6 +7,8 @@
 //!
 //! tls.rs, setup.rs     login, the SQL that prepares a database
 //! slot.rs, slot_reader.rs   settings of the server, the replication slot, who reads that
+//! failover_slot.rs     a slot that standbys copy
+//! version.rs           what each version of the server has
 //! gate.rs              waits until readers see what was read
 //! transactions.rs      logs which transactions a start waits for
 //! row_tables.rs, column_type.rs                    rows of tables with a rule, and their columns
@@ -34,6 +36,7 @@ mod catalogue_reader;
 mod column_type;
 mod connection;
 mod coverage;
+mod failover_slot;
 mod gate;
 mod legacy_slots;
 mod log_stream;
@@ -51,9 +54,11 @@ mod standby;
 mod timeline;
 mod tls;
 mod transactions;
+mod version;
 
 pub use assembler::{Anomalies, MESSAGE_PREFIX};
 pub use connection::{PostgresConnection, Purpose, QueryError, Row, ServerError};
+pub use failover_slot::has_failover_slots;
 pub use lsn::Lsn;
 use lsn::{LogPosition, lsn_of};
 pub use options::PostgresOptions;

@@ -1,6 +1,9 @@
 //! The objects that the source needs in the database, as SQL.
 
-use super::catalogue::{has_identity, rules_as_values};
+use super::{
+    catalogue::{has_identity, rules_as_values},
+    version::VERSION_WITH_MESSAGES,
+};
 use crate::rules::Rules;
 
 /// The SQL that creates, if they are missing, the outbox table, the function `lookaside_invalidate` and the publication,
@@ -10,6 +13,8 @@ use crate::rules::Rules;
 /// its name.
 ///
 /// The function writes keys in UTF-8, as clients send them: a message is not converted from the database's encoding.
+/// PostgreSQL 13 does not send messages to subscribers, so there it inserts into the outbox, with the rights of its owner:
+/// every account may call it, as on later versions.
 ///
 /// ```
 /// use lookaside_invalidator::source::postgres::setup_sql;
@@ -23,9 +28,18 @@ pub fn setup_sql(publication: &str, outbox_table: &str) -> String {
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   key text NOT NULL
 );
-CREATE OR REPLACE FUNCTION lookaside_invalidate(VARIADIC keys text[]) RETURNS void
-  LANGUAGE sql AS $$ SELECT pg_logical_emit_message(true, 'lookaside', convert_to(key,
-    CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)) FROM unnest(keys) AS key $$;
+DO $lookaside$ BEGIN
+  IF current_setting('server_version_num')::int >= {VERSION_WITH_MESSAGES} THEN
+    CREATE OR REPLACE FUNCTION lookaside_invalidate(VARIADIC keys text[]) RETURNS void
+      LANGUAGE sql AS $$ SELECT pg_logical_emit_message(true, 'lookaside', convert_to(key,
+        CASE getdatabaseencoding() WHEN 'SQL_ASCII' THEN 'SQL_ASCII' ELSE 'UTF8' END)) FROM unnest(keys) AS key $$;
+  ELSE
+    EXECUTE (SELECT format('CREATE OR REPLACE FUNCTION lookaside_invalidate(VARIADIC keys text[]) RETURNS void
+      LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+      AS $$ INSERT INTO %I.%I (key) SELECT key FROM unnest(keys) AS key WHERE key IS NOT NULL $$', n.nspname, c.relname)
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {table_literal}::regclass);
+  END IF;
+END $lookaside$;
 DO $lookaside$ DECLARE member record; root regclass := {table_literal}; BEGIN
   IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = {literal}) THEN
     CREATE PUBLICATION {publication_name} FOR TABLE {table}

@@ -14,7 +14,7 @@
 
 use super::{
     connection::{PostgresConnection, QueryError, Row, protocol_error},
-    legacy_slots,
+    failover_slot, legacy_slots,
     lsn::{LogPosition, Lsn},
     options::PostgresOptions,
     setup,
@@ -22,14 +22,10 @@ use super::{
     standby,
     timeline::Timelines,
     transactions::{self, LOG_EVERY},
+    version::{VERSION_MIN, VERSION_WITH_MESSAGES},
 };
 use crate::{SourceError, Start};
 use tokio::time::timeout;
-
-/// The first version that is supported.
-const VERSION_MIN: u32 = 130_000;
-/// The first version whose `pgoutput` sends the messages of `pg_logical_emit_message`.
-const VERSION_WITH_MESSAGES: u32 = 140_000;
 
 /// The result of the checks.
 #[derive(Clone, Debug)]
@@ -74,8 +70,12 @@ impl Server {
         }
         let mut warnings = Vec::new();
         if version < VERSION_WITH_MESSAGES {
-            warnings
-                .push("PostgreSQL 13 does not send messages to subscribers: keys come from the outbox alone".into());
+            check_function(connection).await?;
+            warnings.push(
+                "PostgreSQL 13 does not send messages to subscribers: pg_logical_emit_message names no keys, and \
+                 lookaside_invalidate writes to the outbox"
+                    .into(),
+            );
         }
         Ok(Server { version, identity: format!("postgres:{system}/{database}"), warnings })
     }
@@ -127,17 +127,26 @@ impl Server {
                 Some(Slot { is_lost: true, .. }) => {
                     lost(format!("the server has removed the log that the replication slot {name} needs"))
                 }
-                Some(slot) => check_not_confirmed_beyond(Some(slot.confirmed), from, name).map(|()| from),
+                Some(slot) => {
+                    check_not_confirmed_beyond(Some(slot.confirmed), from, name)?;
+                    failover_slot::enable(connection, options, self.version).await?;
+                    Ok(from)
+                }
             };
         }
         match slot {
-            Some(Slot { is_lost: false, confirmed }) if *start == Start::Earliest => Ok(confirmed),
-            Some(Slot { is_lost: false, confirmed }) => Ok(end_of_log(connection).await?.max(confirmed)),
+            Some(Slot { is_lost: false, confirmed }) => {
+                failover_slot::enable(connection, options, self.version).await?;
+                match start {
+                    Start::Earliest => Ok(confirmed),
+                    _ => Ok(end_of_log(connection).await?.max(confirmed)),
+                }
+            }
             Some(_) => {
                 connection.query(&format!("DROP_REPLICATION_SLOT {}", setup::quote_name(&options.slot))).await?;
-                create_slot(connection, queries, options).await
+                create_slot(connection, queries, options, self.version).await
             }
-            None => create_slot(connection, queries, options).await,
+            None => create_slot(connection, queries, options, self.version).await,
         }
     }
 
@@ -232,17 +241,34 @@ async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceEr
     end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
 
+/// Fails if `lookaside_invalidate` is the one of a later version of the server, or of an earlier one of this program, which
+/// writes messages.
+async fn check_function(connection: &mut PostgresConnection) -> Result<(), SourceError> {
+    let sql =
+        "SELECT 1 FROM pg_proc WHERE proname = 'lookaside_invalidate' AND prosrc LIKE '%pg_logical_emit_message%'";
+    match connection.query_one(sql).await? {
+        None => Ok(()),
+        Some(_) => Err(SourceError::Unusable {
+            why: "lookaside_invalidate writes messages, which PostgreSQL 13 does not send to subscribers, so its keys would \
+                  be missed: run `lookaside invalidator setup` again, so that it writes to the outbox"
+                .into(),
+        }),
+    }
+}
+
 /// Waits until all transactions that are open now have ended, and logs the oldest, by `queries`.
 async fn create_slot(
     connection: &mut PostgresConnection,
     queries: &mut PostgresConnection,
     options: &PostgresOptions,
+    version: u32,
 ) -> Result<Lsn, SourceError> {
     let slot = &options.slot;
     tracing::info!(slot, "creating the replication slot; this waits for all open transactions to end");
     let temporary = if options.is_slot_temporary { " TEMPORARY" } else { "" };
     let name = setup::quote_name(slot);
-    let sql = format!("CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput NOEXPORT_SNAPSHOT");
+    let creation_options = failover_slot::creation_options(options, version);
+    let sql = format!("CREATE_REPLICATION_SLOT {name}{temporary} LOGICAL pgoutput {creation_options}");
     let creating = connection.query_unlimited(&sql);
     tokio::pin!(creating);
     let created = loop {

@@ -10,6 +10,7 @@ use crate::{
             catalogue::{Declared, tests::declared},
             gtid::{GtidList, GtidPosition},
             options::MysqlOptions,
+            unsafe_setting::UnsafeSetting,
             xa::{KEYS_HELD_MAX, TRANSACTIONS_HELD_MAX},
         },
     },
@@ -58,7 +59,9 @@ fn row_transaction() -> Vec<Vec<u8>> {
 /// An assembler with a rule for app.users, and its columns.
 fn assembler_with_rule() -> Assembler {
     let rules = Rules::parse("[[rule]]\ntable = 'app.users'\nkeys = ['u:{id}', 'n:{name}']").expect("valid");
-    let options = MysqlOptions { row_rules: RowRules::new(rules), ..MysqlOptions::default() };
+    // The map of the table has no names.
+    let accepted = [UnsafeSetting::BinlogRowMetadata].into();
+    let options = MysqlOptions { row_rules: RowRules::new(rules), accepted, ..MysqlOptions::default() };
     let mut assembler = Assembler::new(&options, GtidPosition::Mariadb(GtidList::default()), false);
     let name = Declared { octets: 400, ..declared("name", "varchar", "varchar(100)") };
     let table = TableName { schema: "app".into(), name: "users".into() };
