@@ -49,7 +49,7 @@ class Up(Process):
         directory = [] if is_temporary else ["--state-dir", self.state]
         command = [PROGRAMS / "lookaside", "up", "--json", "--port", self.base, *directory, *arguments]
         super().__init__("up", command, log_dir)
-        self.wait_ready(lambda: '"ready"' in self.log(), 120)
+        self.wait_ready(lambda: any("ready" in line for line in self.lines()), 120)
 
     def stop(self) -> int | None:
         """SIGTERM; its exit code. Databases take a while to end on a busy machine."""
@@ -81,6 +81,8 @@ class UpRegion:
         self.ports = [int(cluster["endpoint"].rsplit(":", 1)[1]) for cluster in announced["clusters"]]
         self.database = announced["database"]
         self.state_dir = Path(announced["state_dir"])
+        # That of the server of remote markers.
+        self.marker_port = int(announced["markers"].rsplit(":", 1)[1])
 
     def clients(self) -> list:
         """A client of each cluster."""

@@ -83,16 +83,16 @@ def route_to(cluster) -> str:
     return f"--cluster={cluster.name}={','.join(f'127.0.0.1:{port}' for port in cluster.ports)}"
 
 
-def debug(port: int, key: str) -> str:
+def debug(port: int, key: str, host: str = "127.0.0.1") -> str:
     """The reply of a server or router to `me KEY a`."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection((host, port), timeout=10) as connection:
         connection.sendall(f"me {key} a\r\n".encode())
         return connection.makefile().readline().rstrip("\r\n")
 
 
-def age_min_ms(port: int, key: str) -> int:
+def age_min_ms(port: int, key: str, host: str = "127.0.0.1") -> int:
     """For how long an item has been stored at least; 0 if there is none."""
-    found = re.search(r" age=(\d+)-", debug(port, key))
+    found = re.search(r" age=(\d+)-", debug(port, key, host))
     return int(found.group(1)) if found else 0
 
 

@@ -1,4 +1,4 @@
-"""Two regions by hand: MariaDB and its replica, each with a cluster and an invalidator, and users of both."""
+"""Two regions by hand: a database and its replica, each with a cluster and an invalidator, and users of both."""
 
 import contextlib
 import threading
@@ -8,6 +8,7 @@ from pathlib import Path
 import pymysql
 from forwarder import Forwarder
 from leases import LeaseClient
+from logical_replication import LogicalServer, master_and_replica
 from processes import Cluster, Invalidator, eventually, stats
 from replicated import MariadbServer
 
@@ -15,16 +16,19 @@ ROWS = 50
 # An account without the right to write to a read-only server.
 APPLICATION = "app"
 
+DatabaseServer = MariadbServer | LogicalServer
+
 
 class PairedRegion:
     """One of the regions."""
 
-    def __init__(self, name: str, database: MariadbServer, folder: Path) -> None:
+    def __init__(self, name: str, database: DatabaseServer, source: str, folder: Path) -> None:
+        """`source` is the URL of the database."""
         self.name, self.database, self.folder = name, database, folder / name
         self.folder.mkdir()
         # Routers serve nothing before the invalidator has caught up.
         self.cluster = Cluster(name, self.folder, ("--wait-for-invalidator", "60"))
-        self.invalidator = Invalidator(database.url(), [self.cluster], self.folder / "state", self.folder)
+        self.invalidator = Invalidator(source, [self.cluster], self.folder / "state", self.folder)
         eventually(lambda: self.router_stats()["start_gate_open"] == "1", "the router serves")
 
     def router_stats(self) -> dict[str, str]:
@@ -63,6 +67,7 @@ class RegionReader:
 
     def __init__(self, region: PairedRegion) -> None:
         self.client = LeaseClient(region.cluster.port)
+        self.errors = region.database.errors
         self.database = region.database.connect()
 
     def read(self, row: int) -> int:
@@ -76,17 +81,20 @@ class RegionReader:
 
     def close(self) -> None:
         self.client.close()
-        with contextlib.suppress(pymysql.MySQLError):
+        with contextlib.suppress(*self.errors):
             self.database.close()
 
 
 class Users:
     """Writers that follow the master, and readers in each region, each a thread."""
 
-    def __init__(self, regions: list[PairedRegion], master: MariadbServer) -> None:
+    def __init__(self, regions: list[PairedRegion], master: DatabaseServer) -> None:
         self.master = master
         self.acknowledged = Counter()
-        self.refused = 0
+        # Writes that failed, by the name of the error.
+        self.refusals = Counter()
+        # Reads of all rows, by region.
+        self.rounds = Counter()
         # Rows whose cached version went back.
         self.reversals: list[str] = []
         self.is_stopped = threading.Event()
@@ -107,15 +115,15 @@ class Users:
         while not self.is_stopped.is_set():
             master = self.master
             with (
-                contextlib.suppress(pymysql.MySQLError, OSError),
+                contextlib.suppress(*master.errors),
                 contextlib.closing(connect_application(master)) as connection,
             ):
                 while self.master is master and not self.is_stopped.is_set():
                     row = count % ROWS
                     try:
                         connection.cursor().execute(master.change(row))
-                    except pymysql.MySQLError:
-                        self.refused += 1
+                    except master.errors as error:
+                        self.refusals[type(error).__name__] += 1
                         self.is_stopped.wait(0.01)
                         raise
                     self.acknowledged[row] += 1
@@ -128,11 +136,12 @@ class Users:
                 for row in range(ROWS):
                     try:
                         version = reader.read(row)
-                    except pymysql.MySQLError:
+                    except region.database.errors:
                         return  # the region's database is dead
                     if version < newest[row]:
                         self.reversals.append(f"{region.name}: row {row} from {newest[row]} to {version}")
                     newest[row] = version
+                self.rounds[region.name] += 1
         finally:
             reader.close()
 
@@ -140,6 +149,11 @@ class Users:
         """Returns after that number of further commits."""
         least = self.acknowledged.total() + count
         eventually(lambda: self.acknowledged.total() >= least, f"{count} commits", 120)
+
+    def wait_for_rounds(self, *regions: str) -> None:
+        """Returns when the readers of these regions have read every row, beginning now, at least once."""
+        least = {region: self.rounds[region] + 2 for region in regions}
+        eventually(lambda: all(self.rounds[region] >= least[region] for region in regions), f"reads in {regions}", 120)
 
     def stop(self) -> None:
         self.is_stopped.set()
@@ -149,8 +163,10 @@ class Users:
         assert not self.failures, self.failures
 
 
-def connect_application(server: MariadbServer) -> pymysql.Connection:
+def connect_application(server: DatabaseServer):
     """A connection of the application's account."""
+    if isinstance(server, LogicalServer):
+        return server.connect_application()
     return pymysql.connect(
         host="127.0.0.1", port=server.port, user=APPLICATION, database="app", autocommit=True, connect_timeout=5
     )
@@ -179,9 +195,13 @@ class RegionPair:
         east.run(f"CREATE USER {APPLICATION}@'%'", f"GRANT ALL ON app.* TO {APPLICATION}@'%'", schema=None)
         west.run("SET GLOBAL read_only = ON", schema=None)
         eventually(lambda: has_account(west), "the replica has everything", 60)
+        self.start_regions({"east": (east, east.url()), "west": (west, west.url())}, folder)
+
+    def start_regions(self, databases: dict[str, tuple[DatabaseServer, str]], folder: Path) -> None:
+        """A region for each database, with its URL."""
         self.regions = []
-        for name, database in (("east", east), ("west", west)):
-            self.regions.append(PairedRegion(name, database, folder))
+        for name, (database, source) in databases.items():
+            self.regions.append(PairedRegion(name, database, source, folder))
             self.stack.callback(self.regions[-1].stop)
         self.east, self.west = self.regions
 
@@ -201,6 +221,29 @@ class RegionPair:
 
     def close(self) -> None:
         self.stack.close()
+
+
+class LogicalRegionPair(RegionPair):
+    """The same with PostgreSQL, by logical replication."""
+
+    def start(self, folder: Path) -> None:
+        east, west = master_and_replica(folder, ROWS, self.stack.callback)
+        self.link = Forwarder(east.port)
+        self.stack.callback(self.link.close)
+        west.follow(east, "from_east", self.link.port)
+        self.start_regions({"east": (east, east.url), "west": (west, west.url)}, folder)
+
+    def settings(self) -> dict[str, str]:
+        """The settings of the page's commands."""
+
+        def shell(server: LogicalServer) -> str:
+            return f"psql --no-psqlrc -qAt -v ON_ERROR_STOP=1 {server.url}"
+
+        return {
+            "EAST": shell(self.east.database),
+            "WEST": shell(self.west.database),
+            "WEST_CONNECTION": self.west.database.address(),
+        }
 
 
 def has_account(server: MariadbServer) -> bool:

@@ -3,10 +3,11 @@
 import json
 import sqlite3
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, answers, connect
+from processes import PROGRAMS, Process, answers, connect, eventually
 
 QUERIES = """
 [[query]]
@@ -52,6 +53,32 @@ class Audit:
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         counts = {name: count for name, count in lines.pop()["round"].items() if count}
         return {(line["found"], line["cluster"], line["key"]) for line in lines}, counts
+
+
+class ContinuousAudit(Process):
+    """An audit without `--once`."""
+
+    def __init__(self, audit: Audit, *arguments: str) -> None:
+        command = [word for word in audit.command if word != "--once"]
+        super().__init__("audit", [*command, *arguments], audit.command[5].parent)
+
+    def lines(self) -> list[dict]:
+        """Its output, but for what it says about failures."""
+        whole = self.log().rsplit("\n", 1)[0].splitlines()
+        return [json.loads(line) for line in whole if line.startswith("{")]
+
+    def found(self) -> set[tuple[str, str, str]]:
+        """What was wrong, as (found, cluster, key)."""
+        return {(line["found"], line["cluster"], line["key"]) for line in self.lines() if "key" in line}
+
+    def wait_round(self, condition, what: str) -> None:
+        """Waits until the counts of a round that ends from now on meet the condition."""
+        before = len(self.lines())
+
+        def is_met() -> bool:
+            return any(condition(line["round"]) for line in self.lines()[before:] if "round" in line)
+
+        eventually(is_met, what, 60)
 
 
 def fill_users(cluster) -> None:
@@ -119,6 +146,101 @@ def test_keys_come_from_a_file_too(database, cluster, tmp_path):
     found, counts = audit.run("--keys", str(tmp_path / "keys"), code=1)
     assert found == {("stale", "one", "user:1")}
     assert counts == {"stale": 1, "nothing": 1, "without_query": 1}
+
+
+@pytest.mark.parametrize("source", ["list", "dump", "keys"])
+def test_rounds_compare_other_keys_each_time(source, database, cluster, tmp_path):
+    # It was always the first --keys-max keys, in the order of the keys: a wrong value behind them was never found.
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    fill_users(cluster)
+    database.executemany("INSERT INTO users VALUES (?, 'x', 1)", [(id,) for id in range(10, 30)])
+    cluster.client().set("user:29", "wrong")
+    servers = ",".join(f"127.0.0.1:{server.port}" for server in cluster.servers)
+    (tmp_path / "keys").write_text("\n".join(f"user:{id}" for id in range(30)))
+    options = {"list": (), "dump": ("--dump", servers), "keys": ("--keys", f"{tmp_path}/keys")}[source]
+    running = ContinuousAudit(audit, "--keys-max", "4", *options)
+    try:
+        eventually(lambda: ("stale", "one", "user:29") in running.found(), "the last key is in a round", 60)
+        rounds = [sum(line["round"].values()) for line in running.lines() if "round" in line]
+        assert max(rounds) <= 4
+    finally:
+        running.stop()
+
+
+def test_a_continuous_audit_goes_on_after_failures(database, clusters, tmp_path):
+    one, two = clusters
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, one, two)
+    fill_users(one)
+    fill_users(two)
+    running = ContinuousAudit(audit)
+    try:
+        running.wait_round(lambda counts: counts["fresh"] == 12, "both clusters are compared")
+        # The router of a cluster is gone. The other cluster is compared all the same.
+        one.router.kill()
+        two.client().set("user:1", "wrong")
+        eventually(lambda: ("stale", "two", "user:1") in running.found(), "the other cluster's value is found", 60)
+        running.wait_round(lambda counts: counts["failed"] >= 6, "failures are counted")
+        one.router.start()
+        one.router.wait_ready(lambda: answers(one.port))
+        running.wait_round(lambda counts: counts["failed"] == 0, "the cluster is compared again")
+        # The table goes at any moment: also between the listing of a round and its comparisons.
+        for _ in range(8):
+            database.execute("ALTER TABLE users RENAME TO gone")
+            running.wait_round(lambda counts: counts["failed"] > 0, "failures of the database are counted")
+            database.execute("ALTER TABLE gone RENAME TO users")
+            running.wait_round(lambda counts: counts["failed"] == 0, "the database is read again")
+        database.execute("ALTER TABLE users RENAME TO gone")
+        running.wait_round(lambda counts: counts["failed"] > 0, "failures of the database are counted")
+        assert "no such table" in running.log()
+        database.execute("ALTER TABLE gone RENAME TO users")
+        running.wait_round(lambda counts: counts["failed"] == 0, "the database is read again")
+        # With --once a failure is the end.
+        one.router.kill()
+        done = subprocess.run(audit.command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 1 and "127.0.0.1" in done.stderr, done
+    finally:
+        running.stop()
+
+
+def test_a_value_of_the_master_is_not_wrong_beside_a_replica_that_lags(database, cluster, tmp_path):
+    # A client that has written finds its remote marker, reads the master, and fills what the replica does not have yet.
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    fill_users(cluster)
+    with sqlite3.connect(tmp_path / "master.db", isolation_level=None) as master:
+        database.backup(master)
+        master.execute("UPDATE users SET name = 'Ada' WHERE id = 1")
+    cluster.client().delete("page:1")
+    cluster.client().set("user:1", "Ada")
+    assert audit.run(code=1)[0] == {("stale", "one", "user:1")}
+    beside = ("--master", f"sqlite://{tmp_path}/master.db")
+    assert audit.run(*beside) == (set(), {"fresh": 4, "missing": 1, "behind": 1})
+    # Where both databases agree, a wrong value is wrong.
+    cluster.client().set("user:2", "Grace")
+    assert audit.run(*beside, code=1)[0] == {("stale", "one", "user:2")}
+    database.execute("UPDATE users SET name = 'Ada' WHERE id = 1")
+    assert audit.run(*beside, "--repair")[0] == {("stale", "one", "user:2")}
+    assert audit.run(*beside) == (set(), {"fresh": 4, "missing": 2})
+
+
+def test_a_key_that_would_end_its_command_is_not_sent(cluster, tmp_path):
+    with sqlite3.connect(tmp_path / "app.db", isolation_level=None) as connection:
+        connection.execute("CREATE TABLE users (id TEXT, name TEXT, visits INT)")
+        connection.execute("INSERT INTO users VALUES (?, 'x', 1)", ("1 v\r\ndelete user:2\r\n",))
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    fill_users(cluster)
+    assert audit.run() == (set(), {"invalid_keys": 2})
+    assert cluster.client().get("user:2") == b"grace"
+
+
+def test_the_rate_is_that_of_all_clusters_together(database, clusters, tmp_path):
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, *clusters)
+    fill_users(clusters[0])
+    audit.command[audit.command.index("--rate") + 1] = "5"
+    begun = time.monotonic()
+    found, counts = audit.run()
+    # Six keys in two clusters: eleven pauses of 0.2 s.
+    assert found == set() and counts == {"fresh": 6, "missing": 6}
+    assert time.monotonic() - begun > 2.0
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgres"])

@@ -1,6 +1,7 @@
 """The monitor finds exactly the old values that stay after a delete, in clusters whose invalidator is stopped, slow or
 loses deletes, and none in healthy ones; it keeps what it knows over a crash, and changes nothing in the caches."""
 
+import contextlib
 import subprocess
 import xml.etree.ElementTree as ElementTree
 
@@ -248,6 +249,26 @@ def test_the_figure_is_drawn(journal, cluster, start, tmp_path):
     assert "100.0000 %" in table and "local to local" in table
     names = [element.text for element in ElementTree.parse(figure).iter() if element.tag.endswith("text")]
     assert "local to local (1 deletes)" in names and "paper, master region" in names
+
+
+@pytest.mark.timeout(300)
+def test_failed_saves_are_logged_again_and_again(journal, cluster, start):
+    # The first failure was logged, and no other one, even if the disk was full for days.
+    monitor = start(journal.url, route_to(cluster))
+    obstacle = monitor.state_dir / "monitor.json.new"
+
+    def is_blocked() -> bool:
+        # The monitor's own temporary file is there for a moment.
+        with contextlib.suppress(FileExistsError):
+            obstacle.mkdir()
+        return obstacle.is_dir()
+
+    eventually(is_blocked, "the state cannot be written")
+    eventually(lambda: monitor.log().count("the state cannot be saved") >= 2, "the failure is logged again", 120)
+    assert monitor.metric("save_failures_total") >= 2
+    obstacle.rmdir()
+    (monitor.state_dir / "monitor.json").unlink()
+    eventually((monitor.state_dir / "monitor.json").exists, "the state is saved again", 60)
 
 
 def test_two_monitors_do_not_share_a_state(journal, cluster, start):

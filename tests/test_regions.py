@@ -1,28 +1,36 @@
 """`lookaside up --regions`: a master region and replica regions, whose caches follow their own databases (§5)."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 from local_regions import PORTS_OF_SEVERAL, Up, free_base, regions_of
-from processes import PROGRAMS, connect, eventually
+from postgres import program
+from processes import PROGRAMS, connect, eventually, stats
+from regional_client import RegionalClient
 from test_up import is_alive
 
 pytestmark = pytest.mark.timeout(300)
 
-# SQL for each kind of database: creates a table with a row, changes the row and names its key.
+KINDS = ["sqlite", "mariadb", "postgres"]
+# SQL that creates a table with a row.
 CREATE = "CREATE TABLE notes (id INTEGER PRIMARY KEY, body VARCHAR(20))"
 INSERT = "INSERT INTO notes VALUES (1, 'old')"
-UPDATE = {
-    "mariadb": "UPDATE notes SET body = 'new' WHERE id = 1 /* lookaside: note:1 */",
-    "postgres": "BEGIN; UPDATE notes SET body = 'new' WHERE id = 1; "
-    "INSERT INTO lookaside_outbox (key) VALUES ('note:1'); COMMIT",
-    "sqlite": "BEGIN; UPDATE notes SET body = 'new' WHERE id = 1; "
-    "INSERT INTO lookaside_journal (key) VALUES ('note:1'); COMMIT",
-}
 READ = "SELECT body FROM notes WHERE id = 1"
+
+
+def update(kind: str, body: str = "new", keys: list[str] | None = None) -> str:
+    """The SQL that changes the row, and names its key, or other keys."""
+    change, keys = f"UPDATE notes SET body = '{body}' WHERE id = 1", keys or ["note:1"]
+    if kind == "mariadb":
+        return f"{change} /* lookaside: {' '.join(keys)} */"
+    table = {"postgres": "lookaside_outbox", "sqlite": "lookaside_journal"}[kind]
+    return f"BEGIN; {change}; INSERT INTO {table} (key) VALUES " + ",".join(f"('{key}')" for key in keys) + "; COMMIT"
 
 
 def start(folder, *arguments: str, regions: int = 2, is_temporary: bool = False) -> Up:
@@ -56,7 +64,7 @@ def has_row(region, body: str) -> bool:
         return False  # the table has not arrived
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgres"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_region_keeps_a_value_until_its_database_has_the_change(tmp_path, kind):
     # The account that PostgreSQL runs as cannot reach the folders of pytest.
     up = start(tmp_path, "--database", kind, "--servers", "1", is_temporary=kind == "postgres")
@@ -67,7 +75,7 @@ def test_a_replica_region_keeps_a_value_until_its_database_has_the_change(tmp_pa
             assert client.set("note:1", b"old")
 
         west.set_link("cut")
-        east.run(UPDATE[kind])
+        east.run(update(kind))
         eventually(lambda: all(client.get("note:1") is None for client in east.clients()), "the master region", 30)
         # Longer by far than the invalidator takes to read what its database has.
         until = time.monotonic() + 0.5
@@ -84,6 +92,107 @@ def test_a_replica_region_keeps_a_value_until_its_database_has_the_change(tmp_pa
         eventually(is_deleted, "the replica region", 60)
     finally:
         assert up.stop() == 0, up.log()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_users_of_a_replica_region_read_their_own_writes_by_its_markers(tmp_path, kind):
+    up = start(tmp_path, "--database", kind, "--clusters", "1", "--servers", "1", is_temporary=kind == "postgres")
+    clients = []
+    try:
+        east, west = regions = regions_of(up)
+        create_notes(kind, regions)
+        clients += [RegionalClient(west.ports[0]), RegionalClient(west.ports[0])]
+        one, two = clients
+
+        def load(source: str) -> str:
+            return {"master": east, "replica": west}[source].run(READ)
+
+        def is_marked(marker: str) -> bool:
+            return connect(west.marker_port).get(marker) is not None
+
+        assert one.read("note:1", load) == ("replica", "old")
+        west.set_link("cut")
+        first = one.write("note:1")
+        east.run(update(kind, "first", first))
+        one.finish()
+        assert one.read("note:1", load) == ("master", "first")
+        # The second write is under way while the first one is replicated.
+        second = two.write("note:1")
+        west.set_link("0")
+        eventually(lambda: not is_marked(first[1]), "the first write's marker is cleared", 60)
+        assert west.run(READ) == "first" and is_marked(second[1])
+        west.set_link("cut")
+        east.run(update(kind, "second", second))
+        two.finish()
+        assert two.read_uncached("note:1", load) == ("master", "second")
+        # What eviction would do: why the server of markers does not evict.
+        assert stats(west.marker_port)["evictions"] == "0"
+        assert connect(west.marker_port).delete(second[1])
+        assert two.read_uncached("note:1", load) == ("replica", "first")
+        assert [client.stop() for client in clients] == [0, 0]
+    finally:
+        for client in clients:
+            client.running.kill()
+        assert up.stop() == 0, up.log()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_demo_reads_its_own_writes_while_replication_stands_still(tmp_path, kind):
+    arguments = ("--database", kind, "--demo", "--clusters", "1", "--servers", "1")
+    up = start(tmp_path, *arguments, is_temporary=kind == "postgres")
+    try:
+        _, west = regions_of(up)
+        west.set_link("cut")
+
+        def last() -> dict:
+            lines = up.activity("west")
+            return lines[-1] if lines else {"own_reads": 0}
+
+        before = last()["own_reads"]
+        up.wait_ready(lambda: last()["own_reads"] > before + 100, 90)
+        lines = up.activity("west")
+        assert any(line["markers_found_per_s"] > 0 and line["master_reads_per_s"] > 0 for line in lines)
+        assert lines[-1]["markers_set_per_s"] > 0 and lines[-1]["markers_cleared_per_s"] == 0
+        assert all(line["master_reads_per_s"] == 0 for line in up.activity("east"))
+        west.set_link("0")
+        is_cleared = lambda: last()["markers_cleared_per_s"] > 0  # noqa: E731
+        eventually(is_cleared, "the markers of replicated writes are cleared", 60)
+        assert (last()["own_stale_reads"], last()["demo_failures"]) == (0, 0)
+        assert up.activity("east")[-1]["own_stale_reads"] == 0 and up.activity("east")[-1]["own_reads"] > 100
+    finally:
+        assert up.stop() == 0, up.log()
+
+
+def test_a_start_that_was_killed_between_role_and_database_is_continued():
+    """The next start failed, as the role was there already."""
+    folder = Path(tempfile.mkdtemp(prefix="lookaside-up-"))
+    try:
+        folder.chmod(0o711)
+        home = folder / "region" / "database"
+        home.mkdir(parents=True)
+        (home / "password").write_text("secret")
+        account = {}
+        if os.geteuid() == 0:
+            account = {"user": "postgres", "group": "postgres"}
+            for path in (home, home / "password"):
+                shutil.chown(path, "postgres", "postgres")
+        install = ["--username=lookaside_up", f"--pwfile={home}/password", "--auth=scram-sha-256", "--encoding=UTF8"]
+        commands = {
+            (program("initdb"), "--locale=C", "--no-sync", *install, f"{home}/data"): "",
+            (program("postgres"), "--single", "-F", "-D", f"{home}/data", "postgres"): (
+                "CREATE ROLE app LOGIN REPLICATION PASSWORD 'app'\n"
+            ),
+        }
+        for command, text in commands.items():
+            done = subprocess.run(command, input=text, text=True, capture_output=True, cwd="/", **account)
+            assert done.returncode == 0 and "ERROR" not in done.stderr, done.stderr
+        up = Up(folder, "--database", "postgres", "--clusters", "1", "--servers", "1", ports=PORTS_OF_SEVERAL)
+        try:
+            assert f"app:app@127.0.0.1:{up.base + 110}/app" in up.lines()[0]["database"]
+        finally:
+            assert up.stop() == 0, up.log()
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_replica_refuses_writes(tmp_path):
@@ -166,7 +275,7 @@ def test_regions_continue_where_they_stopped(tmp_path):
     east, west = regions = regions_of(up)
     create_notes("mariadb", regions)
     west.set_link("cut")
-    east.run(UPDATE["mariadb"])
+    east.run(update("mariadb"))
     assert west.run(READ) == "old"
     assert up.stop() == 0, up.log()
     up.log_path.unlink()
@@ -181,8 +290,9 @@ def test_regions_continue_where_they_stopped(tmp_path):
 def test_databases_end_with_a_killed_up(tmp_path):
     up = start(tmp_path, "--database", "mariadb", "--clusters", "1", "--servers", "1")
     children = up.children()
-    # Two regions of a server, a gutter server, a regional server and its gutter, a router, an invalidator, a database.
-    assert len(children) == 14
+    # Two regions of a server, a gutter server, a regional server and its gutter, a server of markers, a router, an
+    # invalidator, a database.
+    assert len(children) == 16
     os.kill(up.running.pid, signal.SIGKILL)
     up.running.wait(15)
     eventually(lambda: not any(is_alive(pid) for pid in children), "every child has ended", 60)

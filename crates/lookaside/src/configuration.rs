@@ -2,13 +2,15 @@
 
 pub mod check;
 pub mod route;
+mod running_routers;
 
 use anyhow::{Result, anyhow};
 use lookaside_client::DestinationOptions;
 use lookaside_client::config::{EtcdLocation, Source};
-use lookaside_router::{CertificatePaths, RouterConfig, read_source};
+use lookaside_router::{CertificatePaths, ConfigInputs, RouterConfig, read_source};
 use lookaside_routing::{ConfigurationErrors, Defaults, RoutingPrefix};
 use std::{
+    collections::BTreeMap,
     io::Read as _,
     path::{Path, PathBuf},
 };
@@ -45,10 +47,10 @@ impl ConfigArgs {
     pub fn load(&self, file: &Path) -> Result<LoadedConfig> {
         let prefix = RoutingPrefix::parse(&self.route_prefix).map_err(|error| anyhow!("--route-prefix: {error}"))?;
         let defaults = Defaults { prefix, ..Defaults::default() };
-        let (source, text) = if file.as_os_str() == "-" {
+        let (source, text, inputs) = if file.as_os_str() == "-" {
             let mut text = String::new();
             std::io::stdin().take(STDIN_BYTES_MAX).read_to_string(&mut text)?;
-            ("standard input".to_owned(), text)
+            ("standard input".to_owned(), text, ConfigInputs::default())
         } else {
             let location = file.to_str().and_then(EtcdLocation::parse).transpose().map_err(|why| anyhow!(why))?;
             let password = std::env::var("LOOKASIDE_ETCD_PASSWORD").ok();
@@ -62,8 +64,8 @@ impl ConfigArgs {
                 authorities: self.pem_ca_path.clone(),
             };
             let text = read_source(&source, certificates).map_err(|why| anyhow!(source.error_context(&why)))?;
-            (source.to_string(), text)
+            (source.to_string(), text, ConfigInputs::new(&source, BTreeMap::new()))
         };
-        Ok(LoadedConfig { source, plan: RouterConfig::parse(&text, &defaults, &DestinationOptions::default()) })
+        Ok(LoadedConfig { source, plan: inputs.parse(&text, &defaults, &DestinationOptions::default()) })
     }
 }

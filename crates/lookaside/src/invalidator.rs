@@ -2,14 +2,14 @@
 //! show what a rule file does, `replay` sends deletes again.
 
 mod check_rules;
+mod named_tables;
 mod preview;
 mod replay;
+mod rule_report;
 mod setup;
 mod time;
 
 use anyhow::Result;
-use lookaside_invalidator::rules::{ProblemKind, RuleProblem, Rules};
-use std::path::Path;
 
 /// Commands about the invalidator.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -35,22 +35,6 @@ pub fn run(command: &Invalidator) -> Result<()> {
     }
 }
 
-/// A problem of `rules` with a database, after the place in their file.
-fn describe_problem(file: &Path, rules: &Rules, problem: &RuleProblem) -> String {
-    let line = problem.table.as_ref().and_then(|table| rules.line(table));
-    let line = line.map_or_else(String::new, |line| format!(":{line}"));
-    let word = if problem.kind == ProblemKind::Warning { "warning: " } else { "" };
-    format!("{}{line}: {word}{problem}", file.display())
-}
-
-/// `1 rule`, `2 rules`.
-fn count_rules(rules: &Rules) -> String {
-    match rules.iter().count() {
-        1 => "1 rule".into(),
-        count => format!("{count} rules"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::Invalidator;
@@ -65,7 +49,8 @@ mod tests {
     #[test]
     fn options_are_printed_without_the_password() {
         let replay = ["replay", "--since", "1m", "--cluster", "a=h:1"];
-        for command in [&["setup"][..], &["check-rules", "--rules", "rules.toml"], &replay] {
+        let preview = ["try", "--sql", "SELECT 1", "--rules", "rules.toml"];
+        for command in [&["setup"][..], &["check-rules", "--rules", "rules.toml"], &preview, &replay] {
             let database = ["--database", "mysql://reader:s3cret@db"];
             let arguments = ["lookaside"].iter().chain(command).chain(&database);
             let shown = format!("{:?}", Arguments::try_parse_from(arguments).expect("valid options"));

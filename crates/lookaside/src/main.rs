@@ -27,6 +27,7 @@ const EXAMPLES: &str = "Examples:
   lookaside advise --clusters 4 trace.csv.zst             which keys to cache once for the region?
   lookaside simulate --seeds 300                          the production code under faults
   lookaside simulate --seed 42                            repeat one run
+  lookaside simulate --regions --seeds 20                 a master region and replica regions
   lookaside stats 127.0.0.1:11250                         the statistics of a daemon
   lookaside check-config router.json                      is the configuration valid?
   lookaside route get user:42 -f router.json              the route of a key

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use lookaside_monitor::{
-    observe::{curves, draw, to_json, to_table},
+    observe::{MonitorReport, curves, draw, to_json, to_table},
     state::StateFile,
 };
 use std::{fs, io::Write as _, path::PathBuf};
@@ -37,13 +37,14 @@ pub fn run(options: &Options) -> Result<()> {
     let Some(state) = file.load().map_err(|why| anyhow!(why))? else {
         bail!("{} has no state of a monitor", options.state_dir.display());
     };
+    let report = MonitorReport::of_state(state);
     if let Some(path) = &options.svg {
-        let (_, pairs) = curves(&state);
+        let (_, pairs) = curves(&report);
         fs::write(path, draw(&pairs)).with_context(|| format!("{} cannot be written", path.display()))?;
     }
     let mut out = std::io::stdout().lock();
     match options.json {
-        true => Ok(writeln!(out, "{}", to_json(&state))?),
-        false => Ok(write!(out, "{}", to_table(&state))?),
+        true => Ok(writeln!(out, "{}", to_json(&report))?),
+        false => Ok(write!(out, "{}", to_table(&report))?),
     }
 }

@@ -1,11 +1,14 @@
 //! `lookaside simulate`: seeded runs of the production code under faults, with a checker.
 
 use anyhow::{Result, bail};
+use lookaside_monitor::sampling::AgeCounts;
 use lookaside_simulation::{
     checker::Tally,
-    region::{DisabledGuarantee, RunOutcome, run as run_region},
+    region::{self, DisabledGuarantee, RunOutcome},
+    regions,
 };
 use std::{
+    collections::BTreeMap,
     io::{IsTerminal, Write},
     sync::{
         Mutex,
@@ -28,8 +31,12 @@ pub struct Options {
     /// Run only this seed
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
+    /// Simulate several regions with replicas that lag, remote markers and monitors, instead of one region
+    #[arg(long)]
+    regions: bool,
     /// Disable a guarantee on purpose, to test the checker: gate, leases, plain-leases, acknowledgement, fence,
-    /// peers, spool, promptness, spares, resize, gutter, coverage, permits, copy-leases or lease-voids
+    /// peers, spool, promptness, spares, resize, gutter, coverage, history, permits, copy-leases or lease-voids; of several
+    /// regions: markers, marker-tokens, replica-log, promotion or monitor-clock
     #[arg(long = "break", value_name = "GUARANTEE")]
     disabled: Option<DisabledGuarantee>,
     /// Threads; each runs its own seeds [default: one per core]
@@ -46,8 +53,10 @@ pub fn run(options: &Options) -> Result<()> {
     let (first, seeds) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(cores, usize::from);
+    let has_regions = options.regions || disabled.needs_regions();
+    let run = if has_regions { regions::run } else { region::run };
     let started = Instant::now();
-    let outcomes = run_seeds(first, seeds, threads, disabled);
+    let outcomes = run_seeds(first, seeds, threads, |seed| run(seed, disabled));
     let failed: Vec<&RunOutcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
     let outdated = tally.outdated;
@@ -66,6 +75,10 @@ pub fn run(options: &Options) -> Result<()> {
             "former_owner_fills": tally.former_owner_fills, "direct_reads": tally.direct_reads,
             "plain_sets_stored": tally.plain_sets_stored, "plain_sets_refused": tally.plain_sets_refused,
             "stalled_fills_stored": tally.stalled_fills_stored, "stalled_fills_refused": tally.stalled_fills_refused,
+            "remote_writes": tally.remote_writes, "unknown_writes": tally.unknown_writes,
+            "master_reads": tally.master_reads, "own_writes_not_read": tally.own_writes_not_read,
+            "replication_stops": tally.replication_stops, "promotions": tally.promotions,
+            "monitored": AgeCounts::NAMES.into_iter().zip(tally.monitored.values()).collect::<BTreeMap<_, _>>(),
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
                 "after_invalidator": outdated.after_invalidator_ms, "any": outdated.any_ms,
@@ -115,6 +128,21 @@ pub fn run(options: &Options) -> Result<()> {
             outdated.after_invalidator_ms,
             outdated.any_ms,
         )?;
+        if has_regions {
+            let [absent, new, old, undecided, failed, late] = tally.monitored.values();
+            writeln!(
+                out,
+                "writes from replica regions: {}, without a known outcome: {}, reads of the master from there: {}, reads \
+                 older than a write of their cluster: {}, stops of replication: {}, promotions: {}; looks of monitors: \
+                 {absent} absent, {new} new, {old} old, {undecided} undecided, {failed} failed, {late} late",
+                tally.remote_writes,
+                tally.unknown_writes,
+                tally.master_reads,
+                tally.own_writes_not_read,
+                tally.replication_stops,
+                tally.promotions,
+            )?;
+        }
         for outcome in failed.iter().take(SEEDS_LISTED_MAX) {
             if let Some(violation) = &outcome.violation {
                 writeln!(out, "seed {}: {violation}", outcome.seed)?;
@@ -127,9 +155,10 @@ pub fn run(options: &Options) -> Result<()> {
     match failed.first() {
         None => Ok(()),
         Some(outcome) => {
+            let flag = if has_regions { " --regions" } else { "" };
             let command = match disabled {
-                DisabledGuarantee::Nothing => format!("lookaside simulate --seed {}", outcome.seed),
-                disabled => format!("lookaside simulate --seed {} --break {disabled}", outcome.seed),
+                DisabledGuarantee::Nothing => format!("lookaside simulate{flag} --seed {}", outcome.seed),
+                disabled => format!("lookaside simulate{flag} --seed {} --break {disabled}", outcome.seed),
             };
             bail!("{} of {seeds} seeds failed; to repeat the first: {command}", failed.len())
         }
@@ -137,7 +166,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Returns the outcomes in the order of the seeds.
-fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee) -> Vec<RunOutcome> {
+fn run_seeds(first: u64, seeds: u64, threads: usize, run: impl Fn(u64) -> RunOutcome + Sync) -> Vec<RunOutcome> {
     let next = AtomicU64::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -148,7 +177,7 @@ fn run_seeds(first: u64, seeds: u64, threads: usize, disabled: DisabledGuarantee
                     if index >= seeds {
                         return;
                     }
-                    let outcome = run_region(first + index, disabled);
+                    let outcome = run(first + index);
                     let mut outcomes = outcomes.lock().expect("runs do not panic");
                     outcomes.push(outcome);
                     if std::io::stderr().is_terminal() {

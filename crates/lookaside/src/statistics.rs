@@ -11,6 +11,16 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const REPLY_BYTES_MAX: usize = 1 << 20;
 const LIMITS: Limits = Limits { value_bytes_max: REPLY_BYTES_MAX, line_bytes_max: REPLY_BYTES_MAX };
 
+/// The address of a daemon on the command line: HOST:PORT, or a port of 127.0.0.1.
+pub fn parse_address(text: &str) -> Result<String, String> {
+    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+    match text.rsplit_once(':') {
+        None if is_port(text) => Ok(format!("127.0.0.1:{text}")),
+        Some((host, port)) if !host.is_empty() && is_port(port) => Ok(text.to_owned()),
+        _ => Err("expected HOST:PORT, or a port of 127.0.0.1".into()),
+    }
+}
+
 /// The names and values that a daemon reported.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonStats(BTreeMap<String, String>);

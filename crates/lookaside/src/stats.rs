@@ -1,6 +1,6 @@
 //! `lookaside stats`: the statistics of any daemon, as its `stats` command reports them.
 
-use crate::statistics::DaemonStats;
+use crate::statistics::{DaemonStats, parse_address};
 use anyhow::{Result, anyhow, ensure};
 use lookaside_routing::Address;
 use serde_json::json;
@@ -18,7 +18,7 @@ Exit status: 0 success; 1 the daemon does not answer, or refuses; 2 usage error.
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The daemon: HOST:PORT, or a port of 127.0.0.1. Of an invalidator that is --listen
-    #[arg(value_name = "ADDR", default_value = "127.0.0.1:11250", value_parser = address)]
+    #[arg(value_name = "ADDR", default_value = "127.0.0.1:11250", value_parser = parse_address)]
     address: String,
     /// A group, as in the daemon's `stats GROUP`
     #[arg(value_name = "GROUP")]
@@ -26,15 +26,6 @@ pub struct Options {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-fn address(text: &str) -> Result<String, String> {
-    let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-    match text.rsplit_once(':') {
-        None if is_port(text) => Ok(format!("127.0.0.1:{text}")),
-        Some((host, port)) if !host.is_empty() && is_port(port) => Ok(text.to_owned()),
-        _ => Err("expected HOST:PORT, or a port of 127.0.0.1".into()),
-    }
 }
 
 /// Prints the statistics.

@@ -1,19 +1,19 @@
 //! The daemon: gives sockets, files, signals and the clock to the parts. One thread runs all of them.
 
 use crate::{
-    asking::{Asker, BATCH_KEYS_MAX, MonitorClock},
+    asking::{Asker, MonitorClock},
     follow::Follower,
-    observe::{self, Liveness},
+    observe::{self, Liveness, MonitorReport},
     options::Options,
-    sampling::{Finding, Sampler},
-    state::{SavedState, StateFile, boot_id, now},
+    questions::{self, Questions},
+    sampling::Sampler,
+    state::{SavedState, StateFile, VERSION, boot_id, now},
 };
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use lookaside_invalidator::{
     CommitLog,
     key_options::{RowDatabase, SourceDatabase},
-    observe::metrics_endpoint::MetricsThread,
-    rule_file::{RuleCheck, RuleFile},
+    rule_file::RuleCheck,
     rules::RowRules,
     source::{
         mysql::MysqlLog,
@@ -21,9 +21,8 @@ use lookaside_invalidator::{
     },
     state_file::{lock_directory, run_blocking},
 };
-use lookaside_protocol::percent;
 use lookaside_sync::Mutex;
-use lookaside_telemetry::LogThrottle;
+use lookaside_telemetry::{LogThrottle, MetricsThread};
 use std::{
     process::ExitCode,
     sync::{
@@ -36,7 +35,7 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     sync::Notify,
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 
 /// How the temporary slot is named in PostgreSQL; a random number follows.
@@ -45,13 +44,10 @@ const SLOT_PREFIX: &str = "lookaside_monitor";
 const EXIT_USAGE: u8 = 2;
 /// The least time between two saves of the state.
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+/// The least time between two messages about a failed save.
+const SAVE_LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);
 /// Saves take at most one part in this many of the time.
 const SAVE_SHARE: u32 = 20;
-/// An asker with nothing due looks again after this time at the latest.
-const IDLE_MAX: Duration = Duration::from_secs(1);
-/// The most log lines about old values in [`FINDINGS_LOG_WINDOW`]; all are counted.
-const FINDINGS_LOGGED_MAX: u32 = 100;
-const FINDINGS_LOG_WINDOW: Duration = Duration::from_secs(10);
 
 /// Runs the daemon until SIGINT or SIGTERM.
 pub fn run(options: Options) -> ExitCode {
@@ -92,6 +88,7 @@ struct Monitor {
     region: String,
     sample: u32,
     saves_failed: AtomicU64,
+    save_throttle: Mutex<LogThrottle<Instant>>,
 }
 
 impl Monitor {
@@ -114,17 +111,24 @@ impl Monitor {
             region: options.region.clone(),
             sample: options.sample,
             saves_failed: AtomicU64::new(0),
+            save_throttle: Mutex::new(LogThrottle::new(1, SAVE_LOG_INTERVAL_MIN)),
         })
     }
 
     fn state(&self) -> SavedState {
         SavedState {
-            version: 1,
+            version: VERSION,
             boot: self.boot.clone(),
             region: self.region.clone(),
             sample: self.sample,
             sampler: self.sampler.lock().save(),
         }
+    }
+
+    /// The metrics. Their cost does not depend on the number of samples.
+    fn render(&self) -> String {
+        let report = MonitorReport::of_sampler(&self.region, self.sample, &self.sampler.lock());
+        observe::render(&report, self.liveness())
     }
 
     fn liveness(&self) -> Liveness {
@@ -134,11 +138,12 @@ impl Monitor {
 
     async fn save(&self, file: &StateFile) {
         let (state, file) = (self.state(), file.clone());
-        if let Err(why) = run_blocking(move || file.save(&state)).await
-            && self.saves_failed.fetch_add(1, Relaxed) == 0
-        {
+        let Err(why) = run_blocking(move || file.save(&state)).await else { return };
+        self.saves_failed.fetch_add(1, Relaxed);
+        if let Some(suppressed) = self.save_throttle.lock().allow(Instant::now()) {
             tracing::error!(
                 why,
+                suppressed,
                 "the state cannot be saved; retrying. Counts since the last save do not survive a crash"
             );
         }
@@ -164,20 +169,16 @@ async fn serve(
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let _lock = lock_directory(&options.state_dir, "lookaside-monitor")?;
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
-    let caches: Arc<dyn Network> = match &options.router_login {
-        Some(file) => {
-            Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| format!("--router-login: {why}"))?)
-        }
-        None => network.clone(),
-    };
+    let caches = LoginNetwork::for_routers(&network, options.router_login.as_deref(), None)?;
     let file = StateFile::in_directory(&options.state_dir);
     let monitor = Arc::new(Monitor::load(options, &file)?);
     let shown = monitor.clone();
-    let render = move || observe::render(&shown.state(), shown.liveness());
+    let render = move || shown.render();
     let metrics = options.metrics_address.as_deref();
-    let _metrics = metrics.map(|address| MetricsThread::start(address, render)).transpose()?;
+    let _metrics = metrics.map(|address| MetricsThread::bind(address, render)).transpose()?;
     let mut background = JoinSet::new();
-    watch_rules(options, &database, &network, rules_text, row_rules, &mut background).await?;
+    let keys = &options.keys;
+    keys.watch_rules(&database, &network, rules_text, row_rules, RuleCheck::FitOnly, &mut background).await?;
     let clock: MonitorClock = Arc::new(now);
     let sampled = Arc::new(Notify::new());
     let (log, can_resume) = open_log(&database, &network);
@@ -201,8 +202,9 @@ async fn serve(
             clock: clock.clone(),
             sampled: sampled.clone(),
             per_s_max: options.rate,
+            on_finding: questions::log_old_values(&watched.cluster.name),
         };
-        background.spawn(questions.ask_repeatedly());
+        background.spawn(async move { match questions.ask_repeatedly().await {} });
     }
     let (saving, saved_file) = (monitor.clone(), file.clone());
     background.spawn(async move { saving.save_repeatedly(&saved_file).await });
@@ -230,89 +232,4 @@ fn open_log(database: &SourceDatabase, network: &Arc<dyn Network>) -> (Arc<dyn C
             (Arc::new(PostgresLog::new(server.clone(), network.clone(), Arc::new(SystemTime::now))), false)
         }
     }
-}
-
-/// Compares the rules with the database, and loads the rule file again when it changes, as the invalidator does.
-async fn watch_rules(
-    options: &Options,
-    database: &SourceDatabase,
-    network: &Arc<dyn Network>,
-    rules_text: String,
-    row_rules: Arc<RowRules>,
-    background: &mut JoinSet<()>,
-) -> Result<(), String> {
-    // Without rules too: the default action of SIGHUP ends the process.
-    let mut hangup = signal(SignalKind::hangup()).map_err(|error| format!("cannot receive signals: {error}"))?;
-    let (Some(path), Some(check)) = (&options.keys.rules, database.rule_checker(network)) else {
-        background.spawn(async move { while hangup.recv().await.is_some() {} });
-        return Ok(());
-    };
-    options.keys.check_rules(&check, &row_rules.current(), RuleCheck::FitOnly).await?;
-    background.spawn(RuleFile::new(path.clone(), rules_text, row_rules, check).watch(hangup));
-    Ok(())
-}
-
-/// The questions to one cluster.
-struct Questions {
-    asker: Asker,
-    sampler: Arc<Mutex<Sampler>>,
-    /// Its index.
-    cluster: usize,
-    clock: MonitorClock,
-    sampled: Arc<Notify>,
-    per_s_max: u32,
-}
-
-impl Questions {
-    /// Asks what is due, for ever.
-    async fn ask_repeatedly(mut self) {
-        let mut throttle = LogThrottle::new(FINDINGS_LOGGED_MAX, FINDINGS_LOG_WINDOW);
-        let mut next_at = Instant::now();
-        loop {
-            sleep_until(next_at).await;
-            let sampler = self.sampler.clone();
-            let sampled = self.sampled.clone();
-            // Created before the samples are looked at, so that none is missed in between.
-            let notified = sampled.notified();
-            let batch_max = BATCH_KEYS_MAX.min(self.per_s_max as usize);
-            let due = sampler.lock().clusters[self.cluster].due((self.clock)(), batch_max);
-            let Some(batch) = due else {
-                let due_at = sampler.lock().clusters[self.cluster].next_due_at();
-                let wait = due_at.map_or(IDLE_MAX, |due_at| (due_at - (self.clock)()).min(IDLE_MAX));
-                tokio::select! {
-                    () = notified => {}
-                    () = sleep(wait) => {}
-                }
-                continue;
-            };
-            // One that was held up does not catch up by a burst.
-            next_at = next_at.max(Instant::now()) + Duration::from_secs(batch.samples.len() as u64) / self.per_s_max;
-            let samples = batch.samples.clone();
-            let keys: Vec<&[u8]> = samples.iter().map(|sample| sample.key.as_slice()).collect();
-            let looks = self.asker.ask(&keys).await;
-            let mut sampler = sampler.lock();
-            let cluster = &mut sampler.clusters[self.cluster];
-            for finding in cluster.record(batch, looks) {
-                if let Some(suppressed) = throttle.allow(Instant::now()) {
-                    log_finding(&cluster.name, &finding, suppressed);
-                }
-            }
-        }
-    }
-}
-
-fn log_finding(cluster: &str, finding: &Finding, suppressed: u64) {
-    let Finding { sample, from, age_s, stored } = finding;
-    let committed_at = sample.committed_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    tracing::warn!(
-        key = %percent::encode_except(&sample.key, |byte| byte.is_ascii_graphic() && byte != b'%'),
-        cluster,
-        from,
-        after_s = age_s,
-        stored_before_ms = stored.map(|age| age.min_ms),
-        committed_at_ms = committed_at.as_millis() as u64,
-        position = sample.position.0,
-        suppressed,
-        "an old value is still cached after its delete; `lookaside invalidator replay` sends deletes again"
-    );
 }

@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::{asking::Through, sampling::SamplerOptions};
+use crate::{asking::Through, sampling::SamplerOptions, state::FILE_BYTES_MAX};
 use clap::{Parser, value_parser};
 use lookaside_invalidator::{key_options::KeyOptions, options::Cluster, source::SourceUrl};
 use lookaside_telemetry::LogFormat;
@@ -12,6 +12,12 @@ const AGES_MAX: usize = 16;
 const AGE_S_MAX: u32 = 7 * 24 * 3_600;
 /// The most clusters.
 const CLUSTERS_MAX: usize = 256;
+/// The bytes of a sample in the state file, with a long key and a long position.
+const SAMPLE_BYTES: u64 = 1_000;
+/// Those of a sample in a cluster: its index and its next age.
+const PENDING_BYTES: u64 = 20;
+/// Those of an item that the first look has found.
+const LOOK_BYTES: u64 = 32;
 
 const EXAMPLES: &str = "Examples:
   One delete in a thousand of a MariaDB, in two clusters of this region and one of another:
@@ -64,8 +70,9 @@ pub struct Options {
     /// for too long
     #[arg(long, value_name = "QUESTIONS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
-    /// The most deletes that are watched at a time, some 500 bytes each, and 500 in the state file; beyond it chosen deletes
-    /// are dropped and counted. A delete is watched until its last age, so this bounds how many can be sampled in an hour
+    /// The most deletes that are watched at a time, some 500 bytes each, and in the state file 200 and 50 for each cluster;
+    /// beyond it chosen deletes are dropped and counted. A delete is watched until its last age, so this bounds how many can
+    /// be sampled in an hour
     #[arg(long, value_name = "DELETES", default_value_t = 20_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub pending_max: u32,
     /// Milliseconds between two look-ups of the end of the log, two logins each, 10 to 60,000. A value that was stored this
@@ -166,10 +173,31 @@ impl Options {
         if names.len() > CLUSTERS_MAX {
             return Err(format!("{} clusters are over the limit of {CLUSTERS_MAX}", names.len()));
         }
+        let state_bytes = self.state_bytes_max();
+        if state_bytes > FILE_BYTES_MAX {
+            return Err(format!(
+                "--pending-max {} with {} clusters would make a state file of {} MiB; at most {} MiB are possible",
+                self.pending_max,
+                names.len(),
+                state_bytes >> 20,
+                FILE_BYTES_MAX >> 20
+            ));
+        }
         match names.iter().enumerate().find(|(index, name)| names[..*index].contains(name)) {
             Some((_, name)) => Err(format!("the cluster {name} is given twice; give all its routers at once")),
             None => Ok(()),
         }
+    }
+
+    /// About the longest state file, in bytes: each sample once, and for each cluster what its routers, or each of its
+    /// servers, had at first.
+    fn state_bytes_max(&self) -> u64 {
+        let looks = |(through, watched): (Through, &WatchedCluster)| match through {
+            Through::Routers => 1,
+            Through::Servers => watched.cluster.routers.len() as u64,
+        };
+        let of_clusters: u64 = self.watched().map(|watched| PENDING_BYTES + looks(watched) * LOOK_BYTES).sum();
+        u64::from(self.pending_max) * (SAMPLE_BYTES + of_clusters)
     }
 
     /// How much is sampled.
@@ -214,6 +242,19 @@ mod tests {
         ] {
             assert!(parse(arguments).is_err(), "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn a_state_that_could_not_be_read_again_is_refused_at_the_start() {
+        let servers: Vec<String> = (1..=200).map(|n| format!("s{n}=h:1,h:2,h:3,h:4")).collect();
+        let with = |pending_max: &str| {
+            let servers = servers.iter().flat_map(|servers| ["--servers", servers.as_str()]);
+            parse(&["--pending-max", pending_max].into_iter().chain(servers).collect::<Vec<_>>())
+        };
+        assert!(with("100000").is_ok());
+        let why = with("1000000").expect_err("30 GB");
+        assert!(why.contains("--pending-max 1000000") && why.contains("200 clusters"), "{why}");
+        assert!(parse(&["--pending-max", "1000000", "--cluster", "a=h:1"]).is_ok());
     }
 
     #[test]

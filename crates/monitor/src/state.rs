@@ -14,8 +14,10 @@ use std::{
 
 /// The name of the file in `--state-dir`.
 pub const FILE_NAME: &str = "monitor.json";
-/// A longer file is refused: it is none of this program.
-const FILE_BYTES_MAX: u64 = 4 << 30;
+/// The version of the format.
+pub const VERSION: u32 = 2;
+/// The longest file. A longer one is neither written nor read.
+pub const FILE_BYTES_MAX: u64 = 4 << 30;
 /// A number that changes with each boot of the host.
 const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -23,7 +25,7 @@ const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedState {
-    /// The version of the format: 1.
+    /// [`VERSION`].
     pub version: u32,
     /// The boot of the host that times are of.
     pub boot: String,
@@ -56,15 +58,27 @@ impl StateFile {
             failed(format!("{why}; it is no state of this version. Move it away to start without it"))
         })?;
         match state.version {
-            1 => Ok(Some(state)),
-            other => Err(failed(format!("the version {other} of the format is unknown"))),
+            VERSION => Ok(Some(state)),
+            other => Err(failed(format!("the version {other} of the format is not {VERSION}"))),
         }
     }
 
     /// Replaces the file; blocks until it is on disk.
     pub fn save(&self, state: &SavedState) -> Result<(), String> {
+        self.save_up_to(state, FILE_BYTES_MAX)
+    }
+
+    /// A state that could not be read again does not replace one that can.
+    fn save_up_to(&self, state: &SavedState, bytes_max: u64) -> Result<(), String> {
+        let failed = |why: String| format!("{}: {why}", self.path.display());
         let bytes = serde_json::to_vec(state).expect("the state can be written as JSON");
-        state_file::replace(&self.path, &bytes).map_err(|why| format!("{}: {why}", self.path.display()))
+        if bytes.len() as u64 > bytes_max {
+            return Err(failed(format!(
+                "the state of {} bytes is over the limit of {bytes_max}; lower --pending-max",
+                bytes.len()
+            )));
+        }
+        state_file::replace(&self.path, &bytes).map_err(|why| failed(why.to_string()))
     }
 }
 
@@ -88,7 +102,7 @@ mod tests {
     fn state() -> SavedState {
         let options = SamplerOptions { one_in: 1, ages_s: vec![1], pending_max: 1 };
         let sampler = Sampler::new(options, [("one", "here")]).save();
-        SavedState { version: 1, boot: "b".into(), region: "here".into(), sample: 1, sampler }
+        SavedState { version: VERSION, boot: "b".into(), region: "here".into(), sample: 1, sampler }
     }
 
     #[test]
@@ -104,13 +118,23 @@ mod tests {
     fn a_file_that_is_no_state_is_refused_and_kept() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = StateFile::in_directory(directory.path());
-        let unknown = serde_json::to_string(&SavedState { version: 2, ..state() }).expect("JSON");
+        let unknown = serde_json::to_string(&SavedState { version: VERSION + 1, ..state() }).expect("JSON");
         for bad in ["", "{}", "[1]", &unknown] {
             fs::write(directory.path().join(FILE_NAME), bad).expect("written");
             let why = file.load().expect_err(bad);
             assert!(why.contains(FILE_NAME), "{why}");
             assert_eq!(fs::read_to_string(directory.path().join(FILE_NAME)).expect("read"), bad);
         }
+    }
+
+    #[test]
+    fn a_state_that_is_too_long_to_be_read_does_not_replace_the_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = StateFile::in_directory(directory.path());
+        file.save(&state()).expect("saved");
+        let why = file.save_up_to(&SavedState { sample: 7, ..state() }, 100).expect_err("too long");
+        assert!(why.contains("--pending-max") && why.contains(FILE_NAME), "{why}");
+        assert_eq!(file.load(), Ok(Some(state())));
     }
 
     #[test]

@@ -7,14 +7,25 @@
 //!    read from has, no read returns a value that is older than the newest visible one by more than [`OUTDATED_MAX`],
 //!    whether its delete has been acknowledged or not. While the invalidator has failed, there is no such bound; if
 //!    nothing else has failed, the same holds again [`OUTDATED_MAX`] after it has been repaired.
-//! 3. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
+//! 3. **Own writes are read.** Once a write of a user in a replica region is complete, no read of its key in his cluster
+//!    that begins later returns an older version, from the cache or from a database, where remote markers are used
+//!    ([ADR 020]).
+//! 4. **No lost delete.** At the end, when nothing is in flight, every cluster has acknowledged the whole log, and no
 //!    server holds a version that is not the newest of its key.
+//! 5. **The monitor counts what is so** ([ADR 019]): its counts are those of the checker, which knows when each item was
+//!    stored.
+//!
+//! Each region has a checker of its own, whose database is that of the region.
+//!
+//! [ADR 019]: ../../../docs/adr/019-monitor.md
+//! [ADR 020]: ../../../docs/adr/020-remote-markers.md
 
 use crate::{
     database::SimulatedDatabase,
     fault_log::{Exposure, FaultLog},
 };
 use lookaside_client::Origin;
+use lookaside_monitor::sampling::AgeCounts;
 use std::{
     collections::BTreeMap,
     fmt,
@@ -44,6 +55,33 @@ pub enum Violation {
         read: u64,
         /// The oldest allowed version.
         acknowledged: u64,
+    },
+    /// A read returned a version that is older than a complete write of the same cluster.
+    OwnWriteNotRead {
+        /// Where it was read.
+        cluster: String,
+        /// The key that was read.
+        key: String,
+        /// The version that was read.
+        read: u64,
+        /// The version of the write.
+        written: u64,
+    },
+    /// The counts of the monitor are wrong.
+    WrongMonitor {
+        /// What it watches.
+        watch: String,
+        /// The age of the deletes in seconds, and both counts.
+        why: String,
+    },
+    /// At the end, a replica did not have all commits.
+    Unreplicated {
+        /// The region of the replica.
+        region: usize,
+        /// The last position that it has.
+        position: u64,
+        /// The last position of the master.
+        logged: u64,
     },
     /// A read returned an old value although at most one process of its cluster had failed, and not the key's server;
     /// or although the invalidator was back.
@@ -98,6 +136,16 @@ impl fmt::Display for Violation {
                 "stale read: cluster {cluster} returned version {read} of {key} after it had acknowledged the \
                  deletes up to version {acknowledged}"
             ),
+            Violation::OwnWriteNotRead { cluster, key, read, written } => write!(
+                f,
+                "own write not read: a user of cluster {cluster} read version {read} of {key} after he had written \
+                 version {written}"
+            ),
+            Violation::WrongMonitor { watch, why } => write!(f, "wrong monitor: {watch}: {why}"),
+            Violation::Unreplicated { region, position, logged } => write!(
+                f,
+                "not replicated: at the end, the replica of region {region} has {position} of {logged} commits"
+            ),
             Violation::OldRead { cluster, key, read, outdated_ms } => write!(
                 f,
                 "old read: cluster {cluster} returned version {read} of {key}, which had been outdated for \
@@ -131,6 +179,8 @@ struct CheckerState {
     acknowledged: BTreeMap<String, u64>,
     /// The position that the last acknowledged delete of each cluster's key covers.
     applied: BTreeMap<(String, String), u64>,
+    /// The newest complete write of each cluster's key.
+    own_writes: BTreeMap<(String, String), u64>,
     violation: Option<Violation>,
     tally: Tally,
 }
@@ -174,6 +224,20 @@ pub struct Tally {
     pub stalled_fills_stored: u64,
     /// Fills of clients that had stalled, refused.
     pub stalled_fills_refused: u64,
+    /// Writes from replica regions that were complete.
+    pub remote_writes: u64,
+    /// Writes from replica regions without a known outcome, since a packet between regions was lost or late.
+    pub unknown_writes: u64,
+    /// Reads of the master by applications of other regions.
+    pub master_reads: u64,
+    /// Reads that were older than a complete write of their cluster.
+    pub own_writes_not_read: u64,
+    /// How often replication to a region stood still.
+    pub replication_stops: u64,
+    /// Replicas that became the master.
+    pub promotions: u64,
+    /// What monitors have found.
+    pub monitored: AgeCounts,
     /// How old values were that were read.
     pub outdated: OutdatedMax,
 }
@@ -239,6 +303,13 @@ impl Tally {
             plain_sets_refused: self.plain_sets_refused + other.plain_sets_refused,
             stalled_fills_stored: self.stalled_fills_stored + other.stalled_fills_stored,
             stalled_fills_refused: self.stalled_fills_refused + other.stalled_fills_refused,
+            remote_writes: self.remote_writes + other.remote_writes,
+            unknown_writes: self.unknown_writes + other.unknown_writes,
+            master_reads: self.master_reads + other.master_reads,
+            own_writes_not_read: self.own_writes_not_read + other.own_writes_not_read,
+            replication_stops: self.replication_stops + other.replication_stops,
+            promotions: self.promotions + other.promotions,
+            monitored: self.monitored.plus(&other.monitored),
             outdated: self.outdated.max(other.outdated),
         }
     }
@@ -252,6 +323,8 @@ pub struct ReadInProgress {
     owners: Box<dyn Fn() -> Option<Vec<String>>>,
     began: Instant,
     version_min: u64,
+    /// The version that users of the cluster have written.
+    own_version: u64,
 }
 
 impl CheckerState {
@@ -287,6 +360,7 @@ impl Checker {
             faults,
             acknowledged: BTreeMap::new(),
             applied: BTreeMap::new(),
+            own_writes: BTreeMap::new(),
             violation: None,
             tally: Tally::default(),
         })))
@@ -302,6 +376,13 @@ impl Checker {
         let mut state = self.state();
         let covered = state.applied.entry((cluster.to_owned(), key.to_owned())).or_default();
         *covered = position.max(*covered);
+    }
+
+    /// Records that a write of `key` by a user of `cluster` is complete.
+    pub fn record_own_write(&self, cluster: &str, key: &str, version: u64) {
+        let mut state = self.state();
+        let own = state.own_writes.entry((cluster.to_owned(), key.to_owned())).or_default();
+        *own = version.max(*own);
     }
 
     /// Records a violation that only the caller can see.
@@ -327,7 +408,8 @@ impl Checker {
         let applied = state.applied.get(&(cluster.to_owned(), key.to_owned())).copied().unwrap_or(0);
         let version_min = state.database.version_at(key, saved.max(applied));
         let (cluster, key) = (cluster.to_owned(), key.to_owned());
-        ReadInProgress { cluster, key, owners: Box::new(owners), began: Instant::now(), version_min }
+        let own_version = state.own_writes.get(&(cluster.clone(), key.clone())).copied().unwrap_or(0);
+        ReadInProgress { cluster, key, owners: Box::new(owners), began: Instant::now(), version_min, own_version }
     }
 
     /// Records that the read returned `version`.
@@ -338,6 +420,16 @@ impl Checker {
             Origin::Cache => state.tally.cached += 1,
             Origin::Stale => state.tally.stale += 1,
             Origin::Database => {}
+        }
+        if origin != Origin::Stale && version < read.own_version {
+            state.tally.own_writes_not_read += 1;
+            let violation = Violation::OwnWriteNotRead {
+                cluster: read.cluster.clone(),
+                key: read.key.clone(),
+                read: version,
+                written: read.own_version,
+            };
+            state.violation.get_or_insert(violation);
         }
         if origin != Origin::Cache {
             return;

@@ -4,19 +4,21 @@
 //! at once; readers see it only later, in log order, as MariaDB and MySQL do it (a reader may see the old
 //! row up to a quarter of a second after the log has the new one). The writer's own commit returns when it is visible.
 
+use bytes::Bytes;
 use lookaside_invalidator::{
     Commit, CommitLog, Commits, OpenedSource, Position, Source, SourceError, Start, keys::Flush,
 };
 use lookaside_routing::BoxFuture;
 use std::{
     collections::BTreeMap,
+    iter,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
 };
-use tokio::{sync::Notify, time::Instant};
+use tokio::{sync::Notify, task::JoinHandle, time::Instant};
 
 /// The database. Clones share its content.
 #[derive(Clone)]
@@ -35,11 +37,21 @@ struct LogProgress {
     visible: u64,
 }
 
+/// A commit in the log.
+#[derive(Clone, Debug)]
+pub struct LoggedCommit {
+    /// The key of the row that it wrote.
+    pub key: Arc<str>,
+    /// What else it names to be deleted.
+    pub further_names: Arc<[Bytes]>,
+    at: Instant,
+}
+
 struct Tables {
     rng: fastrand::Rng,
     progress: LogProgress,
-    /// The key that each commit wrote; commit n is at index n - 1.
-    log: Vec<Arc<str>>,
+    /// Commit n is at index n - 1.
+    log: Vec<LoggedCommit>,
     /// The versions of each row, ascending.
     versions: BTreeMap<Arc<str>, Vec<u64>>,
     visibility_lag_us_max: u64,
@@ -63,10 +75,26 @@ impl SimulatedDatabase {
 
     /// Writes `key` in its own transaction. Returns its version when every new reader sees it.
     pub async fn write(&self, key: &str) -> u64 {
+        self.write_naming(key, Vec::new()).await
+    }
+
+    /// As [`SimulatedDatabase::write`], in a transaction that names more keys than that of the row.
+    pub async fn write_naming(&self, key: &str, further_names: Vec<Bytes>) -> u64 {
+        let (version, visible) = self.append(key.into(), further_names.into());
+        let _ = visible.await;
+        version
+    }
+
+    /// Applies the next commit of the master's log to this replica.
+    pub fn apply(&self, commit: &LoggedCommit) {
+        self.append(commit.key.clone(), commit.further_names.clone());
+    }
+
+    /// Returns the version, and a task that ends when every new reader sees it.
+    fn append(&self, key: Arc<str>, further_names: Arc<[Bytes]>) -> (u64, JoinHandle<()>) {
         let (version, lag) = {
             let mut tables = self.tables();
-            let key: Arc<str> = key.into();
-            tables.log.push(key.clone());
+            tables.log.push(LoggedCommit { key: key.clone(), further_names, at: Instant::now() });
             let version = tables.log.len() as u64;
             tables.versions.entry(key).or_default().push(version);
             let longest_us = if tables.rng.u8(0..4) == 0 { tables.visibility_lag_us_max } else { 300 };
@@ -74,8 +102,29 @@ impl SimulatedDatabase {
         };
         self.progress(|progress| progress.logged = version);
         // The database completes a logged commit even if its writer is killed.
-        let _ = tokio::spawn(self.clone().make_visible(version, lag)).await;
-        version
+        (version, tokio::spawn(self.clone().make_visible(version, lag)))
+    }
+
+    /// The commits after `position` that new readers see, of which there is one at least. Waits for it.
+    pub async fn visible_after(&self, position: u64) -> Vec<LoggedCommit> {
+        self.wait_for(|progress| progress.visible > position).await;
+        let tables = self.tables();
+        tables.log[position as usize..tables.progress.visible as usize].to_vec()
+    }
+
+    /// The whole log.
+    pub fn all_commits(&self) -> Vec<LoggedCommit> {
+        self.tables().log.clone()
+    }
+
+    /// When the commit at `position` was written to the log; `None` if there is none.
+    pub fn logged_at(&self, position: u64) -> Option<Instant> {
+        self.tables().log.get(position.checked_sub(1)? as usize).map(|commit| commit.at)
+    }
+
+    /// Waits until new readers see all commits up to `position`.
+    pub async fn wait_until_visible(&self, position: u64) {
+        self.wait_for(|progress| progress.visible >= position).await;
     }
 
     /// The version of `key` that a reader who begins now sees; 0 if there is no such row yet.
@@ -162,12 +211,14 @@ impl ClusterLog {
         ClusterLog { database, gated_position: Arc::default(), commits_per_flush }
     }
 
-    /// What the commit at `position` names for its key.
-    fn name(&self, key: &str, position: u64) -> Vec<u8> {
-        match self.commits_per_flush {
-            Some(commits) if position.is_multiple_of(commits) => Flush::of_prefix(key.as_bytes()).to_key(),
-            _ => key.as_bytes().to_vec(),
-        }
+    /// What the commit at `position` names.
+    fn names(&self, commit: &LoggedCommit, position: u64) -> Vec<Vec<u8>> {
+        let key = commit.key.as_bytes();
+        let name = match self.commits_per_flush {
+            Some(commits) if position.is_multiple_of(commits) => Flush::of_prefix(key).to_key(),
+            _ => key.to_vec(),
+        };
+        iter::once(name).chain(commit.further_names.iter().map(|name| name.to_vec())).collect()
     }
 
     /// The position up to which commits have passed the gate. Deletes that are sent from now on cover all of them.
@@ -223,9 +274,9 @@ impl Source for SimulatedSource {
                 .iter()
                 .take(keys_max.max(1))
                 .zip(self.read + 1..)
-                .map(|(key, position)| Commit {
+                .map(|(commit, position)| Commit {
                     position: Position(position.to_string()),
-                    keys: vec![self.log.name(key, position)],
+                    keys: self.log.names(commit, position),
                     committed_at: SystemTime::UNIX_EPOCH,
                 })
                 .collect();

@@ -1,4 +1,4 @@
-//! Runs the production code of a region under a seeded clock and network.
+//! Runs the production code of a region, or of several, under a seeded clock and network.
 //!
 //! A run is one thread with tokio's paused clock and random numbers from one seed: the same seed gives the same run.
 //! Only the environment of our processes is simulated: sockets ([`network`]), the database ([`database`]) and the disk.
@@ -10,9 +10,11 @@
 pub mod checker;
 pub mod database;
 pub mod fault_log;
+pub mod item_log;
 mod link;
 pub mod network;
 pub mod process;
 pub mod region;
+pub mod regions;
 mod stream;
 mod value;

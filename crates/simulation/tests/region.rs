@@ -110,6 +110,12 @@ fn losing_covered_configurations_without_asking_a_peer_is_found() {
     assert!(is_found(DisabledGuarantee::Coverage, is_staleness));
 }
 
+/// All routers lose them at once, and none finds a peer that remembers.
+#[test]
+fn losing_all_covered_configurations_without_a_shared_history_is_found() {
+    assert!(is_found(DisabledGuarantee::History, is_staleness));
+}
+
 #[test]
 fn copies_of_moved_keys_without_leases_are_found() {
     assert!(is_found(DisabledGuarantee::CopyLeases, is_staleness));

@@ -5,6 +5,7 @@
 //!     udp_gets CONFIGURATION ROUTER SECONDS
 //!
 //! All of the client runs on one thread. The ways take turns, so that a change of the machine's load meets all of them.
+//! A page is also read without a client, by bare sockets: that shows which part of the time is the kernel's alone.
 
 use bytes::Bytes;
 use hdrhistogram::Histogram;
@@ -13,8 +14,11 @@ use lookaside_client::{Client, DestinationOptions, DirectRoute, Lookup, TcpDesti
 use lookaside_routing::{Address, DestinationRoute};
 use rustix::time::{ClockId, clock_gettime};
 use std::error::Error;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 const KEYS: usize = 10_000;
@@ -74,18 +78,81 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let pages: Vec<Vec<Bytes>> =
         (0..PAGES).map(|_| (0..PAGE_KEYS).map(|_| key(random.usize(0..KEYS))).collect()).collect();
+    let mut bare = BareSockets::connect(configuration)?;
     for load in LOADS {
         let mut figures: Vec<Figures> = ways.iter().map(|_| Figures::new()).collect();
+        let mut of_bare = Figures::new();
         for _ in 0..TURNS {
             for (way, figures) in ways.iter().zip(&mut figures) {
                 figures.measure(&way.client, &pages, load, turn).await;
             }
+            if (load.keys, load.outstanding) == (PAGE_KEYS, 1) {
+                // The clients' thread renews their permits meanwhile.
+                (bare, of_bare) = spawn_blocking(move || bare.measure(of_bare, turn)).await??;
+            }
         }
         for (way, figures) in ways.iter().zip(&figures) {
-            println!("{}", figures.to_json(way, load));
+            println!("{}", figures.to_json(way.name, way.route.as_deref(), load));
+        }
+        if of_bare.keys > 0 {
+            println!("{}", of_bare.to_json("bare", None, load));
         }
     }
     Ok(())
+}
+
+/// A page without a client: the same `get` of a part of its keys to each server, all written, and then all replies read.
+/// Each is one system call that waits, so there are fewer than any client has that waits for all servers at once.
+struct BareSockets {
+    servers: Vec<TcpStream>,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl BareSockets {
+    fn connect(configuration: &str) -> Result<BareSockets, Box<dyn Error>> {
+        let configuration: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(configuration)?)?;
+        let addresses = configuration["pools"]["main"]["servers"].as_array().ok_or("no pool named main")?;
+        let keys: Vec<Bytes> = (0..PAGE_KEYS / addresses.len()).map(key).collect();
+        let (mut request, mut stores, mut reply) = (b"get".to_vec(), Vec::new(), Vec::new());
+        for key in &keys {
+            let (key, value) = (std::str::from_utf8(key)?, "v".repeat(VALUE_BYTES));
+            request.extend_from_slice(format!(" {key}").as_bytes());
+            stores.extend_from_slice(format!("set {key} 0 0 {VALUE_BYTES} noreply\r\n{value}\r\n").as_bytes());
+            reply.extend_from_slice(format!("VALUE {key} 0 {VALUE_BYTES}\r\n{value}\r\n").as_bytes());
+        }
+        request.extend_from_slice(b"\r\n");
+        reply.extend_from_slice(b"END\r\n");
+        let mut servers = Vec::new();
+        for address in addresses {
+            let mut server = TcpStream::connect(address.as_str().ok_or("a server is no text")?)?;
+            server.set_nodelay(true)?;
+            server.write_all(&stores)?;
+            servers.push(server);
+        }
+        Ok(BareSockets { servers, request, reply })
+    }
+
+    /// Reads pages during a turn.
+    fn measure(mut self, mut figures: Figures, turn: Duration) -> io::Result<(BareSockets, Figures)> {
+        let (cpu_before, ticks_before, until) = (cpu(), ticks(), Instant::now() + turn);
+        let mut received = vec![0; self.reply.len()];
+        let mut now = Instant::now();
+        while now < until {
+            for server in &mut self.servers {
+                server.write_all(&self.request)?;
+            }
+            for server in &mut self.servers {
+                server.read_exact(&mut received)?;
+                assert!(received == self.reply, "all keys are in the cache");
+            }
+            let started = std::mem::replace(&mut now, Instant::now());
+            figures.ns.record((now - started).as_nanos() as u64).expect("it resizes");
+            figures.keys += PAGE_KEYS as u64;
+        }
+        figures.add_processor_time(cpu_before, ticks_before);
+        Ok((self, figures))
+    }
 }
 
 async fn ways(configuration: &str, router: &Address) -> Result<Vec<Way>, Box<dyn Error>> {
@@ -148,22 +215,28 @@ impl Figures {
                 self.ns.record(ns).expect("it resizes");
             }
         }
+        self.add_processor_time(cpu_before, ticks_before);
+    }
+
+    /// Adds what this thread has used since then.
+    fn add_processor_time(&mut self, cpu_before: Duration, ticks_before: (u64, u64)) {
         self.cpu += cpu() - cpu_before;
         let (ticks, kernel_ticks) = ticks();
         self.ticks += ticks - ticks_before.0;
         self.kernel_ticks += kernel_ticks - ticks_before.1;
     }
 
-    fn to_json(&self, way: &Way, load: Load) -> String {
+    /// `route` is `None` if servers are not read by permits.
+    fn to_json(&self, way: &str, route: Option<&DirectRoute>, load: Load) -> String {
         let us = |ns: f64| ns / 1_000.0;
         let percentile = |share: f64| us(self.ns.value_at_quantile(share) as f64);
-        let statistics = way.route.as_ref().map(|route| route.statistics()).unwrap_or_default();
+        let statistics = route.map(DirectRoute::statistics).unwrap_or_default();
         format!(
             concat!(
                 r#"{{"way": "{}", "load": "{}", "requests": {}, "keys": {}, "errors": {}, "mean_us": {:.1}, "#,
                 r#""p50_us": {:.1}, "p95_us": {:.1}, "cpu_us_per_key": {:.3}, "kernel_share": {:.3}, "unpermitted_reads": {}}}"#
             ),
-            way.name,
+            way,
             load.name,
             self.ns.len(),
             self.keys,

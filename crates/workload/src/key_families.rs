@@ -2,7 +2,7 @@
 //! cached (§4.2, Table 1): users per key, gets per second, the size of values.
 //!
 //! Requests are counted all. What belongs to a key is kept for a sample of the keys, by their hashes, so that memory is
-//! bounded: when there are too many, every other one is dropped.
+//! bounded: when there are too many, every other one is dropped. So it is with the clients of one second.
 
 use crate::csv::CsvRequest;
 use std::{
@@ -12,6 +12,8 @@ use std::{
 
 /// Keys of the sample.
 const KEYS_MAX: usize = 2_000_000;
+/// Pairs of a family and a client that has read it in the present second: a trace may have one time for all requests.
+const READERS_MAX: usize = 1_000_000;
 /// Further families are one, [`OTHER_FAMILIES`].
 const FAMILIES_MAX: usize = 1_000;
 /// The users of a key are counted up to this number.
@@ -30,8 +32,7 @@ pub struct FamilyMeter {
     sample: u64,
     families: BTreeMap<String, Counts>,
     keys: HashMap<u64, KeyMeter>,
-    /// The pairs of family and client that have read in the present second.
-    readers: HashSet<(u64, u64)>,
+    readers: SecondReaders,
     present_s: usize,
     first_s: Option<usize>,
     last_s: usize,
@@ -56,6 +57,42 @@ struct KeyMeter {
     key_bytes: u32,
     value_bytes: u32,
     users: Vec<u32>,
+}
+
+/// The clients that have read each family in the present second, or a sample of them.
+struct SecondReaders {
+    /// Hashes of pairs of a family and a client.
+    pairs: HashSet<u64>,
+    pairs_max: usize,
+    /// A pair is in the sample if its hash is a multiple of this, a power of two.
+    sample: u64,
+}
+
+impl SecondReaders {
+    fn new(pairs_max: usize) -> SecondReaders {
+        SecondReaders { pairs: HashSet::new(), pairs_max, sample: 1 }
+    }
+
+    /// Another second begins.
+    fn clear(&mut self) {
+        self.pairs.clear();
+        self.sample = 1;
+    }
+
+    /// Records that a client reads a family. Returns how many new pairs that stands for, 0 if it has read it before.
+    fn record(&mut self, family: u64, client: &str) -> u64 {
+        let pair = hash((family, client));
+        if !pair.is_multiple_of(self.sample) || !self.pairs.insert(pair) {
+            return 0;
+        }
+        let pairs = self.sample;
+        if self.pairs.len() > self.pairs_max {
+            self.sample *= 2;
+            let sample = self.sample;
+            self.pairs.retain(|pair| pair.is_multiple_of(sample));
+        }
+        pairs
+    }
 }
 
 /// What a trace shows of a family of keys.
@@ -97,7 +134,7 @@ impl FamilyMeter {
             sample: 1,
             families: BTreeMap::new(),
             keys: HashMap::new(),
-            readers: HashSet::new(),
+            readers: SecondReaders::new(READERS_MAX),
             present_s: 0,
             first_s: None,
             last_s: 0,
@@ -130,8 +167,7 @@ impl FamilyMeter {
             _ if is_get => {
                 counts.gets += 1;
                 counts.get_bytes += u64::from(request.value_bytes);
-                let reader = (counts.number, hash(request.client.unwrap_or_default()));
-                counts.pages += u64::from(self.readers.insert(reader));
+                counts.pages += self.readers.record(counts.number, request.client.unwrap_or_default());
             }
             Some("delete") => counts.deletes += 1,
             _ => {
@@ -215,9 +251,9 @@ fn median(values: impl Iterator<Item = u32>) -> u32 {
     *values.select_nth_unstable(middle).1
 }
 
-fn hash(text: &str) -> u64 {
+fn hash(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -263,6 +299,27 @@ mod tests {
         assert!((17_000..23_000).contains(&family.keys), "{}", family.keys);
         assert_eq!(family.data_bytes, family.keys * 100);
         assert_eq!((family.gets_per_s, family.users_median), (20_000.0, Some(1)));
+    }
+
+    /// The pairs of one second were kept all, however many.
+    #[test]
+    fn the_readers_of_one_second_are_bounded_and_estimated() {
+        let mut meter = FamilyMeter::new(":", 4);
+        meter.readers = SecondReaders::new(1_000);
+        for number in 0..40_000 {
+            let line = format!("1,a:{number},10,90,u{},get,0", number / 2);
+            meter.record(&CsvRequest::parse(&line).unwrap());
+            assert!(meter.readers.pairs.len() <= 1_000);
+        }
+        let keys_per_page = meter.families().unwrap()[0].keys_per_page;
+        assert!((1.7..2.4).contains(&keys_per_page), "{keys_per_page}");
+        // The next second begins with all of its clients.
+        let before = meter.families["a"].pages;
+        for number in 0..1_000 {
+            let line = format!("2,a:{number},10,90,u{number},get,0");
+            meter.record(&CsvRequest::parse(&line).unwrap());
+        }
+        assert_eq!(meter.families["a"].pages - before, 1_000);
     }
 
     #[test]

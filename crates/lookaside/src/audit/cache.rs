@@ -1,9 +1,9 @@
 //! Reads and deletes cached values, by a router of the cluster.
 
+use super::{backoff::Backoff, comparison::CachedItem};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::{CommandConnection, Network};
 use lookaside_invalidator::options::Cluster;
-use lookaside_monitor::audit::comparison::CachedItem;
 use lookaside_protocol::{
     Reply,
     meta::MetaStatus,
@@ -12,6 +12,7 @@ use lookaside_protocol::{
 };
 use lookaside_routing::Address;
 use std::{sync::Arc, time::Duration};
+use tokio::time::Instant;
 
 const LIMITS: Limits = Limits { value_bytes_max: 64 << 20, line_bytes_max: 4_096 };
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,12 +26,24 @@ pub struct AuditedCluster {
     network: Arc<dyn Network>,
     /// `None` before the first request, and after a failure.
     connection: Option<CommandConnection>,
+    backoff: Backoff,
 }
 
 impl AuditedCluster {
     pub fn new(cluster: &Cluster, network: &Arc<dyn Network>) -> AuditedCluster {
         let routers = cluster.routers.iter().map(|router| Address(router.as_str().into())).collect();
-        AuditedCluster { name: cluster.name.clone(), routers, network: network.clone(), connection: None }
+        AuditedCluster {
+            name: cluster.name.clone(),
+            routers,
+            network: network.clone(),
+            connection: None,
+            backoff: Backoff::default(),
+        }
+    }
+
+    /// Whether no router has answered lately, so that none is to be asked now.
+    pub fn is_backing_off(&self) -> bool {
+        self.backoff.is_waiting(Instant::now())
     }
 
     /// The item of `key`; `None` if none is cached. It is not touched; the server counts a get.
@@ -86,11 +99,13 @@ impl AuditedCluster {
                 Ok(reply) => {
                     let result = read(&reply);
                     self.connection = Some(connection);
+                    self.backoff.reset();
                     return result;
                 }
                 Err(why) => last = anyhow!("cluster {}: {why}", self.name),
             }
         }
+        self.backoff.fail(Instant::now());
         Err(last)
     }
 }
@@ -102,16 +117,15 @@ fn unexpected(reply: &ReplyPart<'_>) -> anyhow::Error {
     }
 }
 
-/// The keys of a server, up to `keys_max`, by `lru_crawler metadump`.
-pub async fn dump_keys(network: &dyn Network, server: &str, keys_max: usize) -> Result<Vec<Vec<u8>>> {
+/// Passes the keys of a server to `add`, by `lru_crawler metadump`.
+pub async fn dump_keys(network: &dyn Network, server: &str, mut add: impl FnMut(Vec<u8>)) -> Result<()> {
     let address = Address(server.into());
     let mut connection = CommandConnection::connect(network, &address, LIMITS, LISTING_TIMEOUT).await?;
     connection.send(b"lru_crawler metadump all\r\n").await?;
-    let mut keys = Vec::new();
     loop {
         let line = connection.read_line().await?;
         if line == b"END" {
-            return Ok(keys);
+            return Ok(());
         }
         // memcached begins the listing at once, this project's server after a line.
         if line == b"OK" {
@@ -120,9 +134,7 @@ pub async fn dump_keys(network: &dyn Network, server: &str, keys_max: usize) -> 
         let Some(rest) = line.strip_prefix(b"key=") else {
             bail!("{server}: {}", String::from_utf8_lossy(line));
         };
-        if keys.len() < keys_max {
-            let key = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
-            keys.push(percent::decode(key).ok_or_else(|| anyhow!("{server}: a malformed key in the listing"))?);
-        }
+        let key = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+        add(percent::decode(key).ok_or_else(|| anyhow!("{server}: a malformed key in the listing"))?);
     }
 }

@@ -1,63 +1,126 @@
 //! Reads the rows that cached values are compared with. The account needs to read these tables and nothing else.
 
+use super::{backoff::Backoff, comparison::Column, queries::Query};
 use anyhow::{Context, Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
     SourceError,
-    source::postgres::{PostgresConnection, PostgresOptions, Purpose, quote_literal},
+    source::{
+        mysql::strip_acceptance,
+        postgres::{PostgresConnection, PostgresOptions, Purpose, quote_literal},
+    },
 };
-use lookaside_monitor::audit::{comparison::Column, queries::Query};
 use mysql_async::prelude::Queryable as _;
 use rusqlite::{Connection, OpenFlags, types::ValueRef};
 use serde_json::Value;
+use tokio::time::{Instant, sleep_until};
 
-/// A connection to the database.
-pub enum AuditedDatabase {
-    Sqlite(Connection),
-    Mysql(mysql_async::Conn),
-    Postgres(PostgresConnection),
+/// A database: connected again after a failed query, with delays that grow while connecting fails.
+pub struct AuditedDatabase {
+    url: String,
+    /// `None` after a failure.
+    connection: Option<DatabaseConnection>,
+    backoff: Backoff,
 }
 
 impl AuditedDatabase {
     /// Connects to the database at `url`.
     pub async fn open(url: &str) -> Result<AuditedDatabase> {
+        let connection = Some(DatabaseConnection::open(url).await?);
+        Ok(AuditedDatabase { url: url.to_owned(), connection, backoff: Backoff::default() })
+    }
+
+    /// The row of a key of `query`, with these values of its placeholders; `None` if there is none. More than one row is
+    /// an error. While the database cannot be reached this fails at once, so that a round of many keys ends.
+    pub async fn read_row(&mut self, query: &Query, values: &[String]) -> Result<Option<Vec<Column>>> {
+        if self.backoff.is_waiting(Instant::now()) {
+            bail!("the database could not be reached; waiting");
+        }
+        let mut connection = self.connect().await?;
+        let row = connection.read_row(query, values).await;
+        self.keep(connection, row)
+    }
+
+    /// The values of the placeholders of keys of `query`, which its `list` selects: all, or `keys_max` of them by chance.
+    pub async fn list(&mut self, query: &Query, keys_max: usize) -> Result<Vec<Vec<String>>> {
+        let mut connection = self.connect().await?;
+        let listed = connection.list(query, keys_max).await;
+        self.keep(connection, listed)
+    }
+
+    /// The connection, or after a failure another one.
+    async fn connect(&mut self) -> Result<DatabaseConnection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        if let Some(retry_at) = self.backoff.retry_at() {
+            sleep_until(retry_at).await;
+        }
+        match DatabaseConnection::open(&self.url).await {
+            Ok(connection) => {
+                self.backoff.reset();
+                Ok(connection)
+            }
+            Err(why) => {
+                self.backoff.fail(Instant::now());
+                Err(why)
+            }
+        }
+    }
+
+    /// Keeps a connection for the next query, unless this one has failed.
+    fn keep<T>(&mut self, connection: DatabaseConnection, result: Result<T>) -> Result<T> {
+        if result.is_ok() {
+            self.connection = Some(connection);
+        }
+        result
+    }
+}
+
+/// A connection to a database.
+enum DatabaseConnection {
+    Sqlite(Connection),
+    Mysql(mysql_async::Conn),
+    Postgres(PostgresConnection),
+}
+
+impl DatabaseConnection {
+    async fn open(url: &str) -> Result<DatabaseConnection> {
         if let Some(path) = url.strip_prefix("sqlite://").filter(|path| !path.is_empty()) {
             let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
-            return Ok(AuditedDatabase::Sqlite(connection.with_context(|| path.to_owned())?));
+            return Ok(DatabaseConnection::Sqlite(connection.with_context(|| path.to_owned())?));
         }
         if url.starts_with("postgres") {
             let options = PostgresOptions::from_url(url)?;
             let connection = PostgresConnection::open(&TcpNetwork, &options, Purpose::Queries).await?;
-            return Ok(AuditedDatabase::Postgres(connection));
+            return Ok(DatabaseConnection::Postgres(connection));
         }
         if !url.starts_with("mysql://") && !url.starts_with("mariadb://") {
             // Not the URL itself: it may hold a password.
             bail!("--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres://");
         }
-        let url = url.replacen("mariadb://", "mysql://", 1);
+        let url = strip_acceptance(url).replacen("mariadb://", "mysql://", 1);
         // The error of a URL would show it.
         let options = mysql_async::Opts::from_url(&url).map_err(|_| {
             anyhow!("--database must be mysql://USER:PASSWORD@HOST:PORT/SCHEMA; TLS is not supported here")
         })?;
         let connection = mysql_async::Conn::new(options).await.context("connecting to the database")?;
-        Ok(AuditedDatabase::Mysql(connection))
+        Ok(DatabaseConnection::Mysql(connection))
     }
 
-    /// The row of a key of `query`, with these values of its placeholders; `None` if there is none. More than one row is
-    /// an error.
-    pub async fn read_row(&mut self, query: &Query, values: &[String]) -> Result<Option<Vec<Column>>> {
+    async fn read_row(&mut self, query: &Query, values: &[String]) -> Result<Option<Vec<Column>>> {
         let rows = match self {
-            AuditedDatabase::Sqlite(connection) => {
+            DatabaseConnection::Sqlite(connection) => {
                 let (sql, parameters) = query.sql.with_parameters(values, |number| format!("?{number}"));
                 read_sqlite(connection, &sql, &parameters)?
             }
-            AuditedDatabase::Mysql(connection) => {
+            DatabaseConnection::Mysql(connection) => {
                 let (sql, parameters) = query.sql.with_parameters(values, |_| "?".to_owned());
                 let parameters: Vec<mysql_async::Value> = parameters.into_iter().map(Into::into).collect();
                 let rows: Vec<mysql_async::Row> = connection.exec(sql, parameters).await?;
                 rows.into_iter().map(mysql_columns).collect::<Result<_>>()?
             }
-            AuditedDatabase::Postgres(connection) => {
+            DatabaseConnection::Postgres(connection) => {
                 let sql = query.sql.with_literals(values, quote_literal);
                 read_postgres(connection, &sql).await?
             }
@@ -68,17 +131,17 @@ impl AuditedDatabase {
         }
     }
 
-    /// The values of the placeholders of all keys of `query`, up to `keys_max`, which its `list` selects.
-    pub async fn list(&mut self, query: &Query, keys_max: usize) -> Result<Vec<Vec<String>>> {
+    async fn list(&mut self, query: &Query, keys_max: usize) -> Result<Vec<Vec<String>>> {
         let Some(sql) = &query.list else { return Ok(Vec::new()) };
-        let sql = format!("SELECT * FROM ({sql}) AS listed LIMIT {keys_max}");
+        let random = if matches!(self, DatabaseConnection::Mysql(_)) { "RAND()" } else { "RANDOM()" };
+        let sql = format!("SELECT * FROM ({sql}) AS listed ORDER BY {random} LIMIT {keys_max}");
         let rows = match self {
-            AuditedDatabase::Sqlite(connection) => read_sqlite(connection, &sql, &[])?,
-            AuditedDatabase::Mysql(connection) => {
+            DatabaseConnection::Sqlite(connection) => read_sqlite(connection, &sql, &[])?,
+            DatabaseConnection::Mysql(connection) => {
                 let rows: Vec<mysql_async::Row> = connection.query(sql).await?;
                 rows.into_iter().map(mysql_columns).collect::<Result<_>>()?
             }
-            AuditedDatabase::Postgres(connection) => {
+            DatabaseConnection::Postgres(connection) => {
                 let rows = connection.query(&sql).await.map_err(SourceError::from)?;
                 rows.into_iter().map(|row| row.into_iter().map(|text| (String::new(), text)).collect()).collect()
             }

@@ -22,6 +22,7 @@ Exit status: 0 the configuration is valid; 1 it is not; 2 usage error.";
 pub struct Options {
     /// The configuration: a file, - for standard input, or etcd://[USER@]HOST:PORT/KEY (the password in
     /// LOOKASIDE_ETCD_PASSWORD; etcds:// for TLS)
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text of --help")]
     file: PathBuf,
     #[command(flatten)]
     config_args: ConfigArgs,

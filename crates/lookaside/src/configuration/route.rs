@@ -1,7 +1,12 @@
-//! `lookaside route`: shows how a configuration routes a request. No server is contacted.
+//! `lookaside route`: shows how a configuration routes a request, and, with `--routers`, where running routers send it. No
+//! server is contacted.
 
-use super::{ConfigArgs, LoadedConfig};
-use anyhow::{Result, anyhow, bail};
+use super::{
+    ConfigArgs, LoadedConfig,
+    running_routers::{self, RunningRouter},
+};
+use crate::statistics::parse_address;
+use anyhow::{Result, anyhow, bail, ensure};
 use lookaside_client::tree::HostInfo;
 use lookaside_router::{Explanation, Outages, Step, explain};
 use lookaside_routing::{Address, Context};
@@ -20,12 +25,15 @@ const EXAMPLES: &str = "Examples:
   lookaside route get user:42 -f router.json --dead 10.0.0.7:11211    with a spare
   lookaside route get user:42 -f router.json --client 10.1.2.3        with its replica
   lookaside route delete user:42 -f new.json --before old.json        does the key move?
+  lookaside route get user:42 -f router.json --routers=10.0.1.1:5000,10.0.1.2:5000
+                                                       where is the change, where does the key lie?
   lookaside route get user:42 -f router.json --json | jq '.[] | select(.server)'
 
 Servers count as empty: every get misses. Routes that depend on time or chance (migrations,
 rate limits, random children) are shown as for a first request.
 
-Exit status: 0 success; 1 the configuration, the verb or the key is invalid; 2 usage error.";
+Exit status: 0 success; 1 the configuration, the verb or the key is invalid, or a router does not
+answer; 2 usage error.";
 
 /// Options of `lookaside route`.
 #[derive(Clone, Debug, clap::Args)]
@@ -38,6 +46,7 @@ pub struct Options {
     key: String,
     /// The configuration: a file, - for standard input, or etcd://[USER@]HOST:PORT/KEY (the password in
     /// LOOKASIDE_ETCD_PASSWORD; etcds:// for TLS)
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text of --help")]
     #[arg(short = 'f', long, value_name = "FILE")]
     config_file: PathBuf,
     /// A former configuration: also show which servers the request leaves and joins by the change
@@ -58,6 +67,18 @@ pub struct Options {
     /// The name of the router's host, for routes that choose a child by it
     #[arg(long, value_name = "NAME", default_value = "")]
     host: String,
+    /// Also ask these running routers for the state of a change of their servers, and which servers the request and a
+    /// delete of the key reach through them now; without an address the one at 127.0.0.1:5000
+    #[arg(
+        long,
+        value_name = "ADDR[,ADDR...]",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5000",
+        value_parser = parse_address
+    )]
+    routers: Vec<String>,
     /// Print the steps as JSON
     #[arg(long)]
     json: bool,
@@ -68,14 +89,12 @@ pub fn run(options: &Options) -> Result<()> {
     let route = explain_by(options, &options.config_file, true)?;
     let before = options.before.as_ref().map(|file| explain_by(options, file, false)).transpose()?;
     let changes = before.as_ref().map(|before| changes_of(&servers(before), &servers(&route)));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let routers = runtime.block_on(running_routers::ask(&options.routers, &options.verb, &options.key));
     let mut out = std::io::stdout().lock();
-    match (options.json, changes) {
-        (true, None) => writeln!(out, "{}", to_json(&route))?,
-        (true, Some(changes)) => {
-            let changes: Vec<_> = changes.iter().map(|(change, server)| json!({ *change: server })).collect();
-            writeln!(out, "{}", json!({ "route": to_json(&route), "changes": changes }))?;
-        }
-        (false, changes) => {
+    match options.json {
+        true => writeln!(out, "{}", all_as_json(&route, changes.as_deref(), &routers))?,
+        false => {
             write!(out, "{route}")?;
             match changes.as_deref() {
                 None => {}
@@ -84,9 +103,28 @@ pub fn run(options: &Options) -> Result<()> {
                     changes.iter().try_for_each(|(change, server)| writeln!(out, "{change} {server}"))?;
                 }
             }
+            routers.iter().try_for_each(|router| writeln!(out, "{router}"))?;
         }
     }
+    let silent: Vec<&str> =
+        routers.iter().filter(|router| router.report.is_err()).map(|router| &*router.address).collect();
+    ensure!(silent.is_empty(), "no report from {}", silent.join(", "));
     Ok(())
+}
+
+/// The steps alone, or an object with them if there is more.
+fn all_as_json(route: &Explanation, changes: Option<&[(&str, &str)]>, routers: &[RunningRouter]) -> serde_json::Value {
+    if changes.is_none() && routers.is_empty() {
+        return to_json(route);
+    }
+    let mut all = json!({ "route": to_json(route) });
+    if let Some(changes) = changes {
+        all["changes"] = changes.iter().map(|(change, server)| json!({ *change: server })).collect();
+    }
+    if !routers.is_empty() {
+        all["routers"] = routers.iter().map(RunningRouter::to_json).collect();
+    }
+    all
 }
 
 /// Explains the request by the configuration in `file`. With `is_checked` it must have the servers of `--down` and
@@ -124,6 +162,6 @@ fn changes_of<'a>(before: &BTreeSet<&'a str>, after: &BTreeSet<&'a str>) -> Vec<
 }
 
 fn to_json(trace: &Explanation) -> serde_json::Value {
-    let step = |Step { depth, at, is_server, requests, replies }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "requests": requests, "replies": replies });
+    let step = |Step { depth, at, is_server, requests, replies, .. }: &Step| json!({ "depth": depth, "at": at, "server": is_server, "requests": requests, "replies": replies });
     trace.0.iter().map(step).collect()
 }

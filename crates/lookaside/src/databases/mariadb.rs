@@ -163,7 +163,7 @@ fn program(server: PathBuf, plan: &DatabasePlan, index: usize) -> ProcessSpec {
         "--log-slave-updates=ON",
         "--innodb-buffer-pool-size=32M",
         "--innodb-flush-log-at-trx-commit=2",
-        "--sync-binlog=0",
+        "--sync-binlog=1",
     ];
     arguments.extend(settings.iter().chain(&STORAGE).map(|&setting| setting.to_owned()));
     arguments.extend(as_root());

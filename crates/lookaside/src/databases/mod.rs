@@ -15,7 +15,7 @@ mod programs;
 mod sqlite;
 
 use crate::process::Process;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use forwarder::Forwarder;
 use link::{LinkControl, LinkState};
 use mariadb::Mariadb;
@@ -208,8 +208,13 @@ impl Databases {
         self.links.iter().map(|link| link.path().clone()).collect()
     }
 
-    /// Restarts processes that have died. Returns a notice about each, and what links have reported.
+    /// Restarts processes that have died. Returns a notice about each, and what links have reported. Fails if a task of a
+    /// link has ended, which none does by itself: the replica would silently follow no more.
     pub fn supervise(&mut self) -> Result<Vec<String>> {
+        if let Some(ended) = self.tasks.try_join_next() {
+            let why = ended.err().map_or_else(String::new, |error| format!(": {error}"));
+            bail!("a task that brings commits to a replica has ended{why}. Start the regions again");
+        }
         let notices = self.processes.iter_mut().map(Process::supervise).collect::<Result<Vec<_>>>()?;
         let mut notices: Vec<String> = notices.into_iter().flatten().collect();
         while let Ok(report) = self.reports.1.try_recv() {
@@ -222,5 +227,35 @@ impl Databases {
 impl Drop for Databases {
     fn drop(&mut self) {
         self.processes.iter().for_each(Process::terminate);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copier that panicked once was silent: its replica followed the master no more.
+    #[tokio::test]
+    async fn a_task_that_has_ended_is_a_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let plan = |region| {
+            let home = directory.path().join(region);
+            DatabasePlan { region, home, port: 0, link_port: 0 }
+        };
+        let plans = vec![plan("east"), plan("west")];
+        let mut databases = Databases::start(DatabaseKind::Sqlite, plans, directory.path()).await.unwrap();
+        databases.follow_master(directory.path()).await.unwrap();
+        assert_eq!(databases.supervise().unwrap(), Vec::<String>::new());
+        databases.tasks.spawn(sqlite::run_step::<()>(|| panic!("a bug")));
+        let fails = async {
+            loop {
+                if let Err(error) = databases.supervise() {
+                    break error.to_string();
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let why = tokio::time::timeout(Duration::from_secs(60), fails).await.unwrap();
+        assert!(why.contains("panicked"), "{why}");
     }
 }

@@ -103,11 +103,21 @@ impl Postgres {
 
     async fn create_application(&self, index: usize, plan: &DatabasePlan) -> Result<()> {
         let mut connection = self.connect(index, plan, "postgres").await?;
-        let exists = format!("SELECT 1 FROM pg_database WHERE datname = '{APPLICATION}'");
-        if query(&mut connection, &exists).await?.is_empty() {
-            let role = format!("CREATE ROLE {APPLICATION} LOGIN REPLICATION PASSWORD '{APPLICATION}'");
-            query(&mut connection, &role).await?;
-            query(&mut connection, &format!("CREATE DATABASE {APPLICATION} OWNER {APPLICATION}")).await?;
+        // Each by itself: an earlier start may have ended between the two.
+        let missing = [
+            (
+                format!("SELECT 1 FROM pg_roles WHERE rolname = '{APPLICATION}'"),
+                format!("CREATE ROLE {APPLICATION} LOGIN REPLICATION PASSWORD '{APPLICATION}'"),
+            ),
+            (
+                format!("SELECT 1 FROM pg_database WHERE datname = '{APPLICATION}'"),
+                format!("CREATE DATABASE {APPLICATION} OWNER {APPLICATION}"),
+            ),
+        ];
+        for (exists, create) in missing {
+            if query(&mut connection, &exists).await?.is_empty() {
+                query(&mut connection, &create).await?;
+            }
         }
         Ok(())
     }

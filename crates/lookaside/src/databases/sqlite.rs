@@ -48,9 +48,8 @@ impl Copier {
                 LinkState::Cut => COPY_INTERVAL_MIN,
             };
             tokio::time::sleep(interval).await;
-            let step = tokio::task::spawn_blocking(move || (self.step(), self)).await;
-            let Ok((result, copier)) = step else { return };
-            self = copier;
+            let result;
+            (result, self) = run_step(move || (self.step(), self)).await;
             let failure = result.err().map(|error| format!("{error:#}"));
             if failure != last_failure {
                 failure.iter().for_each(|why| report(format!("copying the database fails: {why}")));
@@ -77,6 +76,16 @@ impl Copier {
             self.copies.drain(..due);
         }
         Ok(())
+    }
+}
+
+/// Runs a step that blocks, in a thread for that. Panics if it does.
+pub(super) async fn run_step<T: Send + 'static>(step: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(step).await.map_err(tokio::task::JoinError::try_into_panic) {
+        Ok(result) => result,
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        // The runtime ends, and this task with it.
+        Err(Err(_)) => std::future::pending().await,
     }
 }
 

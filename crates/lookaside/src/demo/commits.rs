@@ -1,12 +1,10 @@
 //! What the application has committed, from any region: what a reader could have seen.
 
-use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
 };
+use tokio::time::Instant;
 
 /// Commits by row.
 pub struct Commits {

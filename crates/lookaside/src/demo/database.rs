@@ -5,8 +5,9 @@
 
 use super::postgres::PostgresTable;
 use anyhow::{Context, Result};
+use lookaside_invalidator::source::mysql::strip_acceptance;
 use mysql_async::prelude::Queryable;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, TransactionBehavior, params};
 use std::{
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -70,7 +71,8 @@ impl DemoDatabase {
         if url.starts_with("postgres") {
             return Ok(DemoDatabase::Postgres(PostgresTable::connect(url, is_replicated)?));
         }
-        Ok(DemoDatabase::Mysql(mysql_async::Pool::from_url(url.replacen("mariadb://", "mysql://", 1))?))
+        let url = strip_acceptance(url).replacen("mariadb://", "mysql://", 1);
+        Ok(DemoDatabase::Mysql(mysql_async::Pool::from_url(url)?))
     }
 
     /// Waits until the database, which may be a replica, has every row of the table.
@@ -107,26 +109,35 @@ impl DemoDatabase {
         }
     }
 
-    /// Counts a visit, and names the key that the change makes stale. Returns the visits then.
-    pub async fn write(&self, id: u32) -> Result<u64> {
+    /// Counts a visit, and names the key that the change makes stale, and remote markers. Returns the visits then.
+    pub async fn write(&self, id: u32, markers: &[String]) -> Result<u64> {
         match self {
             DemoDatabase::Sqlite { writer, .. } => {
-                let writer = writer.clone();
+                let (writer, markers) = (writer.clone(), markers.to_vec());
                 let write = move || {
-                    let connection = writer.lock().expect("no writer panics");
+                    let mut connection = writer.lock().expect("no writer panics");
+                    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
                     let update = "UPDATE demo_users SET visits = visits + 1 WHERE id = ? RETURNING visits";
-                    connection.query_row(update, params![id], visits_in)
+                    // The trigger names the key.
+                    let visits = transaction.query_row(update, params![id], visits_in)?;
+                    for marker in markers {
+                        transaction
+                            .execute("INSERT INTO lookaside_journal (key) VALUES (?)", params![marker.as_bytes()])?;
+                    }
+                    transaction.commit()?;
+                    Ok::<_, rusqlite::Error>(visits)
                 };
                 Ok(tokio::task::spawn_blocking(write).await??)
             }
             DemoDatabase::Mysql(pool) => {
                 let mut connection = pool.get_conn().await?;
-                // LAST_INSERT_ID(x) is returned with the result.
-                let update = "UPDATE demo_users SET visits = LAST_INSERT_ID(visits + 1) WHERE id = ?";
-                connection.exec_drop(format!("{update} /* lookaside: {} */", key(id)), (id,)).await?;
+                let named = [&[key(id)], markers].concat().join(" ");
+                // LAST_INSERT_ID(x) is returned with the result. Not a prepared statement: each is executed once.
+                let update = format!("UPDATE demo_users SET visits = LAST_INSERT_ID(visits + 1) WHERE id = {id}");
+                connection.query_drop(format!("{update} /* lookaside: {named} */")).await?;
                 connection.last_insert_id().context("the row of the demo is missing")
             }
-            DemoDatabase::Postgres(table) => table.write(id).await,
+            DemoDatabase::Postgres(table) => table.write(id, markers).await,
         }
     }
 }

@@ -1,67 +1,25 @@
 //! The application of `lookaside up --demo`: in each region it reads users through the cache of each cluster, which is
-//! filled from the region's own database, and changes some of them in the master database.
+//! filled from the region's own database, and changes some of them in the master database. A user that has written reads
+//! its own write next, also in a replica region: by remote markers (§5).
 
+mod application;
+mod client;
 mod commits;
+mod counters;
 mod database;
 mod postgres;
 
-use anyhow::{Context, Result, anyhow};
-use bytes::Bytes;
+use anyhow::Result;
+use application::Application;
+use client::ClusterClient;
 use commits::Commits;
+pub use counters::DemoCounters;
 pub use database::CREATE_TABLE;
-use database::{DemoDatabase, ROWS, key};
-use lookaside_client::{Client, DestinationOptions, ReadOptions, TcpDestination, TcpNetwork};
-use lookaside_routing::{Address, DestinationRoute};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use database::{DemoDatabase, ROWS};
+use std::sync::Arc;
 
 /// Readers per cluster; each reads a page of users, then pauses.
 const READERS_PER_CLUSTER: u64 = 4;
-/// Users on a page: as many keys as the paper's average batch (§3.1).
-const PAGE_KEYS: usize = 24;
-const READER_PAUSE: Duration = Duration::from_millis(20);
-const WRITER_PAUSE: Duration = Duration::from_millis(20);
-/// Between two measurements of the lag of a replica.
-const LAG_PAUSE: Duration = Duration::from_millis(100);
-/// The resolution of the lag.
-const LAG_POLL: Duration = Duration::from_millis(5);
-
-/// The activity of the application in a region.
-#[derive(Debug, Default)]
-pub struct DemoCounters {
-    database_reads: AtomicU64,
-    failures: AtomicU64,
-    stale_reads: AtomicU64,
-    lag_us: AtomicU64,
-}
-
-impl DemoCounters {
-    /// Database queries since the start.
-    pub fn database_reads(&self) -> u64 {
-        self.database_reads.load(Ordering::Relaxed)
-    }
-
-    /// Failed reads and writes of the database since the start.
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    /// Values since the start that were older than a commit that had been acknowledged when the read began.
-    pub fn stale_reads(&self) -> u64 {
-        self.stale_reads.load(Ordering::Relaxed)
-    }
-
-    /// How long the region's database took to show the last commit that was watched, or, if it does not show it yet, for
-    /// how long it has not; in microseconds. 0 in the master region.
-    pub fn lag_us(&self) -> u64 {
-        self.lag_us.load(Ordering::Relaxed)
-    }
-}
 
 /// A region in which the application runs.
 #[derive(Clone, Debug)]
@@ -125,12 +83,15 @@ impl Demo {
                 _ => DemoDatabase::connect(&region.database, false)?,
             };
             local.wait_until_filled().await?;
+            let connect = |(router, seed): (&String, u64)| ClusterClient::new(router, seed, index > 0);
+            let clients = region.routers.iter().zip(&mut seeds).map(connect).collect::<Result<Vec<_>>>()?;
+            let regional = clients.iter().filter_map(ClusterClient::regional).cloned().collect();
             let application = Application {
-                clients: region.routers.iter().zip(&mut seeds).map(|(router, seed)| client(router, seed)).collect(),
+                clients,
                 local,
                 master: master.clone(),
                 commits: commits.clone(),
-                counters: Arc::default(),
+                counters: Arc::new(DemoCounters::new(regional)),
             };
             counters.push(application.counters.clone());
             for client in &application.clients {
@@ -151,130 +112,5 @@ impl Demo {
     /// Its activity so far, by region.
     pub fn counters(&self) -> &[Arc<DemoCounters>] {
         &self.counters
-    }
-}
-
-fn client(router: &str, seed: u64) -> Client {
-    let options = DestinationOptions { seed, ..DestinationOptions::default() };
-    let destination = TcpDestination::new(Address(router.into()), Arc::new(TcpNetwork), options);
-    Client::new(Arc::new(DestinationRoute::new(Arc::new(destination), true)))
-}
-
-/// Low ids are far more frequent.
-fn random_user_id(rng: &mut fastrand::Rng) -> u32 {
-    (f64::from(ROWS) * rng.f64().powi(4)) as u32
-}
-
-/// The application in one region.
-#[derive(Clone)]
-struct Application {
-    /// One for each cluster.
-    clients: Vec<Client>,
-    /// The region's own database.
-    local: DemoDatabase,
-    /// The database that takes writes.
-    master: DemoDatabase,
-    /// What has been committed, from any region.
-    commits: Arc<Commits>,
-    counters: Arc<DemoCounters>,
-}
-
-impl Application {
-    async fn run_reader(self, client: Client, mut rng: fastrand::Rng) {
-        loop {
-            let ids: Vec<u32> = (0..PAGE_KEYS).map(|_| random_user_id(&mut rng)).collect();
-            if self.read_page(&client, &ids).await.is_err() {
-                self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            }
-            tokio::time::sleep(READER_PAUSE).await;
-        }
-    }
-
-    /// Reads users, and counts the values that are older than what had been committed before.
-    async fn read_page(&self, client: &Client, ids: &[u32]) -> Result<()> {
-        let keys: Vec<String> = ids.iter().copied().map(key).collect();
-        let committed: Vec<u64> = ids.iter().map(|&id| self.commits.newest(id)).collect();
-        let load = |missed: Vec<Bytes>| {
-            self.counters.database_reads.fetch_add(missed.len() as u64, Ordering::Relaxed);
-            load_rows(self.local.clone(), missed)
-        };
-        let values = client.read_many(&keys, &ReadOptions::default(), load).await;
-        let values = values.map_err(|error| anyhow!("{error}"))?;
-        let mut stale = 0;
-        for (value, committed) in values.iter().zip(committed) {
-            stale += u64::from(parse_visits(&value.value)? < committed);
-        }
-        self.counters.stale_reads.fetch_add(stale, Ordering::Relaxed);
-        Ok(())
-    }
-
-    async fn run_writer(self, mut rng: fastrand::Rng) {
-        loop {
-            let id = random_user_id(&mut rng);
-            let client = &self.clients[rng.usize(0..self.clients.len())];
-            if self.write(client, id).await.is_err() {
-                self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            }
-            tokio::time::sleep(WRITER_PAUSE).await;
-        }
-    }
-
-    /// Changes a user in the master database, and deletes it in the writer's own cluster at once, so that a reader there
-    /// does not find the value from before; the invalidators delete in the others. In a replica region the next reader
-    /// may load the old row and cache it, until replication brings the delete (§5).
-    async fn write(&self, client: &Client, id: u32) -> Result<()> {
-        let visits = self.master.write(id).await?;
-        self.commits.record(id, visits);
-        // A cluster that does not answer gets the delete from the invalidator.
-        let _ = client.delete(key(id)).await;
-        Ok(())
-    }
-
-    /// Measures how long commits take to be seen in the region's own database.
-    async fn run_lag_watch(self) {
-        loop {
-            tokio::time::sleep(LAG_PAUSE).await;
-            let Some(commit) = self.commits.last() else { continue };
-            loop {
-                let is_seen = self.local.read(commit.id).await.is_ok_and(|visits| visits >= commit.visits);
-                let lag_us = u64::try_from(commit.at.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.counters.lag_us.store(lag_us, Ordering::Relaxed);
-                if is_seen {
-                    break;
-                }
-                tokio::time::sleep(LAG_POLL).await;
-            }
-        }
-    }
-}
-
-/// The value that the application caches for a row.
-fn to_value(id: u32, visits: u64) -> Bytes {
-    format!("user {id} has visited {visits} times").into()
-}
-
-fn parse_visits(value: &[u8]) -> Result<u64> {
-    let text = std::str::from_utf8(value)?;
-    let visits = text.rsplit(' ').nth(1).and_then(|visits| visits.parse().ok());
-    visits.with_context(|| format!("the cache has {text:?}, which this application has not stored"))
-}
-
-async fn load_rows(database: DemoDatabase, missed: Vec<Bytes>) -> Result<Vec<Bytes>> {
-    let mut values = Vec::with_capacity(missed.len());
-    for key in missed {
-        let id = std::str::from_utf8(&key)?.rsplit(':').next().unwrap_or_default().parse()?;
-        values.push(to_value(id, database.read(id).await?));
-    }
-    Ok(values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn visits_are_read_from_a_value_as_they_are_written() {
-        assert_eq!(parse_visits(&to_value(7, 42)).unwrap(), 42);
-        assert!(parse_visits(b"old").is_err());
     }
 }

@@ -3,7 +3,7 @@
 use super::database::{CREATE_TABLE, ROWS, key};
 use anyhow::{Context, Result};
 use lookaside_client::TcpNetwork;
-use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose, Row};
+use lookaside_invalidator::source::postgres::{PostgresConnection, PostgresOptions, Purpose, Row, quote_literal};
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
@@ -46,17 +46,20 @@ impl PostgresTable {
         visits_in(self.query(id, &format!("SELECT visits FROM demo_users WHERE id = {id}")).await?)
     }
 
-    /// Counts a visit, and names the key that this makes stale. All statements are one transaction. Returns the visits
-    /// then.
-    pub async fn write(&self, id: u32) -> Result<u64> {
+    /// Counts a visit, and names the key that this makes stale, and remote markers. All statements are one transaction.
+    /// Returns the visits then.
+    pub async fn write(&self, id: u32, markers: &[String]) -> Result<u64> {
         let update = format!("UPDATE demo_users SET visits = visits + 1 WHERE id = {id} RETURNING visits");
-        let key = key(id);
-        let name_key = match self.is_replicated {
-            // The log has the row, whatever becomes of it.
-            true => format!("INSERT INTO lookaside_outbox (key) VALUES ('{key}'); DELETE FROM lookaside_outbox"),
-            false => format!("SELECT lookaside_invalidate('{key}')"),
+        let keys = [&[key(id)], markers].concat();
+        let keys = keys.iter().map(|key| quote_literal(key)).collect::<Vec<_>>().join(", ");
+        let name_keys = match self.is_replicated {
+            // The log has the rows, whatever becomes of them.
+            true => {
+                format!("INSERT INTO lookaside_outbox (key) SELECT unnest(ARRAY[{keys}]); DELETE FROM lookaside_outbox")
+            }
+            false => format!("SELECT lookaside_invalidate({keys})"),
         };
-        visits_in(self.query(id, &format!("{update}; {name_key}")).await?)
+        visits_in(self.query(id, &format!("{update}; {name_keys}")).await?)
     }
 
     async fn query(&self, id: u32, sql: &str) -> Result<Vec<Row>> {

@@ -1,7 +1,6 @@
 //! `lookaside invalidator check-rules`: compares a rule file with the live schema.
 
-use super::preview::flushes_of;
-use super::{count_rules, describe_problem};
+use super::rule_report::{count_rules, describe_problem, flushes_of};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
@@ -93,14 +92,19 @@ fn wide_flush(rule: &Rule) -> Option<RuleProblem> {
     })
 }
 
-fn find_problems(options: &CheckRulesOptions, rules: &Rules) -> Result<Vec<RuleProblem>> {
-    let database = match RowDatabase::from_url(&options.database).map_err(|error| anyhow!("--database: {error}"))? {
+/// The database with rows at `url`, which --database has, and its publication if it is PostgreSQL.
+pub(super) fn row_database(url: &str, publication: &str) -> Result<RowDatabase> {
+    match RowDatabase::from_url(url).map_err(|error| anyhow!("--database: {error}"))? {
         Some(RowDatabase::Postgres(server)) => {
-            RowDatabase::Postgres(PostgresOptions { publication: options.publication.clone(), ..server })
+            Ok(RowDatabase::Postgres(PostgresOptions { publication: publication.to_owned(), ..server }))
         }
-        Some(database) => database,
+        Some(database) => Ok(database),
         None => bail!("--database must be mysql://, mariadb:// or postgres://: rules are for their rows"),
-    };
+    }
+}
+
+fn find_problems(options: &CheckRulesOptions, rules: &Rules) -> Result<Vec<RuleProblem>> {
+    let database = row_database(&options.database, &options.publication)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(database.check_rules(&TcpNetwork, rules))?)
 }

@@ -1,20 +1,31 @@
 //! `lookaside invalidator try`: the keys that a statement or a changed row would delete.
 
+use super::{
+    named_tables::{DatabaseFacts, NamedTable},
+    rule_report::flushes_of,
+};
 use anyhow::{Context as _, Result, anyhow, bail};
 use lookaside_invalidator::{
-    keys::{Flush, SqlMode, extract_keys, sort_and_dedup},
+    keys::{SqlMode, extract_keys},
     rule_file::RuleFile,
-    rules::{Preview, Rule},
+    rules::{Inexpressible, Preview, Rule, Rules},
+    source::SourceUrl,
 };
 use serde_json::{Map, Value, json};
 use std::{io::Write as _, path::PathBuf, sync::Arc};
 
 const EXAMPLES: &str = "Examples:
   lookaside invalidator try --sql \"UPDATE users SET name = 'Ada' /* lookaside: user:42 */ WHERE id = 42\"
+  lookaside invalidator try --rules rules.toml --sql 'TRUNCATE app.users'
+  lookaside invalidator try --rules rules.toml --database mariadb://lookaside:secret@db.example/app \\
+      --sql 'DELETE FROM users WHERE id = 42'
   lookaside invalidator try --rules rules.toml --row app.users '{\"id\": 42, \"email\": \"ada@example.org\"}'
   lookaside invalidator try --rules rules.toml --row app.users '{\"id\": 42, \"email\": \"new@example.org\"}' \\
       --before '{\"id\": 42, \"email\": \"old@example.org\"}'
 
+Nothing is executed. Of a statement the keys in its comments are shown and, with --rules, the tables with a rule that it
+changes; the keys of its rows depend on their values, which it does not show. With --database names without a schema are
+those of the URL's database (PostgreSQL: of the account's schema), and problems of the rules with it are shown.
 PostgreSQL's log has no text of statements: comments name no keys there. Rows name keys in all databases alike.
 A row without --before was inserted or deleted. A column that is not named is not in the log. Text, decimals, dates and
 times are strings, in the form in which keys have them; integers are numbers.
@@ -26,7 +37,7 @@ Exit status: 0, also if there are no keys; 1 failure; 2 usage error.";
 #[command(after_help = EXAMPLES)]
 #[group(required = true, multiple = true, id = "change")]
 pub struct TryOptions {
-    /// A statement: the keys in its comments are shown, and none of the rows that it would change
+    /// A statement: the keys in its comments are shown, and the tables with a rule that it changes. It is not executed
     #[arg(long, value_name = "SQL", group = "change")]
     sql: Option<String>,
     /// A row of a table with a rule, as a JSON object
@@ -38,47 +49,53 @@ pub struct TryOptions {
     /// The rule file
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
+    /// The database in which the statement would be executed: mysql://, mariadb:// or postgres://
+    #[arg(long, value_name = "URL", requires_all = ["sql", "rules"])]
+    database: Option<SourceUrl>,
+    /// PostgreSQL: the publication, as the invalidator's --publication
+    #[arg(long, value_name = "NAME", default_value = "lookaside")]
+    publication: String,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
 
+/// What is shown.
+#[derive(Default)]
+struct Shown {
+    keys: Vec<String>,
+    notes: Vec<String>,
+    tables: Vec<Value>,
+    is_flushed: bool,
+    flushed_prefixes: Vec<String>,
+}
+
 /// Shows the keys.
 pub fn run(options: &TryOptions) -> Result<()> {
-    let (mut keys, mut rejected) = (Vec::new(), 0);
+    let rules = match &options.rules {
+        Some(path) => RuleFile::read(path).map_err(|why| anyhow!(why))?.1,
+        None => Rules::default(),
+    };
+    let mut shown = Shown::default();
     if let Some(sql) = &options.sql {
-        extract_keys(sql.as_bytes(), &SqlMode::ALL, &mut keys, &mut rejected);
-        sort_and_dedup(&mut keys);
+        let database = options.database.as_ref();
+        let database = database.map(|url| DatabaseFacts::read(url, &options.publication, &rules)).transpose()?;
+        shown.add_statement(sql, &rules, database.as_ref());
     }
-    let mut keys: Vec<String> = keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-    let mut notes = Vec::new();
-    if rejected > 0 {
-        notes.push(format!("{rejected} keys of comments are refused: over 250 bytes, or with control characters"));
+    if let Some((preview, rule)) = preview_row(options, &rules)? {
+        shown.add_row(preview, &rule);
     }
-    let (mut is_flushed, mut flushed_prefixes) = (false, Vec::new());
-    if let Some((preview, rule)) = preview_row(options)? {
-        keys.extend(preview.keys);
-        notes.extend(preview.refused.into_iter().map(|key| format!("refused as a key: {key}")));
-        if let Some(why) = preview.inexpressible {
-            (is_flushed, flushed_prefixes) = flushes_of(&rule);
-            let action = match (is_flushed, flushed_prefixes.is_empty()) {
-                (true, _) => "the cluster is flushed".to_owned(),
-                (false, false) => {
-                    format!("the pools of keys that begin with {} are flushed", flushed_prefixes.join(", "))
-                }
-                (false, true) => "it is counted".to_owned(),
-            };
-            notes.push(format!("not all keys can be written, as {why}: {action}"));
-        }
+    shown.keys.sort();
+    shown.keys.dedup();
+    if shown.keys.is_empty() && shown.notes.is_empty() {
+        shown.notes.push(why_no_key(options));
     }
-    keys.sort();
-    keys.dedup();
-    if keys.is_empty() && notes.is_empty() {
-        notes.push(why_no_key(options));
-    }
+    let Shown { keys, notes, tables, is_flushed, flushed_prefixes } = shown;
     let mut out = std::io::stdout().lock();
     if options.json {
-        let shown = json!({ "keys": keys, "notes": notes, "flush": is_flushed, "flush_prefixes": flushed_prefixes });
+        let shown = json!({
+            "keys": keys, "tables": tables, "notes": notes, "flush": is_flushed, "flush_prefixes": flushed_prefixes,
+        });
         return Ok(writeln!(out, "{shown}")?);
     }
     keys.iter().try_for_each(|key| writeln!(out, "{key}"))?;
@@ -86,28 +103,69 @@ pub fn run(options: &TryOptions) -> Result<()> {
     Ok(())
 }
 
-/// A statement or a change that names no key, though nothing is wrong with it.
-fn why_no_key(options: &TryOptions) -> String {
-    match &options.sql {
-        Some(_) => "no key: the statement has no comment /* lookaside: KEY ... */".into(),
-        None => "no key: only columns of ignore_columns were changed, or nothing was, or columns of the keys are NULL"
-            .into(),
+impl Shown {
+    fn add_statement(&mut self, sql: &str, rules: &Rules, database: Option<&DatabaseFacts>) {
+        let (mut keys, mut rejected) = (Vec::new(), 0);
+        extract_keys(sql.as_bytes(), &SqlMode::ALL, &mut keys, &mut rejected);
+        if database.is_none_or(|database| database.has_comments) {
+            self.keys.extend(keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()));
+            if rejected > 0 {
+                self.notes.push(format!(
+                    "{rejected} keys of comments are refused: over 250 bytes, or with control characters"
+                ));
+            }
+        } else if !keys.is_empty() || rejected > 0 {
+            self.notes.push("comments name no keys: PostgreSQL's log has no text of statements".into());
+        }
+        for table in NamedTable::find(sql, rules, database) {
+            self.keys.extend(table.constant_keys());
+            self.notes.extend(table.notes());
+            if let Some((rule, why)) = table.inexpressible() {
+                self.add_inexpressible(rule, why);
+            }
+            self.tables.push(table.to_json());
+        }
+    }
+
+    fn add_row(&mut self, preview: Preview, rule: &Rule) {
+        self.keys.extend(preview.keys);
+        self.notes.extend(preview.refused.into_iter().map(|key| format!("refused as a key: {key}")));
+        if let Some(why) = preview.inexpressible {
+            self.add_inexpressible(rule, why);
+        }
+    }
+
+    fn add_inexpressible(&mut self, rule: &Rule, why: Inexpressible) {
+        let (is_flushed, flushed_prefixes) = flushes_of(rule);
+        let action = match (is_flushed, flushed_prefixes.is_empty()) {
+            (true, _) => "the cluster is flushed".to_owned(),
+            (false, false) => {
+                format!("the pools of keys that begin with {} are flushed", flushed_prefixes.join(", "))
+            }
+            (false, true) => "it is counted".to_owned(),
+        };
+        self.notes.push(format!("not all keys of {} can be written, as {why}: {action}", rule.table));
+        self.is_flushed |= is_flushed;
+        self.flushed_prefixes.extend(flushed_prefixes);
     }
 }
 
-/// Whether `rule` flushes the cluster, and the prefixes of the keys whose pools it flushes.
-pub(super) fn flushes_of(rule: &Rule) -> (bool, Vec<String>) {
-    let flushes = rule.flushes();
-    let prefixes = flushes.iter().filter_map(|flush| match flush {
-        Flush::Cluster => None,
-        Flush::Prefix(prefix) => Some(String::from_utf8_lossy(prefix).into_owned()),
-    });
-    (flushes.contains(&Flush::Cluster), prefixes.collect())
+/// A statement or a change that names no key, though nothing is wrong with it.
+fn why_no_key(options: &TryOptions) -> String {
+    match (&options.sql, &options.rules) {
+        (Some(_), None) => "no key: the statement has no comment /* lookaside: KEY ... */".into(),
+        (Some(_), Some(_)) => {
+            "no key: the statement has no comment /* lookaside: KEY ... */, and changes no table with a rule".into()
+        }
+        (None, _) => {
+            "no key: only columns of ignore_columns were changed, or nothing was, or columns of the keys are NULL"
+                .into()
+        }
+    }
 }
 
-fn preview_row(options: &TryOptions) -> Result<Option<(Preview, Arc<Rule>)>> {
+fn preview_row(options: &TryOptions, rules: &Rules) -> Result<Option<(Preview, Arc<Rule>)>> {
     let ([table, row], Some(path)) = (options.row.as_slice(), &options.rules) else { return Ok(None) };
-    let (_, rules) = RuleFile::read(path).map_err(|why| anyhow!(why))?;
     let rule = table.split_once('.').and_then(|(schema, name)| rules.rule(schema.as_bytes(), name.as_bytes()));
     let Some(rule) = rule else { bail!("{} has no rule for the table {table}", path.display()) };
     let parse = |text: &str| {

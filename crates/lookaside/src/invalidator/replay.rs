@@ -117,12 +117,8 @@ pub fn run(options: &ReplayOptions) -> Result<()> {
     let network: Arc<dyn Network> = Arc::new(TcpNetwork);
     let (_, rules) = options.keys.read_rules().map_err(|why| anyhow!(why))?;
     let row_rules = RowRules::new(rules);
-    let routers = match &options.router_login {
-        Some(file) => {
-            Arc::new(LoginNetwork::new(network.clone(), file, None).map_err(|why| anyhow!("--router-login: {why}"))?)
-        }
-        None => network.clone(),
-    };
+    let routers =
+        LoginNetwork::for_routers(&network, options.router_login.as_deref(), None).map_err(|why| anyhow!(why))?;
     let statistics = Statistics::new([options.cluster.name.as_str()]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let begun = Instant::now();

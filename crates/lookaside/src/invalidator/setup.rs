@@ -1,6 +1,6 @@
 //! `lookaside invalidator setup`: creates what the invalidator needs in a database, or prints the SQL.
 
-use super::{count_rules, describe_problem};
+use super::rule_report::{count_rules, describe_problem};
 use anyhow::{Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
@@ -11,7 +11,9 @@ use lookaside_invalidator::{
     source::{
         SourceUrl,
         mysql::MysqlConnection,
-        postgres::{PostgresConnection, PostgresOptions, Purpose, check_rules, rules_setup_sql, setup_sql},
+        postgres::{
+            PostgresConnection, PostgresOptions, Purpose, check_rules, has_failover_slots, rules_setup_sql, setup_sql,
+        },
     },
 };
 use std::{
@@ -35,6 +37,11 @@ The invalidator itself needs an account with LOGIN and REPLICATION, and wal_leve
 The table for an active and a standby invalidator (--shared-state of the daemon), and the rights on it:
   lookaside invalidator setup --shared-state --account lookaside --database mariadb://root:secret@db.example/shop
   lookaside invalidator setup --shared-state --account lookaside --database postgres://postgres:secret@db.example/shop";
+
+/// What standbys of version 17 and later need so that a failover loses no position.
+const STANDBY_SETTINGS: &str = "If the server has a physical standby that may be promoted, the standby needs \
+    sync_replication_slots = on, hot_standby_feedback = on, a slot of its own (primary_slot_name) and a dbname in \
+    primary_conninfo; this server needs that slot in synchronized_standby_slots";
 
 /// The options of `setup`.
 #[derive(Clone, Debug, clap::Args)]
@@ -106,10 +113,11 @@ pub fn run(options: &SetupOptions) -> Result<()> {
     if check(|kind| matches!(kind, ProblemKind::TableMissing | ProblemKind::RuleRefused))? > 0 {
         bail!("the rules do not fit the database, and nothing was changed: correct {}", file.display());
     }
-    let wal_level = block_on(async {
+    let (wal_level, has_failover_slots) = block_on(async {
         let mut connection = PostgresConnection::open(&TcpNetwork, &server, Purpose::Queries).await?;
         connection.query(&sql).await?;
-        Ok(connection.query_one("SHOW wal_level").await?)
+        let wal_level = connection.query_one("SHOW wal_level").await?;
+        Ok((wal_level, has_failover_slots(&mut connection).await?))
     })?;
     println!("{} is set up: {} and {}", server.database, options.outbox_table, options.publication);
     if !rules.is_empty() {
@@ -120,6 +128,9 @@ pub fn run(options: &SetupOptions) -> Result<()> {
             "wal_level is {wal_level}, so nothing can be read yet: ALTER SYSTEM SET wal_level = logical, and restart the \
              server"
         );
+    }
+    if has_failover_slots {
+        println!("{STANDBY_SETTINGS}");
     }
     let remaining = check(|kind| kind != ProblemKind::Warning)?;
     if remaining > 0 {

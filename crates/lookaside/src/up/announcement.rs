@@ -45,6 +45,7 @@ impl Announcement {
             "role": self.role(),
             "clusters": self.clusters(),
             "invalidator": local(self.plan.invalidator_port),
+            "markers": self.plan.marker_port.map(local),
             "database": self.database(),
             "state_dir": self.state_dir,
             "link": self.link,
@@ -113,5 +114,6 @@ fn print_regions(out: &mut impl Write, regions: &[Announcement]) -> Result<()> {
         regions[0].plan.name
     )?;
     writeln!(out, "Keys that begin with `regional:` are cached once for all clusters of a region.")?;
+    writeln!(out, "Remote markers, keys that begin with `marker:`, are on a server of each region that evicts none.")?;
     Ok(())
 }

@@ -38,8 +38,8 @@ pub struct Options {
     /// these [default: sqlite; with several regions mariadb, if it is installed]
     #[arg(long, value_name = "URL", value_parser = parse_database)]
     database: Option<DatabaseChoice>,
-    /// Regions, 1 to 3: a master, and replicas whose databases follow the master's. Each has its own clusters, invalidator
-    /// and regional pool
+    /// Regions, 1 to 3: a master, and replicas whose databases follow the master's. Each has its own clusters, invalidator,
+    /// regional pool and server of remote markers
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(REGIONS_MAX)))]
     regions: u16,
     /// How much later commits reach the replica databases, such as 500ms or 2s, up to 60s. It can be changed while the
@@ -333,24 +333,34 @@ async fn run_view(
     mut shutdown: ShutdownSignals,
     seconds: Option<u64>,
 ) -> Result<()> {
+    let end = async {
+        match seconds {
+            Some(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+            None => std::future::pending().await,
+        }
+    };
+    // A signal also ends a line for which daemons that hang are waited for.
+    tokio::select! {
+        biased;
+        () = shutdown.wait() => {}
+        () = end => {}
+        failed = print_each_second(running, &mut view) => return failed,
+    }
+    view.print_notice("stopping")
+}
+
+/// Prints what happens each second, until it fails.
+async fn print_each_second(running: &mut Running, view: &mut View) -> Result<()> {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     tick.tick().await;
-    let end = seconds.map(|seconds| tokio::time::Instant::now() + Duration::from_secs(seconds));
     loop {
-        tokio::select! {
-            biased;
-            () = shutdown.wait() => break,
-            () = async { tokio::time::sleep_until(end.expect("guarded by is_some")).await }, if end.is_some() => break,
-            _ = tick.tick() => {
-                for notice in running.supervise()? {
-                    view.print_notice(&notice)?;
-                }
-                view.print_lines().await?;
-            }
+        tick.tick().await;
+        for notice in running.supervise()? {
+            view.print_notice(&notice)?;
         }
+        view.print_lines().await?;
     }
-    view.print_notice("stopping")
 }
 
 struct ShutdownSignals {

@@ -9,6 +9,7 @@
 //! port + 109              gutter server of the regional pool
 //! port + 110              database, if it is started with the region and has a port
 //! port + 111              the link to the master database, in a replica region
+//! port + 112              server of remote markers, if there are several regions
 //! ```
 //!
 //! Of several regions each begins [`REGION_PORTS`] after the one before.
@@ -31,6 +32,10 @@ const SHARED_PORTS: u16 = 100;
 /// Keys with this prefix are in the regional pool, if there are several regions (§4.2).
 const REGIONAL_PREFIX: &str = "regional:";
 
+/// Keys with this prefix are remote markers, if there are several regions (§5). That of the client library's default.
+const MARKER_PREFIX: &str = "marker:";
+const MARKER_POOL: &str = "markers";
+
 /// The expiry of failed-over values, in seconds: long enough to take load off the database, short enough that the
 /// gutter needs no invalidation of its own (§3.3).
 const GUTTER_EXPTIME_S: u32 = 10;
@@ -51,6 +56,9 @@ pub struct RegionPlan {
     pub clusters: Vec<Cluster>,
     /// The servers that its clusters share; `None` if there is only one region.
     pub regional: Option<ServerGroup>,
+    /// The port of the server that has the remote markers of all clusters, and evicts none; `None` if there is only one
+    /// region.
+    pub marker_port: Option<u16>,
     /// The port on which the invalidator serves `stats`.
     pub invalidator_port: u16,
     /// The port of its database.
@@ -94,7 +102,7 @@ pub fn plan_regions(port: u16, regions: u16, clusters: u16, servers: u16) -> Vec
         let plan = RegionPlan::new(REGION_NAMES[usize::from(index)], port, clusters, servers);
         let first = port + SHARED_PORTS;
         let regional = ServerGroup { name: "regional", server_ports: vec![first], gutter_port: first + 9 };
-        RegionPlan { regional: Some(regional), ..plan }
+        RegionPlan { regional: Some(regional), marker_port: Some(first + 12), ..plan }
     };
     (0..regions).map(region).collect()
 }
@@ -119,6 +127,7 @@ impl RegionPlan {
             name,
             clusters: (0..clusters).map(cluster).collect(),
             regional: None,
+            marker_port: None,
             invalidator_port: port + 9,
             database_port: port + SHARED_PORTS + 10,
             link_port: port + SHARED_PORTS + 11,
@@ -162,6 +171,7 @@ impl RegionPlan {
                 ports.push((*port, format!("server {} of {owner}", index + 1)));
             }
         }
+        ports.extend(self.marker_port.map(|port| (port, "the server of remote markers".to_owned())));
         ports
     }
 
@@ -182,6 +192,11 @@ impl RegionPlan {
         let mut policies = serde_json::Map::new();
         if let Some(regional) = &self.regional {
             policies.insert(REGIONAL_PREFIX.to_owned(), regional.route());
+        }
+        if let Some(port) = self.marker_port {
+            // No gutter: it would not have the markers, and say so as if there were none.
+            pools.insert(MARKER_POOL.to_owned(), json!({ "servers": [local(port)] }));
+            policies.insert(MARKER_PREFIX.to_owned(), format!("PoolRoute|{MARKER_POOL}").into());
         }
         let route = |cluster: &Cluster| {
             json!({
@@ -233,7 +248,7 @@ mod tests {
 
     #[test]
     fn ports_are_distinct_and_within_the_range() {
-        for (regions, per_region) in [(1, 3), (REGIONS_MAX, 5)] {
+        for (regions, per_region) in [(1, 3), (REGIONS_MAX, 6)] {
             let plans = plan_regions(5000, regions, CLUSTERS_MAX, SERVERS_MAX);
             let ports_of = |plan: &RegionPlan| [plan.daemons(), plan.database_ports()].concat();
             let mut ports: Vec<u16> = plans.iter().flat_map(ports_of).map(|(port, _)| port).collect();
@@ -262,7 +277,10 @@ mod tests {
         assert_eq!(configuration["routes"][0]["aliases"], json!(["/west/one/"]));
         assert_eq!(configuration["pools"]["one.wildcard"]["servers"], json!(["127.0.0.1:5210"]));
         assert_eq!(configuration["pools"]["regional.wildcard"]["servers"], json!(["127.0.0.1:5300"]));
-        let policy = &configuration["routes"][0]["route"]["policies"][REGIONAL_PREFIX];
-        assert_eq!(policy["default_policy"]["normal"], "PoolRoute|regional.wildcard");
+        let policies = &configuration["routes"][0]["route"]["policies"];
+        assert_eq!(policies[REGIONAL_PREFIX]["default_policy"]["normal"], "PoolRoute|regional.wildcard");
+        let is_of_markers = |prefix: &str| policies[prefix] == "PoolRoute|markers";
+        assert!(is_of_markers(&lookaside_client::MarkerSettings::default().key_prefix));
+        assert_eq!(configuration["pools"]["markers"]["servers"], json!(["127.0.0.1:5312"]));
     }
 }

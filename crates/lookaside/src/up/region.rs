@@ -78,6 +78,12 @@ impl LocalRegion {
                 self.processes.push(Process::start(&name, program, logs)?);
             }
         }
+        let Some(port) = self.plan.marker_port else { return Ok(()) };
+        let (port, memory) = (port.to_string(), memory_mib.to_string());
+        // A marker that is evicted, or deleted and kept as a stale value, is one that is lost, or not cleared.
+        let arguments = to_strings(&["-p", &port, "-t", "1", "-m", &memory, "-M", "--stale-seconds", "0"]);
+        let program = ProcessSpec::sibling("lookaside-server", arguments)?;
+        self.processes.push(Process::start("markers", program, logs)?);
         Ok(())
     }
 

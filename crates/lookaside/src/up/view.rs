@@ -13,6 +13,12 @@ use std::{
 /// The heading is repeated after this many lines.
 const LINES_PER_HEADING: u64 = 20;
 
+/// The heading of the columns of several regions.
+const REPLICATION_HEADING: [&str; 2] = [
+    "       stale  database         own                markers/s    master",
+    "        /s       lag  read stale     set   found  cleared   reads/s",
+];
+
 /// Prints a line per region and second.
 pub struct View {
     json: bool,
@@ -42,8 +48,18 @@ struct Totals {
     demo_failures: u64,
     /// Values that the demo application read and that were older than the master database.
     stale_reads: u64,
+    /// Reads of users that had just written the key, and those of them that were older than the write.
+    own_reads: u64,
+    own_stale_reads: u64,
     /// The lag of the region's database; see [`DemoCounters::lag_us`].
     lag_us: u64,
+    /// Remote markers that the demo application has set, and those that a miss has found.
+    markers_set: u64,
+    markers_found: u64,
+    /// Remote markers that the region's invalidator has deleted.
+    markers_cleared: u64,
+    /// What the demo application has read from the master, although this is a replica region.
+    master_reads: u64,
     /// Deletes that clusters have not acknowledged yet.
     backlog: u64,
     /// The clusters whose pipeline is not running, and why; empty if all are running.
@@ -57,6 +73,10 @@ struct Activity {
     database_reads_per_s: f64,
     invalidations_per_s: f64,
     stale_reads_per_s: f64,
+    markers_set_per_s: f64,
+    markers_found_per_s: f64,
+    markers_cleared_per_s: f64,
+    master_reads_per_s: f64,
     warnings: String,
     totals: Totals,
 }
@@ -114,7 +134,7 @@ impl View {
             let reads = if self.regions.iter().any(|region| region.demo.is_some()) { "database" } else { "misses" };
             let (region, replication) = match self.regions.len() {
                 1 => (["", ""], ["", ""]),
-                _ => (["        ", "  region"], ["   stale  database", "       /s       lag"]),
+                _ => (["        ", "  region"], REPLICATION_HEADING),
             };
             let [blank, name] = region;
             let [above, below] = replication;
@@ -145,6 +165,10 @@ impl RegionView {
             database_reads_per_s: rate_since(totals.database_reads, self.before.database_reads),
             invalidations_per_s: rate_since(totals.invalidations, self.before.invalidations),
             stale_reads_per_s: rate_since(totals.stale_reads, self.before.stale_reads),
+            markers_set_per_s: rate_since(totals.markers_set, self.before.markers_set),
+            markers_found_per_s: rate_since(totals.markers_found, self.before.markers_found),
+            markers_cleared_per_s: rate_since(totals.markers_cleared, self.before.markers_cleared),
+            master_reads_per_s: rate_since(totals.master_reads, self.before.master_reads),
             warnings: totals.warnings(&self.before),
             totals: totals.clone(),
         };
@@ -177,11 +201,24 @@ impl RegionView {
             }
             Err(_) => totals.unreachable += 1,
         }
+        if let Some(port) = self.plan.marker_port {
+            match DaemonStats::fetch(port).await {
+                // Lists of tokens are never deleted.
+                Ok(server) => totals.markers_cleared = server.number("delete_hits"),
+                Err(_) => totals.unreachable += 1,
+            }
+        }
         if let Some(demo) = &self.demo {
             totals.database_reads = demo.database_reads();
             totals.demo_failures = demo.failures();
             totals.stale_reads = demo.stale_reads();
+            totals.own_reads = demo.own_reads();
+            totals.own_stale_reads = demo.own_stale_reads();
             totals.lag_us = demo.lag_us();
+            let markers = demo.markers();
+            totals.markers_set = markers.marked;
+            totals.markers_found = markers.found;
+            totals.master_reads = demo.master_reads();
         }
         totals
     }
@@ -194,7 +231,7 @@ impl Totals {
             warnings += &format!("   {} daemon(s) do not reply", self.unreachable);
         }
         if self.demo_failures > before.demo_failures {
-            warnings += "   the database refuses the demo application";
+            warnings += "   reads or writes of the demo application fail";
         }
         if !self.unhealthy.is_empty() {
             warnings += &format!("   {}", self.unhealthy);
@@ -214,6 +251,9 @@ impl Activity {
             "invalidation_latency_us": { "p50": totals.latency_us_p50, "p99": totals.latency_us_p99 },
             "unreachable_daemons": totals.unreachable, "demo_failures": totals.demo_failures,
             "stale_reads_per_s": self.stale_reads_per_s, "database_lag_us": totals.lag_us,
+            "own_reads": totals.own_reads, "own_stale_reads": totals.own_stale_reads,
+            "markers_set_per_s": self.markers_set_per_s, "markers_found_per_s": self.markers_found_per_s,
+            "markers_cleared_per_s": self.markers_cleared_per_s, "master_reads_per_s": self.master_reads_per_s,
             "unhealthy": totals.unhealthy,
         })
     }
@@ -236,8 +276,20 @@ impl Activity {
     /// The columns of several regions, of which only the demo application knows.
     fn replication_text(&self, is_demo: bool) -> String {
         match is_demo {
-            true => format!("  {:>6.0}  {:>8}", self.stale_reads_per_s, milliseconds(self.totals.lag_us)),
-            false => format!("  {:>6}  {:>8}", "-", "-"),
+            true => format!(
+                "  {:>6.0}  {:>8}  {:>10}  {:>6.0}  {:>6.0}  {:>7.0}  {:>8.0}",
+                self.stale_reads_per_s,
+                milliseconds(self.totals.lag_us),
+                self.totals.own_stale_reads,
+                self.markers_set_per_s,
+                self.markers_found_per_s,
+                self.markers_cleared_per_s,
+                self.master_reads_per_s,
+            ),
+            false => format!(
+                "  {:>6}  {:>8}  {:>10}  {:>6}  {:>6}  {:>7.0}  {:>8}",
+                "-", "-", "-", "-", "-", self.markers_cleared_per_s, "-"
+            ),
         }
     }
 }

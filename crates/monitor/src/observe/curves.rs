@@ -1,10 +1,8 @@
-//! The curves of a state: one for each cluster, and one for each pair of regions (where the log is, where the cluster
+//! The curves of a report: one for each cluster, and one for each pair of regions (where the log is, where the cluster
 //! is).
 
-use crate::{
-    sampling::{AgeCounts, SavedAge},
-    state::SavedState,
-};
+use super::MonitorReport;
+use crate::sampling::{AgeCounts, SavedAge};
 use std::collections::BTreeMap;
 
 /// What was found, by the age of the delete.
@@ -21,11 +19,11 @@ pub struct Curve {
 }
 
 /// The curves of the clusters, and those of the pairs of regions.
-pub fn curves(state: &SavedState) -> (Vec<Curve>, Vec<Curve>) {
-    let from_region = &state.region;
+pub fn curves(report: &MonitorReport) -> (Vec<Curve>, Vec<Curve>) {
+    let from_region = &report.region;
     let mut by_region: BTreeMap<&str, BTreeMap<u32, AgeCounts>> = BTreeMap::new();
     let mut clusters = Vec::new();
-    for cluster in &state.sampler.clusters {
+    for cluster in &report.clusters {
         let sums = by_region.entry(&cluster.region).or_default();
         for age in &cluster.ages {
             let sum = sums.entry(age.age_s).or_default();
@@ -50,12 +48,12 @@ pub fn curves(state: &SavedState) -> (Vec<Curve>, Vec<Curve>) {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::sampling::{SampleCounts, SavedCluster, SavedSampler};
+    use crate::{observe::ClusterReport, sampling::SampleCounts};
 
     /// Two clusters in the log's region and one in another, with these numbers of old values of 1,000 at 1 s and 60 s.
-    pub fn state(old: [[u64; 2]; 3]) -> SavedState {
+    pub fn report(old: [[u64; 2]; 3]) -> MonitorReport {
         let names = [("one", "east"), ("two", "east"), ("far", "west")];
-        let clusters = names.into_iter().zip(old).map(|((name, region), old)| SavedCluster {
+        let clusters = names.into_iter().zip(old).map(|((name, region), old)| ClusterReport {
             name: name.into(),
             region: region.into(),
             ages: [1, 60]
@@ -66,17 +64,16 @@ pub(super) mod tests {
                     counts: AgeCounts { old, absent: 1_000 - old, failed: 5, ..AgeCounts::default() },
                 })
                 .collect(),
-            samples: Vec::new(),
+            pending: 0,
         });
         let counts = SampleCounts { commits: 2_000, deletes: 10_000, sampled: 1_005, ..SampleCounts::default() };
-        let sampler =
-            SavedSampler { log: None, position: None, ends: Vec::new(), counts, clusters: clusters.collect() };
-        SavedState { version: 1, boot: String::new(), region: "east".into(), sample: 10, sampler }
+        let clusters = clusters.collect();
+        MonitorReport { region: "east".into(), sample: 10, log: None, position: None, counts, clusters }
     }
 
     #[test]
     fn clusters_of_a_region_are_added_up() {
-        let (clusters, pairs) = curves(&state([[3, 1], [4, 0], [100, 50]]));
+        let (clusters, pairs) = curves(&report([[3, 1], [4, 0], [100, 50]]));
         assert_eq!(clusters.iter().map(|curve| curve.name.as_str()).collect::<Vec<_>>(), ["one", "two", "far"]);
         let old = |curve: &Curve| curve.ages.iter().map(|age| age.counts.old).collect::<Vec<_>>();
         assert_eq!(

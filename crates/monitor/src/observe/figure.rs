@@ -120,11 +120,11 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::{curves, curves::tests::state};
+    use crate::observe::{curves, curves::tests::report};
 
     #[test]
     fn each_curve_is_a_line_with_its_points() {
-        let (_, pairs) = curves(&state([[3, 1], [4, 0], [1_000, 0]]));
+        let (_, pairs) = curves(&report([[3, 1], [4, 0], [1_000, 0]]));
         let svg = draw(&pairs);
         assert_eq!(svg.matches("<polyline").count(), 4, "two pairs and two of the paper");
         assert_eq!(svg.matches("<circle").count(), 8);

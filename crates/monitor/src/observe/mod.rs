@@ -3,11 +3,13 @@
 mod curves;
 mod figure;
 mod prometheus;
+mod report;
 mod summary;
 
 pub use curves::{Curve, curves};
 pub use figure::draw;
 pub use prometheus::{Liveness, render};
+pub use report::{ClusterReport, MonitorReport};
 pub use summary::{to_json, to_table};
 
 /// An age of a delete in the largest unit that divides it: `1 s`, `10 min`, `1 h`.

@@ -1,10 +1,7 @@
 //! The metrics in Prometheus's text format. No label holds a key.
 
-use super::curves;
-use crate::{
-    sampling::{AgeCounts, SampleCounts},
-    state::SavedState,
-};
+use super::{MonitorReport, curves};
+use crate::sampling::{AgeCounts, SampleCounts};
 use lookaside_telemetry::{
     Exposition,
     MetricKind::{Counter, Gauge},
@@ -31,7 +28,7 @@ const SAMPLE_COUNTERS: [SampleFigure; 7] = [
     ("source_failures_total", |counts| counts.source_failures, "Failures to read the commit log."),
 ];
 
-/// What is not in the state.
+/// What is not in the report.
 #[derive(Clone, Copy, Debug)]
 pub struct Liveness {
     /// The log is read, and its end is known.
@@ -40,8 +37,8 @@ pub struct Liveness {
     pub saves_failed: u64,
 }
 
-/// The metrics of a state.
-pub fn render(state: &SavedState, liveness: Liveness) -> String {
+/// The metrics of a report.
+pub fn render(report: &MonitorReport, liveness: Liveness) -> String {
     let mut out = Exposition::new("lookaside_monitor_");
     out.family("info", Gauge, "The version that runs.");
     out.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -52,14 +49,14 @@ pub fn render(state: &SavedState, liveness: Liveness) -> String {
         u8::from(liveness.is_watching),
     );
     for (name, value, help) in SAMPLE_COUNTERS {
-        out.single(name, Counter, help, value(&state.sampler.counts));
+        out.single(name, Counter, help, value(&report.counts));
     }
     out.single("save_failures_total", Counter, "Failures to write the state file.", liveness.saves_failed);
     out.family("pending_samples", Gauge, "Samples of the cluster that have not reached the last age.");
-    for cluster in &state.sampler.clusters {
-        out.sample(&[("cluster", &cluster.name)], cluster.samples.len());
+    for cluster in &report.clusters {
+        out.sample(&[("cluster", &cluster.name)], cluster.pending);
     }
-    let (clusters, _) = curves(state);
+    let (clusters, _) = curves(report);
     out.family(
         "looks_total",
         Counter,
@@ -87,11 +84,11 @@ pub fn render(state: &SavedState, liveness: Liveness) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::curves::tests::state;
+    use crate::observe::curves::tests::report;
 
     #[test]
     fn every_count_is_a_sample() {
-        let text = render(&state([[3, 1], [4, 0], [100, 50]]), Liveness { is_watching: true, saves_failed: 2 });
+        let text = render(&report([[3, 1], [4, 0], [100, 50]]), Liveness { is_watching: true, saves_failed: 2 });
         let labels = |cluster, to, age_s, found| {
             format!(
                 "looks_total{{cluster=\"{cluster}\",from_region=\"east\",to_region=\"{to}\",age_s=\"{age_s}\",\

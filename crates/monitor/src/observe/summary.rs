@@ -1,23 +1,23 @@
-//! The table and the JSON of a state.
+//! The table and the JSON of a report.
 
-use super::{Curve, age_name, curves};
-use crate::{sampling::AgeCounts, state::SavedState};
+use super::{Curve, MonitorReport, age_name, curves};
+use crate::sampling::AgeCounts;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
-/// The state as JSON: `{"region", "sample", "log", "position", "counts": {..}, "clusters": [..], "region_pairs": [..]}`.
+/// The report as JSON: `{"region", "sample", "log", "position", "counts": {..}, "clusters": [..], "region_pairs": [..]}`.
 /// A curve has `name`, `from_region`, `to_region` and `ages`; an age `age_s`, a number for each kind of look, and
 /// `old_share`, which is null without an answer.
-pub fn to_json(state: &SavedState) -> Value {
-    let (clusters, pairs) = curves(state);
+pub fn to_json(report: &MonitorReport) -> Value {
+    let (clusters, pairs) = curves(report);
     let curves = |curves: Vec<Curve>| curves.iter().map(curve_json).collect::<Vec<Value>>();
     json!({
-        "region": state.region,
-        "sample": state.sample,
-        "log": state.sampler.log,
-        "position": state.sampler.position,
-        "pending": state.sampler.clusters.iter().map(|cluster| cluster.samples.len()).max().unwrap_or_default(),
-        "counts": state.sampler.counts,
+        "region": report.region,
+        "sample": report.sample,
+        "log": report.log,
+        "position": report.position,
+        "pending": report.clusters.iter().map(|cluster| cluster.pending).max().unwrap_or_default(),
+        "counts": report.counts,
         "clusters": curves(clusters),
         "region_pairs": curves(pairs),
     })
@@ -39,13 +39,13 @@ fn curve_json(curve: &Curve) -> Value {
     })
 }
 
-/// The state as a table for people.
-pub fn to_table(state: &SavedState) -> String {
-    let counts = &state.sampler.counts;
-    let (clusters, pairs) = curves(state);
+/// The report as a table for people.
+pub fn to_table(report: &MonitorReport) -> String {
+    let counts = &report.counts;
+    let (clusters, pairs) = curves(report);
     let mut text = format!(
         "{} deletes in {} commits read, {} sampled (one in {}), {} dropped\n\n{:<24} {:>7} {:>12}",
-        counts.deletes, counts.commits, counts.sampled, state.sample, counts.dropped, "", "after", "old values"
+        counts.deletes, counts.commits, counts.sampled, report.sample, counts.dropped, "", "after", "old values"
     );
     for name in AgeCounts::NAMES {
         let _ = write!(text, " {name:>10}");
@@ -67,11 +67,11 @@ pub fn to_table(state: &SavedState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::curves::tests::state;
+    use crate::observe::curves::tests::report;
 
     #[test]
     fn every_count_is_in_the_json() {
-        let json = to_json(&state([[3, 1], [4, 0], [100, 50]]));
+        let json = to_json(&report([[3, 1], [4, 0], [100, 50]]));
         assert_eq!(json["counts"]["sampled"], 1_005);
         assert_eq!(json["clusters"][2]["ages"][1]["old"], 50);
         assert_eq!(json["clusters"][2]["ages"][1]["old_share"], 0.05);
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_line_for_each_curve_and_age() {
-        let table = to_table(&state([[3, 1], [4, 0], [100, 50]]));
+        let table = to_table(&report([[3, 1], [4, 0], [100, 50]]));
         let line =
             |start: &str| table.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{table}"));
         let words: Vec<&str> = line("one").split_whitespace().collect();

@@ -11,7 +11,7 @@ use super::{
     counts::AgeCounts,
     moment::Moment,
     sample::Sample,
-    verdict::{AgeBounds, Baseline, Look, Seen, Verdict, judge},
+    verdict::{Baseline, Look, Verdict, judge},
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -26,21 +26,21 @@ const LATE_AFTER: Duration = Duration::from_secs(2);
 pub struct PendingSample {
     /// The delete.
     pub sample: Arc<Sample>,
-    /// What the first look has found, by router or server; empty before it.
+    /// What the first look has found, by router or server; empty before it, and without those that did not answer.
     pub baselines: Vec<Baseline>,
 }
 
-/// An old value that is still there.
+/// What was found about a sample at one age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The delete that should have removed it.
+    /// The delete.
     pub sample: Arc<Sample>,
-    /// The router or the server that has answered.
-    pub from: String,
-    /// The age of the delete at which it was asked, in seconds.
+    /// Its age, in seconds.
     pub age_s: u32,
-    /// How long ago the value was stored.
-    pub stored: Option<AgeBounds>,
+    /// The verdict that counts for the cluster.
+    pub verdict: Verdict,
+    /// The answer of each router or server that was asked, with what it means.
+    pub looks: Vec<(Verdict, Look)>,
 }
 
 /// A cluster and its samples.
@@ -166,32 +166,20 @@ impl ClusterWatch {
     }
 
     /// Counts what was answered about a batch: for each sample a look at each router or server that was asked. Returns
-    /// the old values.
+    /// what was found at one of the ages; a first look finds nothing.
     pub fn record(&mut self, batch: DueBatch, looks: Vec<Vec<Look>>) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (sample, looks) in batch.samples.into_iter().zip(looks) {
             let mut pending = self.queues[batch.queue].pop_front().expect("a batch is the front of its queue");
             debug_assert!(Arc::ptr_eq(&pending.sample, &sample), "batches do not overlap");
             match batch.queue.checked_sub(1) {
-                None => pending.baselines = looks.iter().map(Baseline::of).collect(),
+                None => pending.baselines = looks.iter().filter_map(Baseline::of).collect(),
                 Some(index) => {
-                    let judged = looks.into_iter().enumerate().map(|(at, look)| {
-                        let baseline = pending.baselines.get(at).copied().unwrap_or(Baseline::Unknown);
-                        (judge(&sample, baseline, &look), look)
-                    });
-                    let judged: Vec<(Verdict, Look)> = judged.collect();
-                    let verdict = judged.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Failed);
+                    let judged = looks.into_iter().map(|look| (judge(&sample, &pending.baselines, &look), look));
+                    let looks: Vec<(Verdict, Look)> = judged.collect();
+                    let verdict = looks.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Failed);
                     self.counts[index].add(verdict);
-                    let old = judged.into_iter().filter(|(verdict, _)| *verdict == Verdict::Old);
-                    findings.extend(old.map(|(_, look)| Finding {
-                        sample: sample.clone(),
-                        from: look.from,
-                        age_s: self.ages_s[index],
-                        stored: match look.seen {
-                            Seen::Item(item) => item.age,
-                            _ => None,
-                        },
-                    }));
+                    findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks });
                 }
             }
             self.enqueue(batch.queue + 1, pending);

@@ -14,7 +14,7 @@ pub use counts::{AgeCounts, SampleCounts};
 pub use end_of_log::{EndOfLog, EndsOfLog};
 pub use moment::Moment;
 pub use sample::{Sample, is_sampled};
-pub use saved::{SavedAge, SavedCluster, SavedSampler};
+pub use saved::{SavedAge, SavedCluster, SavedPending, SavedSample, SavedSampler};
 pub use verdict::{AgeBounds, Baseline, Look, Seen, SeenItem, Verdict, judge};
 
 use lookaside_invalidator::{Commits, Position, keys::Flush};
@@ -87,6 +87,16 @@ impl Sampler {
     pub fn stop_reading(&mut self) {
         self.counts.source_failures += 1;
         self.is_open = false;
+    }
+
+    /// The log that is read; `None` before the first read.
+    pub fn log_identity(&self) -> Option<&str> {
+        self.log_identity.as_deref()
+    }
+
+    /// The position up to which the log was read; `None` before the first read.
+    pub fn position(&self) -> Option<&Position> {
+        self.position.as_ref()
     }
 
     /// Whether the log is read, and its end was looked up, so that old values can be recognised.

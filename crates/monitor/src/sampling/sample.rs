@@ -2,6 +2,7 @@
 
 use super::moment::Moment;
 use lookaside_invalidator::Position;
+use lookaside_routing::fnv1a_64;
 use std::time::SystemTime;
 
 /// A delete of one key by one commit.
@@ -42,9 +43,7 @@ pub fn is_sampled(key: &[u8], position: &Position, one_in: u32) -> bool {
 
 /// FNV-1a, and the last step of MurmurHash3, since the remainder must depend on all bits.
 fn hash(parts: &[&[u8]]) -> u64 {
-    let bytes = parts.iter().flat_map(|part| part.iter());
-    let mut hash = bytes
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mut hash = fnv1a_64(parts.iter().flat_map(|part| part.iter().copied()));
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     hash ^ (hash >> 33)

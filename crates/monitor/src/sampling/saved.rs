@@ -1,7 +1,8 @@
 //! The form in which counts and samples are kept over restarts.
 //!
-//! Position, samples and counts are saved together. After a crash the log is read again from that position, so each
-//! delete is counted once, although looks that were made after the save are made again.
+//! A sample is saved once, and what each cluster knows of it beside the cluster. Position, samples and counts are saved
+//! together. After a crash the log is read again from that position, so each delete is counted once, although looks that
+//! were made after the save are made again.
 
 use super::{
     AgeCounts, Baseline, ClusterWatch, EndOfLog, Moment, PendingSample, Sample, SampleCounts, Sampler,
@@ -11,6 +12,7 @@ use lookaside_invalidator::Position;
 use lookaside_protocol::percent;
 use serde::{Deserialize, Serialize};
 use std::{
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -27,6 +29,8 @@ pub struct SavedSampler {
     pub ends: Vec<(Moment, String)>,
     /// What was read and sampled.
     pub counts: SampleCounts,
+    /// The samples of all clusters.
+    pub samples: Vec<SavedSample>,
     /// The clusters.
     pub clusters: Vec<SavedCluster>,
 }
@@ -41,8 +45,8 @@ pub struct SavedCluster {
     pub region: String,
     /// What was found.
     pub ages: Vec<SavedAge>,
-    /// The samples, each queue in order.
-    pub samples: Vec<SavedSample>,
+    /// The samples that have not reached the last age, each queue in order.
+    pub pending: Vec<SavedPending>,
 }
 
 /// What was found at one age.
@@ -66,14 +70,15 @@ pub struct SavedSample {
     committed_at_ms: u64,
     not_before: Option<Moment>,
     read_at: Moment,
-    /// The age of the next look in seconds; 0 for the first.
-    next_age_s: u32,
-    baselines: Vec<Baseline>,
 }
 
-impl SavedSample {
-    fn of(next_age_s: u32, pending: &PendingSample) -> SavedSample {
-        let PendingSample { sample, baselines } = pending;
+/// A sample in a cluster, as an array: the index of the sample, the age of the next look in seconds (0 for the first), and
+/// what the first look has found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SavedPending(usize, u32, Vec<Baseline>);
+
+impl From<&Sample> for SavedSample {
+    fn from(sample: &Sample) -> SavedSample {
         let committed_at = sample.committed_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         SavedSample {
             key: percent::encode(&sample.key).to_string(),
@@ -81,20 +86,35 @@ impl SavedSample {
             committed_at_ms: committed_at.as_millis() as u64,
             not_before: sample.not_before,
             read_at: sample.read_at,
-            next_age_s,
-            baselines: baselines.clone(),
         }
     }
+}
 
-    fn into_pending(self) -> Option<(u32, PendingSample)> {
-        let sample = Sample {
+impl SavedSample {
+    fn into_sample(self) -> Option<Sample> {
+        Some(Sample {
             key: percent::decode(self.key.as_bytes())?,
             position: Position(self.position),
             committed_at: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(self.committed_at_ms))?,
             not_before: self.not_before,
             read_at: self.read_at,
-        };
-        Some((self.next_age_s, PendingSample { sample: Arc::new(sample), baselines: self.baselines }))
+        })
+    }
+}
+
+/// The samples of all clusters, each once.
+#[derive(Default)]
+struct SampleTable {
+    samples: Vec<SavedSample>,
+    indices: HashMap<*const Sample, usize>,
+}
+
+impl SampleTable {
+    fn index_of(&mut self, sample: &Arc<Sample>) -> usize {
+        *self.indices.entry(Arc::as_ptr(sample)).or_insert_with(|| {
+            self.samples.push(SavedSample::from(&**sample));
+            self.samples.len() - 1
+        })
     }
 }
 
@@ -103,26 +123,32 @@ impl SavedSampler {
     /// counted.
     pub fn drop_times(&mut self) {
         self.ends.clear();
-        let samples = self.clusters.iter_mut().map(|cluster| std::mem::take(&mut cluster.samples).len());
-        self.counts.dropped += samples.max().unwrap_or_default() as u64;
+        self.clusters.iter_mut().for_each(|cluster| cluster.pending.clear());
+        self.counts.dropped += std::mem::take(&mut self.samples).len() as u64;
     }
 }
 
 impl Sampler {
     /// Its form for the state file.
     pub fn save(&self) -> SavedSampler {
+        let mut table = SampleTable::default();
+        let mut save = |(next_age_s, pending): (u32, &PendingSample)| {
+            SavedPending(table.index_of(&pending.sample), next_age_s, pending.baselines.clone())
+        };
         let clusters = self.clusters.iter().map(|cluster| SavedCluster {
             name: cluster.name.clone(),
             region: cluster.region.clone(),
             ages: cluster.counts().map(|(age_s, counts)| SavedAge { age_s, counts: *counts }).collect(),
-            samples: cluster.samples().map(|(next_age_s, pending)| SavedSample::of(next_age_s, pending)).collect(),
+            pending: cluster.samples().map(&mut save).collect(),
         });
+        let clusters: Vec<SavedCluster> = clusters.collect();
         SavedSampler {
             log: self.log_identity.clone(),
             position: self.position.as_ref().map(|position| position.0.clone()),
             ends: self.ends.iter().map(|end| (end.begun_at, end.position.0.clone())).collect(),
             counts: self.counts,
-            clusters: clusters.collect(),
+            samples: table.samples,
+            clusters,
         }
     }
 
@@ -136,18 +162,23 @@ impl Sampler {
             self.ends.add(EndOfLog { begun_at, position: Position(position) });
         });
         self.counts = saved.counts;
+        let samples: Vec<Option<Arc<Sample>>> =
+            saved.samples.into_iter().map(|sample| sample.into_sample().map(Arc::new)).collect();
+        let mut dropped = BTreeSet::new();
         for saved in saved.clusters {
             let is_same = |cluster: &&mut ClusterWatch| cluster.name == saved.name;
             let Some(cluster) = self.clusters.iter_mut().find(is_same) else { continue };
             saved.ages.into_iter().for_each(|age| {
                 cluster.restore_counts(age.age_s, age.counts);
             });
-            for sample in saved.samples {
-                let is_restored = sample
-                    .into_pending()
-                    .is_some_and(|(next_age_s, pending)| cluster.restore_sample(next_age_s, pending));
-                self.counts.dropped += u64::from(!is_restored);
+            for SavedPending(index, next_age_s, baselines) in saved.pending {
+                let sample = samples.get(index).cloned().flatten();
+                let restore = |sample| cluster.restore_sample(next_age_s, PendingSample { sample, baselines });
+                if !sample.is_some_and(restore) {
+                    dropped.insert(index);
+                }
             }
         }
+        self.counts.dropped += dropped.len() as u64;
     }
 }

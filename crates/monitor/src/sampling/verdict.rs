@@ -14,10 +14,13 @@
 //! |---|---|
 //! | absent | no item, or one that readers are not shown (marked as stale by `md` with `I`, a placeholder) |
 //! | old | an item that was stored before `not_before`, whatever the answer's way took: it is older than the commit |
-//! | new | an item that was stored after `read_at`; or one that was not there at the first look, which comes right after `read_at` |
+//! | new | an item that was not there when the same router or server was asked at first, right after `read_at`, and that may be younger than that; or one that was stored after `read_at`, for certain |
 //! | undecided | another item: stored in the second or two before the commit, or refilled before the first look; or its server does not tell ages |
 //!
 //! "Old" is certain, if clocks run at the same speed within [`DRIFT_SHARE`]. What it misses is undecided, and counted so.
+//! "New" is certain for a server. A router may answer from the gutter at first and from the server later: an item that
+//! the server has had all along is new then, unless its age says that it was stored before `read_at`.
+//!
 //! A value that was *read* from the database before the commit and stored after it (a stale set, §3.2.1) is new here: its
 //! age does not tell. An audit against the database finds it.
 
@@ -26,8 +29,9 @@ use serde::{Deserialize, Serialize};
 
 /// Two clocks may differ by one part in this many of a time that both measure: far more than those of computers do.
 const DRIFT_SHARE: u64 = 1_000;
-/// A server may have read its clock this long before the request arrived: it reads it once for all requests of a round.
-const ROUND_MS_MAX: u64 = 50;
+/// A server may have read its clock this long before the request arrived, in milliseconds: it reads it once for all
+/// requests of a round, and may be stopped before it reads its sockets.
+const ROUND_MS_MAX: u64 = 5_000;
 
 /// The answer of one server, or of a router for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,26 +77,26 @@ pub struct AgeBounds {
     pub max_ms: Option<u64>,
 }
 
-/// What the first look, right after `read_at`, has found. A later item that is another one was stored after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Baseline {
-    /// Nothing: there was no answer.
-    Unknown,
-    /// No item.
-    Absent,
-    /// The item with this CAS unique.
-    Item(u64),
+/// What the first look, right after `read_at`, has found. A later item of the same router or server that is another one
+/// was stored after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Baseline {
+    /// The router or server.
+    pub from: String,
+    /// The CAS unique of the item; `None` if there was none.
+    pub cas: Option<u64>,
 }
 
 impl Baseline {
-    /// The result of a look.
-    pub fn of(look: &Look) -> Baseline {
-        match &look.seen {
-            Seen::Absent | Seen::Hidden => Baseline::Absent,
-            Seen::Item(item) => Baseline::Item(item.cas),
-            Seen::Failed(_) => Baseline::Unknown,
-        }
+    /// The result of a look; `None` if there was no answer.
+    pub fn of(look: &Look) -> Option<Baseline> {
+        let cas = match &look.seen {
+            Seen::Absent | Seen::Hidden => None,
+            Seen::Item(item) => Some(item.cas),
+            Seen::Failed(_) => return None,
+        };
+        Some(Baseline { from: look.from.clone(), cas })
     }
 }
 
@@ -111,25 +115,23 @@ pub enum Verdict {
     Old,
 }
 
-/// Judges one look, by what the same router or server answered at first.
-pub fn judge(sample: &Sample, baseline: Baseline, look: &Look) -> Verdict {
+/// Judges one look, by what the first looks have found.
+pub fn judge(sample: &Sample, baselines: &[Baseline], look: &Look) -> Verdict {
     let item = match &look.seen {
         Seen::Absent | Seen::Hidden => return Verdict::Absent,
         Seen::Failed(_) => return Verdict::Failed,
         Seen::Item(item) => item,
     };
-    if let (Some(age), Some(not_before)) = (item.age, sample.not_before)
-        && latest_store(look, age) < not_before
-    {
+    let Some(age) = item.age else { return Verdict::Undecided };
+    let stored_by = latest_store(look, age);
+    if sample.not_before.is_some_and(|not_before| stored_by < not_before) {
         return Verdict::Old;
     }
-    let is_other_item = match baseline {
-        Baseline::Unknown => false,
-        Baseline::Absent => true,
-        Baseline::Item(cas) => cas != item.cas,
+    let is_new = match baselines.iter().find(|baseline| baseline.from == look.from) {
+        Some(baseline) => baseline.cas != Some(item.cas) && stored_by >= sample.read_at,
+        None => earliest_store(look, age).is_some_and(|stored| stored >= sample.read_at),
     };
-    let is_newer = item.age.and_then(|age| earliest_store(look, age)).is_some_and(|stored| stored >= sample.read_at);
-    if is_other_item || is_newer { Verdict::New } else { Verdict::Undecided }
+    if is_new { Verdict::New } else { Verdict::Undecided }
 }
 
 /// The item was stored by then, by the monitor's clock: the server measured its age before the answer arrived.
@@ -168,9 +170,18 @@ mod tests {
         Look { from: "r".into(), sent_at: Moment { ms: 11_990 }, received_at: Moment { ms: 12_000 }, seen }
     }
 
+    fn ageless() -> Look {
+        Look { seen: Seen::Item(SeenItem { cas: CAS, age: None }), ..look(0, None) }
+    }
+
+    /// The first look at the same router has found this.
+    fn first(cas: Option<u64>) -> [Baseline; 1] {
+        [Baseline { from: "r".into(), cas }]
+    }
+
     #[test]
     fn an_item_is_old_only_if_its_least_age_reaches_back_before_the_commit() {
-        let verdict = |min_ms| judge(&sample(), Baseline::Unknown, &look(min_ms, None));
+        let verdict = |min_ms| judge(&sample(), &[], &look(min_ms, None));
         assert_eq!(verdict(2_100), Verdict::Old);
         // Its server's clock may be faster by a thousandth.
         assert_eq!(verdict(2_002), Verdict::Undecided);
@@ -178,35 +189,58 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_was_stored_between_the_bounds_of_the_commit_is_undecided() {
-        let verdict = |min_ms, max_ms| judge(&sample(), Baseline::Item(CAS), &look(min_ms, Some(max_ms)));
+    fn an_item_that_was_there_at_first_is_old_or_undecided() {
+        let verdict = |min_ms, max_ms| judge(&sample(), &first(Some(CAS)), &look(min_ms, Some(max_ms)));
+        assert_eq!(verdict(2_100, 3_000), Verdict::Old);
         assert_eq!(verdict(1_900, 1_980), Verdict::Undecided);
-        assert_eq!(verdict(0, 1_500), Verdict::New);
-        assert_eq!(verdict(0, 1_900), Verdict::Undecided, "it may have been stored before it was read");
+        // It cannot be younger: the server was stopped after it had read its clock.
+        assert_eq!(verdict(0, 1_500), Verdict::Undecided);
+    }
+
+    #[test]
+    fn without_a_first_look_an_item_is_new_if_it_was_stored_later_for_certain() {
+        let later = Look { sent_at: Moment { ms: 19_990 }, received_at: Moment { ms: 20_000 }, ..look(0, Some(4_500)) };
+        assert_eq!(judge(&sample(), &[], &later), Verdict::New);
+        // Its server may have been stopped for five seconds after it had read its clock.
+        let stopped = Look { seen: look(0, Some(5_500)).seen, ..later };
+        assert_eq!(judge(&sample(), &[], &stopped), Verdict::Undecided);
     }
 
     #[test]
     fn an_item_that_was_not_there_at_first_is_new_unless_it_is_old() {
-        let verdict = |baseline, min_ms| judge(&sample(), baseline, &look(min_ms, Some(3_000)));
-        assert_eq!(verdict(Baseline::Absent, 500), Verdict::New);
-        assert_eq!(verdict(Baseline::Item(CAS + 1), 500), Verdict::New);
-        assert_eq!(verdict(Baseline::Item(CAS), 500), Verdict::Undecided);
+        let verdict = |cas, min_ms| judge(&sample(), &first(cas), &look(min_ms, Some(3_000)));
+        assert_eq!(verdict(None, 500), Verdict::New);
+        assert_eq!(verdict(Some(CAS + 1), 500), Verdict::New);
+        assert_eq!(verdict(Some(CAS), 500), Verdict::Undecided);
         // The first answer came from another server: the gutter, while this one was away.
-        assert_eq!(verdict(Baseline::Absent, 2_900), Verdict::Old);
+        assert_eq!(verdict(None, 2_900), Verdict::Old);
+        assert_eq!(verdict(None, 1_950), Verdict::Undecided, "it was stored before the commit was read");
+    }
+
+    /// The monitor was restarted with other servers.
+    #[test]
+    fn the_first_look_at_another_server_proves_nothing() {
+        let other = [Baseline { from: "another".into(), cas: None }];
+        assert_eq!(judge(&sample(), &other, &look(500, Some(3_000))), Verdict::Undecided);
     }
 
     #[test]
-    fn nothing_is_old_without_an_age_or_without_a_bound_of_the_commit() {
-        let ageless = Look { seen: Seen::Item(SeenItem { cas: CAS, age: None }), ..look(0, None) };
-        assert_eq!(judge(&sample(), Baseline::Item(CAS), &ageless), Verdict::Undecided);
+    fn without_an_age_every_item_is_undecided() {
+        for baselines in [&[][..], &first(Some(CAS)), &first(None), &first(Some(CAS + 1))] {
+            assert_eq!(judge(&sample(), baselines, &ageless()), Verdict::Undecided, "{baselines:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_old_without_a_bound_of_the_commit() {
         let unbounded = Sample { not_before: None, ..sample() };
-        assert_eq!(judge(&unbounded, Baseline::Item(CAS), &look(11_000, None)), Verdict::Undecided);
+        assert_eq!(judge(&unbounded, &first(Some(CAS)), &look(11_000, None)), Verdict::Undecided);
     }
 
     #[test]
     fn a_hidden_item_is_no_value() {
         for seen in [Seen::Absent, Seen::Hidden] {
-            assert_eq!(judge(&sample(), Baseline::Unknown, &Look { seen, ..look(0, None) }), Verdict::Absent);
+            assert_eq!(judge(&sample(), &[], &Look { seen, ..look(0, None) }), Verdict::Absent);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use lookaside_invalidator::{Commit, Commits, Position};
 use lookaside_monitor::sampling::{
-    AgeBounds, AgeCounts, EndOfLog, Finding, Look, Moment, Sampler, SamplerOptions, Seen, SeenItem,
+    AgeBounds, AgeCounts, EndOfLog, Finding, Look, Moment, Sampler, SamplerOptions, Seen, SeenItem, Verdict,
 };
 use proptest::{collection::vec, prelude::*};
 use std::time::SystemTime;
@@ -105,14 +105,15 @@ impl Change {
 struct World {
     changes: Vec<Change>,
     sampler: Sampler,
-    findings: Vec<Finding>,
+    /// What was found of old values.
+    old: Vec<Finding>,
 }
 
 impl World {
     fn new(changes: Vec<Change>, pending_max: usize) -> World {
         let mut sampler = Sampler::new(options(pending_max), [("one", "east"), ("two", "west")]);
         sampler.start_reading(LOG, &Position("0".into()));
-        World { changes, sampler, findings: Vec::new() }
+        World { changes, sampler, old: Vec::new() }
     }
 
     /// What is committed and asked at this time.
@@ -138,7 +139,8 @@ impl World {
                     vec![self.changes[index].look(cluster, now)]
                 });
                 let looks = looks.collect();
-                self.findings.extend(self.sampler.clusters[cluster].record(batch, looks));
+                let findings = self.sampler.clusters[cluster].record(batch, looks);
+                self.old.extend(findings.into_iter().filter(|finding| finding.verdict == Verdict::Old));
             }
         }
     }
@@ -193,7 +195,7 @@ proptest! {
         }
         prop_assert_eq!(world.sampler.counts.sampled, changes.len() as u64);
         let old: u64 = (0..2).flat_map(|cluster| world.counts(cluster)).map(|counts| counts.old).sum();
-        prop_assert_eq!(world.findings.len() as u64, old);
+        prop_assert_eq!(world.old.len() as u64, old);
     }
 }
 
@@ -241,6 +243,38 @@ fn samples_are_bounded_and_dropped_ones_are_counted() {
 }
 
 #[test]
+fn a_sample_is_saved_once_and_restored_in_every_cluster() {
+    // Each cluster had a copy of the key and the position of every sample.
+    let names: Vec<String> = (0..200).map(|n| format!("cluster-{n}")).collect();
+    let sampler = |names: &[String]| {
+        let clusters = names.iter().map(|name| (name.as_str(), "east"));
+        Sampler::new(SamplerOptions { pending_max: 10, ..options(10) }, clusters)
+    };
+    let mut watching = sampler(&names);
+    watching.start_reading(LOG, &Position("0".into()));
+    let long = "k".repeat(250).into_bytes();
+    let commit = Commit { position: Position("1".into()), keys: vec![long], committed_at: SystemTime::UNIX_EPOCH };
+    let commits = Commits { commits: vec![commit], position: Position("1".into()) };
+    watching.add_commits(&commits, Moment { ms: 1_000 }, &covers);
+    let saved = serde_json::to_string(&watching.save()).expect("JSON");
+    assert_eq!(saved.matches("kkkk").count(), 250 / 4);
+    let mut restored = sampler(&names);
+    restored.restore(serde_json::from_str(&saved).expect("a state"));
+    assert!(restored.clusters.iter().all(|cluster| cluster.pending() == 1));
+    assert_eq!(restored.counts.dropped, 0);
+    // An age that is no longer asked at: the sample is dropped once, not once in each cluster.
+    let mut batch = |cluster: usize| {
+        let batch = watching.clusters[cluster].due(Moment { ms: 1_010 }, 1).expect("the first look is due");
+        watching.clusters[cluster].record(batch, vec![Vec::new()]);
+    };
+    (0..names.len()).for_each(&mut batch);
+    let clusters = names.iter().map(|name| (name.as_str(), "east"));
+    let mut other_ages = Sampler::new(SamplerOptions { ages_s: vec![7], ..options(10) }, clusters);
+    other_ages.restore(watching.save());
+    assert_eq!((other_ages.counts.dropped, other_ages.clusters[0].pending()), (1, 0));
+}
+
+#[test]
 fn a_value_that_comes_back_after_it_was_gone_is_found() {
     // The gutter answered at first: nothing was there. Then the server came back with the old value.
     let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::NeverCached)], 100);
@@ -275,6 +309,24 @@ fn every_server_of_a_cluster_counts_and_the_worst_is_its_verdict() {
     let failed = Look { from: "server 1".into(), seen: Seen::Failed("closed".into()), ..absent.clone() };
     let old = Look { from: "server 2".into(), ..world.changes[0].look(0, now) };
     let findings = cluster.record(batch, vec![vec![absent, failed, old]]);
-    assert_eq!(findings.iter().map(|finding| finding.from.as_str()).collect::<Vec<_>>(), ["server 2"]);
+    assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Verdict::Old]);
+    let looks: Vec<_> = findings[0].looks.iter().map(|(verdict, look)| (*verdict, look.from.as_str())).collect();
+    assert_eq!(looks, [(Verdict::Absent, "server 0"), (Verdict::Failed, "server 1"), (Verdict::Old, "server 2")]);
     assert_eq!(cluster.counts().next().map(|(_, counts)| (counts.old, counts.failed)), Some((1, 0)));
+}
+
+/// The first look has found nothing. The monitor is restarted, and asks another server, which has had a value all along.
+#[test]
+fn a_first_look_at_another_server_does_not_make_an_item_new() {
+    let mut world = World::new(vec![change(BEGIN_MS + 2_010, Fate::NeverCached)], 100);
+    steps(BEGIN_MS, BEGIN_MS + 2_100).for_each(|now| world.step(now));
+    world.restart();
+    let now = Moment { ms: BEGIN_MS + 4_000 };
+    let cluster = &mut world.sampler.clusters[0];
+    let batch = cluster.due(now, 3).expect("a look is due");
+    let age = AgeBounds { min_ms: 0, max_ms: Some(3_000) };
+    let seen = Seen::Item(SeenItem { cas: 1, age: Some(age) });
+    let look = Look { from: "another server".into(), sent_at: now, received_at: now, seen };
+    let findings = cluster.record(batch, vec![vec![look]]);
+    assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Verdict::Undecided]);
 }

@@ -1,6 +1,6 @@
 //! Applications that read through the cache of their cluster and write to the database.
 
-use super::names::{CLUSTERS, RouterName, address, application_host, cluster_name};
+use super::names::{RouterName, address, application_host, cluster_name};
 use super::plan::{POOL_CONNECTIONS, PlainConnections};
 use super::stalling_application::STALLING_CLIENTS;
 use super::{DisabledGuarantee, SimulatedRegion};
@@ -32,7 +32,7 @@ pub(super) fn key(rng: &mut fastrand::Rng) -> String {
 
 impl SimulatedRegion {
     pub(super) fn start_applications(&self, rng: &mut fastrand::Rng) {
-        for cluster in 0..CLUSTERS {
+        for cluster in self.clusters() {
             let region = self.clone();
             let mut rng = rng.fork();
             let process = Process::default();

@@ -1,7 +1,7 @@
 //! The configuration of a cluster's routers: as `lookaside up` writes it, with spares.
 
 use super::guarantee::DisabledGuarantee;
-use super::names::{address, spares};
+use super::names::{CLUSTERS, address, markers_host, spares};
 use super::plan::{PlainConnections, RunPlan};
 use lookaside_routing::KeyHash;
 
@@ -14,6 +14,9 @@ const RESIZE_WARM_UP_S: u32 = 3;
 /// How long misses of plain clients are remembered, in seconds. Applications hang for less.
 const MISS_AGE_S: u32 = 7;
 pub(super) const SERVER_TIMEOUT_MS: u64 = 200;
+/// The beginning of the route of a region with a pool of remote markers.
+const MARKERS_START: &str =
+    r#"{ "type": "PrefixSelectorRoute", "policies": { "marker:": "PoolRoute|markers" }, "wildcard": "#;
 
 /// What a configuration says that may change during a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub(super) struct ClusterConfiguration {
     pub(super) gutter_exptime_s: u32,
     /// `None` if the clients of applications know leases.
     pub(super) plain_connections: Option<PlainConnections>,
+    /// The server of the region's pool of remote markers; `None` if it has none.
+    pub(super) markers: Option<String>,
 }
 
 impl ClusterConfiguration {
@@ -43,6 +48,7 @@ impl ClusterConfiguration {
             spare_after_ms: SPARE_AFTER_MS,
             gutter_exptime_s: GUTTER_EXPTIME_S,
             plain_connections: plan.plain_connections,
+            markers: plan.has_marker_pool.then(|| markers_host(cluster / CLUSTERS)),
         }
     }
 
@@ -81,10 +87,19 @@ impl ClusterConfiguration {
             )
         });
         let lease_end = if leases.is_some() { "}" } else { "" };
+        let marker_pool = self.markers.as_ref().map_or_else(String::new, |host| {
+            let servers = list(std::slice::from_ref(host));
+            format!(r#""markers": {{ "servers": [{servers}], "server_timeout": {SERVER_TIMEOUT_MS} }},"#)
+        });
+        let (markers_start, markers_end) = match self.markers {
+            Some(_) => (MARKERS_START, "}"),
+            None => ("", ""),
+        };
         let ClusterConfiguration { server_timeout_ms, spare_after_ms, gutter_exptime_s, .. } = self;
         format!(
             r#"{{
                 "pools": {{
+                    {marker_pool}
                     "servers": {{
                         {weights} "servers": [{servers}], "server_timeout": {server_timeout_ms},
                         "resize_warm_up_s": {RESIZE_WARM_UP_S}
@@ -94,7 +109,7 @@ impl ClusterConfiguration {
                     }},
                     "gutter": {{ "servers": [{gutters}], "server_timeout": {server_timeout_ms} }}
                 }},
-                "route": {lease_start} {{
+                "route": {markers_start} {lease_start} {{
                     "type": "OperationSelectorRoute",
                     "operation_policies": {{
                         "delete": {{
@@ -111,7 +126,7 @@ impl ClusterConfiguration {
                         "failover": ["PoolRoute|gutter"],
                         "failover_exptime": {gutter_exptime_s}
                     }}
-                }} {lease_end}
+                }} {lease_end} {markers_end}
             }}"#,
             servers = list(&self.servers),
             spares = list(&self.spares),

@@ -1,10 +1,10 @@
 //! Injects faults: cuts, slows and heals links; kills, restarts, upgrades, reconfigures and hangs programs.
 
+use super::SimulatedRegion;
 use super::lost_coverage::link;
-use super::names::{CLUSTERS, RouterName, application_host, cluster_name};
+use super::names::{RouterName, application_host, cluster_name, clusters, invalidator_host};
 use super::plan::RunPlan;
 use super::router_program::RouterCommand;
-use super::{SimulatedRegion, invalidator};
 use crate::fault_log::{AFTERMATH, FailedPart};
 use std::time::Duration;
 use tokio::{task::JoinSet, time::Instant};
@@ -15,6 +15,8 @@ const LONG_ONE_IN: u8 = 5;
 const RESIZE_ONE_IN: u8 = 5;
 /// One fault in this many takes the file of its covered configurations from a router, in runs in which that may happen.
 const LOST_COVERAGE_ONE_IN: u8 = 12;
+/// One fault in this many takes it from all routers of a cluster at once, in runs in which they share a history.
+const LOST_COVERAGES_ONE_IN: u8 = 8;
 
 /// The largest extra delay of a slow link, in milliseconds: more than a router waits for a server.
 const EXTRA_DELAY_MS_MAX: u64 = 300;
@@ -40,6 +42,7 @@ enum Kind {
     AddSpare,
     Resize,
     LoseCoverage,
+    LoseAllCoverages,
 }
 
 /// One of these is drawn for each fault, unless it is another one.
@@ -81,8 +84,9 @@ struct Target {
 }
 
 impl Target {
-    fn random(rng: &mut fastrand::Rng, plan: &RunPlan) -> Target {
-        let cluster = rng.usize(0..CLUSTERS);
+    /// In this region.
+    fn random(rng: &mut fastrand::Rng, region: usize, plan: &RunPlan) -> Target {
+        let cluster = rng.usize(clusters(region));
         let (routers, mut servers): (Vec<RouterName>, _) = (plan.routers(cluster).collect(), plan.all_servers(cluster));
         let (router, peer) = (routers[rng.usize(0..routers.len())], routers[rng.usize(0..routers.len())]);
         Target { router, peer, server: servers.swap_remove(rng.usize(0..servers.len())) }
@@ -106,6 +110,7 @@ impl Kind {
             | Kind::CutInvalidator
             | Kind::SlowServer
             | Kind::LoseCoverage
+            | Kind::LoseAllCoverages
             | Kind::ReplaceRouterWithBacklog => Some(FailedPart::Delivery),
         }
     }
@@ -113,7 +118,7 @@ impl Kind {
 
 impl SimulatedRegion {
     /// Injects faults until `end`, then waits until all are repaired.
-    pub(super) async fn inject_faults(&self, rng: &mut fastrand::Rng, end: Instant) {
+    pub(crate) async fn inject_faults(&self, rng: &mut fastrand::Rng, end: Instant) {
         let mut faults = JoinSet::new();
         while Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(rng.u64(50..800))).await;
@@ -132,10 +137,11 @@ impl SimulatedRegion {
         let kind = match KINDS[rng.usize(0..KINDS.len())] {
             _ if self.plan.favours_backlogs && rng.bool() => Kind::ReplaceRouterWithBacklog,
             _ if self.plan.has_resizes && rng.u8(0..RESIZE_ONE_IN) == 0 => Kind::Resize,
+            _ if self.plan.has_history && rng.u8(0..LOST_COVERAGES_ONE_IN) == 0 => Kind::LoseAllCoverages,
             _ if self.plan.has_lost_coverages && rng.u8(0..LOST_COVERAGE_ONE_IN) == 0 => Kind::LoseCoverage,
             kind => kind,
         };
-        let target = Target::random(&mut rng, &self.plan);
+        let target = Target::random(&mut rng, self.index, &self.plan);
         let cluster = (kind != Kind::RestartInvalidator && kind != Kind::HangInvalidator)
             .then(|| cluster_name(target.router.cluster));
         let fault = kind.failed_part(&target, &self.plan).map(|part| self.faults.begin(cluster, part));
@@ -152,7 +158,7 @@ impl SimulatedRegion {
         match kind {
             Kind::CutServer => self.cut(host, server, duration).await,
             Kind::CutPeer => self.cut_routers(router, *peer, duration).await,
-            Kind::CutInvalidator => self.cut(invalidator::HOST, host, duration).await,
+            Kind::CutInvalidator => self.cut(&invalidator_host(self.index), host, duration).await,
             Kind::CutApplication => self.cut(application, host, duration).await,
             Kind::SlowServer => {
                 self.network.slow_down(host, server, Duration::from_millis(rng.u64(1..EXTRA_DELAY_MS_MAX)));
@@ -164,7 +170,7 @@ impl SimulatedRegion {
             Kind::RestartInvalidator => self.restart_invalidator(duration, rng).await,
             Kind::HangServer => self.hang_host(server, duration).await,
             Kind::HangRouter => self.hang_host(host, duration).await,
-            Kind::HangInvalidator => self.hang_host(invalidator::HOST, duration).await,
+            Kind::HangInvalidator => self.hang_host(&invalidator_host(self.index), duration).await,
             Kind::HangApplication => self.hang_host(application, duration).await,
             Kind::ReplaceRouterWithBacklog => {
                 // The router may have spooled deletes for the server that it cannot reach.
@@ -182,11 +188,12 @@ impl SimulatedRegion {
             Kind::RewriteServers => self.rewrite_servers(router.cluster, rng).await,
             Kind::AddSpare => self.add_spare(router.cluster, rng).await,
             Kind::Resize => self.resize(router.cluster, rng).await,
+            Kind::LoseAllCoverages => self.lose_all_coverages(router.cluster, duration, rng).await,
             Kind::LoseCoverage => self.lose_coverage(router, duration, rng).await,
         }
     }
 
-    async fn cut(&self, one: &str, other: &str, duration: Duration) {
+    pub(crate) async fn cut(&self, one: &str, other: &str, duration: Duration) {
         self.network.cut(one, other);
         tokio::time::sleep(duration).await;
         self.network.heal(one, other);
@@ -200,7 +207,7 @@ impl SimulatedRegion {
         }
     }
 
-    async fn hang_host(&self, host: &str, duration: Duration) {
+    pub(crate) async fn hang_host(&self, host: &str, duration: Duration) {
         if !self.programs.begin_fault(host) {
             return;
         }
@@ -256,12 +263,13 @@ impl SimulatedRegion {
     }
 
     async fn restart_invalidator(&self, duration: Duration, rng: &mut fastrand::Rng) {
-        if !self.programs.begin_fault(invalidator::HOST) {
+        let host = &invalidator_host(self.index);
+        if !self.programs.begin_fault(host) {
             return;
         }
-        self.programs.kill(invalidator::HOST).await;
+        self.programs.kill(host).await;
         tokio::time::sleep(duration).await;
         self.start_invalidator(rng.u64(..));
-        self.programs.end_fault(invalidator::HOST);
+        self.programs.end_fault(host);
     }
 }

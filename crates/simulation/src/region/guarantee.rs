@@ -34,15 +34,36 @@ pub enum DisabledGuarantee {
     /// A router that has lost the file of the configurations that it covers reaches no peer when it starts, and reads
     /// by the newest configuration.
     Coverage,
+    /// The routers of a cluster share no history of changes, and lose their files of covered configurations all at once.
+    History,
     /// Routers do not wait for the permits of clients that read servers directly.
     Permits,
     /// Values of former owners are copied to new ones without a lease, after a change of a pool's servers.
     CopyLeases,
     /// Servers keep their leases when keys move away, and when they return to a pool.
     LeaseVoids,
+    /// Applications of replica regions set no remote markers, and look for none.
+    Markers,
+    /// All writes of a key share one remote marker, as in the paper, so that the replication of one deletes the marker of
+    /// another.
+    MarkerTokens,
+    /// Invalidators of replica regions read the log of the master's database.
+    ReplicaLog,
+    /// A replica that is promoted accepts writes before all applications use it as the master.
+    Promotion,
+    /// The monitor's clock goes at half of the speed of the servers' clocks.
+    MonitorClock,
 }
 
-const NAMES: [(DisabledGuarantee, &str); 15] = [
+impl DisabledGuarantee {
+    /// Whether it is one of several regions.
+    pub fn needs_regions(self) -> bool {
+        use DisabledGuarantee::{MarkerTokens, Markers, MonitorClock, Promotion, ReplicaLog};
+        matches!(self, Markers | MarkerTokens | ReplicaLog | Promotion | MonitorClock)
+    }
+}
+
+const NAMES: [(DisabledGuarantee, &str); 21] = [
     (DisabledGuarantee::Gate, "gate"),
     (DisabledGuarantee::Leases, "leases"),
     (DisabledGuarantee::PlainLeases, "plain-leases"),
@@ -55,9 +76,15 @@ const NAMES: [(DisabledGuarantee, &str); 15] = [
     (DisabledGuarantee::Resize, "resize"),
     (DisabledGuarantee::Gutter, "gutter"),
     (DisabledGuarantee::Coverage, "coverage"),
+    (DisabledGuarantee::History, "history"),
     (DisabledGuarantee::Permits, "permits"),
     (DisabledGuarantee::CopyLeases, "copy-leases"),
     (DisabledGuarantee::LeaseVoids, "lease-voids"),
+    (DisabledGuarantee::Markers, "markers"),
+    (DisabledGuarantee::MarkerTokens, "marker-tokens"),
+    (DisabledGuarantee::ReplicaLog, "replica-log"),
+    (DisabledGuarantee::Promotion, "promotion"),
+    (DisabledGuarantee::MonitorClock, "monitor-clock"),
 ];
 
 impl FromStr for DisabledGuarantee {

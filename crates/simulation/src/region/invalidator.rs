@@ -1,7 +1,7 @@
 //! The invalidator: a production pipeline for each cluster, on the simulated database's log and a disk that survives
 //! it.
 
-use super::names::{CLUSTERS, address, cluster_name};
+use super::names::{address, cluster_name, invalidator_host};
 use super::{DisabledGuarantee, SimulatedRegion};
 use crate::{
     checker::{Checker, OUTDATED_MAX},
@@ -26,7 +26,6 @@ use std::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-pub(super) const HOST: &str = "invalidator";
 /// How long a router may take to answer a batch.
 const ROUTER_TIMEOUT_MS: u64 = 1_000;
 
@@ -122,13 +121,13 @@ impl Delivery for CheckedDelivery {
 
 impl SimulatedRegion {
     /// Starts the daemon with a pipeline for each cluster, from the positions on its disk.
-    pub(super) fn start_invalidator(&self, seed: u64) {
-        let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
+    pub(crate) fn start_invalidator(&self, seed: u64) {
+        let names: Vec<String> = self.clusters().map(cluster_name).collect();
         let statistics = Statistics::new(names.iter().map(String::as_str));
         let pipelines: Vec<Pipeline> =
-            (0..CLUSTERS).map(|cluster| self.build_pipeline(cluster, statistics.clone(), seed)).collect();
+            self.clusters().map(|cluster| self.build_pipeline(cluster, statistics.clone(), seed)).collect();
         let process = Process::default();
-        self.programs.start(HOST, process.clone(), async move {
+        self.programs.start(&invalidator_host(self.index), process.clone(), async move {
             // It is never shut down, only killed.
             let (_shutdown_sender, shutdown) = watch::channel(false);
             let mut tasks = JoinSet::new();
@@ -143,15 +142,15 @@ impl SimulatedRegion {
     fn build_pipeline(&self, cluster: usize, statistics: Arc<Statistics>, seed: u64) -> Pipeline {
         let addresses: Vec<String> =
             self.plan.routers(cluster).map(|router| address(&router.host()).0.to_string()).collect();
-        let network = self.network.host(HOST);
+        let network = self.network.host(&invalidator_host(self.index));
         let routers = connect_routers(
             &addresses,
             ROUTER_TIMEOUT_MS,
             &network,
-            &statistics.clusters()[cluster],
+            &statistics.clusters()[cluster - self.clusters().start],
             seed ^ cluster as u64,
         );
-        let log = ClusterLog::new(self.database.clone(), self.plan.commits_per_flush);
+        let log = ClusterLog::new(self.invalidated.clone(), self.plan.commits_per_flush);
         let delivery = CheckedDelivery {
             routers,
             log: log.clone(),
@@ -165,7 +164,7 @@ impl SimulatedRegion {
             delivery: Arc::new(delivery),
             positions: Arc::new(PositionFile { disk, cluster, checker: self.checker.clone() }),
             statistics,
-            cluster,
+            cluster: cluster - self.clusters().start,
             wall_clock: Arc::new(|| SystemTime::UNIX_EPOCH),
             options: Options { start: Start::Earliest, ..Options::default() },
         }

@@ -1,5 +1,6 @@
 //! A router that crashes and loses the file of the configurations that it covers, while its pool changes. It is within
-//! the promise of [ADR 012] if one of its peers replies when it starts; others may hang.
+//! the promise of [ADR 012] if one of its peers replies when it starts; others may hang. If the routers share a history,
+//! all of them may lose their files at once.
 //!
 //! [ADR 012]: ../../../../docs/adr/012-resize.md
 
@@ -13,6 +14,9 @@ use tokio::{task::JoinSet, time::sleep};
 
 /// Longer than a router asks its peers when it starts.
 const START_MAX: Duration = Duration::from_millis(1_200);
+
+/// How long a change may take before all routers lose their files. They forget a configuration after five seconds.
+const UNTIL_LOST_MS_MAX: u64 = 12_000;
 
 impl SimulatedRegion {
     /// Crashes `router`, removes its file, and starts it after `duration` with a configuration that the others may not
@@ -28,6 +32,35 @@ impl SimulatedRegion {
             self.coverages.borrow()[&router].lose();
             sleep(duration).await;
             self.start_without_coverage(router, &peers, rng).await;
+        }
+        reserved.iter().take(count).for_each(|name| self.programs.end_fault(name));
+    }
+
+    /// Changes the servers of a cluster, then crashes all of its routers and removes their files, in the middle of the
+    /// change or after it. They start after `duration`, most often by the former servers.
+    pub(super) async fn lose_all_coverages(&self, cluster: usize, duration: Duration, rng: &mut fastrand::Rng) {
+        let routers: Vec<RouterName> = self.plan.routers(cluster).collect();
+        let reserved: Vec<String> = routers.iter().map(|router| router.host()).collect();
+        let count = reserved.iter().take_while(|name| self.programs.begin_fault(name)).count();
+        if count == reserved.len() {
+            let former = PoolServers::of(&self.configuration(routers[0]), ResizedPool::Servers);
+            let changed = former.changed(&self.plan.all_pool_servers(cluster), rng);
+            self.change_servers(cluster, &changed, |_| Delivery::random(rng, ROLLOUT)).await;
+            sleep(Duration::from_millis(rng.u64(0..UNTIL_LOST_MS_MAX))).await;
+            for router in &routers {
+                // It may have been started just now.
+                self.wait_for_router(*router).await;
+                self.checker.count(|tally| tally.lost_coverages += 1);
+                self.crash_router(*router, rng).await;
+                self.coverages.borrow()[router].lose();
+            }
+            if rng.u8(0..4) > 0 {
+                self.change_servers(cluster, &former, |_| Delivery::AtRestart).await;
+            }
+            sleep(duration).await;
+            for router in &routers {
+                self.start_router(*router, rng.u64(..));
+            }
         }
         reserved.iter().take(count).for_each(|name| self.programs.end_fault(name));
     }

@@ -26,10 +26,10 @@ mod faults;
 mod guarantee;
 mod invalidator;
 mod lost_coverage;
-mod names;
-mod panics;
+pub(crate) mod names;
+pub(crate) mod panics;
 mod plain_application;
-mod plan;
+pub(crate) mod plan;
 mod programs;
 mod reconfigure;
 mod resize;
@@ -37,6 +37,7 @@ mod router;
 mod router_configs;
 mod router_program;
 mod server;
+mod shared_history;
 mod stalling_application;
 mod usage;
 
@@ -46,19 +47,22 @@ use crate::{
     checker::{Checker, Tally, Violation},
     database::SimulatedDatabase,
     fault_log::FaultLog,
+    item_log::ItemLog,
     network::{LinkModel, SimulatedNetwork},
 };
 use configuration::ClusterConfiguration;
 use coverage_disk::CoverageDisk;
 use lookaside_router::MemoryDisk;
 use lookaside_routing::Address;
-use names::{CLUSTERS, RouterName, address, application_host, cluster_name};
+use names::{RouterName, address, application_host, cluster_name, clusters, markers_host};
 use plan::RunPlan;
 use programs::Programs;
 use router::RunningRouter;
+use shared_history::SharedHistory;
 use std::{
     cell::RefCell,
     collections::{BTreeMap, BTreeSet},
+    ops::Range,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -71,9 +75,10 @@ const QUIESCE_TIME_MAX: Duration = Duration::from_secs(120);
 /// How long everything still in flight may take after that.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-const LINK_MODEL: LinkModel = LinkModel { delay_us_min: 50, delay_us_max: 800, late_one_in: 50, late_us_max: 40_000 };
+pub(crate) const LINK_MODEL: LinkModel =
+    LinkModel { delay_us_min: 50, delay_us_max: 800, late_one_in: 50, late_us_max: 40_000 };
 /// The longest time by which the commit log runs ahead of visibility, as measured on MySQL.
-const VISIBILITY_LAG_US_MAX: u64 = 250_000;
+pub(crate) const VISIBILITY_LAG_US_MAX: u64 = 250_000;
 
 /// The outcome of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,66 +93,52 @@ pub struct RunOutcome {
 
 /// Runs a region from `seed`: the same seed gives the same run, on any machine.
 pub fn run(seed: u64, disabled: DisabledGuarantee) -> RunOutcome {
+    let (violation, tally) = run_to_end(scenario(seed, disabled));
+    RunOutcome { seed, violation, tally }
+}
+
+/// Runs `scenario` under a clock that stands still while a task can run.
+pub(crate) fn run_to_end<T>(scenario: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime without sockets needs nothing from the system");
-    let (violation, tally) = tokio::task::LocalSet::new().block_on(&runtime, scenario(seed, disabled));
-    RunOutcome { seed, violation, tally }
+    tokio::task::LocalSet::new().block_on(&runtime, scenario)
 }
 
 async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>, Tally) {
     let panics = panics::PanicWatcher::install();
     let mut rng = fastrand::Rng::with_seed(seed);
     let database = SimulatedDatabase::new(rng.u64(..), VISIBILITY_LAG_US_MAX, disabled != DisabledGuarantee::Gate);
-    let faults = FaultLog::default();
     let network = SimulatedNetwork::new(rng.u64(..), LINK_MODEL);
-    let region = SimulatedRegion {
-        checker: Checker::new(database.clone(), faults.clone()),
-        faults,
-        database,
-        disabled,
-        plan: RunPlan::random(&mut rng, disabled).with_plain_clients(seed, disabled),
-        programs: Rc::new(Programs::new(network.clone())),
-        network,
-        stores: Rc::default(),
-        positions: Rc::default(),
-        spools: Rc::default(),
-        coverages: Rc::default(),
-        routers: Rc::default(),
-        configurations: Rc::default(),
-        configurations_by_text: Rc::default(),
-        usage: Rc::default(),
-        started: Instant::now(),
-    };
-    for cluster in 0..CLUSTERS {
-        for address in region.plan.all_servers(cluster) {
-            region.start_server(&address, rng.u64(..));
-        }
-        for router in region.plan.routers(cluster) {
-            region.start_router(router, rng.u64(..));
-        }
-    }
-    region.wait_for_routers().await;
+    let plan = RunPlan::random(&mut rng, disabled).with_plain_clients(seed, disabled);
+    let region = SimulatedRegion::new(0, plan, database, network, disabled);
+    region.start_clusters(&mut rng).await;
     region.start_invalidator(rng.u64(..));
     region.start_applications(&mut rng);
     region.inject_faults(&mut rng, Instant::now() + region.plan.load_duration()).await;
+    region.stop_applications().await;
     region.quiesce().await;
     if let Some(what) = panics.first() {
         region.checker.record_violation(Violation::Panicked { what });
     }
-    region.usage.borrow().count(&region.checker);
-    region.checker.result()
+    region.result()
 }
 
-/// The state of a run. Clones share it.
+/// The state of one region. Clones share it.
 #[derive(Clone)]
-struct SimulatedRegion {
-    network: SimulatedNetwork,
-    database: SimulatedDatabase,
-    checker: Checker,
-    faults: FaultLog,
-    disabled: DisabledGuarantee,
-    plan: RunPlan,
-    programs: Rc<Programs>,
+pub(crate) struct SimulatedRegion {
+    /// Its number among several.
+    pub(crate) index: usize,
+    pub(crate) network: SimulatedNetwork,
+    pub(crate) database: SimulatedDatabase,
+    /// The database whose log the invalidator reads: [`SimulatedRegion::database`].
+    pub(crate) invalidated: SimulatedDatabase,
+    pub(crate) checker: Checker,
+    pub(crate) faults: FaultLog,
+    pub(crate) disabled: DisabledGuarantee,
+    pub(crate) plan: RunPlan,
+    pub(crate) programs: Rc<Programs>,
+    /// `None` if no monitor needs it.
+    pub(crate) items: Option<ItemLog>,
     stores: Rc<RefCell<BTreeMap<String, server::ServerMemory>>>,
     /// The invalidator's disk: the position of each cluster.
     positions: Rc<RefCell<BTreeMap<usize, invalidator::Disk>>>,
@@ -155,6 +146,8 @@ struct SimulatedRegion {
     spools: Rc<RefCell<BTreeMap<RouterName, Arc<MemoryDisk>>>>,
     /// The configurations that each router covers, on its disk.
     coverages: Rc<RefCell<BTreeMap<RouterName, CoverageDisk>>>,
+    /// What the routers of each cluster share.
+    histories: Rc<RefCell<BTreeMap<usize, SharedHistory>>>,
     /// The running routers.
     routers: Rc<RefCell<BTreeMap<RouterName, RunningRouter>>>,
     /// The configuration file of each router that has another one than its cluster had at first.
@@ -166,10 +159,74 @@ struct SimulatedRegion {
 }
 
 impl SimulatedRegion {
+    pub(crate) fn new(
+        index: usize,
+        plan: RunPlan,
+        database: SimulatedDatabase,
+        network: SimulatedNetwork,
+        disabled: DisabledGuarantee,
+    ) -> SimulatedRegion {
+        let faults = FaultLog::default();
+        SimulatedRegion {
+            index,
+            checker: Checker::new(database.clone(), faults.clone()),
+            faults,
+            invalidated: database.clone(),
+            database,
+            disabled,
+            plan,
+            programs: Rc::new(Programs::new(network.clone())),
+            network,
+            items: None,
+            stores: Rc::default(),
+            positions: Rc::default(),
+            spools: Rc::default(),
+            coverages: Rc::default(),
+            histories: Rc::default(),
+            routers: Rc::default(),
+            configurations: Rc::default(),
+            configurations_by_text: Rc::default(),
+            usage: Rc::default(),
+            started: Instant::now(),
+        }
+    }
+
+    pub(crate) fn clusters(&self) -> Range<usize> {
+        clusters(self.index)
+    }
+
+    /// Starts all servers and routers. Returns when the routers serve.
+    pub(crate) async fn start_clusters(&self, rng: &mut fastrand::Rng) {
+        if self.plan.has_marker_pool {
+            self.start_server(&markers_host(self.index), rng.u64(..));
+        }
+        for cluster in self.clusters() {
+            for address in self.plan.all_servers(cluster) {
+                self.start_server(&address, rng.u64(..));
+            }
+            for router in self.plan.routers(cluster) {
+                self.start_router(router, rng.u64(..));
+            }
+        }
+        self.wait_for_routers().await;
+    }
+
+    pub(crate) async fn stop_applications(&self) {
+        for cluster in self.clusters() {
+            self.programs.kill(&application_host(cluster)).await;
+        }
+    }
+
+    /// The first violation, and what was exercised.
+    pub(crate) fn result(&self) -> (Option<Violation>, Tally) {
+        self.usage.borrow().count(&self.checker);
+        self.checker.result()
+    }
+
     /// Waits until all routers serve, which takes a router with peers a moment. A program that connects before waits for
     /// its next attempt.
     async fn wait_for_routers(&self) {
-        for router in (0..CLUSTERS).flat_map(|cluster| self.plan.routers(cluster)) {
+        for router in self.clusters().flat_map(|cluster| self.plan.routers(cluster)) {
             self.wait_for_router(router).await;
         }
     }
@@ -180,13 +237,10 @@ impl SimulatedRegion {
         }
     }
 
-    /// Stops the applications, waits until all deletes are acknowledged, and checks the final state.
-    async fn quiesce(&self) {
-        for cluster in 0..CLUSTERS {
-            self.programs.kill(&application_host(cluster)).await;
-        }
+    /// Waits until all deletes are acknowledged, and checks the final state. Applications are stopped.
+    pub(crate) async fn quiesce(&self) {
         let deadline = Instant::now() + QUIESCE_TIME_MAX;
-        let names: Vec<String> = (0..CLUSTERS).map(cluster_name).collect();
+        let names: Vec<String> = self.clusters().map(cluster_name).collect();
         let logged = self.database.logged();
         while names.iter().any(|name| self.checker.position(name) < logged) && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -194,7 +248,7 @@ impl SimulatedRegion {
         tokio::time::sleep(DRAIN_TIME).await;
         self.check_final_state(&names);
         if self.plan.has_resizes {
-            for cluster in 0..CLUSTERS {
+            for cluster in self.clusters() {
                 self.return_all_servers(cluster).await;
             }
             self.check_final_state(&names);

@@ -1,21 +1,28 @@
 //! The names of clusters, hosts and addresses.
 
 use lookaside_routing::Address;
+use std::ops::Range;
 
-pub(super) const CLUSTERS: usize = 2;
+/// Of each region.
+pub(crate) const CLUSTERS: usize = 2;
 pub(super) const SPARES: usize = 2;
 /// The most routers of a cluster.
 pub(super) const ROUTERS_MAX: usize = 3;
 
+/// The clusters of a region. Those of all regions are numbered through.
+pub(crate) fn clusters(region: usize) -> Range<usize> {
+    region * CLUSTERS..(region + 1) * CLUSTERS
+}
+
 /// A router of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct RouterName {
-    pub(super) cluster: usize,
-    pub(super) index: usize,
+pub(crate) struct RouterName {
+    pub(crate) cluster: usize,
+    pub(crate) index: usize,
 }
 
 impl RouterName {
-    pub(super) fn host(self) -> String {
+    pub(crate) fn host(self) -> String {
         format!("router-{}-{}", self.cluster, self.index)
     }
 }
@@ -34,14 +41,23 @@ pub(super) fn spares(cluster: usize) -> Vec<String> {
     (0..SPARES).map(|spare| format!("spare-{cluster}-{spare}")).collect()
 }
 
-pub(super) fn address(host: &str) -> Address {
+pub(crate) fn address(host: &str) -> Address {
     Address(format!("{host}:11211").into())
 }
 
-pub(super) fn cluster_name(cluster: usize) -> String {
+pub(crate) fn cluster_name(cluster: usize) -> String {
     format!("cluster-{cluster}")
 }
 
-pub(super) fn application_host(cluster: usize) -> String {
+pub(crate) fn application_host(cluster: usize) -> String {
     format!("app-{cluster}")
+}
+
+pub(crate) fn invalidator_host(region: usize) -> String {
+    format!("invalidator-{region}")
+}
+
+/// The server of a region's pool of remote markers.
+pub(crate) fn markers_host(region: usize) -> String {
+    format!("markers-{region}")
 }

@@ -7,10 +7,10 @@ thread_local! {
     static MESSAGES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) struct PanicWatcher(());
+pub(crate) struct PanicWatcher(());
 
 impl PanicWatcher {
-    pub(super) fn install() -> PanicWatcher {
+    pub(crate) fn install() -> PanicWatcher {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let default_hook = panic::take_hook();
@@ -23,7 +23,7 @@ impl PanicWatcher {
         PanicWatcher(())
     }
 
-    pub(super) fn first(&self) -> Option<String> {
+    pub(crate) fn first(&self) -> Option<String> {
         MESSAGES.with_borrow(|messages| messages.first().cloned())
     }
 }

@@ -18,6 +18,8 @@ const DIRECT_CLIENTS_ONE_IN: u8 = 2;
 const PLAIN_CLIENTS_ONE_IN: u64 = 4;
 /// One run in this many has clients that stall between a miss and its fill.
 const STALLING_CLIENTS_ONE_IN: u8 = 2;
+/// One run in this many with resizes has a shared history.
+const HISTORIES_ONE_IN: u8 = 2;
 /// Servers of a pool, at first.
 const SERVERS: std::ops::RangeInclusive<usize> = 2..=3;
 /// Servers that are not in the pool at first, in a run with resizes.
@@ -64,7 +66,7 @@ pub(super) enum PlainConnections {
 pub(super) const POOL_CONNECTIONS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct RunPlan {
+pub(crate) struct RunPlan {
     /// Routers of each cluster.
     routers: usize,
     pub(super) spool_mode: SpoolMode,
@@ -76,6 +78,8 @@ pub(super) struct RunPlan {
     pub(super) has_resizes: bool,
     /// Whether routers lose the file of the configurations that they cover.
     pub(super) has_lost_coverages: bool,
+    /// Whether the routers of a cluster share the history of changes, and lose those files all at once.
+    pub(super) has_history: bool,
     /// One commit in this many names its key by a flush, as a row rule does for a change that it cannot express; `None` if
     /// all name it by itself.
     pub(super) commits_per_flush: Option<u64>,
@@ -83,6 +87,8 @@ pub(super) struct RunPlan {
     pub(super) has_direct_clients: bool,
     /// Whether applications also have clients that stall between a miss and its fill.
     pub(super) has_stalling_clients: bool,
+    /// Whether the region has a pool of remote markers.
+    pub(super) has_marker_pool: bool,
     /// Servers of a pool at first.
     servers: usize,
     /// `None` if the clients of applications know leases.
@@ -93,7 +99,7 @@ impl RunPlan {
     /// Draws a plan in which `disabled` matters.
     pub(super) fn random(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> RunPlan {
         use DisabledGuarantee::{
-            CopyLeases, Coverage, Fence, Gutter, LeaseVoids, Nothing, Peers, Permits, Resize, Spool,
+            CopyLeases, Coverage, Fence, Gutter, History, LeaseVoids, Nothing, Peers, Permits, Resize, Spool,
         };
         let (routers, spool_mode) = (rng.usize(1..=ROUTERS_MAX), SpoolMode::random(rng));
         let spool_mode = match (disabled, spool_mode) {
@@ -108,12 +114,12 @@ impl RunPlan {
             // A peer would still fence the server, or forward the delete to it.
             Fence | Permits | Spool => 1,
             Peers | Coverage => routers.max(2),
-            CopyLeases | LeaseVoids if spool_mode == SpoolMode::Off => 1,
+            CopyLeases | History | LeaseVoids if spool_mode == SpoolMode::Off => 1,
             _ => routers,
         };
         // Routers that are not each other's peers do not agree on a change.
         let knows_others = routers == 1 || spool_mode != SpoolMode::Off && disabled != Peers;
-        let is_about_resizes = matches!(disabled, Resize | Gutter | Coverage | CopyLeases | LeaseVoids);
+        let is_about_resizes = matches!(disabled, Resize | Gutter | Coverage | History | CopyLeases | LeaseVoids);
         let has_resizes = knows_others && has_resizes || is_about_resizes;
         // Without a peer that knows them, it is a first start.
         let has_lost_coverages = has_resizes && routers > 1 && spool_mode != SpoolMode::Off;
@@ -126,6 +132,10 @@ impl RunPlan {
             Nothing => extras.u8(0..STALLING_CLIENTS_ONE_IN) == 0,
             disabled => disabled == LeaseVoids,
         };
+        let has_history = match disabled {
+            Nothing => has_resizes && extras.u8(0..HISTORIES_ONE_IN) == 0,
+            disabled => disabled == History,
+        };
         RunPlan {
             routers,
             spool_mode,
@@ -133,10 +143,37 @@ impl RunPlan {
             favours_backlogs,
             has_resizes,
             has_lost_coverages,
+            has_history,
             commits_per_flush,
             has_direct_clients,
             has_stalling_clients,
+            has_marker_pool: false,
             servers,
+            plain_connections: None,
+        }
+    }
+
+    /// A region of several: small clusters with a pool of remote markers, whose pools do not change. The pool is never
+    /// flushed, since its markers would be lost: spools do not overflow, and have no peers.
+    pub(crate) fn of_several(rng: &mut fastrand::Rng) -> RunPlan {
+        let (routers, spool_mode) = match rng.u8(0..3) {
+            0 => (1, SpoolMode::Off),
+            1 => (1, SpoolMode::Large),
+            _ => (2, SpoolMode::Off),
+        };
+        RunPlan {
+            routers,
+            spool_mode,
+            has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0,
+            favours_backlogs: false,
+            has_resizes: false,
+            has_lost_coverages: false,
+            has_history: false,
+            commits_per_flush: None,
+            has_direct_clients: false,
+            has_stalling_clients: false,
+            has_marker_pool: true,
+            servers: 2,
             plain_connections: None,
         }
     }
@@ -153,7 +190,7 @@ impl RunPlan {
         RunPlan { plain_connections: has_plain.then_some(connections), ..self }
     }
 
-    pub(super) fn load_duration(self) -> Duration {
+    pub(crate) fn load_duration(self) -> Duration {
         let is_long = self.has_resizes || self.favours_backlogs || self.plain_connections.is_some();
         if is_long { LOAD_DURATION_LONG } else { LOAD_DURATION }
     }
@@ -179,12 +216,12 @@ impl RunPlan {
     }
 
     /// All servers of a cluster.
-    pub(super) fn all_servers(self, cluster: usize) -> Vec<String> {
+    pub(crate) fn all_servers(self, cluster: usize) -> Vec<String> {
         [self.all_pool_servers(cluster), self.all_gutters(cluster), spares(cluster)].concat()
     }
 
     /// The routers of a cluster.
-    pub(super) fn routers(self, cluster: usize) -> impl Iterator<Item = RouterName> {
+    pub(crate) fn routers(self, cluster: usize) -> impl Iterator<Item = RouterName> {
         (0..self.routers).map(move |index| RouterName { cluster, index })
     }
 }

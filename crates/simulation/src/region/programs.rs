@@ -9,7 +9,7 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-pub(super) struct Programs {
+pub(crate) struct Programs {
     network: SimulatedNetwork,
     running: RefCell<BTreeMap<String, Program>>,
     /// Hosts whose program a fault stops at present. No second fault stops it.
@@ -27,14 +27,14 @@ impl Programs {
     }
 
     /// Runs `program`, as a task of `process`, on `host`, which runs no other.
-    pub(super) fn start(&self, host: &str, process: Process, program: impl Future<Output = ()> + 'static) {
+    pub(crate) fn start(&self, host: &str, process: Process, program: impl Future<Output = ()> + 'static) {
         let task = tokio::task::spawn_local(process.task(program));
         let before = self.running.borrow_mut().insert(host.to_owned(), Program { task, process });
         assert!(before.is_none(), "{host} runs one program at a time");
     }
 
     /// Kills the program of `host` at an await point, and resets all of its connections.
-    pub(super) async fn kill(&self, host: &str) {
+    pub(crate) async fn kill(&self, host: &str) {
         self.network.kill(host);
         if let Some(Program { task, process }) = self.take(host) {
             // Tasks that it leaves behind do nothing any more.

@@ -46,7 +46,7 @@ impl SimulatedRegion {
 
     /// The servers that the routers of a cluster read `key` from now; `None` if that is not known. Computed when it is
     /// called: few reads need it.
-    pub(super) fn owners(&self, cluster: usize, key: &str) -> impl Fn() -> Option<Vec<String>> + use<> {
+    pub(crate) fn owners(&self, cluster: usize, key: &str) -> impl Fn() -> Option<Vec<String>> + use<> {
         let routers = self.routers.borrow();
         let of_cluster = routers.iter().filter(|(router, _)| router.cluster == cluster);
         let active: Vec<Arc<ActiveConfigs>> = of_cluster.map(|(_, router)| router.active.borrow().clone()).collect();

@@ -6,9 +6,12 @@ use super::names::{RouterName, address};
 use super::plan::SpoolMode;
 use super::router_configs::RouterHost;
 use super::router_program::{RouterCommand, RouterProgram};
+use super::shared_history::SharedHistory;
 use crate::process::Process;
 use lookaside_client::{DestinationOptions, TkoTrackers};
-use lookaside_router::{ActiveConfigs, Identity, MemoryDisk, ReadPermits, SharedState, Spares, Spool, SpoolSettings};
+use lookaside_router::{
+    ActiveConfigs, HistoryStore, Identity, MemoryDisk, ReadPermits, SharedState, Spares, Spool, SpoolSettings,
+};
 use lookaside_routing::{Address, HealthSettings};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
@@ -31,7 +34,7 @@ pub(super) struct RunningRouter {
 
 impl SimulatedRegion {
     /// Starts a router with the configuration in its file.
-    pub(super) fn start_router(&self, router: RouterName, seed: u64) {
+    pub(crate) fn start_router(&self, router: RouterName, seed: u64) {
         let text = self.configuration_file(router);
         let process = Process::default();
         let network = self.network.host(&router.host());
@@ -61,11 +64,22 @@ impl SimulatedRegion {
             peers: if host.spool.is_some() { self.peers(router) } else { Vec::new() },
             host,
             publish,
+            history: self.history(router),
             coverage: self.coverages.borrow_mut().entry(router).or_default().clone(),
             covers: !matches!(self.disabled, DisabledGuarantee::Resize | DisabledGuarantee::Gutter),
             seed,
         };
         self.programs.start(&router.host(), process, program.run(address(&router.host()), text, received));
+    }
+
+    /// `None` if the routers share none.
+    fn history(&self, router: RouterName) -> Option<Arc<dyn HistoryStore>> {
+        if !self.plan.has_history || self.disabled == DisabledGuarantee::History {
+            return None;
+        }
+        let mut histories = self.histories.borrow_mut();
+        let history = histories.entry(router.cluster).or_insert_with(|| SharedHistory::new(router.cluster as u64));
+        Some(Arc::new(history.clone()))
     }
 
     /// The other routers of the cluster, if routers have spools.

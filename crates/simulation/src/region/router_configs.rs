@@ -45,7 +45,7 @@ impl ResizeHost for RouterHost {
         self.spares.configure(active.reads().pools());
     }
 
-    fn record_in_force(&self) {
+    fn record_in_force(&self, _: &RouterConfig) {
         self.checker.count(|tally| tally.config_changes += 1);
     }
 }

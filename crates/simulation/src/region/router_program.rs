@@ -12,7 +12,9 @@ use super::coverage_disk::CoverageDisk;
 use super::router_configs::{RouterConfigs, RouterHost};
 use crate::process::Process;
 use lookaside_client::{Listener, Network, Stream};
-use lookaside_router::{ActiveConfigs, Applied, ConfigUpdates, Proxy, ResizerChannels, ResizerSettings, Settings};
+use lookaside_router::{
+    ActiveConfigs, Applied, ConfigUpdates, HistoryStore, Proxy, ResizerChannels, ResizerSettings, Settings,
+};
 use lookaside_routing::{Address, BoxFuture};
 use std::{future::pending, io, pin::pin, sync::Arc};
 use tokio::{
@@ -41,6 +43,8 @@ pub(super) struct RouterProgram {
     /// The other routers of the cluster.
     pub(super) peers: Vec<Address>,
     pub(super) coverage: CoverageDisk,
+    /// `None` if the routers share none.
+    pub(super) history: Option<Arc<dyn HistoryStore>>,
     /// Whether a change of the configuration goes through its steps.
     pub(super) covers: bool,
     pub(super) seed: u64,
@@ -65,6 +69,7 @@ impl RouterProgram {
                     ignores_missing_peers: false,
                     threads: THREADS,
                     is_takeover: false,
+                    history: self.history.clone(),
                 };
                 RouterConfigs::covering(&text, settings, coverage.clone(), channels, network.clone(), host).await
             }

@@ -26,6 +26,15 @@ pub struct Comparand {
     pub after: Option<Vec<Column>>,
 }
 
+impl Comparand {
+    /// The bytes of rows and value, about.
+    pub fn bytes(&self) -> usize {
+        let rows = [&self.before, &self.after].into_iter().flatten().flatten();
+        let text = |(name, text): &Column| name.len() + text.as_ref().map_or(0, String::len);
+        rows.map(text).sum::<usize>() + self.cached.as_ref().map_or(0, |item| item.value.len())
+    }
+}
+
 /// An item of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachedItem {
@@ -52,11 +61,14 @@ pub enum Outcome {
     Stale,
     /// A value is cached, and there is no row.
     Orphaned,
+    /// The row is not that of the master yet: the value may have been read there.
+    Behind,
 }
 
 impl Outcome {
     /// The names of all, in their order.
-    pub const NAMES: [&'static str; 7] = ["fresh", "missing", "nothing", "changing", "unreadable", "stale", "orphaned"];
+    pub const NAMES: [&'static str; 8] =
+        ["fresh", "missing", "nothing", "changing", "unreadable", "stale", "orphaned", "behind"];
 
     /// Whether the value is wrong.
     pub fn is_wrong(self) -> bool {
@@ -87,6 +99,13 @@ pub fn confirm(format: ValueFormat, first: &Comparand, second: &Comparand) -> Ou
         wrong if wrong.is_wrong() && second != first => Outcome::Changing,
         outcome => outcome,
     }
+}
+
+/// What a wrong value beside a replica's row shows, if the master's row is `master` now. Where a write is not replicated,
+/// the value may have been read from the master ([ADR 020](../../../../docs/adr/020-remote-markers.md)), and the delete of
+/// the write is still to come.
+pub fn confirm_by_master(outcome: Outcome, seen: &Comparand, master: &Option<Vec<Column>>) -> Outcome {
+    if outcome.is_wrong() && seen.after != *master { Outcome::Behind } else { outcome }
 }
 
 /// Whether the value is that of the row; `None` if it cannot be decoded.
@@ -182,6 +201,19 @@ mod tests {
         let later = seen(row(&[("n", Some("3"))]), Some("1"));
         assert_eq!(confirm(ValueFormat::Text, &stale, &later), Outcome::Changing);
         assert_eq!(confirm(ValueFormat::Text, &stale, &seen(new, None)), Outcome::Missing);
+    }
+
+    #[test]
+    fn beside_a_replica_that_lags_nothing_is_wrong() {
+        let (old, new) = (row(&[("name", Some("ada"))]), row(&[("name", Some("Ada"))]));
+        let from_master = seen(old.clone(), Some("Ada"));
+        assert_eq!(classify(ValueFormat::Text, &from_master), Outcome::Stale, "as far as the replica knows");
+        assert_eq!(confirm_by_master(Outcome::Stale, &from_master, &new), Outcome::Behind);
+        assert_eq!(confirm_by_master(Outcome::Stale, &from_master, &old), Outcome::Stale);
+        // A row that the replica does not have yet, and one that it still has.
+        assert_eq!(confirm_by_master(Outcome::Orphaned, &seen(None, Some("Ada")), &new), Outcome::Behind);
+        assert_eq!(confirm_by_master(Outcome::Orphaned, &seen(None, Some("Ada")), &None), Outcome::Orphaned);
+        assert_eq!(confirm_by_master(Outcome::Fresh, &seen(old, Some("ada")), &None), Outcome::Fresh);
     }
 
     /// A key of which the row changes at some times; each change removes the value at most `delay` later, or never.

@@ -1,0 +1,202 @@
+//! A round: compares keys in all clusters with their rows, and reports what is wrong.
+//!
+//! ```text
+//! keys -> row, value, row -> fresh, missing, ...                               -> counted
+//!                         -> seems wrong -> suspects -> row, value, row again  -> reported, deleted with --repair
+//! ```
+//!
+//! With `--once` the first failure ends the audit. Otherwise the comparison is counted as failed: a cluster or a database
+//! that does not answer does not keep the audit from the others.
+
+use super::{
+    cache::{AuditedCluster, dump_keys},
+    comparison::{Comparand, Outcome, classify, confirm, confirm_by_master},
+    database::AuditedDatabase,
+    key_sample::KeySample,
+    options::Options,
+    queries::{Queries, Query},
+    round::AuditRound,
+    suspects::{Suspect, Suspects},
+};
+use anyhow::{Context as _, Error, Result, anyhow};
+use lookaside_client::Network;
+use lookaside_protocol::{check_key, percent};
+use lookaside_telemetry::LogThrottle;
+use serde_json::json;
+use std::{fs, io::Write as _, sync::Arc, time::Duration};
+use tokio::time::{Instant, sleep_until};
+
+/// The least time between two messages about failures.
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(5);
+
+/// The database and the clusters that are compared.
+pub struct RowComparison<'a> {
+    options: &'a Options,
+    database: AuditedDatabase,
+    /// `None` unless the database is a replica.
+    master: Option<AuditedDatabase>,
+    clusters: Vec<AuditedCluster>,
+    /// When the next comparison may be made.
+    next_at: Instant,
+    throttle: LogThrottle<Instant>,
+}
+
+impl<'a> RowComparison<'a> {
+    /// Connects to the databases.
+    pub async fn open(options: &'a Options, routers: &Arc<dyn Network>) -> Result<RowComparison<'a>> {
+        let master = match &options.master {
+            Some(url) => Some(AuditedDatabase::open(url).await.context("--master")?),
+            None => None,
+        };
+        Ok(RowComparison {
+            options,
+            database: AuditedDatabase::open(&options.database).await?,
+            master,
+            clusters: options.clusters.iter().map(|cluster| AuditedCluster::new(cluster, routers)).collect(),
+            next_at: Instant::now(),
+            throttle: LogThrottle::new(1, LOG_INTERVAL_MIN),
+        })
+    }
+
+    /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides.
+    pub async fn find_keys(&mut self, queries: &Queries, network: &dyn Network, seed: u64) -> Result<Vec<Vec<u8>>> {
+        let keys_max = self.options.keys_max as usize;
+        let mut sample = KeySample::new(keys_max, seed);
+        if let Some(path) = &self.options.keys {
+            let text = fs::read(path).with_context(|| path.display().to_string())?;
+            let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+            sample.extend(lines.map(<[u8]>::to_vec));
+        } else if self.options.dump.is_empty() {
+            for query in queries.iter() {
+                let lists = self.database.list(query, keys_max).await?;
+                sample.extend(lists.into_iter().map(|values| query.pattern.fill(&values)));
+            }
+        } else {
+            for server in &self.options.dump {
+                dump_keys(network, server, |key| sample.add(key)).await?;
+            }
+        }
+        Ok(sample.into_keys())
+    }
+
+    /// Compares the keys in all clusters. Wrong values are read again after --recheck-ms, while others are compared.
+    pub async fn compare_all(&mut self, queries: &Queries, keys: &[Vec<u8>]) -> Result<AuditRound> {
+        let (mut round, mut suspects) = (AuditRound::default(), Suspects::default());
+        for key in keys {
+            // It would end the command that names it.
+            if check_key(key).is_err() {
+                round.invalid_keys += 1;
+                continue;
+            }
+            let Some((query, values)) = queries.find(key) else {
+                round.without_query += 1;
+                continue;
+            };
+            for cluster in 0..self.clusters.len() {
+                while let Some(suspect) = suspects.pop_due(Instant::now()) {
+                    self.recheck(suspect, &mut round).await?;
+                }
+                match self.observe(query, &values, key, cluster).await {
+                    Ok(seen) => match classify(query.format, &seen) {
+                        outcome if outcome.is_wrong() => {
+                            let due_at = Instant::now() + Duration::from_millis(self.options.recheck_ms);
+                            suspects.push(Suspect { query, values: values.clone(), key, cluster, seen, due_at });
+                        }
+                        outcome => round.add(outcome),
+                    },
+                    Err(why) => self.count_failure(why, &mut round)?,
+                }
+            }
+        }
+        while let Some(suspect) = suspects.pop() {
+            self.recheck(suspect, &mut round).await?;
+        }
+        Ok(round)
+    }
+
+    async fn observe(&mut self, query: &Query, values: &[String], key: &[u8], cluster: usize) -> Result<Comparand> {
+        sleep_until(self.next_at).await;
+        self.next_at = Instant::now() + Duration::from_secs(1) / self.options.rate;
+        if self.clusters[cluster].is_backing_off() {
+            return Err(anyhow!("cluster {}: its routers did not answer; waiting", self.clusters[cluster].name));
+        }
+        let before = self.database.read_row(query, values).await?;
+        let cached = self.clusters[cluster].read(key).await?;
+        let after = match &cached {
+            Some(_) => self.database.read_row(query, values).await?,
+            // What is not cached is not compared.
+            None => before.clone(),
+        };
+        Ok(Comparand { before, cached, after })
+    }
+
+    /// Reads a suspect again when it is due, and reports it if it is wrong still.
+    async fn recheck(&mut self, suspect: Suspect<'_>, round: &mut AuditRound) -> Result<()> {
+        sleep_until(suspect.due_at).await;
+        match self.confirm(&suspect).await {
+            Ok(outcome) => {
+                round.add(outcome);
+                if outcome.is_wrong() { self.report(&suspect, outcome, round).await } else { Ok(()) }
+            }
+            Err(why) => self.count_failure(why, round),
+        }
+    }
+
+    async fn confirm(&mut self, suspect: &Suspect<'_>) -> Result<Outcome> {
+        let Suspect { query, values, key, cluster, seen, .. } = suspect;
+        let again = self.observe(query, values, key, *cluster).await?;
+        let outcome = confirm(query.format, seen, &again);
+        match &mut self.master {
+            Some(master) if outcome.is_wrong() => {
+                let row = master.read_row(query, values).await.context("--master")?;
+                Ok(confirm_by_master(outcome, &again, &row))
+            }
+            _ => Ok(outcome),
+        }
+    }
+
+    /// Prints a wrong value, and deletes it with --repair.
+    async fn report(&mut self, suspect: &Suspect<'_>, outcome: Outcome, round: &mut AuditRound) -> Result<()> {
+        let cluster = &mut self.clusters[suspect.cluster];
+        let mut is_deleted = false;
+        if self.options.repair {
+            match cluster.delete(suspect.key).await {
+                Ok(()) => is_deleted = true,
+                Err(why) => self.count_failure(why, round)?,
+            }
+        }
+        round.repaired += u64::from(is_deleted);
+        self.print_wrong(suspect, outcome, is_deleted)
+    }
+
+    fn print_wrong(&self, suspect: &Suspect<'_>, outcome: Outcome, is_deleted: bool) -> Result<()> {
+        let is_shown = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
+        let key = percent::encode_except(suspect.key, is_shown).to_string();
+        let (cluster, found) = (&self.clusters[suspect.cluster].name, Outcome::NAMES[outcome as usize]);
+        let mut out = std::io::stdout().lock();
+        match self.options.json {
+            true => {
+                writeln!(out, "{}", json!({ "key": key, "cluster": cluster, "found": found, "deleted": is_deleted }))?
+            }
+            false => writeln!(out, "{found} {cluster} {key}{}", if is_deleted { " (deleted)" } else { "" })?,
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Counts a failed comparison; with --once it is the result.
+    fn count_failure(&mut self, why: Error, round: &mut AuditRound) -> Result<()> {
+        round.failed += 1;
+        self.tolerate(why)
+    }
+
+    /// Logs a failure; with --once it is the result.
+    pub fn tolerate(&mut self, why: Error) -> Result<()> {
+        if self.options.once {
+            return Err(why);
+        }
+        if let Some(suppressed) = self.throttle.allow(Instant::now()) {
+            eprintln!("lookaside audit: a comparison failed; the audit goes on: {why:#} ({suppressed} more before it)");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+"""The procedures of docs/operating/regions.md for PostgreSQL, by the commands that the page prints."""
+
+import pytest
+from operating_page import OperatingPage, run_commands, start_commands
+from processes import eventually, stats
+from region_pair import ROWS, LogicalRegionPair, Users
+
+pytestmark = pytest.mark.timeout(300)
+
+PAGE = OperatingPage("regions")
+
+
+@pytest.fixture
+def pair(tmp_path):
+    pair = LogicalRegionPair(tmp_path)
+    yield pair
+    pair.close()
+
+
+def test_promotion_under_load(pair, tmp_path):
+    """The replica is behind when the promotion begins; no acknowledged commit is lost, and no cache is left stale."""
+    define, stop_and_wait, turn_round, promote, wait = PAGE.commands("## Promote a replica of PostgreSQL")
+    users = Users(pair.regions, pair.east.database)
+    try:
+        users.wait_for_commits(100)
+        users.wait_for_rounds("east", "west")
+        pair.link.cut()
+        users.wait_for_commits(20)
+        shell = start_commands(define + stop_and_wait + turn_round + promote, pair.settings(), tmp_path)
+        eventually(lambda: users.refusals.total() > 0, "the old master refuses writes", 60)
+        assert shell.poll() is None, "the commands wait for the replica"
+        pair.link.heal()
+        output, _ = shell.communicate(timeout=120)
+        assert shell.returncode == 0, output
+        acknowledged_before = users.acknowledged.copy()
+        users.master = pair.west.database
+        users.wait_for_commits(100)
+        run_commands(define + wait, pair.settings(), tmp_path)
+        users.wait_for_commits(100)
+        users.wait_for_rounds("east", "west")
+    finally:
+        users.stop()
+    assert all(users.acknowledged[row] > acknowledged_before[row] for row in range(ROWS))
+    expected = {row: users.acknowledged[row] for row in range(ROWS)}
+    assert pair.west.versions() == expected, "every acknowledged commit is there, once"
+    eventually(lambda: pair.east.versions() == expected, "the old master follows", 60)
+    for region in pair.regions:
+        eventually(region.is_fresh, f"no cache of {region.name} is old", 60)
+    assert users.reversals == []
+    assert set(users.refusals) == {"InsufficientPrivilege"}, "the new master takes each write at once"
+    assert all(stats(region.invalidator.port)["positions_lost"] == "0" for region in pair.regions)
+
+
+def test_a_transaction_that_is_open_is_waited_for(pair, tmp_path):
+    """Its commit would be lost, had the new master everything before it."""
+    define, stop_and_wait, *_ = PAGE.commands("## Promote a replica of PostgreSQL")
+    east = pair.east.database
+    with east.connect_application() as writer:
+        writer.execute("BEGIN")
+        writer.execute(east.change(7))
+        shell = start_commands(define + stop_and_wait, pair.settings(), tmp_path)
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        eventually(lambda: east.run(waiting) == [(1,)], "the commands wait for the transaction", 60)
+        assert shell.poll() is None
+        writer.execute("COMMIT")
+        output, _ = shell.communicate(timeout=120)
+    assert shell.returncode == 0, output
+    assert pair.west.versions()[7] == 1
+
+
+def test_promotion_after_the_death_of_the_master(pair, tmp_path):
+    users = Users(pair.regions, pair.east.database)
+    try:
+        users.wait_for_commits(100)
+        users.wait_for_rounds("east", "west")
+        pair.east.database.kill()
+        run_commands("".join(PAGE.commands("### If the master of PostgreSQL is dead")), pair.settings(), tmp_path)
+        before = users.acknowledged.copy()
+        users.master = pair.west.database
+        users.wait_for_commits(3 * ROWS)
+        users.wait_for_rounds("west")
+    finally:
+        users.stop()
+    assert "UniqueViolation" not in users.refusals, "sequences go on behind what was replicated"
+    versions = pair.west.versions()
+    assert all(versions[row] >= users.acknowledged[row] - before[row] for row in range(ROWS))
+    eventually(pair.west.is_fresh, "no cache of the new master's region is old", 60)
+    assert [reversal for reversal in users.reversals if reversal.startswith("west")] == []
