@@ -11,6 +11,7 @@
 
 from lookaside._lookaside import __version__
 from lookaside.async_client import AsyncClient
+from lookaside.async_regional_client import AsyncRegionalClient, AsyncRemoteWrite
 from lookaside.client import Client
 from lookaside.connection_settings import Hedge, Tls
 from lookaside.errors import (
@@ -23,14 +24,19 @@ from lookaside.errors import (
     InexpressibleValueError,
     InvalidKeyError,
     LookasideError,
+    MarkerNotSetError,
     NotStoredError,
     RefusedError,
 )
 from lookaside.explanation import Explanation
 from lookaside.plan import CycleError, Node, Plan, PlanResults
+from lookaside.regional_client import RegionalClient, RemoteWrite
+from lookaside.remote_markers import RemoteMarkers, Source
 
 __all__ = [
     "AsyncClient",
+    "AsyncRegionalClient",
+    "AsyncRemoteWrite",
     "CacheUnavailableError",
     "Client",
     "ClosedError",
@@ -44,11 +50,16 @@ __all__ = [
     "InexpressibleValueError",
     "InvalidKeyError",
     "LookasideError",
+    "MarkerNotSetError",
     "Node",
     "NotStoredError",
     "Plan",
     "PlanResults",
     "RefusedError",
+    "RegionalClient",
+    "RemoteMarkers",
+    "RemoteWrite",
+    "Source",
     "Tls",
     "__version__",
 ]

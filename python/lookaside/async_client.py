@@ -83,7 +83,7 @@ class AsyncClient(ClientBase):
     ) -> T:
         """As `Client.get_or_load`. A call that is cancelled releases its lease, and the next one loads."""
 
-        async def load_one(_: list[Any]) -> list[T]:
+        async def load_one(_: list[Any], _source: Any) -> list[T]:
             return [await loader()]
 
         return cast(T, (await self._read((key,), load_one, (ttl,), stale, wait, absent_ttl, timeout))[0])
@@ -102,7 +102,7 @@ class AsyncClient(ClientBase):
         """As `Client.get_or_load_many`."""
         names = list(dict.fromkeys(keys))
 
-        async def load(missing: list[Any]) -> list[Any]:
+        async def load(missing: list[Any], _source: Any) -> list[Any]:
             return values_in_order(missing, await loader(missing))
 
         ttls = [ttl_of(ttl, name) for name in names] if callable(ttl) else (ttl,)
@@ -110,15 +110,16 @@ class AsyncClient(ClientBase):
         return dict(zip(names, values, strict=True))
 
     async def _read(
-        self, keys: Sequence[Key], load: Callable[[list[Any]], Awaitable[list[Any]]], *options: Any
+        self, keys: Sequence[Key], load: Callable[[list[Any], Any], Awaitable[list[Any]]], *options: Any
     ) -> list[Any]:
+        """`load` gets keys, and the name of the database to load them from, None without remote markers."""
         future = self._open_channel().read(keys, *options)
         while True:
             try:
                 step = await future
             except DecodeError:
-                # A value in the cache, which stays until it expires or is deleted.
-                return await load(list(keys))
+                # A value in the cache, which stays until it expires or is deleted. No marker was looked for.
+                return await load(list(keys), "master")
             except BaseException:
                 # The reply, and with it a lease, may have come in the turn in which the task was cancelled. The
                 # error's traceback, which holds it, may live long.
@@ -130,7 +131,7 @@ class AsyncClient(ClientBase):
             if not isinstance(step, LoadRequest):
                 return step
             try:
-                future = step.succeed(await load(step.keys))
+                future = step.succeed(await load(step.keys, step.source))
             except BaseException:
                 step.fail()
                 raise

@@ -67,7 +67,7 @@ class Client(ClientBase):
         loader does not count. A cache that fails, or takes longer, is no error: then the value is loaded.
         """
 
-        def load_one(_: list[Any]) -> list[T]:
+        def load_one(_: list[Any], _source: Any) -> list[T]:
             return [loader()]
 
         return cast(T, self._core.read((key,), load_one, (ttl,), stale, wait, absent_ttl, timeout)[0])
@@ -91,7 +91,7 @@ class Client(ClientBase):
         """
         names = list(dict.fromkeys(keys))
 
-        def load(missing: list[Any]) -> list[Any]:
+        def load(missing: list[Any], _source: Any) -> list[Any]:
             return values_in_order(missing, loader(missing))
 
         ttls = [ttl_of(ttl, name) for name in names] if callable(ttl) else (ttl,)

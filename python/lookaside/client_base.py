@@ -30,9 +30,9 @@ class ClientBase:
     With `config`, `file:PATH`, `etcd://HOST:PORT/KEY` or `etcds://HOST:PORT/KEY`, gets go to the servers of the
     routers' configuration directly, while a router permits it; all else goes through the routers. The constructor reads
     the configuration, for 10 s at most, and raises `ConfigurationError` if it cannot. Without `config_required` it
-    waits for nothing: all goes through the routers until the configuration is there. `routing_prefix` is that of the
-    routers (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram is a miss that is not filled.
-    With `hedge`, late lookups of `get_or_load` go to replicas, too.
+    waits for nothing: all goes through the routers until the configuration is there, as in a forked child.
+    `routing_prefix` is that of the routers (`-R`), if they have one. With `udp`, these gets go by UDP: a lost datagram
+    is a miss that is not filled. With `hedge`, late lookups go to replicas, too.
 
     `tls` has the certificates by which routers, servers and etcd are connected to.
 

@@ -6,6 +6,19 @@ processes can move from these to this one while others still use them. docs/clie
 A region elects the creator of a value by a mutex, and stores the value itself. That is not a lease: an expired value,
 which the others go on using, is there, and only a miss has a lease. So the mutex is a key of its own, which `add`
 creates, as `dogpile.cache.pylibmc` and others have it, too.
+
+A creator that has missed has a lease besides:
+
+    get k             a plain get, as many threads may miss
+    mutex acquired
+    get k             again, by the region: a lookup with a lease of its own
+    creator runs
+    set k             under the token of that lease, so not if the key was deleted meanwhile
+    mutex released    the token too, if it was not used
+
+Where a router takes leases for plain clients, the token of the first get may be the one that counts: then the second
+lookup has none, and the set is a plain one, which the router stores under it. The second lookup is no plain get, since
+each miss of a plain get must have one set, or the router stores nothing after the next delete.
 """
 
 from __future__ import annotations
@@ -57,6 +70,7 @@ class LookasideBackend(CacheBackend):
         options = {name: arguments[name] for name in CLIENT_OPTIONS if name in arguments}
         self._is_pickling = options.get("pickle", True)
         self._client = ClientSettings(arguments["url"], options).client()
+        self._creations = Creations(self._client)
         # dogpile.cache's own backends know 0, too.
         self._ttl: float | None = arguments.get("memcached_expire_time") or None
         if self._ttl is not None and self._ttl < 0:
@@ -76,11 +90,14 @@ class LookasideBackend(CacheBackend):
         return self._is_lock_distributed
 
     def get_mutex(self, key: str) -> CacheMutex | None:
-        return DistributedMutex(self._client, key, self._lock_timeout) if self._is_lock_distributed else None
+        if not self._is_lock_distributed:
+            return None
+        return CreationMutex(self._creations, key, DistributedMutex(self._client, key, self._lock_timeout))
 
     def get(self, key: str) -> BackendFormatted:
+        creation = self._creations.of_this_thread(key)
         try:
-            return to_value(self._client.get(key))
+            return to_value(self._client.get(key) if creation is None else creation.look_up())
         except MISSES:
             return NO_VALUE
 
@@ -97,9 +114,11 @@ class LookasideBackend(CacheBackend):
 
     def set(self, key: str, value: BackendSetType) -> None:
         self._check_values([value])
+        creation = self._creations.of_this_thread(key)
         try:
             with encoding():
-                self._client.set(key, value, ttl=self._ttl)
+                if creation is None or not creation.fill(value, self._ttl):
+                    self._client.set(key, value, ttl=self._ttl)
         except FAILURES as error:
             log_not_stored(log, key, error)
 
@@ -124,6 +143,82 @@ class LookasideBackend(CacheBackend):
 def to_value(found: Any) -> BackendFormatted:
     """What a region expects. Another program may have stored something else under the key."""
     return found if isinstance(found, CachedValue | bytes) else NO_VALUE
+
+
+class Creation:
+    """A value that a thread may create, as it holds the mutex of its key, and the lease that it has for that."""
+
+    def __init__(self, client: Client, key: str) -> None:
+        self._core, self._key = client._core, key
+        self.thread = threading.get_ident()
+        self._token: int | None = None
+
+    def look_up(self) -> Any:
+        """The value of the key, or None; then this has the lease, unless another client does."""
+        self.release()
+        value, self._token = self._core.look_up(self._key, None)
+        return value
+
+    def fill(self, value: BackendSetType, ttl: float | None) -> bool:
+        """Stores a value under the lease, unless the key was deleted meanwhile; False if there is no lease."""
+        if self._token is None:
+            return False
+        if not self._core.fill(self._key, self._token, value, ttl, None):
+            log.debug("a value of %s was not stored: it was deleted while it was created", self._key)
+        self._token = None
+        return True
+
+    def release(self) -> None:
+        """Ends the lease, if it was not used."""
+        token, self._token = self._token, None
+        if token is not None:
+            self._core.release(self._key, token, None)
+
+
+class Creations:
+    """What the threads of this process may create, by key: a mutex has one owner."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._by_key: dict[str, Creation] = {}
+
+    def of_this_thread(self, key: str) -> Creation | None:
+        """None if this thread does not hold the mutex of the key."""
+        creation = self._by_key.get(key)
+        return creation if creation is not None and creation.thread == threading.get_ident() else None
+
+    def begin(self, key: str) -> None:
+        """This thread holds the mutex of the key."""
+        self._by_key[key] = Creation(self._client, key)
+
+    def end(self, key: str) -> None:
+        """The mutex is about to be released, by any thread: a runner of creators has one of its own."""
+        creation = self._by_key.pop(key, None)
+        try:
+            if creation is not None:
+                creation.release()
+        except LookasideError as error:
+            log.debug("the lease of %s was not released, and expires: %s", key, error)
+
+
+class CreationMutex(CacheMutex):
+    """A mutex whose owner may create the value of a key."""
+
+    def __init__(self, creations: Creations, key: str, mutex: CacheMutex) -> None:
+        self._creations, self._key, self._mutex = creations, key, mutex
+
+    def acquire(self, wait: bool = True) -> bool:
+        acquired = self._mutex.acquire(wait)
+        if acquired:
+            self._creations.begin(self._key)
+        return acquired
+
+    def release(self) -> None:
+        self._creations.end(self._key)
+        self._mutex.release()
+
+    def locked(self) -> bool:
+        return self._mutex.locked()
 
 
 class DistributedMutex(CacheMutex):

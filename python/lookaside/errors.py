@@ -44,5 +44,9 @@ class NotStoredError(RefusedError):
     """A router that takes leases for plain clients did not store the value, which may be older than a delete."""
 
 
+class MarkerNotSetError(LookasideError):
+    """The remote marker of a key could not be set. Nothing is to be written to the database."""
+
+
 class ClosedError(LookasideError):
     """The client was closed."""

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-# A line of the router's `route_handles`: indentation, a route or a server, the request and its reply.
+# A line of the router's `explain`: indentation, a route or a server, the request and its reply.
 _LINE = re.compile(r"^(?P<indent> *)(?P<at>\S+) +(?P<request>.+?) -> (?P<reply>.*)$")
 _POOL = re.compile(r"(?:Pool|Hash|\w+)Route\|(?P<pool>[^|]+)$")
 
@@ -37,7 +37,7 @@ class Explanation:
 
 
 def parse_explanation(key: str, verb: str, text: str) -> Explanation:
-    """The explanation in the text of a router's `route_handles(VERB,KEY)`."""
+    """The explanation in the text of a router's `explain(VERB,KEY)`."""
     servers: list[str] = []
     pools: list[str] = []
     for line in filter(None, map(_LINE.match, text.splitlines())):
@@ -51,4 +51,4 @@ def parse_explanation(key: str, verb: str, text: str) -> Explanation:
 
 def explanation_key(key: str, verb: str) -> str:
     """The key by which a router is asked."""
-    return f"__mcrouter__.route_handles({verb},{key})"
+    return f"__mcrouter__.explain({verb},{key})"

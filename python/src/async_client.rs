@@ -279,9 +279,9 @@ async fn read_through(
         match read.next().await {
             Step::Done(values) => return completions.push([(future, Reply::Read { values })]),
             Step::Failed(error) => return completions.push([(future, Reply::ReadFailed(error))]),
-            Step::ToLoad(missing) => {
+            Step::ToLoad { keys: missing, from } => {
                 let (loaded, result) = oneshot::channel();
-                let reply = Reply::ToLoad { missing, keys: keys.clone(), names: names.clone(), loaded };
+                let reply = Reply::ToLoad { missing, from, keys: keys.clone(), names: names.clone(), loaded };
                 completions.push([(future, reply)]);
                 // The loader has failed, or the caller was cancelled.
                 let Ok((values, next)) = result.await else { return };

@@ -4,12 +4,13 @@
 
 use crate::codec::ValueCodec;
 use crate::error::typed_error;
+use crate::markers::source_name;
 use crate::read::LoadFailed;
 use crate::results::{found_values, name_of, read_error};
 use crate::updates::{Updated, update_result};
 use crate::waiting::Inside;
 use bytes::Bytes;
-use lookaside_client::{Content, TypedError, TypedReadError};
+use lookaside_client::{Content, ReadFrom, TypedError, TypedReadError};
 use lookaside_sync::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -44,6 +45,7 @@ pub(crate) enum Reply {
     /// Values that the application must load for a read.
     ToLoad {
         missing: Vec<Bytes>,
+        from: Option<ReadFrom>,
         keys: Vec<Bytes>,
         names: Arc<Vec<Py<PyAny>>>,
         loaded: Loaded,
@@ -181,11 +183,11 @@ impl Reply {
                 let found = found.iter().map(|content| values.decode(py, content)).collect::<PyResult<Vec<_>>>()?;
                 Ok(PyList::new(py, found)?.into_any())
             }
-            Reply::ToLoad { missing, keys, names, loaded } => {
+            Reply::ToLoad { missing, from, keys, names, loaded } => {
                 let names: Vec<_> = names.iter().map(|name| name.bind(py).clone()).collect();
                 let wanted = missing.iter().map(|key| name_of(key, &keys, &names).clone().unbind()).collect();
                 let loaded = Mutex::new(Some((loaded, RunningLoad::new(completions.clone()))));
-                let request = LoadRequest { completions: completions.clone(), keys: wanted, loaded };
+                let request = LoadRequest { completions: completions.clone(), keys: wanted, from, loaded };
                 Ok(Bound::new(py, request)?.into_any())
             }
             Reply::ReadFailed(error) => Err(read_error(py, error)),
@@ -199,6 +201,8 @@ impl Reply {
 pub(crate) struct LoadRequest {
     completions: Arc<Completions>,
     keys: Vec<Py<PyAny>>,
+    /// The database to load them from; `None` without remote markers.
+    from: Option<ReadFrom>,
     /// `None` once it was used.
     loaded: Mutex<Option<(Loaded, RunningLoad)>>,
 }
@@ -225,6 +229,12 @@ impl LoadRequest {
     #[getter]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         PyList::new(py, self.keys.iter().map(|key| key.bind(py)))
+    }
+
+    /// The name of the database to load them from; `None` without remote markers.
+    #[getter]
+    fn source(&self) -> Option<&'static str> {
+        self.from.map(source_name)
     }
 
     /// Passes on the loaded values, in the order of the keys; returns the future of what follows.

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use std::io;
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// How often this process, or its ancestors, were forked.
 static FORKS: AtomicU64 = AtomicU64::new(0);
@@ -31,6 +31,8 @@ pub(crate) fn count_forks() -> io::Result<()> {
 pub(crate) struct Connection {
     pub(crate) settings: Settings,
     driving: Driving,
+    /// Whether an engine was started, in this process or an ancestor: then the configuration was read, and is valid.
+    was_started: AtomicBool,
     /// Locked only with the GIL held, as in a fork, so that it is unlocked in a child.
     slot: Mutex<Slot>,
 }
@@ -46,16 +48,19 @@ struct Slot {
 impl Connection {
     pub(crate) fn new(settings: Settings, driving: Driving) -> Connection {
         let slot = Slot { forks: FORKS.load(Relaxed), engine: None, is_closed: false };
-        Connection { settings, driving, slot: Mutex::new(slot) }
+        Connection { settings, driving, was_started: AtomicBool::new(false), slot: Mutex::new(slot) }
     }
 
-    /// The engine, which is started if it was not in this process.
+    /// The engine, which is started if it was not in this process. Only the first one of the client waits for a
+    /// configuration: a call in a forked child has a timeout, and goes through the routers until it is read.
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
         if let Some(engine) = self.slot.lock().engine(py)? {
             return Ok(engine);
         }
         // Without the lock, as other threads may take the GIL meanwhile. One of two engines is dropped then.
-        let started = Engine::start(py, &self.settings, self.driving)?;
+        let needs_configuration = self.settings.needs_configuration && !self.was_started.load(Relaxed);
+        let started = Engine::start(py, &self.settings, self.driving, needs_configuration)?;
+        self.was_started.store(true, Relaxed);
         let mut slot = self.slot.lock();
         match slot.engine(py)? {
             Some(engine) => Ok(engine),

@@ -71,10 +71,15 @@ enum StopSender {
 }
 
 impl Engine {
-    /// Connects, and starts the engine's thread. Waits while a configuration is read that the client needs.
-    pub(crate) fn start(py: Python<'_>, settings: &Settings, driving: Driving) -> PyResult<Engine> {
+    /// Connects, and starts the engine's thread. Waits while a configuration is read, if the engine needs it.
+    pub(crate) fn start(
+        py: Python<'_>,
+        settings: &Settings,
+        driving: Driving,
+        needs_configuration: bool,
+    ) -> PyResult<Engine> {
         let runtime = Arc::new(Builder::new_current_thread().enable_all().build()?);
-        let connected = wait(py, &runtime, connect(settings))
+        let connected = wait(py, &runtime, connect(settings, needs_configuration))
             .and_then(|connected| connected.map_err(|error| exception(py, "ConfigurationError", error.to_string())));
         let (routers, direct) = match connected {
             Ok(connected) => connected,
@@ -128,6 +133,11 @@ impl Engine {
         &self.client
     }
 
+    /// Its routers: markers are never read from servers directly, where a lost datagram is a miss.
+    pub(crate) fn routers(&self) -> Arc<Routers> {
+        self.routers.clone()
+    }
+
     /// Whether its client sends the lookups of one turn of the runtime as one batch.
     pub(crate) fn is_batching(&self) -> bool {
         self.driving == Driving::Thread
@@ -173,7 +183,10 @@ impl Drop for Engine {
     }
 }
 
-async fn connect(settings: &Settings) -> Result<(Arc<Routers>, Option<Arc<DirectRoute>>), DirectError> {
+async fn connect(
+    settings: &Settings,
+    needs_configuration: bool,
+) -> Result<(Arc<Routers>, Option<Arc<DirectRoute>>), DirectError> {
     // A router that hangs leaves time for the next one.
     let server_timeout_ms = (settings.timeout.as_millis() as u64 / 2).max(1);
     // Nor may a server of a direct client use up the time for those that answer, and for the gutter: waiting for the
@@ -191,7 +204,7 @@ async fn connect(settings: &Settings) -> Result<(Arc<Routers>, Option<Arc<Direct
             let wait_ms_max = window.wait_ms_max.min(timeout_ms_max);
             let builder = builder.window(Some(WindowSettings { wait_ms_max, ..window }));
             let builder = if settings.is_udp { builder.udp(UdpOptions::default()) } else { builder };
-            let builder = if settings.needs_configuration { builder } else { builder.configuration_may_follow() };
+            let builder = if needs_configuration { builder } else { builder.configuration_may_follow() };
             Some(builder.defaults(settings.defaults.clone()).destination_options(options).build().await?)
         }
     };

@@ -14,6 +14,7 @@
 //! * `waiting` lets a thread of Python wait for it, until a signal comes.
 //! * `connection` builds the engine, and builds another one in a forked child.
 //! * `updates` has the requests that change what is cached, for both clients.
+//! * `markers` has the remote markers of a client in a replica region.
 //! * `codec` turns Python objects into values and back; `read` is a read-through whose loader runs outside the runtime.
 
 mod async_client;
@@ -23,6 +24,7 @@ mod connection;
 mod engine;
 mod error;
 mod key;
+mod markers;
 mod options;
 mod read;
 mod results;
@@ -40,6 +42,7 @@ fn _lookaside(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<async_client::Channel>()?;
     module.add_class::<completions::LoadRequest>()?;
     module.add_class::<updates::PreparedUpdate>()?;
+    module.add_class::<markers::WriteCore>()?;
     module.py().import("atexit")?.call_method1("register", (waiting::End::default(),))?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))
 }

@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     pub(crate) network: Arc<dyn Network>,
     /// `None` if all requests go through the routers.
     pub(crate) source: Option<Source>,
-    /// Whether the client cannot be used before it has read a configuration.
+    /// Whether the client cannot be made before it has read a configuration.
     pub(crate) needs_configuration: bool,
     /// What the configuration leaves to the command line of the routers.
     pub(crate) defaults: Defaults,

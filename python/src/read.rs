@@ -2,21 +2,23 @@
 //! may take long, and may use the client itself. So a read stops where values must be loaded, and continues with them.
 //!
 //! ```text
-//!   next() -> ToLoad(keys)   the caller runs the loader, and calls load_succeeded(values)
+//!   next() -> ToLoad { .. }  the caller runs the loader, and calls load_succeeded(values)
 //!   next() -> Done(values)
 //! ```
 //!
 //! The cache is waited for during a bounded time, which all steps share; the loader's time does not count. After that
 //! the read gives the cache up: what it does not have yet is loaded, and not filled. Dropped, a read releases its leases.
 //!
+//! With remote markers, each value is loaded from the database that they name. The values of one step are from one.
+//!
 //! Keys whose values expire at different times are read side by side: by a client with batching their lookups are one
 //! round trip, and what they miss is loaded together.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
-use lookaside_client::{Content, ReadOptions, TypedClient, TypedReadError};
+use lookaside_client::{Content, ReadFrom, ReadOptions, RegionalClient, TypedClient, TypedReadError};
 use lookaside_routing::BoxFuture;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -37,6 +39,8 @@ type ReadError = TypedReadError<LoadFailed>;
 type LoadReply = oneshot::Sender<Result<Vec<Content>, LoadFailed>>;
 
 struct LoadCall {
+    /// `None` without remote markers.
+    from: Option<ReadFrom>,
     keys: Vec<Bytes>,
     reply: LoadReply,
 }
@@ -70,7 +74,11 @@ pub(crate) enum Step {
     /// The values of the keys, in order.
     Done(Vec<Content>),
     /// The values of these keys, from the loader.
-    ToLoad(Vec<Bytes>),
+    ToLoad {
+        keys: Vec<Bytes>,
+        /// The database to load them from; `None` without remote markers.
+        from: Option<ReadFrom>,
+    },
     Failed(ReadError),
 }
 
@@ -79,6 +87,10 @@ pub(crate) struct Read {
     /// `None` once the cache was given up.
     running: Option<BoxFuture<'static, Result<Vec<Content>, ReadError>>>,
     load_calls: mpsc::UnboundedReceiver<LoadCall>,
+    /// Calls that have come, for another database than those that were asked for last.
+    waiting: VecDeque<LoadCall>,
+    /// Where values are loaded from once the cache was given up; `None` without remote markers.
+    from_when_unknown: Option<ReadFrom>,
     /// The keys whose values were asked for last.
     missing: Vec<Bytes>,
     /// Where the values go, each with their number; empty if the cache does not wait for them.
@@ -91,8 +103,10 @@ pub(crate) struct Read {
 
 impl Read {
     /// A read of valid keys, by a client without a deadline of its own. The cache is waited for during `time_max`.
+    /// `regional` has the same client, and its remote markers; `None` without.
     pub(crate) fn new(
         client: TypedClient,
+        regional: Option<RegionalClient>,
         runtime: Handle,
         keys: Vec<Bytes>,
         groups: Vec<KeyGroup>,
@@ -101,8 +115,10 @@ impl Read {
     ) -> Read {
         let (calls, load_calls) = mpsc::unbounded_channel();
         let wanted = keys.clone();
+        let from_when_unknown = regional.as_ref().map(RegionalClient::when_unknown);
         let running = Box::pin(async move {
-            let reads = groups.into_iter().map(|group| read_group(&client, &wanted, group, options, &calls));
+            let reads =
+                groups.into_iter().map(|group| read_group(&client, regional.as_ref(), &wanted, group, options, &calls));
             let mut values: Vec<Option<Content>> = wanted.iter().map(|_| None).collect();
             for (index, value) in try_join_all(reads).await?.into_iter().flatten() {
                 values[index] = Some(value);
@@ -113,6 +129,8 @@ impl Read {
             keys,
             running: Some(running),
             load_calls,
+            waiting: VecDeque::new(),
+            from_when_unknown,
             missing: Vec::new(),
             replies: Vec::new(),
             loaded: HashMap::new(),
@@ -123,6 +141,9 @@ impl Read {
 
     /// Continues until values must be loaded, or all are there.
     pub(crate) async fn next(&mut self) -> Step {
+        if let Some(call) = self.waiting.pop_front().filter(|_| self.running.is_some()) {
+            return self.ask_for(call);
+        }
         if let Some(running) = &mut self.running {
             let began = Instant::now();
             let step = async {
@@ -148,25 +169,30 @@ impl Read {
         }
         match missing.is_empty() {
             true => Step::Done(self.keys.iter().map(|key| self.loaded[key].clone()).collect()),
-            false => self.ask(missing),
+            false => self.ask(missing, self.from_when_unknown),
         }
     }
 
-    /// Asks for the values of a call, and of those of other groups that came with it.
+    /// Asks for the values of a call, and of those of other groups that came with it and are of the same database.
     fn ask_for(&mut self, first: LoadCall) -> Step {
+        let from = first.from;
+        self.waiting.push_front(first);
+        self.waiting.extend(std::iter::from_fn(|| self.load_calls.try_recv().ok()));
         let mut keys = Vec::new();
-        let mut call = Some(first);
-        while let Some(LoadCall { keys: wanted, reply }) = call {
-            self.replies.push((wanted.len(), reply));
-            keys.extend(wanted);
-            call = self.load_calls.try_recv().ok();
+        for call in std::mem::take(&mut self.waiting) {
+            if call.from == from {
+                self.replies.push((call.keys.len(), call.reply));
+                keys.extend(call.keys);
+            } else {
+                self.waiting.push_back(call);
+            }
         }
-        self.ask(keys)
+        self.ask(keys, from)
     }
 
-    fn ask(&mut self, keys: Vec<Bytes>) -> Step {
+    fn ask(&mut self, keys: Vec<Bytes>, from: Option<ReadFrom>) -> Step {
         self.missing = keys.clone();
-        Step::ToLoad(keys)
+        Step::ToLoad { keys, from }
     }
 
     /// The values of the keys that the last step asked for, in their order.
@@ -186,6 +212,7 @@ impl Drop for Read {
         // Its leases are released by a task, whichever thread drops it.
         let _inside = self.runtime.enter();
         self.replies.clear();
+        self.waiting.clear();
         self.running = None;
     }
 }
@@ -193,18 +220,25 @@ impl Drop for Read {
 /// Reads the keys of one group; returns each value with the index of its key.
 async fn read_group(
     client: &TypedClient,
+    regional: Option<&RegionalClient>,
     keys: &[Bytes],
     group: KeyGroup,
     options: ReadOptions,
     calls: &mpsc::UnboundedSender<LoadCall>,
 ) -> Result<Vec<(usize, Content)>, ReadError> {
     let wanted: Vec<Bytes> = group.indexes.iter().map(|&index| keys[index].clone()).collect();
-    let load = |keys| async move {
+    let load = |from, keys| async move {
         let (reply, loaded) = oneshot::channel();
-        calls.send(LoadCall { keys, reply }).map_err(|_| LoadFailed)?;
+        calls.send(LoadCall { from, keys, reply }).map_err(|_| LoadFailed)?;
         loaded.await.unwrap_or(Err(LoadFailed))
     };
     let options = ReadOptions { exptime: group.exptime, ..options };
-    let values = client.get_or_load_many(&wanted, &options, load).await?;
+    let values = match regional {
+        None => client.get_or_load_many(&wanted, &options, |keys| load(None, keys)).await?,
+        Some(regional) => {
+            let load = regional.loader(|from, keys| load(Some(from), keys));
+            client.get_or_load_many(&wanted, &options, load).await?
+        }
+    };
     Ok(group.indexes.into_iter().zip(values).collect())
 }

@@ -3,8 +3,9 @@
 use crate::codec::ValueCodec;
 use crate::connection::Connection;
 use crate::engine::{Driving, Engine};
-use crate::error::{command_error, exception, typed_error};
+use crate::error::{client_error, command_error, decode_error, encode_error, exception, typed_error};
 use crate::key::{Key, checked_key};
+use crate::markers::{MarkerArguments, Markers, WriteCore, source_name};
 use crate::options::{
     HedgeArguments, Settings, TlsArguments, exptime, is_address, parse_codec, parse_hedge, parse_routing_prefix,
     parse_source, parse_timeout, parse_tls, unix_s,
@@ -15,8 +16,10 @@ use crate::statistics::OwnStatistics;
 use crate::updates::{PreparedUpdate, Update, update_result};
 use crate::waiting::{Inside, outside};
 use bytes::Bytes;
-use lookaside_client::{Content, ReadOptions, TypedClient};
-use lookaside_protocol::Reply;
+use lookaside_client::{
+    Content, Encoded, FillOutcome, Lease, Lookup, ReadFrom, ReadOptions, RegionalClient, TypedClient,
+};
+use lookaside_protocol::{LeaseToken, Reply};
 use lookaside_routing::{Address, Defaults};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -31,6 +34,8 @@ pub(crate) struct ClientCore {
     pub(crate) prefix: Vec<u8>,
     /// `None` if its calls are counted with those of the client that it was made from.
     own_statistics: Option<Arc<OwnStatistics>>,
+    /// `None` for a client without remote markers.
+    markers: Option<Arc<Markers>>,
 }
 
 #[pymethods]
@@ -92,7 +97,7 @@ impl ClientCore {
         };
         let driving = if is_async { Driving::Thread } else { Driving::Callers };
         let connection = Arc::new(Connection::new(settings, driving));
-        let core = ClientCore { connection, prefix: Vec::new(), own_statistics: None };
+        let core = ClientCore { connection, prefix: Vec::new(), own_statistics: None, markers: None };
         if config.is_some() {
             core.connection.engine(py)?;
         }
@@ -102,13 +107,21 @@ impl ClientCore {
     /// The same client for keys below a prefix.
     fn with_prefix(&self, prefix: &Bound<'_, PyAny>) -> PyResult<ClientCore> {
         let prefix = Key::new(&self.prefix, prefix)?.as_ref().to_vec();
-        Ok(ClientCore { connection: self.connection.clone(), prefix, own_statistics: self.own_statistics.clone() })
+        Ok(ClientCore { prefix, ..self.share() })
+    }
+
+    /// The same client with remote markers.
+    fn with_remote_markers(&self, py: Python<'_>, markers: MarkerArguments) -> PyResult<ClientCore> {
+        if self.prefix.starts_with(b"/") {
+            let why = "remote markers behind a routing prefix: SQL names keys without one";
+            return Err(exception(py, "ConfigurationError", why.to_owned()));
+        }
+        Ok(ClientCore { markers: Some(Arc::new(Markers::new(py, markers)?)), ..self.share() })
     }
 
     /// The same client with counters of its own.
     fn with_own_statistics(&self) -> ClientCore {
-        let own_statistics = Some(Arc::default());
-        ClientCore { connection: self.connection.clone(), prefix: self.prefix.clone(), own_statistics }
+        ClientCore { own_statistics: Some(Arc::default()), ..self.share() }
     }
 
     fn get<'py>(
@@ -140,6 +153,61 @@ impl ClientCore {
         let keys: Vec<Key> = names.iter().map(|name| Key::new(&self.prefix, name)).collect::<PyResult<_>>()?;
         let found = engine.wait(py, client.get_many::<Content, Key>(&keys))?;
         found_values(py, self.values(), names, found)
+    }
+
+    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it.
+    fn look_up<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Bound<'py, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<(Bound<'py, PyAny>, Option<u64>)> {
+        let _inside = Inside::enter(py);
+        let (engine, client) = self.open(py, timeout)?;
+        let key = Key::new(&self.prefix, key)?;
+        let found = engine.wait(py, client.client().get(&key))?;
+        let none = py.None().into_bound(py);
+        match found.map_err(|error| client_error(py, &error))? {
+            Lookup::Hit { value, flags } => {
+                let decoded = self.connection.settings.codec.decode::<Content>(value, flags);
+                let content = decoded.map_err(|error| decode_error(py, &error))?;
+                Ok((self.values().decode(py, &content)?, None))
+            }
+            Lookup::Miss { lease: Lease::Held(token) } | Lookup::Stale { lease: Lease::Held(token), .. } => {
+                Ok((none, Some(token.0)))
+            }
+            Lookup::Miss { .. } | Lookup::Stale { .. } => Ok((none, None)),
+        }
+    }
+
+    /// Stores a value under the token of a lookup; whether that was still valid.
+    fn fill(
+        &self,
+        key: &Bound<'_, PyAny>,
+        token: u64,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<bool> {
+        let py = key.py();
+        let _inside = Inside::enter(py);
+        let (engine, client) = self.open(py, timeout)?;
+        let (key, content) = (Key::new(&self.prefix, key)?, self.values().encode(value)?);
+        let encoded = self.connection.settings.codec.encode(&content);
+        let Encoded { value, flags } = encoded.map_err(|error| encode_error(py, &error))?;
+        let exptime = exptime(py, ttl, unix_s)?;
+        let filled = engine.wait(py, client.client().fill(&key, LeaseToken(token), value, flags, exptime))?;
+        Ok(filled.map_err(|error| client_error(py, &error))? == FillOutcome::Stored)
+    }
+
+    /// Gives a token back that is not going to be used.
+    fn release(&self, key: &Bound<'_, PyAny>, token: u64, timeout: Option<f64>) -> PyResult<()> {
+        let py = key.py();
+        let _inside = Inside::enter(py);
+        let (engine, client) = self.open(py, timeout)?;
+        let key = Key::new(&self.prefix, key)?;
+        let released = engine.wait(py, client.client().release(&key, LeaseToken(token)))?;
+        released.map_err(|error| client_error(py, &error))
     }
 
     fn set(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>, ttl: Option<f64>) -> PyResult<PreparedUpdate> {
@@ -174,6 +242,21 @@ impl ClientCore {
         Ok(PreparedUpdate::new(Update::delete_many(self, keys)?))
     }
 
+    /// Sets the remote markers of keys.
+    fn begin_write(&self, keys: &Bound<'_, PyAny>) -> PyResult<PreparedUpdate> {
+        Ok(PreparedUpdate::new(Update::begin_write(self, keys)?))
+    }
+
+    /// Deletes the keys of a write.
+    fn finish_write(&self, write: &WriteCore) -> PreparedUpdate {
+        PreparedUpdate::new(Update::FinishWrite { write: write.0.clone() })
+    }
+
+    /// Removes the remote markers of a write.
+    fn abort_write(&self, write: &WriteCore) -> PreparedUpdate {
+        PreparedUpdate::new(Update::AbortWrite { write: write.0.clone() })
+    }
+
     /// Sends an update, and waits for its outcome.
     fn update<'py>(
         &self,
@@ -186,8 +269,8 @@ impl ClientCore {
         update_result(py, engine.wait(py, prepared.take()?.send(&client))?)
     }
 
-    /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and returns a list
-    /// of values in their order. A value in the cache that cannot be decoded is loaded, and not filled. `ttls` has the
+    /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and the name of the
+    /// database, `None` without remote markers; it returns a list of values in their order. A value in the cache that cannot be decoded is loaded, and not filled. `ttls` has the
     /// ttl of all keys, or one for each.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn read<'py>(
@@ -207,9 +290,9 @@ impl ClientCore {
         let values = loop {
             match engine.wait(py, read.next())? {
                 Step::Done(values) => break values,
-                Step::ToLoad(missing) => {
+                Step::ToLoad { keys: missing, from } => {
                     let names = missing.iter().map(|key| name_of(key, &full_keys, &keys));
-                    read.load_succeeded(self.load_values(py, load, names.collect())?);
+                    read.load_succeeded(self.load_values(py, load, names.collect(), from)?);
                 }
                 Step::Failed(error) => return Err(read_error(py, error)),
             }
@@ -217,8 +300,11 @@ impl ClientCore {
         drop(read);
         let decoded = keys.iter().zip(&values).map(|(key, content)| match self.values().decode(py, content) {
             Ok(value) => Ok(value),
-            // It stays until it expires or is deleted.
-            Err(_) => outside(py, || load.call1((PyList::new(py, [key])?,))?.get_item(0)),
+            // It stays until it expires or is deleted. No marker was looked for.
+            Err(_) => {
+                let source = source_name(ReadFrom::Master);
+                outside(py, || load.call1((PyList::new(py, [key])?, source))?.get_item(0))
+            }
         });
         decoded.collect()
     }
@@ -256,6 +342,11 @@ impl ClientCore {
         for (name, value) in engine.direct_statistics().iter().filter(|_| self.own_statistics.is_none()) {
             counters.set_item(name, value)?;
         }
+        if let Some(markers) = &self.markers {
+            for (name, value) in markers.regional(py, &engine)?.marker_statistics().named() {
+                counters.set_item(format!("markers.{name}"), value)?;
+            }
+        }
         Ok(counters)
     }
 
@@ -270,6 +361,24 @@ impl ClientCore {
 }
 
 impl ClientCore {
+    fn share(&self) -> ClientCore {
+        ClientCore {
+            connection: self.connection.clone(),
+            prefix: self.prefix.clone(),
+            own_statistics: self.own_statistics.clone(),
+            markers: self.markers.clone(),
+        }
+    }
+
+    /// The client of the region, without a deadline.
+    pub(crate) fn regional(&self, py: Python<'_>) -> PyResult<RegionalClient> {
+        let engine = self.connection.engine(py)?;
+        match &self.markers {
+            Some(markers) => markers.regional(py, &engine),
+            None => Err(exception(py, "ConfigurationError", "a client without remote markers".to_owned())),
+        }
+    }
+
     pub(crate) fn values(&self) -> ValueCodec {
         self.connection.settings.values
     }
@@ -337,7 +446,11 @@ impl ClientCore {
             true => TypedClient::new(client.client().clone().with_batching(), self.connection.settings.codec),
             false => client,
         };
-        let read = Read::new(client, engine.handle().clone(), full_keys.clone(), groups, options, time_max);
+        let regional = match &self.markers {
+            Some(markers) => Some(markers.regional(py, engine)?.with_client(client.client().clone())),
+            None => None,
+        };
+        let read = Read::new(client, regional, engine.handle().clone(), full_keys.clone(), groups, options, time_max);
         Ok((full_keys, read))
     }
 
@@ -346,8 +459,9 @@ impl ClientCore {
         py: Python<'_>,
         load: &Bound<'_, PyAny>,
         names: Vec<&Bound<'_, PyAny>>,
+        from: Option<ReadFrom>,
     ) -> PyResult<Vec<Content>> {
-        let values = outside(py, || load.call1((PyList::new(py, names.iter())?,)))?;
+        let values = outside(py, || load.call1((PyList::new(py, names.iter())?, from.map(source_name))))?;
         self.values().encode_loaded(&values, names.len())
     }
 }

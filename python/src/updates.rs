@@ -2,10 +2,11 @@
 
 use crate::error::{client_error, error_name, exception, typed_error};
 use crate::key::{Key, checked_key};
+use crate::markers::{WriteCore, mark_error};
 use crate::options::{exptime, unix_s};
 use crate::sync_client::ClientCore;
 use bytes::Bytes;
-use lookaside_client::{ClientError, Content, TypedClient, TypedError};
+use lookaside_client::{ClientError, Content, MarkError, RegionalClient, RemoteWrite, TypedClient, TypedError};
 use lookaside_sync::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -36,10 +37,14 @@ pub(crate) enum Update {
     Delete { key: Bytes },
     SetMany { names: Vec<Py<PyAny>>, values: Vec<(Bytes, Content)>, exptime: i64 },
     DeleteMany { names: Vec<Py<PyAny>>, keys: Vec<Bytes> },
+    BeginWrite { regional: RegionalClient, keys: Vec<Bytes> },
+    FinishWrite { write: RemoteWrite },
+    AbortWrite { write: RemoteWrite },
 }
 
 /// What became of it.
 pub(crate) enum Updated {
+    /// It was executed.
     Stored,
     /// Whether it was stored, or was there.
     Flag(bool),
@@ -53,6 +58,7 @@ pub(crate) enum Updated {
         names: Vec<Py<PyAny>>,
         deleted: Vec<Result<bool, ClientError>>,
     },
+    Begun(Box<Result<RemoteWrite, MarkError>>),
 }
 
 impl Update {
@@ -108,6 +114,19 @@ impl Update {
         Ok(Update::DeleteMany { names: names.into_iter().map(Bound::unbind).collect(), keys })
     }
 
+    pub(crate) fn begin_write(core: &ClientCore, keys: &Bound<'_, PyAny>) -> PyResult<Update> {
+        let py = keys.py();
+        let full_key = |name: PyResult<Bound<'_, PyAny>>| {
+            let key = full_key(core, &name?)?;
+            match std::str::from_utf8(&key) {
+                Ok(_) => Ok(key),
+                Err(_) => Err(exception(py, "InvalidKeyError", "a key that SQL is to name must be UTF-8".to_owned())),
+            }
+        };
+        let keys = keys.try_iter()?.map(full_key).collect::<PyResult<_>>()?;
+        Ok(Update::BeginWrite { regional: core.regional(py)?, keys })
+    }
+
     pub(crate) async fn send(self, client: &TypedClient) -> Result<Updated, TypedError> {
         let plain = client.client();
         Ok(match self {
@@ -131,6 +150,17 @@ impl Update {
             Update::DeleteMany { names, keys } => {
                 Updated::DeletedMany { names, deleted: plain.delete_many(&keys).await? }
             }
+            Update::BeginWrite { regional, keys } => {
+                Updated::Begun(Box::new(regional.with_client(plain.clone()).begin_write(&keys).await))
+            }
+            Update::FinishWrite { write } => {
+                write.with_client(plain.clone()).finish().await?;
+                Updated::Stored
+            }
+            Update::AbortWrite { write } => {
+                write.with_client(plain.clone()).abort().await?;
+                Updated::Stored
+            }
         })
     }
 }
@@ -140,6 +170,10 @@ impl Updated {
     pub(crate) fn into_result<'py>(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Updated::Stored => Ok(py.None().into_bound(py)),
+            Updated::Begun(begun) => {
+                let write = begun.map_err(|error| mark_error(py, &error))?;
+                Ok(Bound::new(py, WriteCore(write))?.into_any())
+            }
             Updated::Flag(flag) => Ok(flag.into_pyobject(py)?.to_owned().into_any()),
             Updated::Number(number) => Ok(number.into_pyobject(py)?),
             Updated::SetMany { names, stored } => {

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import time
 
 import pytest
@@ -9,11 +11,13 @@ from both_clients import KINDS, open_client
 from etcd import Etcd
 from leases import LeaseClient
 from lookaside import AsyncClient, Client, Hedge, LookasideError
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, frozen, stats
+from processes import PROGRAMS, Process, answers, connect, eventually, free_port, frozen, run_in_children, stats
 
 KEYS = [f"row:{number}" for number in range(60)]
 # A permit is valid for this long; the client asks for the next one before that.
 PERMIT_S = 0.2
+# The constructor of a client that needs its configuration waits for it during this time.
+CONFIGURATION_S = 10
 
 
 def text_of(servers) -> str:
@@ -139,8 +143,16 @@ def test_an_event_loop_reads_servers_directly(router):
     asyncio.run(main())
 
 
+LOOKUPS = {
+    "get": lambda cache: cache.get("k"),
+    "get_many": lambda cache: cache.get_many(["k"])["k"],
+    "get_or_load": lambda cache: cache.get_or_load("k", lambda: "loaded"),
+}
+
+
+@pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_late_lookup_is_answered_by_a_replica(tmp_path, servers, kind):
+def test_a_late_lookup_is_answered_by_a_replica(tmp_path, servers, kind, lookup):
     pools = {f"p{index}": {"servers": [f"127.0.0.1:{server.port}"]} for index, server in enumerate(servers)}
     file = tmp_path / "replicas.json"
     routes = [{"aliases": [f"/west/{pool}/"], "route": f"PoolRoute|{pool}"} for pool in pools]
@@ -158,7 +170,7 @@ def test_a_late_lookup_is_answered_by_a_replica(tmp_path, servers, kind):
             for server in servers:
                 assert connect(server.port).set("k", "replicated", flags=16)
             with frozen(servers[0]):
-                assert cache.get_or_load("k", lambda: "loaded") == "replicated"
+                assert LOOKUPS[lookup](cache) == "replicated"
             figures = cache.stats()
             assert figures["hedges"] == figures["hedges_won"] == 1 and figures["loads"] == 0, figures
     finally:
@@ -185,5 +197,40 @@ def test_a_configuration_in_etcd_is_followed(tmp_path, servers):
 
             eventually(is_third_server_read, "reads go to the server that was added")
     finally:
+        router.stop()
+        etcd.stop()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forked_child_does_not_wait_for_the_configuration(tmp_path, servers, kind):
+    """Once the first call of a child waited for etcd, for 10 s whatever its timeout was, and then raised."""
+    etcd = Etcd(tmp_path)
+    source = f"etcd://127.0.0.1:{etcd.port}/lookaside"
+    etcd.put("lookaside", text_of(servers))
+    router = Router(tmp_path, source)
+    called = tmp_path / "called"
+    try:
+        with open_client(kind, [router.address], config=source, timeout=CONFIGURATION_S) as cache:
+            wait_permitted(cache)
+            cache.set("k", 1)
+
+            def child() -> None:
+                began = time.monotonic()
+                # It needs an event loop of its own, as the other one is its parent's.
+                found = asyncio.run(cache.client.get("k")) if kind == "AsyncClient" else cache.get("k")
+                assert found == 1 and time.monotonic() - began < CONFIGURATION_S
+                assert cache.stats()["direct.direct_reads"] == 0, "through the router"
+                called.touch()
+                wait_permitted(cache)
+
+            def restart_etcd() -> None:
+                eventually(called.exists, "the child has called", 2 * CONFIGURATION_S)
+                # Not `thaw`: etcd is no child of this process.
+                os.kill(etcd.running.pid, signal.SIGCONT)
+
+            etcd.freeze()
+            run_in_children([child, restart_etcd])
+    finally:
+        etcd.thaw()
         router.stop()
         etcd.stop()

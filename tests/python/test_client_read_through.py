@@ -30,6 +30,19 @@ def test_an_absent_row_is_cached(cache):
     assert cache.get("user:2", default="miss") is None, "there is a value: that there is no row"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_absent_row_is_cached_for_a_time_of_its_own_and_until_a_delete(kind, address, cluster):
+    with open_client(kind, [address], timeout=5) as cache:
+        assert cache.get_or_load("row", lambda: None, ttl=600, absent_ttl=20) is None
+        assert 10 < ttl_at_server(cluster, "row") <= 20
+        cache.delete("row")
+        assert cache.get_or_load("row", lambda: "inserted", ttl=600, absent_ttl=20) == "inserted"
+        assert 590 < ttl_at_server(cluster, "row") <= 600
+        found = cache.get_or_load_many(["row", "none"], lambda keys: {}, absent_ttl=1)
+        assert found == {"row": "inserted", "none": None}
+        eventually(lambda: cache.get_or_load("none", lambda: "later", absent_ttl=1) == "later", "it is loaded again")
+
+
 def test_threads_that_miss_one_key_load_it_once(address):
     """A stampede: all but one wait for the lease."""
     loads, values, together = [], [], threading.Barrier(20)

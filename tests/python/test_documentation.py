@@ -13,9 +13,13 @@ class Database:
 
     def __init__(self) -> None:
         self.names = {id: f"user {id}" for id in range(100)}
+        self.named: list[str] = []
 
     def execute(self, sql: str, values: tuple) -> None:
-        """The one statement of the page."""
+        """The statements of the page."""
+        if sql.startswith("INSERT INTO lookaside_outbox"):
+            self.named.append(values[0])
+            return
         assert sql.startswith("UPDATE user SET name")
         name, id = values
         self.names[id] = name
@@ -33,6 +37,8 @@ def run_page(page: str, cluster, authority: Authority | None = None, **names) ->
 
     names |= {
         "database": database,
+        "master": database,
+        "load_user_from": lambda source, id: {"name": database.names[id], "from": source},
         "load_user": lambda id: {"name": database.names[id]},
         "load_users": lambda keys: [{"name": database.names[int(key[5:])]} for key in keys],
         "load_friends": lambda keys: [[7, 9]],
@@ -61,6 +67,10 @@ def test_the_page(cluster, capsys, tmp_path):
     assert len(page.users) == 100 and page.users[7] == {"name": "user 7"}
     assert page.direct.get("user:3") == {"name": "ada"}
     assert page.hedged.get_or_load("user:3", lambda: "loaded") == {"name": "ada"}
+    page.rename_user_here(4, "eve")
+    assert page.read_user_here(4) == {"name": "eve", "from": "master"}
+    key, marker = page.master.named
+    assert key == "user:4" and marker.startswith("marker:user:4|#|")
     for client in (page.direct, page.hedged, page.secured, page.cache):
         client.close()
 

@@ -7,7 +7,7 @@ import sys
 from processes import ROOT
 
 PROGRAM = """
-from lookaside import AsyncClient, Client
+from lookaside import AsyncClient, AsyncRegionalClient, Client, RegionalClient, RemoteMarkers
 
 cache = Client(["127.0.0.1:5000"])
 name: str = cache.get_or_load("user:42", lambda: "ada", ttl=60)
@@ -21,6 +21,12 @@ def user(id: int) -> dict[str, str]:
 found: dict[str, str] = user(1)
 key: str = user.key(1)
 was_there: bool = user.delete(1)
+
+
+regional = RegionalClient(cache, RemoteMarkers(ttl=60))
+loaded: str = regional.get_or_load("user:42", lambda source: "ada" if source == "master" else "bob")
+with regional.begin_write(["user:42"]) as write:
+    named: list[str] = write.keys
 
 
 async def main() -> None:
@@ -37,6 +43,14 @@ async def main() -> None:
 
         found_later: dict[str, str] = await user_later(1)
         was_there_later: bool = await user_later.delete(1)
+        regional_later = AsyncRegionalClient(later)
+        async with await regional_later.begin_write(["user:42"]) as write_later:
+            named_later: list[str] = write_later.markers
+
+        async def load_from(source: str) -> int:
+            return 1
+
+        number_here: int = await regional_later.get_or_load("n", load_from)
         wrong: str = await later.get_or_load("n", load)
 
 

@@ -1,0 +1,257 @@
+"""Remote markers (§5 of the paper) by both clients of the package, between real databases.
+
+tests/test_remote_markers.py has the same for the Rust client.
+"""
+
+import asyncio
+import inspect
+import multiprocessing
+from contextlib import ExitStack
+
+import pytest
+from both_clients import KINDS
+from lookaside import (
+    AsyncClient,
+    AsyncRegionalClient,
+    Client,
+    ConfigurationError,
+    InvalidKeyError,
+    MarkerNotSetError,
+    RegionalClient,
+    RemoteMarkers,
+)
+from processes import connect, eventually
+from replica_region import PAIRS, ReplicaRegion
+
+pytestmark = pytest.mark.timeout(300)
+
+# Longer than the router waits for a server.
+TIMEOUT_S = 5
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def databases(request, tmp_path_factory):
+    """A master and its replica."""
+    with ExitStack() as stack:
+        yield PAIRS[request.param](tmp_path_factory.mktemp("databases"), stack)
+
+
+@pytest.fixture
+def region(databases, tmp_path):
+    """A replica region whose replication runs."""
+    with ExitStack() as stack:
+        yield ReplicaRegion(databases, tmp_path, stack)
+
+
+@pytest.fixture(params=KINDS)
+def client(request, region):
+    """A client of the region, and of the package."""
+    return open_client(request.param, region)
+
+
+class Blocking:
+    """A client for asyncio, or a write of one, whose calls block, and whose loaders are functions."""
+
+    def __init__(self, target, event_loop: asyncio.AbstractEventLoop) -> None:
+        self.target, self.event_loop = target, event_loop
+
+    def __getattr__(self, name: str):
+        call = getattr(self.target, name)
+        if not inspect.iscoroutinefunction(call):
+            return call
+
+        def block(*args, **kwargs):
+            args = [as_coroutine(arg) if callable(arg) else arg for arg in args]
+            result = self.event_loop.run_until_complete(call(*args, **kwargs))
+            return Blocking(result, self.event_loop) if hasattr(result, "finish") else result
+
+        return block
+
+
+def as_coroutine(loader):
+    async def load(*args):
+        return loader(*args)
+
+    return load
+
+
+def open_client(kind: str, region: ReplicaRegion, **markers):
+    """A client of the region with these settings of markers; it is closed with the region."""
+    address, settings = [f"127.0.0.1:{region.port}"], RemoteMarkers(**markers)
+    if kind == "Client":
+        client = region.stack.enter_context(Client(address, timeout=TIMEOUT_S))
+        return RegionalClient(client, settings)
+    event_loop = asyncio.new_event_loop()
+    region.stack.callback(event_loop.close)
+    client = AsyncClient(address, timeout=TIMEOUT_S)
+    region.stack.callback(lambda: event_loop.run_until_complete(client.close()))
+    return Blocking(AsyncRegionalClient(client, settings), event_loop)
+
+
+def read(client, region: ReplicaRegion, row: int, **options) -> tuple[str, str]:
+    """Where a row's value came from (`cache`, `master`, `replica`), and the value."""
+    sources = []
+
+    def load(source: str) -> str:
+        sources.append(source)
+        return region.load(row)(source)
+
+    value = client.get_or_load(f"row:{row}", load, **options)
+    return (sources or ["cache"])[0], value
+
+
+def read_uncached(client, region: ReplicaRegion, row: int) -> tuple[str, str]:
+    """The same after the cluster has lost the key, as by eviction."""
+    connect(region.port).delete(f"row:{row}")
+    return read(client, region, row)
+
+
+def write(client, region: ReplicaRegion, row: int, naming: str | None = None):
+    """A write of a row; its markers are set, and it is finished."""
+    begun = client.begin_write([f"row:{row}"])
+    region.databases.write(row, begun.keys, naming or region.databases.namings[0])
+    begun.finish()
+    return begun
+
+
+@pytest.mark.parametrize("naming", ["comment", "outbox"])
+def test_a_user_reads_his_own_write_while_replication_stands_still(region, client, naming):
+    if naming not in region.databases.namings:
+        pytest.skip("PostgreSQL's log has no comments")
+    assert read(client, region, 1) == ("replica", "0")
+    assert read(client, region, 1) == ("cache", "0")
+    region.stop_replication()
+    [marker] = write(client, region, 1, naming).markers
+    assert region.is_marked(marker)
+    assert read(client, region, 1) == ("master", "1")
+    assert read(client, region, 1) == ("cache", "1")
+    another = open_client("Client", region)
+    assert read_uncached(another, region, 1) == ("master", "1"), "every user of the region sees the marker"
+    assert read_uncached(another, region, 2) == ("replica", "0"), "other rows are read here"
+
+    region.start_replication()
+    eventually(lambda: not region.is_marked(marker), "the replication of the write removes its marker", 60)
+    assert read_uncached(client, region, 1) == ("replica", "1")
+    counted = client.stats()
+    assert (counted["markers.marked"], counted["markers.found"], counted["markers.unknown"]) == (1, 1, 0)
+
+
+def test_the_replication_of_one_write_leaves_the_marker_of_another(region, client):
+    two = open_client("Client", region)
+    region.stop_replication()
+    [first] = write(client, region, 1).markers
+    begun = two.begin_write(["row:1"])
+    region.start_replication()
+    eventually(lambda: not region.is_marked(first), "the first write's marker is gone", 60)
+    region.stop_replication()
+    region.databases.write(1, begun.keys, region.databases.namings[0])
+    begun.finish()
+    assert region.is_marked(begun.markers[0])
+    assert read_uncached(client, region, 1) == ("master", "2")
+
+
+def test_a_marker_that_is_removed_by_hand_uncovers_its_write(region, client):
+    region.stop_replication()
+    [marker] = write(client, region, 1).markers
+    assert read_uncached(client, region, 1) == ("master", "1")
+    assert connect(region.pool.port).delete(marker)
+    assert read_uncached(client, region, 1) == ("replica", "0")
+
+
+def test_keys_of_both_databases_are_loaded_each_from_its_own(region, client):
+    region.stop_replication()
+    for row in (1, 3):
+        write(client, region, row)
+    calls = []
+
+    def load(keys: list[str], source: str) -> dict[str, str]:
+        calls.append((source, keys))
+        return {key: region.load(int(key.removeprefix("row:")))(source) for key in keys}
+
+    rows = {f"row:{row}": "1" if row in (1, 3) else "0" for row in range(5)}
+    # With a ttl for each key, those of each are read side by side.
+    assert client.get_or_load_many(rows, load, ttl=lambda key: 60 + int(key[-1]) % 2) == rows
+    assert {(source, key) for source, keys in calls for key in keys} == {
+        ("master" if value == "1" else "replica", key) for key, value in rows.items()
+    }
+    assert client.get_or_load_many(rows, None) == rows, "all are cached"
+
+
+def test_an_aborted_write_leaves_no_marker(region, client):
+    region.stop_replication()
+    begun = client.begin_write(["row:1", "row:2"])
+    assert len(begun.markers) == 2 and begun.keys == ["row:1", "row:2", *begun.markers]
+    begun.abort()
+    assert not any(map(region.is_marked, begun.markers))
+    assert read(client, region, 1) == ("replica", "0")
+
+
+def test_a_dead_pool_and_the_callers_choices(region, client):
+    accepting = open_client("Client", region, accept_lag=True, when_unknown="replica")
+    region.stop_replication()
+    region.pool.kill()
+    with pytest.raises(MarkerNotSetError, match="row:2"):
+        client.begin_write(["row:2"])
+    assert read(client, region, 1) == ("master", "0"), "it is not known whether there is a marker"
+    begun = accepting.begin_write(["row:2"])
+    assert list(begun.unmarked) == ["row:2"]
+    assert read(accepting, region, 2) == ("replica", "0")
+
+
+def test_a_read_that_gives_the_cache_up_reads_the_master(region, client):
+    region.pool.freeze()
+    try:
+        assert read(client, region, 1, timeout=0.2) == ("master", "0")
+    finally:
+        region.pool.thaw()
+
+
+def test_a_value_that_cannot_be_read_is_loaded_from_the_master(region, client):
+    """It is in the cache, so no marker was looked for."""
+    with Client([f"127.0.0.1:{region.port}"], pickle=True) as pickling:
+        pickling.set("row:1", {"a": 1})
+    assert read(client, region, 1) == ("master", "0")
+
+
+def test_a_write_finishes_although_its_transaction_fails(region):
+    client = open_client("Client", region)
+    connect(region.port).set("row:1", b"old")
+    with pytest.raises(ZeroDivisionError), client.begin_write(["row:1"]) as begun:
+        raise ZeroDivisionError
+    assert connect(region.port).get("row:1") is None
+    assert region.is_marked(begun.markers[0]), "it is unknown whether the transaction was committed"
+
+
+def test_a_forked_child_has_tokens_of_its_own(region):
+    """Two writes with one token would clear each other's marker."""
+    client = open_client("Client", region)
+    before = client.begin_write(["row:1"]).markers
+
+    def report(connection) -> None:
+        connection.send([client.begin_write(["row:1"]).markers for _ in range(3)])
+
+    theirs = []
+    for _ in range(2):
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        child = multiprocessing.get_context("fork").Process(target=report, args=(sender,))
+        child.start()
+        assert receiver.poll(60)
+        theirs += receiver.recv()
+        child.join(60)
+    ours = [before, *(client.begin_write(["row:1"]).markers for _ in range(3))]
+    assert len({marker for [marker] in ours + theirs}) == 10
+
+
+def test_what_cannot_be_marked_is_refused(region):
+    client = open_client("Client", region)
+    for key in ("two words", "k" * 225, b"\xff"):
+        with pytest.raises(InvalidKeyError):
+            client.begin_write([key])
+    assert client.begin_write(["user:1"]).sql_comment().startswith("/* lookaside: user:1 marker:user:1|#|")
+    with pytest.raises(ValueError, match="outbox"):
+        client.begin_write(["a*/b"]).sql_comment()
+    for settings in ({"ttl": 0}, {"key_prefix": "two words"}, {"when_unknown": "both"}):
+        with pytest.raises(ConfigurationError):
+            open_client("Client", region, **settings)
+    with Client([f"127.0.0.1:{region.port}"]) as cache, pytest.raises(ConfigurationError, match="routing prefix"):
+        RegionalClient(cache.pool("/region/cluster/"))
