@@ -2,7 +2,8 @@
 
 CARGO ?= cargo
 PYTHON := .venv/bin/python
-SEEDS ?= 150
+SEEDS ?= 138
+REGIONS_SEEDS ?= 12
 SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # Processes that run the end-to-end tests. The tests wait more than they compute.
@@ -10,7 +11,7 @@ TEST_PROCESSES ?= 4
 # A folder with a trace of Twitter's cache cluster 52; without it, `make hit-ratio` makes a trace from a seed.
 TRACES ?=
 
-.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
+.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness delete-latency clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,9 +37,10 @@ build:
 	$(CARGO) build --workspace --bins --lib --example direct_client --example regional_client
 	install -C target/debug/lib_lookaside.so python/lookaside/_lookaside.abi3.so
 
-lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of the glossary, links
+lint: ## format, lints as errors, documentation as rustdoc reads it, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	$(PYTHON) tests/check_architecture.py
 	$(PYTHON) tests/check_test_programs.py
 	$(PYTHON) tests/check_words.py
@@ -47,7 +49,7 @@ lint: ## format, lints as errors, the arrows of ARCHITECTURE.md, the words of th
 	$(PYTHON) -m ruff format --check tests experiments python examples
 
 unit: ## unit, property and integration tests of every crate
-	$(CARGO) test --workspace --locked
+	$(PYTHON) tests/run_unit_tests.py
 
 schedules: ## SCHEDULES interleavings of a few threads on one store, for each scene (shuttle)
 	SCHEDULES=$(SCHEDULES) RUSTFLAGS="$(RUSTFLAGS) --cfg shuttle" CARGO_TARGET_DIR=target/shuttle \
@@ -56,13 +58,14 @@ schedules: ## SCHEDULES interleavings of a few threads on one store, for each sc
 miri: ## the store's threads under Miri, which sees every unsound access (needs a nightly toolchain with the component miri)
 	MIRIFLAGS="-Zmiri-preemption-rate=0.05" $(CARGO) +nightly miri test --locked --package lookaside-store --test races
 
-simulate: build ## SEEDS whole regions under a seeded clock and network
+simulate: build ## SEEDS whole regions, and several regions REGIONS_SEEDS times, under a seeded clock and network
 	target/debug/lookaside simulate --seeds $(SEEDS)
+	target/debug/lookaside simulate --regions --seeds $(REGIONS_SEEDS)
 
 end-to-end: build ## the built binaries with real clients, a real MariaDB, MySQL and PostgreSQL
 	$(PYTHON) -m pytest tests -n $(TEST_PROCESSES) --dist worksteal
 
-clients: install build ## real clients of seven languages, and the programs of docs/clients; installs the toolchains they need
+clients: install build ## real clients of eight languages, and the programs of docs/clients; installs the toolchains they need
 	tests/clients/install
 	LOOKASIDE_CLIENTS=all $(PYTHON) -m pytest tests/clients
 
@@ -78,6 +81,7 @@ reference: build ## docs/reference, from what the built programs print
 soak: build ## many more simulated regions, schedules and exchanges of sessions than `make test` has time for, a million rows in a transaction, hundreds of seeds of row rules, staleness, and twenty minutes of chaos
 	$(CARGO) build --release --package lookaside
 	target/release/lookaside simulate --seeds 20000
+	target/release/lookaside simulate --regions --seeds 5000
 	$(MAKE) schedules SCHEDULES=20000
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-server --test session
 	EXCHANGE_CASES=200000 $(CARGO) test --release --locked --package lookaside-router --test exchange
@@ -93,6 +97,10 @@ chaos: install build ## real processes and a MariaDB under a seeded schedule of 
 staleness: install ## for how long old values are read while a process hangs or is dead, drawn; fails if above a second (four minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
+
+delete-latency: install ## figure 11 of the paper: old values after deletes in two regions while processes fail, drawn (five minutes; DELETES="--seconds 60 --seed 7")
+	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside-monitor --package lookaside
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cross_region.delete_latency $(or $(DELETES),--report)
 
 fuzz: ## every fuzz target for FUZZ_SECONDS (needs a nightly toolchain and cargo-fuzz)
 	crates/protocol/fuzz/run $(FUZZ_SECONDS)

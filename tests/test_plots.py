@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from experiments.plots import bars, cdf, figure, lines, panels
+from experiments.plots import bars, cdf, delete_curves, figure, lines, panels
 
 RATES = {"memcached": [(1, 20, 15, 30), (10, 40, 35, 45)], "lookaside": [(1, 60, 50, 70), (10, 80, 80, 80)]}
 MISSES = {"16 MiB": {"memcached 1.6.45": 0.2, "ours": 0.1, bars.FLOOR: 0.05}}
@@ -29,10 +29,16 @@ def draw_panels() -> str:
     return panels.svg("Age", "time (s)", "age (ms)", [(1, 0), (3, 500)], [panel], (1, 10, 100, 1_000), ("aim", 100))
 
 
+def draw_delete_curves() -> str:
+    curves = {"master region": [(1, 1e-4), (60, 0.0)], "replica region": [(1, 1e-3), (60, 1e-5)]}
+    return delete_curves.svg("Deletes", curves, {"paper": [(1, 1e-4), (3_600, 1e-5)]})
+
+
 DRAWN = {
     draw_lines: {"Rates", "connections", "throughput (1,000 requests/s)", "memcached", "lookaside"},
     draw_bars: {"Misses", "memory", "share of gets that miss", "memcached 1.6.45", "ours", "floor", "16 MiB"},
     draw_cdf: {"Latency", "time (ms)", "commits that took longer", "one cluster", "1 in 10", "bar at p99: 50"},
+    draw_delete_curves: {"Deletes", "master region", "replica region", "paper", "1 min", "1 h", "0.01 %", "none"},
     draw_panels: {"Age", "time (s)", "age (ms)", "faults", "router hangs", "aim", "1,000"},
 }
 

@@ -65,11 +65,13 @@ def new_figure(title: str, across: str, up: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def add_legend(axes: Axes) -> None:
-    """The curves' names, between the title and the axes."""
+def add_legend(axes: Axes, columns: int | None = None) -> None:
+    """The curves' names, between the title and the axes, in that number of columns: in one row if it is None."""
     handles, _ = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), borderaxespad=0.2, handlelength=1.4)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns or len(handles), borderaxespad=0.2, handlelength=1.4
+        )
 
 
 def to_svg(figure: Figure) -> str:

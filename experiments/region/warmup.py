@@ -208,7 +208,7 @@ class Clusters:
     def sent_to_warm(self) -> int:
         """Requests that the cold cluster's router has sent to the warm cluster."""
         client = LeaseClient(self.ports[0])
-        client.socket.sendall(b"stats servers\r\n")
+        client.socket.sendall(b"stats servers_detailed\r\n")
         servers = {f"destination:127.0.0.1:{server.port}" for server in self.warm}
         sent = 0
         while (line := client.reader.readline().decode().split())[0] != "END":

@@ -9,7 +9,6 @@ The exit code is 1 if something was found; the logs are kept then.
 
 import argparse
 import json
-import os
 import random
 import shlex
 import shutil
@@ -20,11 +19,9 @@ from pathlib import Path
 from chaos import report
 from chaos.applications import Load
 from chaos.faults import RESIZE_KINDS, WEIGHTS, Fault, Plan
-from chaos.network import missing_for_partitions
+from chaos.network import enter_namespace, is_in_namespace, missing_for_partitions
 from chaos.region import Layout
 from chaos.run import Settings, run
-
-IN_NAMESPACE = "LOOKASIDE_CHAOS_IN_NAMESPACE"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -108,12 +105,6 @@ def settings_of(options: argparse.Namespace) -> Settings:
     )
 
 
-def enter_namespace() -> None:
-    """Runs this program again in a network namespace of its own."""
-    os.environ[IN_NAMESPACE] = "1"
-    os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", "chaos", *sys.argv[1:]])
-
-
 def end(*_) -> None:
     """SIGTERM stops the region; a second one must not interrupt that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -130,10 +121,10 @@ def main() -> int:
         options.seed = random.randrange(1, 1_000_000)
         sys.argv += ["--seed", str(options.seed)]
     settings = settings_of(options)
-    if settings.is_partitioned and IN_NAMESPACE not in os.environ:
+    if settings.is_partitioned and not is_in_namespace():
         missing = missing_for_partitions()
         if missing is None:
-            enter_namespace()
+            enter_namespace("chaos")
         print(f"chaos: NO PARTITIONS: {missing}", file=sys.stderr, flush=True)
         settings.is_partitioned = False
         settings.plan.kinds = [kind for kind in settings.plan.kinds if kind != "partition"]

@@ -17,11 +17,13 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from processes import STOP_S, eventually
 
+IN_NAMESPACE = "LOOKASIDE_CHAOS_IN_NAMESPACE"
 BRIDGE = "bridge"
 BRIDGE_ADDRESS = "10.88.0.1"
 NOWHERE = "02:00:00:00:ff:ff"
@@ -111,6 +113,17 @@ class Namespaces:
 def run_ip(words: str, prefix: list[str] | None = None) -> None:
     """Runs iproute2's `ip`."""
     subprocess.run([*(prefix or []), "ip", *words.split()], check=True, capture_output=True, text=True)
+
+
+def enter_namespace(module: str) -> None:
+    """Runs this program, `python -m module`, again in a network namespace of its own."""
+    os.environ[IN_NAMESPACE] = "1"
+    os.execvp("unshare", ["unshare", "--net", sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def is_in_namespace() -> bool:
+    """Whether this program is the one that `enter_namespace` has run."""
+    return IN_NAMESPACE in os.environ
 
 
 def missing_for_partitions() -> str | None:

@@ -336,36 +336,19 @@ class Region:
             for name in ("one", "two", "three", "four")[: layout.clusters]:
                 self.clusters.append(Cluster(name, layout, folder, network))
             if layout.invalidators > 1:
-                self.create_shared_state()
+                create_shared_state(self.database.url, USER)
             for number in range(layout.invalidators):
                 self.invalidators.append(self.start_invalidator(number))
         except BaseException:
             self.stop()
             raise
 
-    def create_shared_state(self) -> None:
-        """Creates the table by which invalidators know which one is active."""
-        command = [
-            PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", USER, "--database",
-            self.database.url,
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, f"setup --shared-state: {done.stderr}"
-
     def start_invalidator(self, number: int) -> Node:
         """An invalidator of all clusters; the first one is active, each other stands by."""
         name = f"invalidator-{number + 1}" if number else "invalidator"
-        host, prefix = self.network.add(name)
-        place = Place(host, free_fixed_port("127.0.0.1"), tuple(prefix))
-        words = ["--source", self.database.url, "--state-dir", self.folder / f"{name}.state", "--listen", place.address]
-        if self.layout.invalidators > 1:
-            words += ["--shared-state", "source"]
-        for cluster in self.clusters:
-            routers = ",".join(router.place.address for router in cluster.routers)
-            words += ["--cluster", f"{cluster.name}={routers}"]
-        node = Node(name, "invalidator", "invalidator", place, words, self.folder)
-        node.wait_ready(lambda: node.answers() and (number > 0 or is_running(node.stats())), READY_S)
-        return node
+        options = ("--shared-state", "source") if self.layout.invalidators > 1 else ()
+        is_active = number == 0
+        return start_invalidator(name, self.database.url, self.clusters, self.folder, self.network, is_active, *options)
 
     def nodes(self) -> list[Node]:
         """All processes but the database."""
@@ -388,6 +371,36 @@ class Region:
                 stops.callback(cluster.stop)
             for invalidator in self.invalidators:
                 stops.callback(invalidator.stop)
+
+
+def create_shared_state(url: str, account: str) -> None:
+    """Creates the table by which invalidators know which one is active."""
+    command = [
+        PROGRAMS / "lookaside", "invalidator", "setup", "--shared-state", "--account", account, "--database", url,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, f"setup --shared-state: {done.stderr}"
+
+
+def start_invalidator(
+    name: str,
+    source: str,
+    clusters: list[Cluster],
+    folder: Path,
+    network: Loopback | Namespaces,
+    is_active: bool,
+    *options: object,
+) -> Node:
+    """An invalidator in a network of its own. One that is to be active reads the commit log when this returns."""
+    host, prefix = network.add(name)
+    place = Place(host, free_fixed_port("127.0.0.1"), tuple(prefix))
+    words = ["--source", source, "--state-dir", folder / f"{name}.state", "--listen", place.address, *options]
+    for cluster in clusters:
+        routers = ",".join(router.place.address for router in cluster.routers)
+        words += ["--cluster", f"{cluster.name}={routers}"]
+    node = Node(name, "invalidator", "invalidator", place, words, folder)
+    node.wait_ready(lambda: node.answers() and (not is_active or is_running(node.stats())), READY_S)
+    return node
 
 
 def is_running(invalidator_stats: dict[str, str]) -> bool:

@@ -1,0 +1,132 @@
+"""`make delete-latency`: a short run without faults, in which a stopped invalidator shows; the parts of its report."""
+
+import pytest
+from chaos.faults import Event, Fault
+from chaos.network import Loopback
+
+from experiments.cross_region.faults import (
+    KINDS,
+    NO_FAULT,
+    RECOVERY_S,
+    Late,
+    after_recovery_s,
+    cause,
+    schedule,
+    targets,
+)
+from experiments.cross_region.load import rows_for
+from experiments.cross_region.measurement import Outcome, Settings, run
+from experiments.cross_region.regions import MASTER, REPLICA
+from experiments.cross_region.report import Report, draw
+
+# As the monitor counts the looks at one age.
+NOTHING = {"absent": 0, "new": 0, "old": 0, "undecided": 0, "failed": 0, "late": 0}
+
+
+def curve(name: str, counts: dict[int, dict]) -> dict:
+    """A curve of a monitor's summary: by age, the counts that are not 0."""
+    ages = [{"age_s": age, **NOTHING, **found} for age, found in counts.items()]
+    for age in ages:
+        answered = age["absent"] + age["new"] + age["old"] + age["undecided"]
+        age["old_share"] = age["old"] / answered if answered else None
+    return {"name": name, "ages": ages}
+
+
+def outcome(
+    master_old: int = 0, replica_old: int = 0, last_old: int = 0, late: tuple = (), events: tuple = ()
+) -> Outcome:
+    """An outcome of 30,000 deletes in each region."""
+
+    def of(old: int) -> dict[int, dict]:
+        last = min(old, last_old)
+        return {1: {"old": old, "absent": 30_000 - old}, 60: {"old": last, "absent": 30_000 - last}}
+
+    summaries = {
+        MASTER: {"clusters": [curve(MASTER, of(master_old)), curve(REPLICA, of(replica_old))]},
+        REPLICA: {"clusters": [curve(REPLICA, of(replica_old))]},
+    }
+    return Outcome(Settings(), 30_000, summaries, list(late), list(events), [], {MASTER: 0.9, REPLICA: 0.9})
+
+
+def verdicts(found: Outcome, simulated: dict | None = None) -> list[bool | None]:
+    """Of the bars on the master region, its recovery, the replica region, and the hour."""
+    return [bar.is_met for bar in Report(found, simulated).bars()[1:]]
+
+
+@pytest.mark.timeout(300)
+def test_a_stopped_invalidator_shows_in_the_curve_of_its_region_alone(tmp_path):
+    frozen = tuple(f"{REPLICA}-invalidator-{number}" for number in (1, 2))
+    settings = Settings(seconds=5, rate=60, ages_s=(1, 2), faults=(), frozen=frozen)
+    found = run(settings, Loopback(), tmp_path)
+    assert not found.failures and found.commits == 300
+    for age in found.ages(MASTER, MASTER):
+        assert age["old"] == 0 and age["absent"] + age["new"] == 300, age
+    for log, cluster in ((REPLICA, REPLICA), (MASTER, REPLICA)):
+        for age in found.ages(log, cluster):
+            assert age["old"] == 300, age
+    assert found.causes(REPLICA) == {1: {NO_FAULT: 300}, 2: {NO_FAULT: 300}}
+    report = Report(found)
+    assert [bar.is_met for bar in report.bars()] == [False, True, True, False, None]
+    # The same figures are in the JSON, on the page, and in the picture.
+    figures = report.figures()
+    assert figures["curves"]["replica region, by its own log"][0]["old_share"] == 1
+    assert [bar["verdict"] for bar in figures["bars"]] == ["missed", "met", "met", "missed", "not measured"]
+    page = report.page({"build": "debug"})
+    assert "0.0000 % (300 of 300 late)" in page and "| west | no fault | 300 at 1 s, 300 at 2 s |" in page
+    assert "replica region, by its own log" in draw(found)
+
+
+def test_rows_are_changed_once_before_the_last_question():
+    assert rows_for(100, 60) > 100 * 60
+
+
+def test_bars_are_met_up_to_their_limit():
+    assert verdicts(outcome(3, 30)) == [True, True, True, None]
+    assert verdicts(outcome(4, 30))[0] is False
+    assert verdicts(outcome(3, 31))[2] is False
+    few = outcome()
+    few.summaries[REPLICA]["clusters"][0]["ages"][0]["absent"] -= 1
+    assert Report(few).bars()[0].is_met is False and Report(outcome()).bars()[0].is_met is True
+
+
+def test_a_delete_must_arrive_when_the_fault_is_over():
+    fault = Event(Fault("kill", f"{MASTER}-router-1", 0, 2), begin_s=100.0, end_s=102.0, recovered_s=103.0)
+    during, soon, later, elsewhere = (
+        Late(101.0, MASTER, 1, 2),
+        Late(103.0 + RECOVERY_S - 0.1, MASTER, 2, 2),
+        Late(103.0 + RECOVERY_S + 0.1, MASTER, 5, 1),
+        Late(101.0, REPLICA, 1, 1),
+    )
+    assert [cause(late, [fault]) for late in (during, soon, later, elsewhere)] == [
+        "kill router", "kill router", NO_FAULT, NO_FAULT,
+    ]  # fmt: skip
+    assert after_recovery_s(during, [fault]) == 0 and after_recovery_s(soon, [fault]) == pytest.approx(RECOVERY_S - 0.1)
+    assert verdicts(outcome(2, late=(during, soon), events=(fault,)))[1] is True
+    assert verdicts(outcome(2, late=(during, soon, later), events=(fault,)))[1] is False
+    # What is old at the last age was never deleted.
+    assert verdicts(outcome(2, last_old=1, late=(during,), events=(fault,)))[1] is False
+    # A late delete of the replica region says nothing about the master's.
+    assert verdicts(outcome(late=(elsewhere,), events=(fault,)))[1] is True
+
+
+def test_an_hour_is_that_of_the_simulation():
+    def simulated(commits: int = 200_000, failed: int = 0, oldest_ms: int = 7_000) -> dict:
+        return {"seeds": 300, "commits": commits, "failed": [{}] * failed, "outdated_ms_max": {"any": oldest_ms}}
+
+    assert verdicts(outcome(), simulated())[3] is True
+    assert verdicts(outcome(), simulated(failed=1))[3] is False
+    assert verdicts(outcome(), simulated(oldest_ms=3_600_001))[3] is False
+    assert verdicts(outcome(), simulated(commits=99_999))[3] is None
+
+
+def test_a_seed_gives_the_same_faults_one_at_a_time():
+    faults = schedule(MASTER, 1, KINDS, 190)
+    assert faults == schedule(MASTER, 1, KINDS, 190)
+    times = [[fault.at_s for fault in others] for others in (faults, schedule(MASTER, 2, KINDS, 190))]
+    times.append([fault.at_s for fault in schedule(REPLICA, 1, KINDS, 190)])
+    assert len(set(map(tuple, times))) == 3, "other seeds and other regions have other faults"
+    assert {fault.kind for fault in faults} == set(KINDS)
+    assert {fault.target for fault in faults} <= set(targets(MASTER))
+    ends = [fault.at_s + fault.seconds for fault in faults]
+    assert all(after.at_s > end for after, end in zip(faults[1:], ends, strict=False)) and ends[-1] <= 190
+    assert schedule(MASTER, 1, (), 190) == []
