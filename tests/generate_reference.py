@@ -29,7 +29,7 @@ WITHOUT_EFFECT = (
     "lru_crawler_sleep", "lru_crawler_tocrawl", "tail_repair_time", "lru_maintainer_thread",
     "lru_segmented", "hot_lru_pct", "warm_lru_pct", "hot_max_factor", "warm_max_factor", "temp_lru", "temporary_ttl",
     "inline_ascii_response", "ext_item_size", "ext_item_age", "ext_low_ttl", "ext_recache_rate", "ext_wbuf_size",
-    "ext_compact_under", "ext_drop_under", "ext_max_sleep", "ext_max_frag", "ext_drop_unread", "ssl_wbuf_size",
+    "ext_compact_under", "ext_drop_under", "ext_max_sleep", "ext_max_frag", "ext_drop_unread",
     "ssl_kernel_tls", "proxy_enabled", "proxy_uring_enabled", "num_napi_ids",
 )  # fmt: skip
 
@@ -43,7 +43,8 @@ OF_LRU_LISTS = (
 # Group of statistics -> regular expression of a name -> meaning. Groups of the same program are tried in order.
 MEANINGS: dict[str, dict[str, str]] = {
     "lookaside-server: stats": {
-        "version": "memcached's version number, then this server's.",
+        "version": "The release of memcached that this server behaves like.",
+        "lookaside_version": "The release of this server.",
         "slab_reassign_last_busy_status": "Always `none`: no page move waits for an item.",
         "ssl_new_sessions": "TLS handshakes that did not resume a session.",
         "ssl_handshake_errors": "Clients that came with the wrong certificate, version or protocol.",
@@ -54,6 +55,8 @@ MEANINGS: dict[str, dict[str, str]] = {
     },
     "lookaside-server: stats settings": {
         "maxbytes": "Memory limit in bytes (`-m`).",
+        "lookaside_version": "The release of this server.",
+        "memory_limit_max": "How far `cache_memlimit` may raise the limit, in bytes (`--memory-limit-max`).",
         "maxconns": "Maximum number of connections (`-c`).",
         "tcpport": "TCP port (`-p`); 0 is off.",
         "udpport": "UDP port (`-U`); 0 is off.",
@@ -61,7 +64,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "inter": "Addresses listened on (`-l`).",
         "verbosity": "Log level (`-v`, `verbosity`).",
         "oldest": "Age of the oldest item; always 0 here.",
-        "evictions": "Always `on`: a full store evicts.",
+        "evictions": "Whether a full store evicts; `off` with `-M`.",
         "domain_socket": "Path of the Unix socket (`-s`).",
         "umask": "Access mode of the Unix socket, in octal (`-a`).",
         "shutdown_command": "Whether `shutdown` is allowed (`-A`).",
@@ -79,7 +82,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "maxconns_fast": "Whether connections over `-c` are closed; `no` if they wait.",
         "slab_reassign": "Always `yes`: pages can move between slab classes.",
         "slab_automove": "Whether pages move between slab classes by themselves (`-o slab_automove`).",
-        "lru_crawler": "Whether `lru_crawler metadump` and `mgdump` are allowed (`lru_crawler enable`, `disable`).",
+        "lru_crawler": "Whether `lru_crawler` may crawl (`lru_crawler enable`, `disable`).",
+        "ssl_wbuf_size": "As given (`-o ssl_wbuf_size`, in bytes); without effect here.",
         "slab_chunk_max": "Largest chunk; larger items are chained.",
         "flush_enabled": "Whether `flush_all` is allowed (`-F`).",
         "dump_enabled": "Whether keys may be listed (`-X`).",
@@ -175,7 +179,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "delete_bytes": "Bytes of deletes in progress behind others of their connection; about 64 MiB at most.",
         "pointer_size": "Bits of a pointer.",
         "total_connections": "Client connections accepted.",
-        "rejected_connections": "Client connections closed because of `-c`.",
+        "rejected_connections": "Client connections closed at once because of `-c`: no other one could be closed.",
+        "evicted_connections": "Client connections closed because of `-c`: the least recently used, for a new one.",
         "closed_foreign_protocol": "Client connections closed because the client spoke HTTP, or began a TLS handshake.",
         "closed_long_line": "Client connections closed because of a line over 2,048 bytes, or a multiget over 512 KB.",
         "output_bytes": "Bytes of large replies that clients have not read yet; at most 1 GiB.",
@@ -246,7 +251,11 @@ MEANINGS: dict[str, dict[str, str]] = {
         "spool_peers_unreachable": "Routers of `--spool-peers` that do not answer.",
         "resize_state": (
             "The step of a change of the configuration: `steady`, `covering`, `emptying`, `waiting_for_peers`, "
-            "`warming_up`, `draining`, `purging`."
+            "`recording`, `warming_up`, `draining`, `purging`."
+        ),
+        "resize_history": (
+            "Where the history of changes is: `recorded` in etcd, for all routers of the cluster; `away` while etcd "
+            "does not answer; `refused` if it refuses to write; `unused` if the configuration is not from etcd."
         ),
         "configurations_covered": "Configurations to whose servers deletes go; more than 1 during a change.",
         "configuration_changes": "How often another configuration came into force.",
@@ -286,9 +295,47 @@ MEANINGS: dict[str, dict[str, str]] = {
         "pools_failing_open": "Pools at their TKO limit (`tko_tracker`).",
         "start_gate_open": "0 while all but deletes wait for the invalidator (`--wait-for-invalidator`).",
         "start_gate_refused": "Requests refused meanwhile.",
-        "num_servers": "Servers of the configuration.",
-        "num_servers_up": "Servers that are up.",
-        "num_servers_down": "Servers that are TKO or fenced.",
+        "num_servers": "Destinations: one for each server, timeout and thread.",
+        "num_servers_new": "Of these, those that no request has needed yet.",
+        "num_servers_up": "Those with a connection.",
+        "num_servers_closed": "Those whose connection has ended.",
+        "num_servers_down": "Those that are TKO, or could not connect.",
+        "num_suspect_servers": "Servers that have failed since their last reply.",
+        "num_(soft|hard)_tko_count": "Servers that are TKO after timeouts, or because they cannot be connected to.",
+        "num_connections_opened": "Connections to servers made.",
+        "num_connections_closed": "Of these, those that have ended.",
+        "destination_pending_reqs": "Requests that wait to be written to a server.",
+        "destination_inflight_reqs": "Requests written to servers and not answered.",
+        "proxy_reqs_processing|proxy_request_num_outstanding": "The sum of both.",
+        "proxy_reqs_waiting": "Always 0: requests are not held back before they are routed.",
+        "duration_us|processing_time_us": "How long servers take to answer, with queues: a mean of moving averages.",
+        "cmd_.*_count": "Clients' requests, keys of a get one by one.",
+        "cmd_.*_out": "Requests to servers per second, without those of failover and shadows.",
+        "cmd_.*_out_all": "Requests to servers per second.",
+        "cmd_(gets|gats|add|replace|append|prepend|cas|incr|decr|metaget|flushall|flushre)": "As with `_count`.",
+        "result_.*_all_count": "Requests to servers that ended this way.",
+        "result_.*_count": "The same without those of failover and shadows.",
+        "result_.*_all": "Requests to servers that ended this way, per second.",
+        "result_.*": "The same without those of failover and shadows.",
+        "request_sent|request_replied|request_success|request_error|final_result_error": "Its `_count`, per second.",
+        "request_(sent|replied)_count": "Clients' requests.",
+        "request_success_count": "Those that ended without an error.",
+        "(request_error|final_result_error)_count": "Those that ended with an error.",
+        "dev_null_requests": "Requests that a `DevNullRoute` has dropped.",
+        "failover_all": "Requests sent to another child of a failover route, one for each child.",
+        "failover_all_failed": "Those that failed there, too.",
+        "asynclog_requests": "Deletes that were spooled.",
+        "asynclog_requests_rate": "The same per second.",
+        "asynclog_spool_success_rate": "The share of the deletes to be spooled that were.",
+        "commandargs": "The command line.",
+        "parent_pid|start_time": "The process that started the router, and when it did.",
+        "num_proxies": "Threads.",
+        "num_clients|num_client_connections": "Client connections.",
+        "fibers_allocated": "Always 0: requests are tasks of tokio.",
+        "ps_num_(minor|major)_faults": "Page faults of the process.",
+        "(ps_user_time_sec|rusage_user)": "Processor time in user mode, in seconds.",
+        "(ps_system_time_sec|rusage_system)": "Processor time in the kernel, in seconds.",
+        "ps_rss|ps_vsize": "Memory of the process, in bytes.",
     },
     "lookaside-router: stats detailed": {
         "cmd_out": "Requests sent to servers.",
@@ -299,7 +346,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "cmd_.*_error": "Requests of this verb to which a server replied with an error.",
         "cmd_.*_unavailable": "Requests of this verb that no server answered.",
     },
-    "lookaside-router: stats servers": {
+    "lookaside-router: stats servers_detailed": {
         "state": "`up`, `soft_tko`, `hard_tko` or `fenced`.",
         "sent": "Requests sent.",
         "failed": "Batches that timed out, could not be sent, lost their connection or got a malformed reply.",
@@ -367,9 +414,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "source_lookup_failures_not_connected": "Look-ups of the end of the log that made no connection.",
         "source_lookup_failures_unreachable": "Those that the database did not answer.",
         "source_lookup_failures_refused": "Those that the database refused, as it would a start: a privilege, a login.",
-        "source_lookup_failures_keys_hidden": "Those that found settings which hide keys (`source_unusable`).",
+        "source_lookup_failures_unsafe_settings": "Those that found unsafe settings (`source_unusable`).",
         "source_lookup_failures_incomplete": "Those that could not look up bytes.",
         "takeovers_at_session_end": "How often it did because the session of the former active one had ended.",
+        "takeovers_at_hang": "How often it did because the former active one had shown no sign of life.",
         "session_lock": "1 of the active one while its session holds a lock, and of a standby that sees it: it takes"
         " over at once.",
         "shared_state_failures": "Failures to read or write the shared state.",
@@ -399,6 +447,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         " apply what another one applied.",
         "(cluster:NAME:)?router_failures": "How often a router stopped answering.",
         "cluster:NAME:routers_tko": "Routers that do not answer; batches go to the others first.",
+        "cluster:NAME:router_configs": "Different configurations of the cluster's routers: 1, or 0 if there is one"
+        " router; more while a change is loaded.",
         "cluster:NAME:recoveries": "How often a router answered after none had; failed deletes are then sent at once.",
         "cluster:NAME:start_gates_opened": "How often a router was notified that it may serve.",
         "rules": "Row rules in use (`--rules`).",
@@ -451,7 +501,8 @@ def statistics(seen: Observed) -> Page:
         " the server's `stats detail dump` and `stats cachedump`"
         " ([metrics](../operating/metrics.md#inspecting-one-server));"
         " the router's `all` (as `stats`), `cmd-in`, `cmd-out`, `cmd-error` and `count` (parts of `detailed`) and"
-        " `suspect_servers` (as `servers`, without those that are up)."
+        " `servers` and"
+        " `suspect_servers` (a line for each server, in mcrouter's format)."
     )
     return Page("statistics", "Statistics", head, tables)
 

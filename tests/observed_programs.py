@@ -126,7 +126,7 @@ def observe_router(stack: ExitStack, folder: Path, authority: Authority, server:
         "--pem-cert-path", certificate, "--pem-key-path", key, "--num-proxies", 1, "--window", 100,
         "--spool", folder / "spool", "--metrics-address", metrics_port, port=port,
     )  # fmt: skip
-    eventually(lambda: any("replaced_by" in line for line in ask(port, "stats servers")), "a spare serves")
+    eventually(lambda: any("replaced_by" in line for line in ask(port, "stats servers_detailed")), "a spare serves")
     configuration.write_text("{")
     eventually(lambda: "config_last_refusal" in stats_of(port), "the configuration is refused")
     configuration.write_text(text)
@@ -134,9 +134,9 @@ def observe_router(stack: ExitStack, folder: Path, authority: Authority, server:
     seen.add("lookaside-router: stats", general)
     detailed = stats_of(port, "stats detailed")
     seen.add("lookaside-router: stats detailed", [name for name in detailed if name not in general])
-    lines = ask(port, "stats servers")
+    lines = ask(port, "stats servers_detailed")
     fields = [name for line in lines for name in re.findall(r" (\w+):", line.partition(" destination:")[2])]
-    seen.add("lookaside-router: stats servers", list(dict.fromkeys(fields)))
+    seen.add("lookaside-router: stats servers_detailed", list(dict.fromkeys(fields)))
     seen.metrics["lookaside-router"] = metrics_in(exposition(metrics_port))
     return port
 

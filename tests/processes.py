@@ -1,12 +1,16 @@
 """Starts the built programs, waits until they are ready, and stops them by pid, always."""
 
+import collections
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,17 +28,46 @@ OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FREE_PORT_MIN = 10_000
 
 
+# Ports that one process keeps to itself, at most.
+RESERVED_PORTS_MAX = 1_000
+reserved_ports: collections.deque[int] = collections.deque()
+
+
+@functools.cache
+def port_locks() -> int:
+    """The descriptor of a file in which a locked byte is a port that a process of tests has been given."""
+    path = Path(tempfile.gettempdir()) / f"lookaside-test-ports-{os.getuid()}"
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+def reserve_port(port: int) -> bool:
+    """Keeps a port from other processes of tests while this one runs, or until it has been given many others."""
+    if port in reserved_ports:
+        return False
+    try:
+        fcntl.lockf(port_locks(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    reserved_ports.append(port)
+    if len(reserved_ports) > RESERVED_PORTS_MAX:
+        fcntl.lockf(port_locks(), fcntl.LOCK_UN, 1, reserved_ports.popleft())
+    return True
+
+
 def free_port() -> int:
     """A free TCP port of 127.0.0.1.
 
-    The kernel gives none of these to outgoing connections, one of which could take it before a server does.
+    The kernel gives none of these to outgoing connections, one of which could take it before a server does; nor is it
+    given to another test before that.
     """
     outgoing_min = int(OUTGOING_PORTS.read_text().split()[0])
     while True:
         with contextlib.suppress(OSError), socket.socket() as probe:
             port = random.randrange(FREE_PORT_MIN, outgoing_min) if outgoing_min > FREE_PORT_MIN else 0
             probe.bind(("127.0.0.1", port))
-            return probe.getsockname()[1]
+            port = probe.getsockname()[1]
+            if reserve_port(port):
+                return port
 
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = READY_S) -> None:
@@ -168,6 +201,17 @@ def answers(port: int, host: str = "127.0.0.1") -> bool:
         return False
     finally:
         client.close()
+
+
+def accepts_at(path: Path) -> bool:
+    """Whether the unix socket accepts connections. Its file is there before it does."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1)
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 def accepts(port: int) -> bool:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,40 @@ def test_an_open_loop_sends_whether_or_not_the_server_keeps_up():
         figures = load(f"127.0.0.1:{port}", "--keys", 10, *words)
     assert figures["requests"] <= 410
     assert figures["max_us"] > 700_000
+
+
+def test_a_request_that_is_sent_late_counts_from_when_it_was_due():
+    # By UDP one request at a time is on its way. At 5 ms each and 400 due in a second, the last ones of two seconds
+    # are sent a second late, and then answered within milliseconds.
+    with slow_datagrams(0.005) as port:
+        words = ("--connections", 1, "--rate", 400, "--warmup", 0, "--seconds", 2, "--udp-timeout", 10)
+        figures = load(f"udp:127.0.0.1:{port}", "--keys", 10, *words)
+    assert (figures["udp_lost"], figures["requests"] <= 410) == (0, True)
+    assert figures["max_us"] > 700_000
+
+
+@contextlib.contextmanager
+def slow_datagrams(delay_s: float):
+    """A server by UDP that answers each get with a miss after this time: its port."""
+
+    def serve() -> None:
+        while True:
+            datagram, client = listener.recvfrom(2_000)
+            if not datagram:
+                return
+            time.sleep(delay_s)
+            # The request's number, and the first of one datagram (memcached's protocol.txt, UDP protocol).
+            listener.sendto(datagram[:2] + bytes((0, 0, 0, 1, 0, 0)) + b"END\r\n", client)
+
+    with socket.socket(type=socket.SOCK_DGRAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        serving = threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.sendto(b"", listener.getsockname())
+            serving.join()
 
 
 @contextlib.contextmanager

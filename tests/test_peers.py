@@ -68,7 +68,7 @@ def test_a_changed_program_is_not_used(fetched, part):
     path = fetched.parent / part
     path.write_text(path.read_text() + "# changed\n" if part != "sha256" else "")
     found = peers(fetched)
-    assert (found.returncode, found.stdout) == (1, "")
+    assert (found.returncode, found.stdout) == (3, "")
     assert "apt-get is missing" in found.stderr
 
 

@@ -1,0 +1,89 @@
+"""Continuous integration: databases that could be fetched must be there, or their tests would be skipped."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from processes import ROOT
+
+DATABASES = ("mysql", "mariadb", "postgres13", "postgres18")
+# Without what fetches packages.
+PROGRAMS = (
+    "bash", "cat", "chmod", "dirname", "dpkg", "dpkg-deb", "env", "find", "flock", "grep", "head", "id", "mkdir", "mv",
+    "python3", "rm", "sh", "sha256sum", "tar", "uname",
+)  # fmt: skip
+
+
+class Machine:
+    """A machine that has few programs, and a `make` that prints which tools it would expect."""
+
+    def __init__(self, home: Path) -> None:
+        self.programs, self.databases = home / "bin", home / "databases"
+        self.programs.mkdir()
+        for program in PROGRAMS:
+            (self.programs / program).symlink_to(shutil.which(program))
+        self.add_program("make", 'echo "expected: $LOOKASIDE_EXPECTED_TOOLS"')
+        self.environment = {"PATH": str(self.programs), "LOOKASIDE_DATABASES": str(self.databases)}
+
+    def add_program(self, name: str, script: str) -> None:
+        """Adds a program, a shell script."""
+        write_script(self.programs / name, script)
+
+    def add_database(self, name: str) -> None:
+        """A database that has been fetched already."""
+        home = self.databases / name
+        home.mkdir(parents=True)
+        for program in ("run", "mysqlbinlog"):
+            write_script(home / program, "")
+        checksum = subprocess.run(["sha256sum", home / "run"], check=True, capture_output=True, text=True).stdout
+        (home / "sha256").write_text(checksum)
+
+    def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess:
+        """Runs a program of the project."""
+        words = [ROOT / command[0], *command[1:]]
+        return subprocess.run(words, capture_output=True, text=True, env=self.environment | environment)
+
+
+def write_script(path: Path, script: str) -> None:
+    """Writes a shell script."""
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A machine without databases."""
+    return Machine(tmp_path)
+
+
+def test_a_machine_that_cannot_have_a_database_goes_without_it(machine):
+    for database in DATABASES:
+        fetched = machine.run("tests/fetch_database", database)
+        assert fetched.returncode == 3 and "is missing" in fetched.stderr, fetched
+    tested = machine.run(".ci/run")
+    assert tested.returncode == 0 and "libfaketime" in tested.stdout, tested
+    assert not any(database in tested.stdout for database in DATABASES)
+
+
+def test_a_fetch_that_fails_is_a_failure(machine, tmp_path):
+    """The tests of MySQL were skipped when its packages had not been fetched, and all seemed well."""
+    calls = tmp_path / "calls"
+    machine.add_program("npm", f"echo called >>{calls}; exit 1")
+    assert machine.run("tests/fetch_database", "postgres13").returncode not in (0, 3)
+    calls.unlink()
+    for database in ("mysql", "mariadb"):
+        machine.add_database(database)
+    tested = machine.run(".ci/run")
+    assert tested.returncode == 1 and "postgres13 was not fetched" in tested.stderr, tested
+    assert "expected:" not in tested.stdout and calls.read_text().count("called") == 3, "it was tried again"
+    # Where it cannot be fetched for a while.
+    named = machine.run(".ci/run", LOOKASIDE_EXPECTED_TOOLS="mysql mariadb")
+    assert named.stdout == "expected: mysql mariadb\n", named
+
+
+def test_what_has_been_fetched_is_expected(machine):
+    for database in DATABASES:
+        machine.add_database(database)
+    tested = machine.run(".ci/run")
+    assert tested.returncode == 0 and set(DATABASES) <= set(tested.stdout.split()), tested
