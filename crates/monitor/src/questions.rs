@@ -47,6 +47,7 @@ pub struct Questions {
 impl Questions {
     /// Asks what is due, for ever.
     pub async fn ask_repeatedly(mut self) -> Infallible {
+        self.sampler.lock().clusters[self.cluster].set_routers(self.asker.routers());
         let mut next_at = Instant::now();
         loop {
             sleep_until(next_at).await;

@@ -34,6 +34,10 @@ impl AskedEndpoint {
         AskedEndpoint { address, timeout, network, clock, connection: None }
     }
 
+    pub(super) fn address(&self) -> &str {
+        &self.address.0
+    }
+
     /// Asks about the keys. All that could not be asked, or was not answered, has failed.
     pub(super) async fn ask(&mut self, keys: &[&[u8]]) -> Vec<Look> {
         let mut looks = Vec::with_capacity(keys.len());

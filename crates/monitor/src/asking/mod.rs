@@ -57,6 +57,14 @@ impl Asker {
         Asker { through, endpoints: addresses.iter().map(endpoint).collect(), preferred: 0 }
     }
 
+    /// The addresses of the cluster's routers; none if its servers are asked.
+    pub fn routers(&self) -> Vec<String> {
+        match self.through {
+            Through::Routers => self.endpoints.iter().map(|endpoint| endpoint.address().to_owned()).collect(),
+            Through::Servers => Vec::new(),
+        }
+    }
+
     /// Asks about up to [`BATCH_KEYS_MAX`] keys. Returns the looks at each of them: one by a router, or one for each
     /// server.
     pub async fn ask(&mut self, keys: &[&[u8]]) -> Vec<Vec<Look>> {

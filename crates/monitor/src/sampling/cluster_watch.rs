@@ -50,6 +50,8 @@ pub struct ClusterWatch {
     pub name: String,
     /// The region that it is in.
     pub region: String,
+    /// The addresses of its routers; none if its servers are asked.
+    routers: Vec<String>,
     ages_s: Arc<[u32]>,
     /// Before the first look, and before the look at each age.
     queues: Vec<VecDeque<PendingSample>>,
@@ -71,7 +73,12 @@ impl ClusterWatch {
     pub fn new(name: &str, region: &str, ages_s: Arc<[u32]>) -> ClusterWatch {
         let queues = vec![VecDeque::new(); ages_s.len() + 1];
         let counts = vec![AgeCounts::default(); ages_s.len()];
-        ClusterWatch { name: name.into(), region: region.into(), ages_s, queues, counts }
+        ClusterWatch { name: name.into(), region: region.into(), routers: Vec::new(), ages_s, queues, counts }
+    }
+
+    /// Sets the routers by which it is asked: what one has found at first counts for the others too.
+    pub fn set_routers(&mut self, routers: Vec<String>) {
+        self.routers = routers;
     }
 
     /// The number of its samples.
@@ -175,8 +182,8 @@ impl ClusterWatch {
             match batch.queue.checked_sub(1) {
                 None => pending.baselines = looks.iter().filter_map(Baseline::of).collect(),
                 Some(index) => {
-                    let judged = looks.into_iter().map(|look| (judge(&sample, &pending.baselines, &look), look));
-                    let looks: Vec<(Verdict, Look)> = judged.collect();
+                    let judge = |look: &Look| judge(&sample, &pending.baselines, &self.routers, look);
+                    let looks: Vec<(Verdict, Look)> = looks.into_iter().map(|look| (judge(&look), look)).collect();
                     let verdict = looks.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Failed);
                     self.counts[index].add(verdict);
                     findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks });

@@ -124,7 +124,7 @@ impl World {
     fn verdict(&self, with_first_look: bool) -> Verdict {
         let first_look = || Baseline::of(&self.look(self.first_look_us + self.way_us[0]));
         let baselines: Vec<Baseline> = with_first_look.then(first_look).flatten().into_iter().collect();
-        judge(&self.sample(), &baselines, &self.look(self.look_us + self.way_us[0]))
+        judge(&self.sample(), &baselines, &[], &self.look(self.look_us + self.way_us[0]))
     }
 }
 
