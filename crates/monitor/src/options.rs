@@ -66,8 +66,8 @@ pub struct Options {
     /// The ages of a delete at which clusters are asked, in seconds, ascending
     #[arg(long, value_name = "SECONDS[,SECONDS...]", default_value = "1,10,60,600,3600")]
     pub ages: Ages,
-    /// The most questions to each cluster per second. Questions beyond it wait, and are counted as late if they have waited
-    /// for too long
+    /// The most questions to each cluster per second: a key that all servers of a cluster are asked about is one question
+    /// to each. Questions beyond it wait, and are counted as late if they have waited for too long
     #[arg(long, value_name = "QUESTIONS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
     /// The most deletes that are watched at a time, some 500 bytes each, and in the state file 200 and 50 for each cluster;

@@ -22,6 +22,8 @@ pub(super) struct AskedEndpoint {
     clock: MonitorClock,
     /// `None` before the first request, and after a failure.
     connection: Option<CommandConnection>,
+    /// The questions that were sent, answered or not.
+    pub(super) questions: u64,
 }
 
 impl AskedEndpoint {
@@ -31,7 +33,7 @@ impl AskedEndpoint {
         network: Arc<dyn Network>,
         clock: MonitorClock,
     ) -> AskedEndpoint {
-        AskedEndpoint { address, timeout, network, clock, connection: None }
+        AskedEndpoint { address, timeout, network, clock, connection: None, questions: 0 }
     }
 
     pub(super) fn address(&self) -> &str {
@@ -69,6 +71,7 @@ impl AskedEndpoint {
             commands.extend_from_slice(b" a\r\n");
         }
         let sent_at = (self.clock)();
+        self.questions += keys.len() as u64;
         connection.send(&commands).await?;
         for _ in keys {
             let seen = match connection.read_part().await? {

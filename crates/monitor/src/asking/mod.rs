@@ -65,6 +65,19 @@ impl Asker {
         }
     }
 
+    /// How many questions one key needs, if all are answered.
+    pub fn questions_per_key(&self) -> u32 {
+        match self.through {
+            Through::Routers => 1,
+            Through::Servers => self.endpoints.len() as u32,
+        }
+    }
+
+    /// The questions that were sent so far, answered or not.
+    pub fn questions_sent(&self) -> u64 {
+        self.endpoints.iter().map(|endpoint| endpoint.questions).sum()
+    }
+
     /// Asks about up to [`BATCH_KEYS_MAX`] keys. Returns the looks at each of them: one by a router, or one for each
     /// server.
     pub async fn ask(&mut self, keys: &[&[u8]]) -> Vec<Vec<Look>> {

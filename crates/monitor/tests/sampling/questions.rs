@@ -42,9 +42,8 @@ impl PlayedHosts {
         while let Ok(Some(line)) = lines.next_line().await {
             let Some(reply) = (self.answer)(&address, &line) else { return };
             self.asked.lock().push((Instant::now(), address.clone(), line));
-            if replies.write_all(format!("{reply}\r\n").as_bytes()).await.is_err() {
-                return;
-            }
+            // The client may have closed the connection; what it has sent before is counted all the same.
+            let _ = replies.write_all(format!("{reply}\r\n").as_bytes()).await;
         }
     }
 }
@@ -128,4 +127,52 @@ async fn a_value_that_another_router_finds_is_new_if_it_was_not_there_at_first()
     *is_killed.lock() = true;
     sleep(Duration::from_secs(1)).await;
     assert_eq!(watched.counts(), AgeCounts { new: 1, ..AgeCounts::default() });
+}
+
+impl PlayedHosts {
+    /// The most questions within some seconds.
+    fn most_in(&self, seconds: u64) -> usize {
+        let asked = self.asked.lock();
+        let after = |from: Instant| from..from + Duration::from_secs(seconds);
+        let within = |from: Instant| asked.iter().filter(|(at, ..)| after(from).contains(at)).count();
+        asked.iter().map(|(at, ..)| within(*at)).max().unwrap_or_default()
+    }
+}
+
+/// With servers the bound was one of keys: a cluster of eight got eight times the questions.
+#[tokio::test(start_paused = true)]
+async fn the_rate_bounds_the_questions_to_all_hosts_of_a_cluster() {
+    let servers: Vec<String> = (1..=8).map(|n| format!("s{n}:1")).collect();
+    let servers: Vec<&str> = servers.iter().map(String::as_str).collect();
+    for (through, hosts, per_s_max) in
+        [(Through::Servers, servers.clone(), 200), (Through::Servers, servers, 3), (Through::Routers, vec!["r1:1"], 50)]
+    {
+        let played = PlayedHosts::new(|_, _| Some("EN".to_owned()));
+        let watched = Watched::start(&played, through, &hosts, per_s_max);
+        watched.commit((0..400).map(|n| format!("key:{n}")));
+        sleep(Duration::from_secs(30)).await;
+        let (most, per_key) = (played.most_in(1), if through == Through::Servers { hosts.len() } else { 1 });
+        // A key is asked about at all servers at once, also if the rate is lower than their number.
+        let allowed = (per_s_max as usize).max(per_key);
+        assert!((1..=allowed).contains(&most), "{hosts:?}: {most} questions in a second, {per_s_max} allowed");
+        assert!(watched.counts().absent + watched.counts().late > 0, "{hosts:?}: {:?}", watched.counts());
+    }
+}
+
+/// A router that accepts questions and answers none costs as many questions as it was sent.
+#[tokio::test(start_paused = true)]
+async fn questions_that_are_repeated_count_too() {
+    let played = PlayedHosts::new(|address, command| match (address, command) {
+        ("hung:1", "") => Some(String::new()),
+        // Nothing that is a reply: the connection is closed.
+        ("hung:1", _) => Some("?".to_owned()),
+        _ => Some("SERVER_ERROR try again".to_owned()),
+    });
+    let watched = Watched::start(&played, Through::Routers, &["hung:1", "r2:1"], 40);
+    watched.commit((0..400).map(|n| format!("key:{n}")));
+    sleep(Duration::from_secs(10)).await;
+    assert!(played.asked.lock().len() > 100);
+    let most = played.most_in(2);
+    assert!((40..=2 * 40).contains(&most), "{most} questions in two seconds, 40 a second allowed");
+    assert!(watched.counts().failed > 0);
 }
