@@ -27,7 +27,7 @@ pub struct PendingSample {
     /// The delete.
     pub sample: Arc<Sample>,
     /// What the first look has found, by router or server; empty before it, and without those that did not answer.
-    pub baselines: Vec<Baseline>,
+    pub baselines: Arc<[Baseline]>,
 }
 
 /// What was found about a sample at one age.
@@ -44,7 +44,7 @@ pub struct Finding {
 }
 
 /// A cluster and its samples.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClusterWatch {
     /// Its name.
     pub name: String,
@@ -100,7 +100,7 @@ impl ClusterWatch {
 
     /// Adds a sample, to be looked at for the first time.
     pub fn add(&mut self, sample: Arc<Sample>) {
-        self.queues[0].push_back(PendingSample { sample, baselines: Vec::new() });
+        self.queues[0].push_back(PendingSample { sample, baselines: Arc::default() });
     }
 
     /// Adds counts of an earlier process; false if it is no age of this one.
