@@ -283,6 +283,7 @@ mod tests {
             sent_at: now,
             received_at: now,
             seen: Seen::Item(SeenItem { cas: u64::MAX, age }),
+            servers: None,
         };
         let looks = batch.samples.iter().map(|_| servers.iter().map(look).collect()).collect();
         sampler.clusters[0].record(batch, looks);

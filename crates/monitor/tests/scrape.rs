@@ -52,6 +52,7 @@ fn what_is_locked_for_a_save_costs_the_same_with_any_number_of_samples() {
                 sent_at: Moment { ms: 10 },
                 received_at: Moment { ms: 11 },
                 seen: seen(),
+                servers: None,
             };
             let looks = batch.samples.iter().map(|_| vec![look()]).collect();
             cluster.record(batch, looks);

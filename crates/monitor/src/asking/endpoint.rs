@@ -11,8 +11,8 @@ use lookaside_protocol::{
 use lookaside_routing::Address;
 use std::{sync::Arc, time::Duration};
 
-/// No value is ever asked for.
-const LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 2_048 };
+/// No value of an application is ever asked for.
+const LIMITS: Limits = Limits { value_bytes_max: 4_096, line_bytes_max: 2_048 };
 
 /// A router or a server.
 pub(super) struct AskedEndpoint {
@@ -88,7 +88,24 @@ impl AskedEndpoint {
         Ok(())
     }
 
+    /// The servers that a router reads the key from at present, with commas between them; `None` if it does not say, or
+    /// has not answered before.
+    pub(super) async fn find_servers(&mut self, key: &[u8]) -> Option<String> {
+        let mut connection = self.connection.take()?;
+        connection.set_timeout(self.timeout);
+        connection.send(&[b"get __mcrouter__.route(get,", key, b")\r\n"].concat()).await.ok()?;
+        let mut servers = None;
+        let on_part = |part: ReplyPart<'_>| {
+            if let ReplyPart::Item { reply: Reply::Value { value, .. }, .. } = part {
+                servers = std::str::from_utf8(value).ok().map(|lines| lines.lines().collect::<Vec<_>>().join(","));
+            }
+        };
+        connection.read_until_end(on_part).await.ok()?;
+        self.connection = Some(connection);
+        servers.filter(|servers| !servers.is_empty() && !servers.starts_with("ERROR"))
+    }
+
     fn look(&self, sent_at: Moment, seen: Seen) -> Look {
-        Look { from: self.address.0.to_string(), sent_at, received_at: (self.clock)(), seen }
+        Look { from: self.address.0.to_string(), sent_at, received_at: (self.clock)(), seen, servers: None }
     }
 }

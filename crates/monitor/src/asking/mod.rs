@@ -94,6 +94,16 @@ impl Asker {
         }
     }
 
+    /// The servers that the router at this address reads the key from at present; `None` if it is no router of the cluster,
+    /// or does not say.
+    pub async fn find_servers(&mut self, router: &str, key: &[u8]) -> Option<String> {
+        if self.through == Through::Servers {
+            return None;
+        }
+        let endpoint = self.endpoints.iter_mut().find(|endpoint| endpoint.address() == router)?;
+        endpoint.find_servers(key).await
+    }
+
     /// Another router is asked about what the first has not answered. The one that answers is asked first from then on.
     async fn ask_a_router(&mut self, keys: &[&[u8]]) -> Vec<Look> {
         let is_failed = |look: &Look| matches!(look.seen, Seen::Failed(_));

@@ -172,6 +172,19 @@ impl ClusterWatch {
         }
     }
 
+    /// Which answers about a batch found old values at one of the ages: the index of the sample, and that of its look.
+    pub fn old_looks(&self, batch: &DueBatch, looks: &[Vec<Look>]) -> Vec<(usize, usize)> {
+        let mut old = Vec::new();
+        if batch.queue == 0 {
+            return old;
+        }
+        for (index, (pending, looks)) in self.queues[batch.queue].iter().zip(looks).enumerate() {
+            let is_old = |look: &Look| judge(&pending.sample, &pending.baselines, &self.routers, look) == Verdict::Old;
+            old.extend(looks.iter().enumerate().filter(|(_, look)| is_old(look)).map(|(at, _)| (index, at)));
+        }
+        old
+    }
+
     /// Counts what was answered about a batch: for each sample a look at each router or server that was asked. Returns
     /// what was found at one of the ages; a first look finds nothing.
     pub fn record(&mut self, batch: DueBatch, looks: Vec<Vec<Look>>) -> Vec<Finding> {

@@ -47,6 +47,8 @@ pub struct Look {
     pub received_at: Moment,
     /// The answer.
     pub seen: Seen,
+    /// The servers that the router has the key from, if it was asked about an old value; `None` otherwise.
+    pub servers: Option<String>,
 }
 
 /// The content of an answer.
@@ -176,7 +178,13 @@ mod tests {
     /// An item seen at 12,000 ms, with an age of these bounds.
     fn look(min_ms: u64, max_ms: Option<u64>) -> Look {
         let seen = Seen::Item(SeenItem { cas: CAS, age: Some(AgeBounds { min_ms, max_ms }) });
-        Look { from: "r".into(), sent_at: Moment { ms: 11_990 }, received_at: Moment { ms: 12_000 }, seen }
+        Look {
+            from: "r".into(),
+            sent_at: Moment { ms: 11_990 },
+            received_at: Moment { ms: 12_000 },
+            seen,
+            servers: None,
+        }
     }
 
     fn ageless() -> Look {

@@ -100,7 +100,7 @@ impl World {
         let seen =
             if self.stored_us > at_us { Seen::Absent } else { Seen::Item(SeenItem { cas: 1, age: self.age(at_us) }) };
         let [to, back] = self.way_us;
-        Look { from: "s".into(), sent_at: ms(at_us - to), received_at: ms(at_us + back), seen }
+        Look { from: "s".into(), sent_at: ms(at_us - to), received_at: ms(at_us + back), seen, servers: None }
     }
 
     /// The age that the server finds with the time that it has read before the request.

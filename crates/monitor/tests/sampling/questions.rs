@@ -4,8 +4,8 @@ use lookaside_client::{Listener, Network, Stream};
 use lookaside_invalidator::{Commit, Commits, Position};
 use lookaside_monitor::{
     asking::{Asker, MonitorClock, Through},
-    questions::Questions,
-    sampling::{AgeCounts, Moment, Sampler, SamplerOptions},
+    questions::{FindingObserver, Questions},
+    sampling::{AgeCounts, EndOfLog, Moment, Sampler, SamplerOptions},
 };
 use lookaside_routing::{Address, BoxFuture};
 use lookaside_sync::Mutex;
@@ -73,6 +73,16 @@ struct Watched {
 impl Watched {
     /// Asks the `hosts` in a task of its own, up to `per_s_max` questions a second.
     fn start(hosts: &PlayedHosts, through: Through, addresses: &[&str], per_s_max: u32) -> Watched {
+        Watched::start_observed(hosts, through, addresses, per_s_max, Box::new(|_| {}))
+    }
+
+    fn start_observed(
+        hosts: &PlayedHosts,
+        through: Through,
+        addresses: &[&str],
+        per_s_max: u32,
+        on_finding: FindingObserver,
+    ) -> Watched {
         let begun = Instant::now();
         let clock: MonitorClock = Arc::new(move || Moment { ms: 1_000_000 + begun.elapsed().as_millis() as u64 });
         let options = SamplerOptions { one_in: 1, ages_s: vec![1, 10], pending_max: 1_000 };
@@ -88,7 +98,7 @@ impl Watched {
             clock: clock.clone(),
             sampled: sampled.clone(),
             per_s_max,
-            on_finding: Box::new(|_| {}),
+            on_finding,
         };
         tokio::spawn(questions.ask_repeatedly());
         Watched { sampler, sampled, clock }
@@ -175,4 +185,36 @@ async fn questions_that_are_repeated_count_too() {
     let most = played.most_in(2);
     assert!((40..=2 * 40).contains(&most), "{most} questions in two seconds, 40 a second allowed");
     assert!(watched.counts().failed > 0);
+}
+
+/// The log named the router, and the operator had to find out which of its servers has the old value.
+#[tokio::test(start_paused = true)]
+async fn the_server_of_an_old_value_is_asked_for() {
+    let hosts = PlayedHosts::new(|_, command| {
+        Some(match command {
+            "me old a" => "ME old exp=-1 la=0 cas=7 fetch=no cls=1 size=64 age=90000-91000 hidden=no".to_owned(),
+            "get __mcrouter__.route(get,old)" => {
+                let name = command.strip_prefix("get ").expect("it begins so");
+                format!("VALUE {name} 0 15\r\n10.0.1.11:11211\r\nEND")
+            }
+            _ => "EN".to_owned(),
+        })
+    });
+    let found = Arc::new(Mutex::new(Vec::<(String, Option<String>)>::new()));
+    let finding = found.clone();
+    let on_finding: FindingObserver = Box::new(move |new| {
+        let key = String::from_utf8_lossy(&new.sample.key).into_owned();
+        finding.lock().push((key, new.looks[0].1.servers.clone()));
+    });
+    let watched = Watched::start_observed(&hosts, Through::Routers, &["r1:1"], 1_000, on_finding);
+    // The value is older than this time, before the commit.
+    let end = EndOfLog { begun_at: (watched.clock)(), position: Position("0".into()) };
+    watched.sampler.lock().add_end_of_log("log", end);
+    watched.commit(["old".to_owned(), "other".to_owned()]);
+    sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(watched.counts(), AgeCounts { old: 1, absent: 1, ..AgeCounts::default() });
+    let server = Some("10.0.1.11:11211".to_owned());
+    assert_eq!(*found.lock(), [("old".to_owned(), server), ("other".to_owned(), None)]);
+    let routes = hosts.asked.lock().iter().filter(|(_, _, command)| command.starts_with("get ")).count();
+    assert_eq!(routes, 1, "only the old value is asked for");
 }

@@ -107,7 +107,7 @@ impl Change {
             }
             Fate::Deleted { .. } | Fate::Refilled { .. } => Seen::Absent,
         };
-        Look { from: format!("router {cluster}"), sent_at: now, received_at: now, seen }
+        Look { from: format!("router {cluster}"), sent_at: now, received_at: now, seen, servers: None }
     }
 }
 
@@ -371,7 +371,7 @@ fn every_server_of_a_cluster_counts_and_the_worst_is_its_verdict() {
     let now = Moment { ms: BEGIN_MS + 4_000 };
     let cluster = &mut world.sampler.clusters[0];
     let batch = cluster.due(now, 3).expect("a look is due");
-    let absent = Look { from: "server 0".into(), sent_at: now, received_at: now, seen: Seen::Absent };
+    let absent = Look { from: "server 0".into(), sent_at: now, received_at: now, seen: Seen::Absent, servers: None };
     let failed = Look { from: "server 1".into(), seen: Seen::Failed("closed".into()), ..absent.clone() };
     let old = Look { from: "server 2".into(), ..world.changes[0].look(0, now) };
     let findings = cluster.record(batch, vec![vec![absent, failed, old]]);
@@ -392,7 +392,7 @@ fn a_first_look_at_another_server_does_not_make_an_item_new() {
     let batch = cluster.due(now, 3).expect("a look is due");
     let age = AgeBounds { min_ms: 0, max_ms: Some(3_000) };
     let seen = Seen::Item(SeenItem { cas: 1, age: Some(age) });
-    let look = Look { from: "another server".into(), sent_at: now, received_at: now, seen };
+    let look = Look { from: "another server".into(), sent_at: now, received_at: now, seen, servers: None };
     let findings = cluster.record(batch, vec![vec![look]]);
     assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Verdict::Undecided]);
 }
