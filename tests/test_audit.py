@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, eventually
+from processes import PROGRAMS, Process, answers, connect, eventually, frozen
 
 QUERIES = """
 [[query]]
@@ -198,6 +198,67 @@ def test_a_continuous_audit_goes_on_after_failures(database, clusters, tmp_path)
         one.router.kill()
         done = subprocess.run(audit.command, capture_output=True, text=True, timeout=120)
         assert done.returncode == 1 and "127.0.0.1" in done.stderr, done
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("is_hung", [False, True], ids=["killed", "hung"])
+def test_a_server_that_cannot_be_listed_does_not_end_the_listing_of_the_others(is_hung, database, clusters, tmp_path):
+    # Nothing was compared in any cluster until the server was back, and a hung one held up each round for ten minutes.
+    one, two = clusters
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, one, two)
+    fill_users(two)
+    # The first in the list.
+    lost = one.servers[0]
+    servers = [f"127.0.0.1:{server.port}" for cluster in clusters for server in cluster.servers]
+    running = ContinuousAudit(audit, "--dump", ",".join(servers))
+    try:
+        running.wait_round(lambda counts: counts["fresh"] == 6 and counts["failed"] == 0, "all servers are listed")
+
+        def find_wrong_value() -> None:
+            # Not before: a round may have listed all keys while the server was still there.
+            eventually(lambda: f"listing the keys of {servers[0]}" in running.log(), "the reason is logged", 60)
+            two.client().set("user:1", "wrong")
+            eventually(lambda: ("stale", "two", "user:1") in running.found(), "the wrong value is found", 60)
+            running.wait_round(lambda counts: counts["failed"] >= 1, "the failure is counted")
+
+        if is_hung:
+            with frozen(lost):
+                find_wrong_value()
+        else:
+            lost.kill()
+            find_wrong_value()
+            lost.restart()
+        # Its delays have grown, up to half a minute.
+        running.wait_round(lambda counts: counts["failed"] == 0, "it is listed again")
+        # With --once it is the end.
+        lost.kill()
+        done = subprocess.run(
+            [*audit.command, "--dump", ",".join(servers)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 1 and servers[0] in done.stderr, done
+    finally:
+        running.stop()
+
+
+def test_a_list_that_cannot_be_read_does_not_keep_the_others_from_being_compared(database, cluster, tmp_path):
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    (tmp_path / "queries.toml").write_text(
+        """
+[[query]]
+key = "gone:{id}"
+sql = "SELECT name FROM gone WHERE id = {id}"
+list = "SELECT id FROM gone"
+"""
+        + QUERIES
+    )
+    fill_users(cluster)
+    cluster.client().set("user:1", "wrong")
+    running = ContinuousAudit(audit)
+    try:
+        eventually(lambda: ("stale", "one", "user:1") in running.found(), "the wrong value is found", 60)
+        running.wait_round(lambda counts: counts["failed"] == 1, "the list that failed is counted")
+        assert "listing gone:{id}" in running.log() and "no such table" in running.log()
     finally:
         running.stop()
 

@@ -1,13 +1,12 @@
 //! Reads and deletes cached values, by a router of the cluster.
 
 use super::{backoff::Backoff, comparison::CachedItem};
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use lookaside_client::{CommandConnection, Network};
 use lookaside_invalidator::options::Cluster;
 use lookaside_protocol::{
     Reply,
     meta::MetaStatus,
-    percent,
     text::{Limits, ReplyPart},
 };
 use lookaside_routing::Address;
@@ -16,8 +15,6 @@ use tokio::time::Instant;
 
 const LIMITS: Limits = Limits { value_bytes_max: 64 << 20, line_bytes_max: 4_096 };
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a listing of all keys may take.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A cluster, by its routers.
 pub struct AuditedCluster {
@@ -114,27 +111,5 @@ fn unexpected(reply: &ReplyPart<'_>) -> anyhow::Error {
     match reply {
         ReplyPart::Reply(Reply::Error(error)) => anyhow!("{error}"),
         other => anyhow!("unexpected reply: {other:?}"),
-    }
-}
-
-/// Passes the keys of a server to `add`, by `lru_crawler metadump`.
-pub async fn dump_keys(network: &dyn Network, server: &str, mut add: impl FnMut(Vec<u8>)) -> Result<()> {
-    let address = Address(server.into());
-    let mut connection = CommandConnection::connect(network, &address, LIMITS, LISTING_TIMEOUT).await?;
-    connection.send(b"lru_crawler metadump all\r\n").await?;
-    loop {
-        let line = connection.read_line().await?;
-        if line == b"END" {
-            return Ok(());
-        }
-        // memcached begins the listing at once, this project's server after a line.
-        if line == b"OK" {
-            continue;
-        }
-        let Some(rest) = line.strip_prefix(b"key=") else {
-            bail!("{server}: {}", String::from_utf8_lossy(line));
-        };
-        let key = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
-        add(percent::decode(key).ok_or_else(|| anyhow!("{server}: a malformed key in the listing"))?);
     }
 }
