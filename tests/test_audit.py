@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from mariadb import USER
 from processes import PROGRAMS, Process, answers, connect, eventually, frozen
 
 QUERIES = """
@@ -261,6 +262,59 @@ list = "SELECT id FROM gone"
         assert "listing gone:{id}" in running.log() and "no such table" in running.log()
     finally:
         running.stop()
+
+
+def test_a_refused_query_costs_no_login(mariadb, cluster, tmp_path):
+    # Each error dropped the connection: one wrong query cost as many logins as the audit made comparisons.
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(CREATE)
+        cursor.executemany("INSERT INTO users VALUES (%s, %s, 7)", ROWS)
+        audit = Audit(mariadb.url, tmp_path, cluster)
+        fill_users(cluster)
+        (tmp_path / "queries.toml").write_text(
+            QUERIES
+            + """
+[[query]]
+key = "gone:{id}"
+sql = "SELECT name FROM gone WHERE id = {id}"
+list = "SELECT id FROM users"
+"""
+        )
+
+        def status(name: str) -> int:
+            cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
+            return int(cursor.fetchone()[1])
+
+        running = ContinuousAudit(audit)
+        try:
+            running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares")
+            before, rounds = status("Connections"), len(running.lines())
+            eventually(lambda: len(running.lines()) >= rounds + 20, "twenty rounds, each with three errors", 60)
+            assert status("Connections") - before <= 3, "the health checks of others, at most"
+            # A connection that is lost is made again.
+            others = "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = %s"
+            cursor.execute(others, (USER,))
+            for (id,) in cursor.fetchall():
+                cursor.execute(f"KILL {id}")
+            running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares again")
+        finally:
+            running.stop()
+
+
+def test_a_list_of_postgres_may_be_long(postgres, cluster, tmp_path):
+    # Its connection returns ten thousand rows of one query at the most: a longer list failed, in each round.
+    with postgres.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(CREATE)
+        cursor.execute("INSERT INTO users SELECT n, 'x', 7 FROM generate_series(1, 12000) AS n")
+        audit = Audit(postgres.url, tmp_path, cluster)
+        audit.command[audit.command.index("--rate") + 1] = "100000"
+        (tmp_path / "queries.toml").write_text("""
+[[query]]
+key = "user:{id}"
+sql = "SELECT name FROM users WHERE id = {id}"
+list = "SELECT id FROM users"
+""")
+        assert audit.run() == (set(), {"missing": 12_000})
 
 
 def test_a_value_of_the_master_is_not_wrong_beside_a_replica_that_lags(database, cluster, tmp_path):
