@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
+from lookaside import Client
 from mariadb import USER
 from processes import PROGRAMS, Process, answers, connect, eventually, frozen
+from pymemcache.serde import compressed_serde, pickle_serde
 
 QUERIES = """
 [[query]]
@@ -262,6 +264,74 @@ list = "SELECT id FROM gone"
         assert "listing gone:{id}" in running.log() and "no such table" in running.log()
     finally:
         running.stop()
+
+
+def test_values_of_the_projects_clients_and_of_pythons_are_read(database, cluster, tmp_path):
+    # Each of them was unreadable, or stale without being wrong.
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    text, note = "the same words again. " * 50, "grün " * 100
+    database.execute("CREATE TABLE notes (id INT PRIMARY KEY, body TEXT, visits INT)")
+    database.executemany("INSERT INTO notes VALUES (?, ?, 7)", [(number, text) for number in range(6)] + [(9, note)])
+    (tmp_path / "queries.toml").write_text("""
+[[query]]
+key = "text:{id}"
+sql = "SELECT body FROM notes WHERE id = {id}"
+
+[[query]]
+key = "visits:{id}"
+sql = "SELECT visits FROM notes WHERE id = {id}"
+
+[[query]]
+key = "json:{id}"
+sql = "SELECT id, body, visits FROM notes WHERE id = {id}"
+value = "json"
+
+[[query]]
+key = "raw:{id}"
+sql = "SELECT body FROM notes WHERE id = {id}"
+flags = "ignored"
+""")
+    keys: list[str] = []
+
+    def compare(code: int = 0) -> tuple[set, dict]:
+        (tmp_path / "keys").write_text("\n".join(keys))
+        return audit.run("--keys", str(tmp_path / "keys"), code=code)
+
+    addresses = [f"127.0.0.1:{cluster.port}"]
+    for number, compression in enumerate((None, "zlib", "zstd", "lz4")):
+        options = {"compression": compression} if compression else {}
+        with Client(addresses, **options) as client:
+            document = {"id": number, "body": text, "visits": 7}
+            written = {f"text:{number}": text, f"visits:{number}": 7, f"json:{number}": document}
+            for key, value in written.items():
+                client.set(key, value)
+            keys += written
+    stored = [connect(server.port).get("text:2") for server in cluster.servers]
+    assert 0 < max(len(value or b"") for value in stored) < len(text) / 5, "it is compressed"
+    # pymemcache's own compression, and its numbers.
+    memcache = cluster.client()
+    for serde, key, value in ((compressed_serde, "text:9", note), (pickle_serde, "visits:9", 7)):
+        data, flag = serde.serialize(key, value)
+        assert memcache.set(key, data, flags=flag)
+        keys.append(key)
+    found, counts = compare()
+    assert found == set() and counts == {"fresh": len(keys)}
+    # The mark of an absent row, beside none; a pickle; flags of another client.
+    with Client(addresses) as client:
+        client.set("text:77", None)
+    with Client(addresses, pickle=True) as client:
+        client.set("json:4", {"id": 4, "body": text, "visits": 7})
+    memcache.set("text:5", text, flags=32)
+    memcache.set("raw:5", text, flags=32)
+    keys += ["text:77", "json:4", "text:5", "raw:5"]
+    found, counts = compare()
+    assert found == set() and counts == {"fresh": len(keys) - 2, "unreadable": 2}
+    # And what is wrong is found, in each format.
+    database.execute("UPDATE notes SET body = 'another', visits = 8 WHERE id IN (1, 2)")
+    database.execute("INSERT INTO notes VALUES (77, 'now there', 1)")
+    found, _ = compare(code=1)
+    changed = [f"{kind}:{number}" for kind in ("text", "visits", "json") for number in (1, 2)]
+    assert found == {("stale", "one", key) for key in [*changed, "text:77"]}
 
 
 def test_a_refused_query_costs_no_login(mariadb, cluster, tmp_path):

@@ -9,6 +9,7 @@
 //! | [`comparison`] | whether a value is stale, from what was read of cache and database; without I/O |
 //! | [`database`] | reads rows |
 //! | [`cache`] | reads and deletes values |
+//! | [`cached_value`] | decodes them |
 //! | [`key_listing`] | lists the keys that servers have |
 //! | [`row_comparison`] | runs a round, with the [`key_sample`] that it compares and the [`suspects`] that it reads again |
 //! | [`round`] | what a round has found |
@@ -16,6 +17,7 @@
 
 mod backoff;
 mod cache;
+mod cached_value;
 mod comparison;
 mod database;
 mod key_listing;

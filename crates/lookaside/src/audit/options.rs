@@ -18,6 +18,7 @@ The file (TOML) says for each pattern of keys which row has the value, and how t
   key = \"user:{id}\"
   sql = \"SELECT name, email FROM users WHERE id = {id}\"
   value = \"json\"                     # an object of these columns; or \"text\", the only column (default)
+  flags = \"ignored\"                  # for clients whose flags mean something else than those of this project's
   list = \"SELECT id FROM users\"      # the keys that are compared, unless --keys or --dump gives them
 
 A value that is wrong is read again after --recheck-ms, and reported only if neither it nor the row has changed.

@@ -138,7 +138,7 @@ impl<'a> RowComparison<'a> {
             return Err(anyhow!("cluster {}: its routers did not answer; waiting", self.clusters[cluster].name));
         }
         let before = self.database.read_row(query, values).await?;
-        let cached = self.clusters[cluster].read(key).await?;
+        let cached = self.clusters[cluster].read(key, query.flags).await?;
         let after = match &cached {
             Some(_) => self.database.read_row(query, values).await?,
             // What is not cached is not compared.
