@@ -44,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "URL", env = "LOOKASIDE_MASTER", hide_env_values = true)]
     pub(super) master: Option<SourceUrl>,
     /// Which query gives the value of a key
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", alias = "rules")]
     pub(super) queries: PathBuf,
     /// A cluster and its routers. May be given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]
