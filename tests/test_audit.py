@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 from lookaside import Client
-from mariadb import USER
+from mariadb import PASSWORD, USER, MariaDb
 from processes import PROGRAMS, Process, answers, connect, eventually, frozen
 from pymemcache.serde import compressed_serde, pickle_serde
 
@@ -369,6 +370,49 @@ list = "SELECT id FROM users"
             running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares again")
         finally:
             running.stop()
+
+
+@pytest.mark.timeout(300)
+def test_a_database_is_read_by_tls(cluster, tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    own, own_key = authority.sign("audit")
+    (tmp_path / "db").mkdir()
+    options = (f"--ssl-cert={certificate}", f"--ssl-key={key}", f"--ssl-ca={authority.certificate}")
+    # The certificate names 127.0.0.1 and not 127.0.0.2.
+    server = MariaDb(tmp_path / "db", host="127.0.0.2", options=options)
+    try:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(CREATE)
+            cursor.executemany("INSERT INTO users VALUES (%s, %s, 7)", ROWS)
+            cursor.execute(f"CREATE USER secured@'%' IDENTIFIED BY '{PASSWORD}' REQUIRE SSL")
+            cursor.execute(f"CREATE USER certified@'%' IDENTIFIED BY '{PASSWORD}' REQUIRE X509")
+            cursor.execute("GRANT SELECT ON app.* TO secured@'%', certified@'%'")
+        fill_users(cluster)
+        (tmp_path / "other").mkdir()
+        stranger = Authority(tmp_path / "other")
+
+        def audit(user: str, parameters: str, host: str = "127.0.0.1") -> Audit:
+            return Audit(f"mariadb://{user}:{PASSWORD}@{host}:{server.port}/app{parameters}", tmp_path, cluster)
+
+        def refusal(tried: Audit) -> str:
+            done = subprocess.run(tried.command, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 1 and not done.stdout, done
+            return done.stderr
+
+        by_name = f"?ssl-mode=VERIFY_IDENTITY&ssl-ca={authority.certificate}"
+        by_authority = f"?ssl-mode=VERIFY_CA&ssl-ca={authority.certificate}"
+        assert audit("secured", by_name).run() == (set(), {"fresh": 6})
+        assert audit("certified", f"{by_name}&ssl-cert={own}&ssl-key={own_key}").run() == (set(), {"fresh": 6})
+        assert "Access denied" in refusal(audit("secured", ""))
+        assert "Access denied" in refusal(audit("certified", by_name))
+        assert "certificate" in refusal(audit("secured", by_name, "127.0.0.2"))
+        unknown = by_name.replace(str(authority.certificate), str(stranger.certificate))
+        assert "certificate" in refusal(audit("secured", unknown))
+        assert "VERIFY_IDENTITY" in refusal(audit("secured", by_authority))
+        assert "ssl-mode" in refusal(audit("secured", f"?ssl-mode=REQUIRED&ssl-ca={authority.certificate}"))
+    finally:
+        server.stop()
 
 
 def test_a_list_of_postgres_may_be_long(postgres, cluster, tmp_path):

@@ -4,10 +4,10 @@ use super::{backoff::Backoff, comparison::Column, queries::Query};
 use anyhow::{Context, Error, Result, anyhow, bail};
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::source::{
-    mysql::strip_acceptance,
+    mysql::MysqlOptions,
     postgres::{PostgresConnection, PostgresOptions, Purpose, QueryError, quote_literal},
 };
-use mysql_async::prelude::Queryable as _;
+use mysql_async::{ClientIdentity, OptsBuilder, SslOpts, prelude::Queryable as _};
 use rusqlite::{Connection, OpenFlags, types::ValueRef};
 use serde_json::Value;
 use std::{future::Future, time::Duration};
@@ -173,11 +173,7 @@ impl DatabaseConnection {
             // Not the URL itself: it may hold a password.
             bail!("--database must be sqlite:///PATH, or mysql://, mariadb:// or postgres://");
         }
-        let url = strip_acceptance(url).replacen("mariadb://", "mysql://", 1);
-        // The error of a URL would show it.
-        let options = mysql_async::Opts::from_url(&url).map_err(|_| {
-            anyhow!("--database must be mysql://USER:PASSWORD@HOST:PORT/SCHEMA; TLS is not supported here")
-        })?;
+        let options = mysql_options(&MysqlOptions::from_url(url)?)?;
         let connection = mysql_async::Conn::new(options).await.context("connecting to the database")?;
         Ok(DatabaseConnection::Mysql(connection))
     }
@@ -228,6 +224,34 @@ impl DatabaseConnection {
         let lists = rows.into_iter().map(values).collect::<Result<Vec<_>>>()?;
         Ok(lists.into_iter().flatten().collect())
     }
+}
+
+/// The URL is read as the invalidator reads it, so that one URL serves both.
+fn mysql_options(url: &MysqlOptions) -> Result<OptsBuilder> {
+    let options = OptsBuilder::default()
+        .ip_or_hostname(&*url.host)
+        .tcp_port(url.port)
+        .user(Some(&*url.user))
+        .pass(Some(url.password.as_str()).filter(|password| !password.is_empty()))
+        .db_name(url.schema.as_deref());
+    let Some(tls) = &url.tls else { return Ok(options) };
+    if !tls.verifies_name {
+        // The driver recognises this error of a certificate by words that rustls does not use.
+        bail!(
+            "ssl-mode=VERIFY_CA (verify-ca) is not supported here: use VERIFY_IDENTITY (verify-full), with a host that \
+             the certificate names"
+        );
+    }
+    let identity = tls
+        .client
+        .as_ref()
+        .map(|files| ClientIdentity::new(files.certificate.clone().into(), files.key.clone().into()));
+    let tls = SslOpts::default()
+        .with_root_certs(vec![tls.authorities.clone().into()])
+        .with_disable_built_in_roots(true)
+        .with_client_identity(identity);
+    // A Unix socket, to which the driver changes where there is one, is not encrypted.
+    Ok(options.ssl_opts(Some(tls)).prefer_socket(Some(false)))
 }
 
 fn read_sqlite(connection: &Connection, sql: &str, parameters: &[&str]) -> Result<Vec<Vec<Column>>, ReadError> {
