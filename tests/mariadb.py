@@ -20,7 +20,9 @@ NO_NATIVE_AIO = "--innodb-use-native-aio=OFF"
 class MariaDb(Process):
     """A server with a row-format binlog, a schema `app`, and a user with the right to read the log."""
 
-    def __init__(self, directory: Path, host: str = LOCAL, port: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, host: str = LOCAL, port: int | None = None, options: tuple[str, ...] = ()
+    ) -> None:
         self.host = host
         assert shutil.which("mariadbd"), "mariadbd is missing: run `make install` (Debian package mariadb-server)"
         self.port = port or free_port()
@@ -41,7 +43,7 @@ class MariaDb(Process):
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--user={account}", f"--socket={self.socket}",
             f"--port={self.port}", f"--bind-address={','.join({LOCAL, host})}", "--log-bin=binlog",
             "--binlog-format=ROW", "--binlog-row-metadata=FULL", "--gtid-strict-mode=ON", "--sync-binlog=1",
-            "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO,
+            "--server-id=1", "--innodb-buffer-pool-size=64M", "--skip-name-resolve", NO_NATIVE_AIO, *options,
         ]  # fmt: skip
         super().__init__("mariadb", command, directory, env=environment)
         self.wait_ready(self.accepts, 60)

@@ -2,9 +2,13 @@
 
 import json
 import random
+import signal
+import socket
 import subprocess
+from pathlib import Path
 
-from processes import PROGRAMS
+import pytest
+from processes import PROGRAMS, Server, eventually, stats
 
 SECONDS = 20
 
@@ -54,3 +58,184 @@ def test_a_trace_without_keys_is_refused_with_the_line(tmp_path):
     trace.write_text("")
     done = advise(trace)
     assert done.returncode == 1 and "has no requests" in done.stderr, done.stderr
+
+
+class Watching:
+    """`lookaside advise --watch` of some servers, which ends when it is interrupted."""
+
+    def __init__(self, servers: list[Server], *arguments: str) -> None:
+        self.servers = servers
+        self.sent_before = [int(stats(server.port)["log_watcher_sent"]) for server in servers]
+        addresses = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+        command = [PROGRAMS / "lookaside", "advise", "--clusters", "4", "--watch", addresses, "--json", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def wait_begun(self) -> None:
+        """Waits until all servers are watched."""
+        for server in self.servers:
+            eventually(lambda server=server: phase_of_connections(server).count("conn_watch") == 1, "it watches")
+
+    def wait_read(self, events: int) -> None:
+        """Waits until the servers have sent this number of events, and all were read."""
+
+        def is_read() -> bool:
+            sent = sum(int(stats(server.port)["log_watcher_sent"]) for server in self.servers) - sum(self.sent_before)
+            return sent >= events and not any(unread_bytes(server.port) for server in self.servers)
+
+        eventually(is_read, f"{events} events are read")
+
+    def interrupt(self) -> tuple[int, dict, str]:
+        """Ctrl-C: the exit code, the advice by family with `watched`, and what it says on standard error."""
+        self.process.send_signal(signal.SIGINT)
+        out, err = self.process.communicate(timeout=60)
+        advice = json.loads(out) if out else {"families": [], "watched": None}
+        families = {family["family"]: family for family in advice["families"]}
+        return self.process.returncode, {"watched": advice["watched"], **families}, err
+
+    def kill(self) -> None:
+        """Ends it if it still runs."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def phase_of_connections(server: Server) -> list[str]:
+    """What the connections of a server do, by `stats conns`."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+        connection.sendall(b"stats conns\r\n")
+        lines = iter(connection.makefile().readline, "END\n")
+        return [line.split()[2] for line in lines if ":state " in line]
+
+
+def unread_bytes(port: int) -> int:
+    """The bytes that programs on this host have not read yet from their connections to `port`."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    to_port = [line for line in lines if int(line[2].split(":")[1], 16) == port]
+    return sum(int(line[4].split(":")[1], 16) for line in to_port)
+
+
+@pytest.fixture
+def servers(tmp_path):
+    """Two servers of a pool."""
+    started = [Server(f"server-{number}", tmp_path) for number in range(2)]
+    yield started
+    for server in started:
+        server.stop()
+
+
+class Client:
+    """A client with an address of its own, connected to all servers; each key has one server."""
+
+    def __init__(self, servers: list[Server], host: str) -> None:
+        self.sockets = [
+            socket.create_connection(("127.0.0.1", server.port), timeout=10, source_address=(host, 0))
+            for server in servers
+        ]
+
+    def send(self, number: int, command: str, end: str) -> None:
+        """Sends a command about the key with this number, and reads up to the end of the reply."""
+        connection = self.sockets[number % len(self.sockets)]
+        connection.sendall(command.encode())
+        reply = b""
+        while not reply.endswith(end.encode()):
+            piece = connection.recv(1 << 16)
+            assert piece, reply
+            reply += piece
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for connection in self.sockets:
+            connection.close()
+
+
+def make_traffic(clients: list[Client]) -> int:
+    """Families `a`, which all clients read, and `b`, of which each key has one client. Returns the number of events."""
+    events = 0
+    for number in range(20):
+        clients[0].send(number, f"set a:{number} 0 0 5\r\nhello\r\n", "STORED\r\n")
+        clients[number % len(clients)].send(number, f"set b:{number} 0 0 4000\r\n{'x' * 4000}\r\n", "STORED\r\n")
+        events += 2
+        for client in clients:
+            client.send(number, f"get a:{number}\r\n", "END\r\n")
+            events += 1
+        for _ in range(4):
+            clients[number % len(clients)].send(number, f"get b:{number}\r\n", "END\r\n")
+            events += 1
+    clients[0].send(0, "delete a:0\r\n", "DELETED\r\n")
+    return events + 1
+
+
+def test_running_servers_are_watched(servers):
+    early = [Client(servers, f"127.0.1.{n}") for n in range(1, 5)]
+    watching = Watching(servers, "--client-addresses", "--seconds", "600")
+    try:
+        watching.wait_begun()
+        # Some have connected before, some connect now, and one number is used by two clients in turn.
+        late = [Client(servers, f"127.0.1.{n}") for n in range(5, 9)]
+        late[0].close()
+        late[0] = Client(servers, "127.0.1.9")
+        events = make_traffic(early + late)
+        watching.wait_read(events)
+        code, advice, err = watching.interrupt()
+        assert code == 0, err
+        watched = advice["watched"]
+        assert (watched["requests"], watched["dropped_events"]) == (events, 0)
+        a, b = advice["a"], advice["b"]
+        # All keys of both servers, each with its own users and sizes.
+        assert (a["keys"], a["users_per_key_median"], a["value_bytes_median"]) == (20, 8, 5)
+        assert (b["keys"], b["users_per_key_median"], b["value_bytes_median"]) == (20, 1, 4000)
+        rates = [rate * watched["seconds"] for rate in (a["gets_per_s"], b["sets_per_s"], a["deletes_per_s"])]
+        assert rates == pytest.approx([160, 20, 1])
+        assert (a["placement"], b["placement"]) == ("cluster", "regional") and b["saved_bytes"] > 0
+    finally:
+        watching.kill()
+
+
+def test_routers_are_no_users(servers):
+    # A server behind routers sees one or two clients: each family would seem to have few users.
+    watching = Watching(servers, "--seconds", "600")
+    try:
+        watching.wait_begun()
+        clients = [Client(servers, "127.0.1.1")]
+        events = make_traffic(clients)
+        watching.wait_read(events)
+        code, advice, err = watching.interrupt()
+        assert code == 0, err
+        assert advice["watched"]["requests"] == events
+        assert advice["b"]["users_per_key_median"] is None and advice["b"]["placement"] != "regional"
+    finally:
+        watching.kill()
+
+
+def test_a_server_that_is_lost_is_reported_and_the_others_are_watched(servers):
+    watching = Watching(servers, "--seconds", "600")
+    try:
+        watching.wait_begun()
+        client = Client(servers, "127.0.1.1")
+        client.send(0, "set a:0 0 0 1\r\nx\r\n", "STORED\r\n")
+        watching.wait_read(1)
+        servers[1].kill()
+        client.send(0, "get a:0\r\n", "END\r\n")
+        before = int(stats(servers[0].port)["log_watcher_sent"])
+        assert before >= 1
+        eventually(lambda: int(stats(servers[0].port)["log_watcher_sent"]) >= 2, "the get is sent")
+        eventually(lambda: not unread_bytes(servers[0].port), "the get is read")
+        code, advice, err = watching.interrupt()
+        assert code == 0 and advice["watched"]["requests"] == 2, err
+        assert f"127.0.0.1:{servers[1].port}" in err and "the others are watched" in err
+    finally:
+        watching.kill()
+
+
+def test_what_cannot_be_watched_is_refused(servers):
+    def refusal(*arguments: str, code: int = 1) -> str:
+        command = [PROGRAMS / "lookaside", "advise", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code and not done.stdout, done
+        return done.stderr
+
+    address = f"127.0.0.1:{servers[0].port}"
+    assert "no requests in 1 seconds" in refusal("--watch", address, "--seconds", "1")
+    assert "127.0.0.1:1" in refusal("--watch", f"{address},127.0.0.1:1")
+    assert "TRACE" in refusal(code=2)
+    assert "cannot be used with" in refusal("--watch", address, "trace.csv", code=2)
+    assert "cannot be used with" in refusal("--client-addresses", "trace.csv", code=2)

@@ -7,7 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import PROGRAMS, Process, answers, connect, eventually
+from certificates import Authority
+from lookaside import Client
+from mariadb import PASSWORD, USER, MariaDb
+from processes import PROGRAMS, Process, answers, connect, eventually, frozen
+from pymemcache.serde import compressed_serde, pickle_serde
 
 QUERIES = """
 [[query]]
@@ -200,6 +204,231 @@ def test_a_continuous_audit_goes_on_after_failures(database, clusters, tmp_path)
         assert done.returncode == 1 and "127.0.0.1" in done.stderr, done
     finally:
         running.stop()
+
+
+@pytest.mark.parametrize("is_hung", [False, True], ids=["killed", "hung"])
+def test_a_server_that_cannot_be_listed_does_not_end_the_listing_of_the_others(is_hung, database, clusters, tmp_path):
+    # Nothing was compared in any cluster until the server was back, and a hung one held up each round for ten minutes.
+    one, two = clusters
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, one, two)
+    fill_users(two)
+    # The first in the list.
+    lost = one.servers[0]
+    servers = [f"127.0.0.1:{server.port}" for cluster in clusters for server in cluster.servers]
+    running = ContinuousAudit(audit, "--dump", ",".join(servers))
+    try:
+        running.wait_round(lambda counts: counts["fresh"] == 6 and counts["failed"] == 0, "all servers are listed")
+
+        def find_wrong_value() -> None:
+            # Not before: a round may have listed all keys while the server was still there.
+            eventually(lambda: f"listing the keys of {servers[0]}" in running.log(), "the reason is logged", 60)
+            two.client().set("user:1", "wrong")
+            eventually(lambda: ("stale", "two", "user:1") in running.found(), "the wrong value is found", 60)
+            running.wait_round(lambda counts: counts["failed"] >= 1, "the failure is counted")
+
+        if is_hung:
+            with frozen(lost):
+                find_wrong_value()
+        else:
+            lost.kill()
+            find_wrong_value()
+            lost.restart()
+        # Its delays have grown, up to half a minute.
+        running.wait_round(lambda counts: counts["failed"] == 0, "it is listed again")
+        # With --once it is the end.
+        lost.kill()
+        done = subprocess.run(
+            [*audit.command, "--dump", ",".join(servers)], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 1 and servers[0] in done.stderr, done
+    finally:
+        running.stop()
+
+
+def test_a_list_that_cannot_be_read_does_not_keep_the_others_from_being_compared(database, cluster, tmp_path):
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    (tmp_path / "queries.toml").write_text(
+        """
+[[query]]
+key = "gone:{id}"
+sql = "SELECT name FROM gone WHERE id = {id}"
+list = "SELECT id FROM gone"
+"""
+        + QUERIES
+    )
+    fill_users(cluster)
+    cluster.client().set("user:1", "wrong")
+    running = ContinuousAudit(audit)
+    try:
+        eventually(lambda: ("stale", "one", "user:1") in running.found(), "the wrong value is found", 60)
+        running.wait_round(lambda counts: counts["failed"] == 1, "the list that failed is counted")
+        assert "listing gone:{id}" in running.log() and "no such table" in running.log()
+    finally:
+        running.stop()
+
+
+def test_values_of_the_projects_clients_and_of_pythons_are_read(database, cluster, tmp_path):
+    # Each of them was unreadable, or stale without being wrong.
+    audit = Audit(f"sqlite://{tmp_path}/app.db", tmp_path, cluster)
+    text, note = "the same words again. " * 50, "grün " * 100
+    database.execute("CREATE TABLE notes (id INT PRIMARY KEY, body TEXT, visits INT)")
+    database.executemany("INSERT INTO notes VALUES (?, ?, 7)", [(number, text) for number in range(6)] + [(9, note)])
+    (tmp_path / "queries.toml").write_text("""
+[[query]]
+key = "text:{id}"
+sql = "SELECT body FROM notes WHERE id = {id}"
+
+[[query]]
+key = "visits:{id}"
+sql = "SELECT visits FROM notes WHERE id = {id}"
+
+[[query]]
+key = "json:{id}"
+sql = "SELECT id, body, visits FROM notes WHERE id = {id}"
+value = "json"
+
+[[query]]
+key = "raw:{id}"
+sql = "SELECT body FROM notes WHERE id = {id}"
+flags = "ignored"
+""")
+    keys: list[str] = []
+
+    def compare(code: int = 0) -> tuple[set, dict]:
+        (tmp_path / "keys").write_text("\n".join(keys))
+        return audit.run("--keys", str(tmp_path / "keys"), code=code)
+
+    addresses = [f"127.0.0.1:{cluster.port}"]
+    for number, compression in enumerate((None, "zlib", "zstd", "lz4")):
+        options = {"compression": compression} if compression else {}
+        with Client(addresses, **options) as client:
+            document = {"id": number, "body": text, "visits": 7}
+            written = {f"text:{number}": text, f"visits:{number}": 7, f"json:{number}": document}
+            for key, value in written.items():
+                client.set(key, value)
+            keys += written
+    stored = [connect(server.port).get("text:2") for server in cluster.servers]
+    assert 0 < max(len(value or b"") for value in stored) < len(text) / 5, "it is compressed"
+    # pymemcache's own compression, and its numbers.
+    memcache = cluster.client()
+    for serde, key, value in ((compressed_serde, "text:9", note), (pickle_serde, "visits:9", 7)):
+        data, flag = serde.serialize(key, value)
+        assert memcache.set(key, data, flags=flag)
+        keys.append(key)
+    found, counts = compare()
+    assert found == set() and counts == {"fresh": len(keys)}
+    # The mark of an absent row, beside none; a pickle; flags of another client.
+    with Client(addresses) as client:
+        client.set("text:77", None)
+    with Client(addresses, pickle=True) as client:
+        client.set("json:4", {"id": 4, "body": text, "visits": 7})
+    memcache.set("text:5", text, flags=32)
+    memcache.set("raw:5", text, flags=32)
+    keys += ["text:77", "json:4", "text:5", "raw:5"]
+    found, counts = compare()
+    assert found == set() and counts == {"fresh": len(keys) - 2, "unreadable": 2}
+    # And what is wrong is found, in each format.
+    database.execute("UPDATE notes SET body = 'another', visits = 8 WHERE id IN (1, 2)")
+    database.execute("INSERT INTO notes VALUES (77, 'now there', 1)")
+    found, _ = compare(code=1)
+    changed = [f"{kind}:{number}" for kind in ("text", "visits", "json") for number in (1, 2)]
+    assert found == {("stale", "one", key) for key in [*changed, "text:77"]}
+
+
+def test_a_refused_query_costs_no_login(mariadb, cluster, tmp_path):
+    # Each error dropped the connection: one wrong query cost as many logins as the audit made comparisons.
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(CREATE)
+        cursor.executemany("INSERT INTO users VALUES (%s, %s, 7)", ROWS)
+        audit = Audit(mariadb.url, tmp_path, cluster)
+        fill_users(cluster)
+        (tmp_path / "queries.toml").write_text(
+            QUERIES
+            + """
+[[query]]
+key = "gone:{id}"
+sql = "SELECT name FROM gone WHERE id = {id}"
+list = "SELECT id FROM users"
+"""
+        )
+
+        def status(name: str) -> int:
+            cursor.execute(f"SHOW GLOBAL STATUS LIKE '{name}'")
+            return int(cursor.fetchone()[1])
+
+        running = ContinuousAudit(audit)
+        try:
+            running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares")
+            before, rounds = status("Connections"), len(running.lines())
+            eventually(lambda: len(running.lines()) >= rounds + 20, "twenty rounds, each with three errors", 60)
+            assert status("Connections") - before <= 3, "the health checks of others, at most"
+            # A connection that is lost is made again.
+            others = "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = %s"
+            cursor.execute(others, (USER,))
+            for (id,) in cursor.fetchall():
+                cursor.execute(f"KILL {id}")
+            running.wait_round(lambda counts: counts["failed"] == 3 and counts["fresh"] == 6, "it compares again")
+        finally:
+            running.stop()
+
+
+@pytest.mark.timeout(300)
+def test_a_database_is_read_by_tls(cluster, tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    own, own_key = authority.sign("audit")
+    (tmp_path / "db").mkdir()
+    options = (f"--ssl-cert={certificate}", f"--ssl-key={key}", f"--ssl-ca={authority.certificate}")
+    # The certificate names 127.0.0.1 and not 127.0.0.2.
+    server = MariaDb(tmp_path / "db", host="127.0.0.2", options=options)
+    try:
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(CREATE)
+            cursor.executemany("INSERT INTO users VALUES (%s, %s, 7)", ROWS)
+            cursor.execute(f"CREATE USER secured@'%' IDENTIFIED BY '{PASSWORD}' REQUIRE SSL")
+            cursor.execute(f"CREATE USER certified@'%' IDENTIFIED BY '{PASSWORD}' REQUIRE X509")
+            cursor.execute("GRANT SELECT ON app.* TO secured@'%', certified@'%'")
+        fill_users(cluster)
+        (tmp_path / "other").mkdir()
+        stranger = Authority(tmp_path / "other")
+
+        def audit(user: str, parameters: str, host: str = "127.0.0.1") -> Audit:
+            return Audit(f"mariadb://{user}:{PASSWORD}@{host}:{server.port}/app{parameters}", tmp_path, cluster)
+
+        def refusal(tried: Audit) -> str:
+            done = subprocess.run(tried.command, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 1 and not done.stdout, done
+            return done.stderr
+
+        by_name = f"?ssl-mode=VERIFY_IDENTITY&ssl-ca={authority.certificate}"
+        by_authority = f"?ssl-mode=VERIFY_CA&ssl-ca={authority.certificate}"
+        assert audit("secured", by_name).run() == (set(), {"fresh": 6})
+        assert audit("certified", f"{by_name}&ssl-cert={own}&ssl-key={own_key}").run() == (set(), {"fresh": 6})
+        assert "Access denied" in refusal(audit("secured", ""))
+        assert "Access denied" in refusal(audit("certified", by_name))
+        assert "certificate" in refusal(audit("secured", by_name, "127.0.0.2"))
+        unknown = by_name.replace(str(authority.certificate), str(stranger.certificate))
+        assert "certificate" in refusal(audit("secured", unknown))
+        assert "VERIFY_IDENTITY" in refusal(audit("secured", by_authority))
+        assert "ssl-mode" in refusal(audit("secured", f"?ssl-mode=REQUIRED&ssl-ca={authority.certificate}"))
+    finally:
+        server.stop()
+
+
+def test_a_list_of_postgres_may_be_long(postgres, cluster, tmp_path):
+    # Its connection returns ten thousand rows of one query at the most: a longer list failed, in each round.
+    with postgres.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(CREATE)
+        cursor.execute("INSERT INTO users SELECT n, 'x', 7 FROM generate_series(1, 12000) AS n")
+        audit = Audit(postgres.url, tmp_path, cluster)
+        audit.command[audit.command.index("--rate") + 1] = "100000"
+        (tmp_path / "queries.toml").write_text("""
+[[query]]
+key = "user:{id}"
+sql = "SELECT name FROM users WHERE id = {id}"
+list = "SELECT id FROM users"
+""")
+        assert audit.run() == (set(), {"missing": 12_000})
 
 
 def test_a_value_of_the_master_is_not_wrong_beside_a_replica_that_lags(database, cluster, tmp_path):

@@ -72,7 +72,7 @@ def test_a_stopped_invalidator_shows_in_the_curve_of_its_region_alone(tmp_path):
     assert figures["curves"]["replica region, by its own log"][0]["old_share"] == 1
     assert [bar["verdict"] for bar in figures["bars"]] == ["missed", "met", "met", "missed", "not measured"]
     page = report.page({"build": "debug"})
-    assert "0.0000 % (300 of 300 late)" in page and "| west | no fault | 300 at 1 s, 300 at 2 s |" in page
+    assert "0.0000 % (300 of 300 late, 0 undecided)" in page and "| west | no fault | 300 at 1 s, 300 at 2 s |" in page
     assert "replica region, by its own log" in draw(found)
 
 
@@ -87,6 +87,34 @@ def test_bars_are_met_up_to_their_limit():
     few = outcome()
     few.summaries[REPLICA]["clusters"][0]["ages"][0]["absent"] -= 1
     assert Report(few).bars()[0].is_met is False and Report(outcome()).bars()[0].is_met is True
+
+
+def test_what_may_be_late_meets_no_bar():
+    # A third of the answers at the last age were undecided, and the bars were met all the same.
+    def with_counts(age: int, **counts: int) -> Outcome:
+        found = outcome()
+        for curves in found.summaries.values():
+            for region in curves["clusters"]:
+                of_age = region["ages"][age]
+                of_age.update(counts, absent=30_000 - sum(counts.values()))
+        return found
+
+    assert verdicts(with_counts(0, undecided=3)) == [True, True, True, None]
+    assert verdicts(with_counts(0, undecided=4)) == [None, True, True, None]
+    assert verdicts(with_counts(0, undecided=31)) == [None, True, None, None]
+    assert verdicts(with_counts(-1, undecided=30)) == [True, True, True, None]
+    assert verdicts(with_counts(-1, undecided=31)) == [True, None, True, None]
+    assert "31 of 30,000 undecided" in Report(with_counts(-1, undecided=31)).bars()[2].measured
+    # Nor does what was not asked, or had no answer.
+    assert verdicts(with_counts(0, failed=100, late=200)) == [True, True, True, None]
+    assert verdicts(with_counts(0, failed=101, late=200)) == [None, True, None, None]
+    assert verdicts(with_counts(-1, failed=301)) == [True, None, True, None]
+    # What is late for certain misses its bar, however little else is known.
+    certain = with_counts(0, failed=20_000)
+    for curves in certain.summaries.values():
+        for region in curves["clusters"]:
+            region["ages"][0] |= {"old": 100, "old_share": 0.01}
+    assert verdicts(certain) == [False, True, False, None]
 
 
 def test_a_delete_must_arrive_when_the_fault_is_over():

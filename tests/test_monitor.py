@@ -70,6 +70,9 @@ def test_exactly_the_values_that_stay_are_found_and_nothing_is_changed(mariadb, 
     event = monitor.findings()[0]
     ports = {f"127.0.0.1:{cluster.port}" for cluster in clusters}
     assert event["from"] in ports and event["position"] and event["committed_at_ms"] > 0
+    for event in monitor.findings():
+        port = int(event["server"].removeprefix("127.0.0.1:"))
+        assert debug(port, event["key"]).startswith("ME "), "the server that has it is named"
     assert event["stored_before_ms"] > 1_000
     after = {server.port: counters(server.port) for server in servers}
     stored = sum(after[port].pop("cmd_set") - before[port].pop("cmd_set") for port in before)

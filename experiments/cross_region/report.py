@@ -23,6 +23,8 @@ PAPER = {
 }
 MASTER_SHARE_MAX, REPLICA_SHARE_MAX, HOUR_SHARE_MAX = 1e-4, 1e-3, 1e-5
 DELETES_MIN = 30_000
+# With more questions without an answer, or at the last age more undecided answers, a curve says too little.
+UNANSWERED_SHARE_MAX, UNDECIDED_SHARE_MAX = 1e-2, 1e-3
 HOUR_MS = 3_600_000
 VERDICTS = {True: "met", False: "missed", None: "not measured"}
 
@@ -51,6 +53,12 @@ counts from when the region's own database shows the commit. The simulated hour 
 under a simulated clock, with faults of up to 6 s, whose checker compares every read and, at the end of each run, every
 server with the database. A run is shorter than an hour, so what it leaves behind would be there after an hour too. It
 does not cover replication between two regions.
+
+"Undecided" is a value that may be from before or after the commit, as far as the monitor knows
+([what it finds](../operating/monitor.md#what-it-finds)): most were filled again after the delete. The bars on the first
+second count them as late. A bar is "not measured" if they alone would miss it, if over {unanswered} of the questions
+had no answer or were not asked in time, or if over {undecided} are undecided at the last age, where a value that never
+went would be one of them.
 
 ## Curves
 
@@ -132,20 +140,31 @@ class Report:
         text = f"{(1 - share_max) * 100:g} % within one second in {where}"
         if not first["answered"]:
             return Bar(text, "no answer", None)
-        found = f"{percent(1 - first['old_share'])} ({first['old']:,} of {first['answered']:,} late)"
-        return Bar(text, found, first["old_share"] <= share_max)
+        # All that may be late.
+        late_share = (first["old"] + first["undecided"]) / first["answered"]
+        found = (
+            f"{percent(1 - late_share)} ({first['old']:,} of {first['answered']:,} late,"
+            f" {first['undecided']:,} undecided{unanswered(first)})"
+        )
+        if first["old_share"] > share_max:
+            return Bar(text, found, False)
+        return Bar(text, found, True if late_share <= share_max and is_answered(first) else None)
 
     def within_recovery(self) -> Bar:
         """Whether each late delete of the master region waited for a fault, and arrived when that was over."""
         causes = self.outcome.causes(MASTER)
         unexplained = sum(counts[NO_FAULT] for counts in causes.values())
-        left = self.age(MASTER, -1)["old"]
+        last = self.age(MASTER, -1)
         found = (
-            f"{unexplained:,} late without a fault, {left:,} at the last age; the last one"
+            f"{unexplained:,} late without a fault, {last['old']:,} at the last age"
+            f" ({last['undecided']:,} of {last['answered']:,} undecided{unanswered(last)}); the last one"
             f" {self.outcome.last_after_recovery_s(MASTER):.1f} s after a fault"
         )
         text = f"100 % within the fault's recovery ({RECOVERY_S:g} s after its process answers) in the master region"
-        return Bar(text, found, unexplained == 0 and left == 0)
+        if unexplained or last["old"]:
+            return Bar(text, found, False)
+        is_decided = last["undecided"] <= last["answered"] * UNDECIDED_SHARE_MAX
+        return Bar(text, found, True if is_decided and is_answered(last) else None)
 
     def within_an_hour(self) -> Bar:
         """What the simulated clock shows: no server holds an old version at a run's end, and none was read late."""
@@ -201,6 +220,8 @@ class Report:
             injected=table(self.fault_rows()),
             causes=table(self.cause_rows()) if self.outcome.late else "| none | | |",
             recovery=f"{RECOVERY_S:g}",
+            unanswered=f"{UNANSWERED_SHARE_MAX * 100:g} %",
+            undecided=f"{UNDECIDED_SHARE_MAX * 100:g} %",
             longest=f"{LONGEST_S:g}",
             facts="\n".join(f"* {name}: {fact}" for name, fact in facts.items()),
         )
@@ -236,6 +257,18 @@ class Report:
 def with_answered(age: dict) -> dict:
     """The counts of an age, with the number of looks that had an answer."""
     return {**age, "answered": age["absent"] + age["new"] + age["old"] + age["undecided"]}
+
+
+def is_answered(age: dict) -> bool:
+    """Whether enough questions had an answer for the rest not to matter."""
+    missing = age["failed"] + age["late"]
+    return bool(age["answered"]) and missing <= (age["answered"] + missing) * UNANSWERED_SHARE_MAX
+
+
+def unanswered(age: dict) -> str:
+    """How many questions had no answer, as the end of a list; empty if all had."""
+    missing = age["failed"] + age["late"]
+    return f", {missing:,} without an answer" if missing else ""
 
 
 def cell(value: object) -> str:

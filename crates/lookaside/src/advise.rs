@@ -1,24 +1,53 @@
-//! `lookaside advise`: proposes from a trace which families of keys should be in a regional pool, in a replicated one, or
-//! in a pool of their own (§3.2.2, §3.2.3, §4.2).
+//! `lookaside advise`: proposes from a trace, or from the requests of running servers, which families of keys should be
+//! in a regional pool, in a replicated one, or in a pool of their own (§3.2.2, §3.2.3, §4.2).
 
-use anyhow::{Result, bail};
-use lookaside_workload::{Advice, AdviceOptions, FamilyMeter, Placement, USERS_MAX, advise, read_csv};
+mod watch;
+
+use crate::statistics::parse_address;
+use anyhow::{Context as _, Result, bail};
+use lookaside_workload::{Advice, AdviceOptions, Family, FamilyMeter, Placement, USERS_MAX, advise, read_csv};
 use serde_json::{Value, json};
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use watch::{Watched, watch_servers};
 
 const EXAMPLES: &str = "Examples:
   lookaside advise --clusters 4 trace.csv.zst
   lookaside advise --clusters 2 --separator / --json trace.csv
+  lookaside advise --clusters 2 --watch 10.0.1.11:11211,10.0.1.12:11211,10.0.2.11:11211,10.0.2.12:11211 --seconds 30
 
 A line of the trace is timestamp,key,key size,value size,client,operation,ttl, as in Twitter's traces. Without clients no
-family is proposed for a regional pool.";
+family is proposed for a regional pool.
+
+--watch reads the requests that servers answer, by `watch`: of all servers of the pool, in all clusters. It slows them
+while it lasts. A server sees routers in place of users, so give --client-addresses only if clients connect to the servers
+themselves. Ctrl-C ends it and prints what there is.";
 
 /// Options of `lookaside advise`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The trace, Twitter's CSV, compressed (.zst) or not
-    trace: PathBuf,
+    #[arg(required_unless_present = "watch")]
+    trace: Option<PathBuf>,
+    /// Watch the requests that these servers answer, instead of reading a trace. May be given several times
+    #[arg(
+        long,
+        value_name = "HOST:PORT[,HOST:PORT...]",
+        value_delimiter = ',',
+        value_parser = parse_address,
+        conflicts_with = "trace"
+    )]
+    watch: Vec<String>,
+    /// Seconds to watch, 1 to 86,400
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
+    /// With --watch: the addresses that connect to the servers are the users
+    #[arg(long, conflicts_with = "trace")]
+    client_addresses: bool,
     /// Clusters that share the traffic of the trace, 1 to 1,000
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clusters: u32,
@@ -39,11 +68,16 @@ pub struct Options {
     json: bool,
 }
 
-/// Reads the trace, and prints the advice on each family.
+/// Reads the trace or watches the servers, and prints the advice on each family.
 pub fn run(options: &Options) -> Result<()> {
-    let mut meter = FamilyMeter::new(&options.separator, options.clusters);
-    read_csv(&options.trace, |request| meter.record(request))?;
-    let Some(families) = meter.families() else { bail!("{} has no requests", options.trace.display()) };
+    let meter = FamilyMeter::new(&options.separator, options.clusters);
+    let (families, watched) = match &options.trace {
+        Some(trace) => (read_trace(trace, meter)?, None),
+        None => {
+            let (families, watched) = watch(options, meter)?;
+            (families, Some(watched))
+        }
+    };
     let advices = advise(
         families,
         &AdviceOptions {
@@ -54,10 +88,33 @@ pub fn run(options: &Options) -> Result<()> {
     );
     let mut out = std::io::stdout().lock();
     match options.json {
-        true => writeln!(out, "{}", to_json(&advices, options.clusters))?,
+        true => writeln!(out, "{}", to_json(&advices, options.clusters, watched.as_ref()))?,
         false => print_table(&mut out, &advices, options.clusters)?,
     }
     Ok(())
+}
+
+fn read_trace(trace: &Path, mut meter: FamilyMeter) -> Result<Vec<Family>> {
+    read_csv(trace, |request| meter.record(request))?;
+    meter.families().with_context(|| format!("{} has no requests", trace.display()))
+}
+
+fn watch(options: &Options, mut meter: FamilyMeter) -> Result<(Vec<Family>, Watched)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let time_max = Duration::from_secs(options.seconds.into());
+    let watched = runtime.block_on(watch_servers(&options.watch, options.client_addresses, time_max, &mut meter))?;
+    if watched.requests == 0 {
+        bail!("the servers have answered no requests in {:.0} seconds", watched.seconds);
+    }
+    if watched.dropped > 0 {
+        eprintln!(
+            "lookaside advise: the servers have dropped {} of {} events: there were more than `watch` can carry, and the \
+             rates are of the others",
+            watched.dropped,
+            watched.dropped + watched.requests
+        );
+    }
+    Ok((meter.families_over(watched.seconds), watched))
 }
 
 fn name_of(placement: Placement) -> &'static str {
@@ -69,7 +126,7 @@ fn name_of(placement: Placement) -> &'static str {
     }
 }
 
-fn to_json(advices: &[Advice], clusters: u32) -> Value {
+fn to_json(advices: &[Advice], clusters: u32, watched: Option<&Watched>) -> Value {
     let advice = |advice: &Advice| {
         let family = &advice.family;
         json!({
@@ -83,8 +140,11 @@ fn to_json(advices: &[Advice], clusters: u32) -> Value {
         })
     };
     let saved_bytes: u64 = advices.iter().map(|advice| advice.saved_bytes).sum();
+    let watched = watched.map(|watched| {
+        json!({ "seconds": watched.seconds, "requests": watched.requests, "dropped_events": watched.dropped })
+    });
     json!({
-        "clusters": clusters, "saved_bytes": saved_bytes,
+        "clusters": clusters, "saved_bytes": saved_bytes, "watched": watched,
         "families": advices.iter().map(advice).collect::<Vec<_>>(),
     })
 }

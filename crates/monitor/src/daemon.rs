@@ -115,14 +115,13 @@ impl Monitor {
         })
     }
 
-    fn state(&self) -> SavedState {
-        SavedState {
-            version: VERSION,
-            boot: self.boot.clone(),
-            region: self.region.clone(),
-            sample: self.sample,
-            sampler: self.sampler.lock().save(),
-        }
+    /// Writes the state. The samples are locked while they are cloned, which costs little; encoding many of them takes
+    /// seconds, and is done by another thread, so that questions are asked meanwhile.
+    async fn write_state(&self, file: &StateFile) -> Result<(), String> {
+        let (file, boot, region, sample) = (file.clone(), self.boot.clone(), self.region.clone(), self.sample);
+        let sampler = self.sampler.lock().clone();
+        let write = move || file.save(&SavedState { version: VERSION, boot, region, sample, sampler: sampler.save() });
+        run_blocking(write).await
     }
 
     /// The metrics. Their cost does not depend on the number of samples.
@@ -137,8 +136,7 @@ impl Monitor {
     }
 
     async fn save(&self, file: &StateFile) {
-        let (state, file) = (self.state(), file.clone());
-        let Err(why) = run_blocking(move || file.save(&state)).await else { return };
+        let Err(why) = self.write_state(file).await else { return };
         self.saves_failed.fetch_add(1, Relaxed);
         if let Some(suppressed) = self.save_throttle.lock().allow(Instant::now()) {
             tracing::error!(

@@ -12,12 +12,13 @@ const AGES_MAX: usize = 16;
 const AGE_S_MAX: u32 = 7 * 24 * 3_600;
 /// The most clusters.
 const CLUSTERS_MAX: usize = 256;
-/// The bytes of a sample in the state file, with a long key and a long position.
-const SAMPLE_BYTES: u64 = 1_000;
+/// The bytes of a sample in the state file, with a key of 250 bytes that are all percent-encoded, and the position of a log
+/// that has the GTIDs of some thirty servers.
+const SAMPLE_BYTES: u64 = 4_000;
 /// Those of a sample in a cluster: its index and its next age.
 const PENDING_BYTES: u64 = 20;
-/// Those of an item that the first look has found.
-const LOOK_BYTES: u64 = 32;
+/// Those of an item that the first look has found, without the address of its router or server.
+const LOOK_BYTES: u64 = 40;
 
 const EXAMPLES: &str = "Examples:
   One delete in a thousand of a MariaDB, in two clusters of this region and one of another:
@@ -66,8 +67,8 @@ pub struct Options {
     /// The ages of a delete at which clusters are asked, in seconds, ascending
     #[arg(long, value_name = "SECONDS[,SECONDS...]", default_value = "1,10,60,600,3600")]
     pub ages: Ages,
-    /// The most questions to each cluster per second. Questions beyond it wait, and are counted as late if they have waited
-    /// for too long
+    /// The most questions to each cluster per second: a key that all servers of a cluster are asked about is one question
+    /// to each. Questions beyond it wait, and are counted as late if they have waited for too long
     #[arg(long, value_name = "QUESTIONS", default_value_t = 1_000, value_parser = value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
     /// The most deletes that are watched at a time, some 500 bytes each, and in the state file 200 and 50 for each cluster;
@@ -192,11 +193,14 @@ impl Options {
     /// About the longest state file, in bytes: each sample once, and for each cluster what its routers, or each of its
     /// servers, had at first.
     fn state_bytes_max(&self) -> u64 {
-        let looks = |(through, watched): (Through, &WatchedCluster)| match through {
-            Through::Routers => 1,
-            Through::Servers => watched.cluster.routers.len() as u64,
+        let looks = |(through, watched): (Through, &WatchedCluster)| {
+            let looks = watched.cluster.routers.iter().map(|address| LOOK_BYTES + address.len() as u64);
+            match through {
+                Through::Routers => looks.max().unwrap_or_default(),
+                Through::Servers => looks.sum(),
+            }
         };
-        let of_clusters: u64 = self.watched().map(|watched| PENDING_BYTES + looks(watched) * LOOK_BYTES).sum();
+        let of_clusters: u64 = self.watched().map(|watched| PENDING_BYTES + looks(watched)).sum();
         u64::from(self.pending_max) * (SAMPLE_BYTES + of_clusters)
     }
 
@@ -255,6 +259,37 @@ mod tests {
         let why = with("1000000").expect_err("30 GB");
         assert!(why.contains("--pending-max 1000000") && why.contains("200 clusters"), "{why}");
         assert!(parse(&["--pending-max", "1000000", "--cluster", "a=h:1"]).is_ok());
+    }
+
+    #[test]
+    fn the_longest_samples_fit_into_the_state() {
+        use crate::sampling::{AgeBounds, Look, Moment, Sampler, Seen, SeenItem};
+        use lookaside_invalidator::{Commit, Commits, Position};
+        let servers = ["10.200.201.101:11211", "10.200.201.102:11211"];
+        let options =
+            parse(&["--pending-max", "100", "--servers", &format!("one={}", servers.join(","))]).expect("valid");
+        let mut sampler = Sampler::new(SamplerOptions { one_in: 1, ..options.sampler() }, [("one", "east")]);
+        let empty = serde_json::to_vec(&sampler.save()).expect("JSON").len();
+        let position = (0..30).map(|n| format!("3e11fa47-71ca-11e1-9e33-c80aa94295{n:02}:1-{}", u64::MAX));
+        let position = Position(position.collect::<Vec<_>>().join(","));
+        let keys = (0..100_u8).map(|n| [vec![200 + n % 50; 249], vec![n]].concat()).collect();
+        let commit = Commit { position: position.clone(), keys, committed_at: std::time::SystemTime::now() };
+        sampler.add_commits(&Commits { commits: vec![commit], position }, Moment { ms: u64::MAX / 2 }, &|_, _| false);
+        let now = Moment { ms: u64::MAX / 2 };
+        let batch = sampler.clusters[0].due(now, 100).expect("the first look is due");
+        let age = Some(AgeBounds { min_ms: 0, max_ms: None });
+        let look = |server: &&str| Look {
+            from: (*server).to_owned(),
+            sent_at: now,
+            received_at: now,
+            seen: Seen::Item(SeenItem { cas: u64::MAX, age }),
+            servers: None,
+        };
+        let looks = batch.samples.iter().map(|_| servers.iter().map(look).collect()).collect();
+        sampler.clusters[0].record(batch, looks);
+        let bytes = serde_json::to_vec(&sampler.save()).expect("JSON").len() - empty;
+        assert!(bytes as u64 <= options.state_bytes_max(), "{bytes} bytes, {} expected", options.state_bytes_max());
+        assert!(bytes as u64 * 2 > options.state_bytes_max(), "{bytes} bytes, {} expected", options.state_bytes_max());
     }
 
     #[test]

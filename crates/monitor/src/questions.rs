@@ -38,7 +38,7 @@ pub struct Questions {
     pub clock: MonitorClock,
     /// Notified when there are new samples.
     pub sampled: Arc<Notify>,
-    /// The most questions per second; at least 1.
+    /// The most questions per second, to all routers or servers together; at least 1.
     pub per_s_max: u32,
     /// Gets what was found. The samples are locked meanwhile.
     pub on_finding: FindingObserver,
@@ -47,6 +47,11 @@ pub struct Questions {
 impl Questions {
     /// Asks what is due, for ever.
     pub async fn ask_repeatedly(mut self) -> Infallible {
+        self.sampler.lock().clusters[self.cluster].set_routers(self.asker.routers());
+        let per_key = self.asker.questions_per_key();
+        let batch_max = BATCH_KEYS_MAX.min((self.per_s_max / per_key).max(1) as usize);
+        // As many as are logged.
+        let mut servers_throttle = LogThrottle::new(FINDINGS_LOGGED_MAX, FINDINGS_LOG_WINDOW);
         let mut next_at = Instant::now();
         loop {
             sleep_until(next_at).await;
@@ -54,7 +59,6 @@ impl Questions {
             let sampled = self.sampled.clone();
             // Created before the samples are looked at, so that none is missed in between.
             let notified = sampled.notified();
-            let batch_max = BATCH_KEYS_MAX.min(self.per_s_max as usize);
             let due = sampler.lock().clusters[self.cluster].due((self.clock)(), batch_max);
             let Some(batch) = due else {
                 let due_at = sampler.lock().clusters[self.cluster].next_due_at();
@@ -65,11 +69,22 @@ impl Questions {
                 }
                 continue;
             };
-            // One that was held up does not catch up by a burst.
-            next_at = next_at.max(Instant::now()) + Duration::from_secs(batch.samples.len() as u64) / self.per_s_max;
             let samples = batch.samples.clone();
             let keys: Vec<&[u8]> = samples.iter().map(|sample| sample.key.as_slice()).collect();
-            let looks = self.asker.ask(&keys).await;
+            let (asked_at, sent_before) = (Instant::now(), self.asker.questions_sent());
+            let mut looks = self.asker.ask(&keys).await;
+            // A question that another router is asked too counts twice, and one that could not be sent counts as well.
+            let sent = self.asker.questions_sent() - sent_before;
+            let questions = sent.max(keys.len() as u64 * u64::from(per_key));
+            // One that was held up does not catch up by a burst.
+            next_at = next_at.max(asked_at) + Duration::from_secs(questions) / self.per_s_max;
+            let old = sampler.lock().clusters[self.cluster].old_looks(&batch, &looks);
+            for (index, at) in old {
+                if servers_throttle.allow(Instant::now()).is_some() {
+                    let look = &mut looks[index][at];
+                    look.servers = self.asker.find_servers(&look.from, keys[index]).await;
+                }
+            }
             let mut sampler = sampler.lock();
             for finding in sampler.clusters[self.cluster].record(batch, looks) {
                 (self.on_finding)(&finding);
@@ -96,6 +111,7 @@ pub fn log_old_values(cluster: &str) -> FindingObserver {
                 key = %percent::encode_except(&sample.key, |byte| byte.is_ascii_graphic() && byte != b'%'),
                 cluster,
                 from = look.from,
+                server = look.servers,
                 after_s = age_s,
                 stored_before_ms = age.map(|age| age.min_ms),
                 committed_at_ms = committed_at.as_millis() as u64,

@@ -37,6 +37,12 @@ pub struct SavedState {
     pub sampler: SavedSampler,
 }
 
+/// What all versions of the format have.
+#[derive(Deserialize)]
+struct FileVersion {
+    version: u32,
+}
+
 /// The file of one monitor.
 #[derive(Clone, Debug)]
 pub struct StateFile {
@@ -54,13 +60,16 @@ impl StateFile {
         let failed = |why: String| format!("{}: {why}", self.path.display());
         let read = state_file::read(&self.path, FILE_BYTES_MAX).map_err(|why| failed(why.to_string()))?;
         let Some(bytes) = read else { return Ok(None) };
-        let state: SavedState = serde_json::from_slice(&bytes).map_err(|why| {
-            failed(format!("{why}; it is no state of this version. Move it away to start without it"))
-        })?;
-        match state.version {
-            VERSION => Ok(Some(state)),
-            other => Err(failed(format!("the version {other} of the format is not {VERSION}"))),
+        let lost = "Move it away to begin new curves: what it has counted is not taken over";
+        let no_state = |why: serde_json::Error| failed(format!("it is no state of a monitor: {why}. {lost}"));
+        let FileVersion { version } = serde_json::from_slice(&bytes).map_err(no_state)?;
+        if version != VERSION {
+            return Err(failed(format!(
+                "it has the version {version} of the format, and this release reads {VERSION}. {lost}; or run the release \
+                 that has written it"
+            )));
         }
+        serde_json::from_slice(&bytes).map(Some).map_err(no_state)
     }
 
     /// Replaces the file; blocks until it is on disk.
@@ -125,6 +134,10 @@ mod tests {
             assert!(why.contains(FILE_NAME), "{why}");
             assert_eq!(fs::read_to_string(directory.path().join(FILE_NAME)).expect("read"), bad);
         }
+        // Of another version nothing else is known: it may have other fields.
+        fs::write(directory.path().join(FILE_NAME), r#"{"version":1,"clusters":[]}"#).expect("written");
+        let why = file.load().expect_err("version 1");
+        assert!(why.contains("version 1 of the format") && why.contains("is not taken over"), "{why}");
     }
 
     #[test]

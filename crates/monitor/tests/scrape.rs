@@ -1,9 +1,9 @@
-//! What a scrape of the metrics costs. The allocator is the one that counts.
+//! What a scrape of the metrics costs, and a save of the state. The allocator is the one that counts.
 
 use lookaside_invalidator::{Commit, Commits, Position};
 use lookaside_monitor::{
     observe::{Liveness, MonitorReport, render},
-    sampling::{Moment, Sampler, SamplerOptions},
+    sampling::{Look, Moment, Sampler, SamplerOptions, Seen, SeenItem},
 };
 use lookaside_test_support::{CountingAllocator, count_allocations};
 use std::time::SystemTime;
@@ -33,6 +33,34 @@ fn a_scrape_costs_the_same_with_any_number_of_samples() {
             let text = render(&MonitorReport::of_sampler("east", 1, &sampler), liveness);
             assert!(text.contains(&format!("pending_samples{{cluster=\"two\"}} {samples}\n")), "{text}");
         })
+    };
+    let (few, many) = (cost(10), cost(10_000));
+    assert!(many < few + 50, "{many} allocations with 10,000 samples, {few} with 10");
+}
+
+/// Each save copied and encoded all samples while they were locked, by the thread that asks: with many, no question was
+/// asked for seconds.
+#[test]
+fn what_is_locked_for_a_save_costs_the_same_with_any_number_of_samples() {
+    let cost = |samples: usize| {
+        let mut sampler = sampler(samples);
+        for cluster in &mut sampler.clusters {
+            let batch = cluster.due(Moment { ms: 10 }, samples).expect("the first look is due");
+            let seen = || Seen::Item(SeenItem { cas: 7, age: None });
+            let look = || Look {
+                from: "router:1".into(),
+                sent_at: Moment { ms: 10 },
+                received_at: Moment { ms: 11 },
+                seen: seen(),
+                servers: None,
+            };
+            let looks = batch.samples.iter().map(|_| vec![look()]).collect();
+            cluster.record(batch, looks);
+        }
+        let mut copy = None;
+        let allocations = count_allocations(|| copy = Some(sampler.clone()));
+        assert_eq!(copy.map(|copy| copy.save()), Some(sampler.save()));
+        allocations
     };
     let (few, many) = (cost(10), cost(10_000));
     assert!(many < few + 50, "{many} allocations with 10,000 samples, {few} with 10");

@@ -206,9 +206,14 @@ impl FamilyMeter {
         }
     }
 
-    /// The families, by name. `None` if there were no requests.
+    /// The families, by name, of a trace that begins with its first request and ends with its last one. `None` if there
+    /// were no requests.
     pub fn families(&self) -> Option<Vec<Family>> {
-        let seconds = (self.last_s - self.first_s? + 1) as f64;
+        Some(self.families_over((self.last_s - self.first_s? + 1) as f64))
+    }
+
+    /// The families, by name, of requests that took `seconds` with the time before the first and after the last one.
+    pub fn families_over(&self, seconds: f64) -> Vec<Family> {
         let mut keys_of: HashMap<u64, Vec<&KeyMeter>> = HashMap::new();
         for key in self.keys.values() {
             keys_of.entry(key.family).or_default().push(key);
@@ -232,7 +237,7 @@ impl FamilyMeter {
                 duplicate_bytes: keys.iter().map(duplicates).sum::<f64>() as u64 * self.sample,
             }
         };
-        Some(self.families.iter().map(family).collect())
+        self.families.iter().map(family).collect()
     }
 }
 
@@ -320,6 +325,16 @@ mod tests {
             meter.record(&CsvRequest::parse(&line).unwrap());
         }
         assert_eq!(meter.families["a"].pages - before, 1_000);
+    }
+
+    #[test]
+    fn rates_are_those_of_the_time_that_was_watched() {
+        let mut meter = FamilyMeter::new(":", 2);
+        for second in 3..5 {
+            meter.record(&CsvRequest::parse(&format!("{second},a:1,3,97,u,get,0")).unwrap());
+        }
+        assert_eq!(meter.families().unwrap()[0].gets_per_s, 1.0);
+        assert_eq!(meter.families_over(20.0)[0].gets_per_s, 0.1);
     }
 
     #[test]

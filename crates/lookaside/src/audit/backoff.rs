@@ -26,6 +26,7 @@ impl Backoff {
     }
 
     /// When the next attempt may be made; `None` if it may be made at any time.
+    #[cfg(test)]
     pub fn retry_at(&self) -> Option<Instant> {
         self.retry_at
     }

@@ -1,13 +1,13 @@
 //! Reads and deletes cached values, by a router of the cluster.
 
-use super::{backoff::Backoff, comparison::CachedItem};
-use anyhow::{Result, anyhow, bail};
+use super::{backoff::Backoff, cached_value::CachedValue, comparison::CachedItem, queries::FlagsMeaning};
+use anyhow::{Result, anyhow};
+use bytes::Bytes;
 use lookaside_client::{CommandConnection, Network};
 use lookaside_invalidator::options::Cluster;
 use lookaside_protocol::{
     Reply,
     meta::MetaStatus,
-    percent,
     text::{Limits, ReplyPart},
 };
 use lookaside_routing::Address;
@@ -16,8 +16,6 @@ use tokio::time::Instant;
 
 const LIMITS: Limits = Limits { value_bytes_max: 64 << 20, line_bytes_max: 4_096 };
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a listing of all keys may take.
-const LISTING_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A cluster, by its routers.
 pub struct AuditedCluster {
@@ -46,17 +44,20 @@ impl AuditedCluster {
         self.backoff.is_waiting(Instant::now())
     }
 
-    /// The item of `key`; `None` if none is cached. It is not touched; the server counts a get.
-    pub async fn read(&mut self, key: &[u8]) -> Result<Option<CachedItem>> {
-        let command = [b"mg ", key, b" v c u\r\n"].concat();
+    /// The item of `key`, whose flags mean `flags`; `None` if none is cached. It is not touched; the server counts a get.
+    pub async fn read(&mut self, key: &[u8], flags: FlagsMeaning) -> Result<Option<CachedItem>> {
+        let command = [b"mg ", key, b" v c f u\r\n"].concat();
         let read = |reply: &ReplyPart<'_>| match reply {
             ReplyPart::Reply(Reply::Meta(reply)) if reply.status == MetaStatus::Miss => Ok(None),
             // Marked as stale by `md` with `I`: readers are not shown it as a value.
             ReplyPart::Reply(Reply::Meta(reply)) if reply.flag(b'X').is_some() => Ok(None),
             ReplyPart::Reply(Reply::Meta(reply)) if reply.status == MetaStatus::Value => {
-                let cas = reply.flag(b'c').and_then(|cas| std::str::from_utf8(cas).ok()?.parse().ok());
-                let cas = cas.ok_or_else(|| anyhow!("the reply to mg has no CAS unique"))?;
-                Ok(Some(CachedItem { cas, value: reply.value.unwrap_or_default().to_vec() }))
+                let number = |name: u8| reply.flag(name).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+                let cas = number(b'c').ok_or_else(|| anyhow!("the reply to mg has no CAS unique"))?;
+                let item_flags = number(b'f').and_then(|flags: u64| u32::try_from(flags).ok());
+                let item_flags = item_flags.ok_or_else(|| anyhow!("the reply to mg has no flags"))?;
+                let value = Bytes::copy_from_slice(reply.value.unwrap_or_default());
+                Ok(Some(CachedItem { cas, value: CachedValue::decode(value, item_flags, flags) }))
             }
             other => Err(unexpected(other)),
         };
@@ -114,27 +115,5 @@ fn unexpected(reply: &ReplyPart<'_>) -> anyhow::Error {
     match reply {
         ReplyPart::Reply(Reply::Error(error)) => anyhow!("{error}"),
         other => anyhow!("unexpected reply: {other:?}"),
-    }
-}
-
-/// Passes the keys of a server to `add`, by `lru_crawler metadump`.
-pub async fn dump_keys(network: &dyn Network, server: &str, mut add: impl FnMut(Vec<u8>)) -> Result<()> {
-    let address = Address(server.into());
-    let mut connection = CommandConnection::connect(network, &address, LIMITS, LISTING_TIMEOUT).await?;
-    connection.send(b"lru_crawler metadump all\r\n").await?;
-    loop {
-        let line = connection.read_line().await?;
-        if line == b"END" {
-            return Ok(());
-        }
-        // memcached begins the listing at once, this project's server after a line.
-        if line == b"OK" {
-            continue;
-        }
-        let Some(rest) = line.strip_prefix(b"key=") else {
-            bail!("{server}: {}", String::from_utf8_lossy(line));
-        };
-        let key = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
-        add(percent::decode(key).ok_or_else(|| anyhow!("{server}: a malformed key in the listing"))?);
     }
 }

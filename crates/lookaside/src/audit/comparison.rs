@@ -9,7 +9,7 @@
 //!  \______ same _____/               \_____ same as at first, value and item too _____/   => stale
 //! ```
 
-use super::queries::ValueFormat;
+use super::{cached_value::CachedValue, queries::ValueFormat};
 use serde_json::Value;
 
 /// A column of a row, as text; `None` for NULL.
@@ -31,7 +31,7 @@ impl Comparand {
     pub fn bytes(&self) -> usize {
         let rows = [&self.before, &self.after].into_iter().flatten().flatten();
         let text = |(name, text): &Column| name.len() + text.as_ref().map_or(0, String::len);
-        rows.map(text).sum::<usize>() + self.cached.as_ref().map_or(0, |item| item.value.len())
+        rows.map(text).sum::<usize>() + self.cached.as_ref().map_or(0, |item| item.value.bytes())
     }
 }
 
@@ -41,7 +41,7 @@ pub struct CachedItem {
     /// Its CAS unique.
     pub cas: u64,
     /// Its value.
-    pub value: Vec<u8>,
+    pub value: CachedValue,
 }
 
 /// What a comparison shows.
@@ -84,6 +84,7 @@ pub fn classify(format: ValueFormat, seen: &Comparand) -> Outcome {
     match (&seen.before, &seen.cached) {
         (None, None) => Outcome::Nothing,
         (Some(_), None) => Outcome::Missing,
+        (None, Some(item)) if item.value == CachedValue::Absent => Outcome::Fresh,
         (None, Some(_)) => Outcome::Orphaned,
         (Some(row), Some(item)) => match matches_row(format, row, &item.value) {
             None => Outcome::Unreadable,
@@ -109,16 +110,23 @@ pub fn confirm_by_master(outcome: Outcome, seen: &Comparand, master: &Option<Vec
 }
 
 /// Whether the value is that of the row; `None` if it cannot be decoded.
-fn matches_row(format: ValueFormat, row: &[Column], value: &[u8]) -> Option<bool> {
+fn matches_row(format: ValueFormat, row: &[Column], value: &CachedValue) -> Option<bool> {
+    if *value == CachedValue::Absent {
+        // A loader may return nothing for a row whose only column is NULL.
+        return Some(matches!(row, [(_, None)]));
+    }
     match (format, row) {
-        (ValueFormat::Text, [(_, text)]) => Some(text.as_deref().unwrap_or_default().as_bytes() == value),
+        (ValueFormat::Text, [(_, text)]) => match value {
+            CachedValue::Text(value) => Some(text.as_deref().unwrap_or_default().as_bytes() == value),
+            value => Some(is_scalar(&value.to_document()?, text.as_deref())),
+        },
         (ValueFormat::Text, _) => None,
         (ValueFormat::Json, [(_, Some(text))]) if is_document(text) => {
             let document: Value = serde_json::from_str(text).ok()?;
-            Some(serde_json::from_slice::<Value>(value).ok()? == document)
+            Some(value.to_document()? == document)
         }
         (ValueFormat::Json, columns) => {
-            let Value::Object(fields) = serde_json::from_slice(value).ok()? else { return None };
+            let Value::Object(fields) = value.to_document()? else { return None };
             let is_same =
                 |(name, text): &Column| fields.get(name).is_some_and(|field| is_scalar(field, text.as_deref()));
             Some(columns.iter().all(is_same))
@@ -158,8 +166,12 @@ mod tests {
         Some(columns.iter().map(|(name, text)| ((*name).to_owned(), text.map(ToOwned::to_owned))).collect())
     }
 
+    fn item(cas: u64, value: &str) -> CachedItem {
+        CachedItem { cas, value: CachedValue::Text(value.to_owned().into()) }
+    }
+
     fn seen(row: Option<Vec<Column>>, value: Option<&str>) -> Comparand {
-        let cached = value.map(|value| CachedItem { cas: 1, value: value.into() });
+        let cached = value.map(|value| item(1, value));
         Comparand { before: row.clone(), cached, after: row }
     }
 
@@ -190,13 +202,37 @@ mod tests {
     }
 
     #[test]
+    fn values_with_flags_are_compared_by_their_meaning() {
+        use ValueFormat::{Json, Text};
+        let compare = |format, row: &Option<Vec<Column>>, value: CachedValue| {
+            let cached = Some(CachedItem { cas: 1, value });
+            classify(format, &Comparand { before: row.clone(), cached, after: row.clone() })
+        };
+        let document = |json: &str| CachedValue::Document(serde_json::from_str(json).expect("JSON"));
+        let user = row(&[("name", Some("Ada")), ("visits", Some("7"))]);
+        let visits = row(&[("visits", Some("7"))]);
+        assert_eq!(compare(Json, &user, document(r#"{"name":"Ada","visits":7}"#)), Outcome::Fresh);
+        assert_eq!(compare(Json, &user, document(r#"{"name":"Ada","visits":8}"#)), Outcome::Stale);
+        assert_eq!(compare(Text, &visits, document("7")), Outcome::Fresh);
+        assert_eq!(compare(Text, &visits, document("8")), Outcome::Stale);
+        // The mark of an absent row.
+        assert_eq!(compare(Json, &None, CachedValue::Absent), Outcome::Fresh);
+        assert_eq!(compare(Json, &user, CachedValue::Absent), Outcome::Stale);
+        assert_eq!(compare(Text, &row(&[("name", None)]), CachedValue::Absent), Outcome::Fresh);
+        for format in [Text, Json] {
+            assert_eq!(compare(format, &visits, CachedValue::Unreadable), Outcome::Unreadable);
+        }
+        assert_eq!(compare(Json, &None, CachedValue::Unreadable), Outcome::Orphaned);
+    }
+
+    #[test]
     fn what_changes_is_not_reported() {
         let (old, new) = (row(&[("n", Some("1"))]), row(&[("n", Some("2"))]));
         let stale = seen(new.clone(), Some("1"));
         assert_eq!(confirm(ValueFormat::Text, &stale, &stale), Outcome::Stale);
         let changing = Comparand { before: old, ..stale.clone() };
         assert_eq!(classify(ValueFormat::Text, &changing), Outcome::Changing);
-        let refilled = Comparand { cached: Some(CachedItem { cas: 2, value: b"1".to_vec() }), ..stale.clone() };
+        let refilled = Comparand { cached: Some(item(2, "1")), ..stale.clone() };
         assert_eq!(confirm(ValueFormat::Text, &stale, &refilled), Outcome::Changing);
         let later = seen(row(&[("n", Some("3"))]), Some("1"));
         assert_eq!(confirm(ValueFormat::Text, &stale, &later), Outcome::Changing);
@@ -239,7 +275,7 @@ mod tests {
         fn observe(&self, times: [u64; 3]) -> Comparand {
             let row_at = |now: u64| row(&[("version", Some(&self.version_at(now).to_string()))]);
             let (cas, version) = self.item_at(times[1]);
-            let cached = Some(CachedItem { cas, value: version.to_string().into_bytes() });
+            let cached = Some(item(cas, &version.to_string()));
             Comparand { before: row_at(times[0]), cached, after: row_at(times[2]) }
         }
     }

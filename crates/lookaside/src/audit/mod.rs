@@ -9,14 +9,18 @@
 //! | [`comparison`] | whether a value is stale, from what was read of cache and database; without I/O |
 //! | [`database`] | reads rows |
 //! | [`cache`] | reads and deletes values |
+//! | [`cached_value`] | decodes them |
+//! | [`key_listing`] | lists the keys that servers have |
 //! | [`row_comparison`] | runs a round, with the [`key_sample`] that it compares and the [`suspects`] that it reads again |
 //! | [`round`] | what a round has found |
 //! | [`backoff`] | when something that has failed is tried again |
 
 mod backoff;
 mod cache;
+mod cached_value;
 mod comparison;
 mod database;
+mod key_listing;
 mod key_pattern;
 mod key_sample;
 mod options;
@@ -28,13 +32,12 @@ mod suspects;
 pub use options::Options;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use backoff::Backoff;
 use lookaside_client::{LoginNetwork, Network, TcpNetwork};
 use queries::Queries;
 use round::AuditRound;
 use row_comparison::RowComparison;
 use std::{fs, sync::Arc, time::Duration};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 /// The time between two rounds without a key.
 const EMPTY_ROUND_DELAY: Duration = Duration::from_secs(1);
@@ -55,30 +58,17 @@ async fn audit(options: &Options, queries: &Queries) -> Result<()> {
     let login = options.router_login.as_deref();
     let routers = LoginNetwork::for_routers(&network, login, None).map_err(|why| anyhow!(why))?;
     let mut comparison = RowComparison::open(options, &routers).await?;
-    let mut backoff = Backoff::default();
     loop {
-        let round = match comparison.find_keys(queries, &*network, fastrand::u64(..)).await {
-            Ok(keys) => {
-                backoff.reset();
-                let round = comparison.compare_all(queries, &keys).await?;
-                if keys.is_empty() && !options.once {
-                    sleep(EMPTY_ROUND_DELAY).await;
-                }
-                round
-            }
-            Err(why) => {
-                comparison.tolerate(why)?;
-                backoff.fail(Instant::now());
-                AuditRound::of_failure()
-            }
-        };
+        let mut round = AuditRound::default();
+        let keys = comparison.find_keys(queries, &*network, fastrand::u64(..), &mut round).await?;
+        comparison.compare_all(queries, &keys, &mut round).await?;
         round.print(options.json)?;
         if options.once {
             let wrong = round.wrong();
             return if wrong == 0 { Ok(()) } else { Err(anyhow!("{wrong} values are wrong; --repair deletes them")) };
         }
-        if let Some(retry_at) = backoff.retry_at() {
-            sleep_until(retry_at).await;
+        if keys.is_empty() {
+            sleep(EMPTY_ROUND_DELAY).await;
         }
     }
 }

@@ -18,6 +18,7 @@ The file (TOML) says for each pattern of keys which row has the value, and how t
   key = \"user:{id}\"
   sql = \"SELECT name, email FROM users WHERE id = {id}\"
   value = \"json\"                     # an object of these columns; or \"text\", the only column (default)
+  flags = \"ignored\"                  # for clients whose flags mean something else than those of this project's
   list = \"SELECT id FROM users\"      # the keys that are compared, unless --keys or --dump gives them
 
 A value that is wrong is read again after --recheck-ms, and reported only if neither it nor the row has changed.
@@ -43,7 +44,7 @@ pub struct Options {
     #[arg(long, value_name = "URL", env = "LOOKASIDE_MASTER", hide_env_values = true)]
     pub(super) master: Option<SourceUrl>,
     /// Which query gives the value of a key
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", alias = "rules")]
     pub(super) queries: PathBuf,
     /// A cluster and its routers. May be given several times
     #[arg(long = "cluster", value_name = "NAME=HOST:PORT[,HOST:PORT...]", required = true)]

@@ -5,6 +5,7 @@
 //! key = "user:{id}"
 //! sql = "SELECT name, email FROM users WHERE id = {id}"
 //! value = "json"                       # or "text", the default
+//! flags = "clients"                    # the default, or "ignored"
 //! list = "SELECT id FROM users"        # optional: the values of the placeholders of all keys
 //! ```
 //!
@@ -27,6 +28,17 @@ pub enum ValueFormat {
     Json,
 }
 
+/// What the flags of a value mean.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FlagsMeaning {
+    /// Format and compression, as the project's clients write them.
+    #[default]
+    Clients,
+    /// Nothing: values are neither compressed nor encoded in another way, and their clients use flags for something else.
+    Ignored,
+}
+
 /// Which query gives the values of some keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
@@ -36,6 +48,8 @@ pub struct Query {
     pub sql: SqlTemplate,
     /// How the value is encoded.
     pub format: ValueFormat,
+    /// What its flags mean.
+    pub flags: FlagsMeaning,
     /// Lists the values of the placeholders, in the order of the pattern; `None` if keys come from elsewhere.
     pub list: Option<String>,
 }
@@ -110,6 +124,8 @@ struct FileQuery {
     sql: String,
     #[serde(default)]
     value: ValueFormat,
+    #[serde(default)]
+    flags: FlagsMeaning,
     list: Option<String>,
 }
 
@@ -123,7 +139,7 @@ impl Queries {
         let query = |query: FileQuery| {
             let pattern = KeyPattern::parse(&query.key)?;
             let sql = SqlTemplate::parse(&query.sql, &pattern)?;
-            Ok(Query { pattern, sql, format: query.value, list: query.list })
+            Ok(Query { pattern, sql, format: query.value, flags: query.flags, list: query.list })
         };
         file.query.into_iter().map(query).collect::<Result<_, String>>().map(Queries)
     }
@@ -166,6 +182,7 @@ mod tests {
         assert!(query.sql.with_literals(&values, quote).contains("user = 'o''hara' AND shop = '7'"));
         let (query, _) = queries.find(b"user:1").expect("of the second");
         assert_eq!((query.format, query.list.as_deref()), (ValueFormat::Text, Some("SELECT id FROM users")));
+        assert_eq!(query.flags, FlagsMeaning::Clients);
         assert_eq!(queries.find(b"list:users"), None);
     }
 
@@ -177,6 +194,7 @@ mod tests {
             ("[[query]]\nkey = 'a:{id}'\nsql = 'x {ip}'", "{ip}"),
             ("[[query]]\nkey = 'a'\nsql = 'x'", "no placeholder"),
             ("[[query]]\nkey = 'a:{id}'\nsql = 'x'\nvalue = 'xml'", "xml"),
+            ("[[query]]\nkey = 'a:{id}'\nsql = 'x'\nflags = 'dalli'", "dalli"),
             ("[[query]]\nkey = 'a:{id}'\nsql = 'x'\ncolumn = 'y'", "column"),
         ] {
             let why = Queries::parse(file).expect_err(file);

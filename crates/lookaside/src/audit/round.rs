@@ -21,11 +21,6 @@ pub struct AuditRound {
 }
 
 impl AuditRound {
-    /// A round whose keys could not be listed.
-    pub fn of_failure() -> AuditRound {
-        AuditRound { failed: 1, ..AuditRound::default() }
-    }
-
     /// Counts a comparison.
     pub fn add(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;

@@ -9,9 +9,10 @@
 //! that does not answer does not keep the audit from the others.
 
 use super::{
-    cache::{AuditedCluster, dump_keys},
+    cache::AuditedCluster,
     comparison::{Comparand, Outcome, classify, confirm, confirm_by_master},
     database::AuditedDatabase,
+    key_listing::KeyListing,
     key_sample::KeySample,
     options::Options,
     queries::{Queries, Query},
@@ -36,6 +37,8 @@ pub struct RowComparison<'a> {
     /// `None` unless the database is a replica.
     master: Option<AuditedDatabase>,
     clusters: Vec<AuditedCluster>,
+    /// The servers of `--dump`.
+    listing: KeyListing,
     /// When the next comparison may be made.
     next_at: Instant,
     throttle: LogThrottle<Instant>,
@@ -53,35 +56,49 @@ impl<'a> RowComparison<'a> {
             database: AuditedDatabase::open(&options.database).await?,
             master,
             clusters: options.clusters.iter().map(|cluster| AuditedCluster::new(cluster, routers)).collect(),
+            listing: KeyListing::new(&options.dump),
             next_at: Instant::now(),
             throttle: LogThrottle::new(1, LOG_INTERVAL_MIN),
         })
     }
 
-    /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides.
-    pub async fn find_keys(&mut self, queries: &Queries, network: &dyn Network, seed: u64) -> Result<Vec<Vec<u8>>> {
+    /// The keys of a round: all, or `--keys-max` of them by chance, as `seed` decides. A list or a server that cannot be
+    /// read is counted as failed, and does not keep the round from the keys of the others.
+    pub async fn find_keys(
+        &mut self,
+        queries: &Queries,
+        network: &dyn Network,
+        seed: u64,
+        round: &mut AuditRound,
+    ) -> Result<Vec<Vec<u8>>> {
         let keys_max = self.options.keys_max as usize;
         let mut sample = KeySample::new(keys_max, seed);
         if let Some(path) = &self.options.keys {
-            let text = fs::read(path).with_context(|| path.display().to_string())?;
-            let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
-            sample.extend(lines.map(<[u8]>::to_vec));
+            match fs::read(path).with_context(|| path.display().to_string()) {
+                Ok(text) => {
+                    let lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+                    sample.extend(lines.filter(|line| !line.is_empty()).map(<[u8]>::to_vec));
+                }
+                Err(why) => self.count_failure(why, round)?,
+            }
         } else if self.options.dump.is_empty() {
             for query in queries.iter() {
-                let lists = self.database.list(query, keys_max).await?;
-                sample.extend(lists.into_iter().map(|values| query.pattern.fill(&values)));
+                match self.database.list(query, keys_max).await {
+                    Ok(lists) => sample.extend(lists.into_iter().map(|values| query.pattern.fill(&values))),
+                    Err(why) => self.count_failure(why.context(format!("listing {}", query.pattern)), round)?,
+                }
             }
         } else {
-            for server in &self.options.dump {
-                dump_keys(network, server, |key| sample.add(key)).await?;
+            for why in self.listing.add_keys(network, &mut sample).await {
+                self.count_failure(why, round)?;
             }
         }
         Ok(sample.into_keys())
     }
 
     /// Compares the keys in all clusters. Wrong values are read again after --recheck-ms, while others are compared.
-    pub async fn compare_all(&mut self, queries: &Queries, keys: &[Vec<u8>]) -> Result<AuditRound> {
-        let (mut round, mut suspects) = (AuditRound::default(), Suspects::default());
+    pub async fn compare_all(&mut self, queries: &Queries, keys: &[Vec<u8>], round: &mut AuditRound) -> Result<()> {
+        let mut suspects = Suspects::default();
         for key in keys {
             // It would end the command that names it.
             if check_key(key).is_err() {
@@ -94,7 +111,7 @@ impl<'a> RowComparison<'a> {
             };
             for cluster in 0..self.clusters.len() {
                 while let Some(suspect) = suspects.pop_due(Instant::now()) {
-                    self.recheck(suspect, &mut round).await?;
+                    self.recheck(suspect, round).await?;
                 }
                 match self.observe(query, &values, key, cluster).await {
                     Ok(seen) => match classify(query.format, &seen) {
@@ -104,14 +121,14 @@ impl<'a> RowComparison<'a> {
                         }
                         outcome => round.add(outcome),
                     },
-                    Err(why) => self.count_failure(why, &mut round)?,
+                    Err(why) => self.count_failure(why, round)?,
                 }
             }
         }
         while let Some(suspect) = suspects.pop() {
-            self.recheck(suspect, &mut round).await?;
+            self.recheck(suspect, round).await?;
         }
-        Ok(round)
+        Ok(())
     }
 
     async fn observe(&mut self, query: &Query, values: &[String], key: &[u8], cluster: usize) -> Result<Comparand> {
@@ -121,7 +138,7 @@ impl<'a> RowComparison<'a> {
             return Err(anyhow!("cluster {}: its routers did not answer; waiting", self.clusters[cluster].name));
         }
         let before = self.database.read_row(query, values).await?;
-        let cached = self.clusters[cluster].read(key).await?;
+        let cached = self.clusters[cluster].read(key, query.flags).await?;
         let after = match &cached {
             Some(_) => self.database.read_row(query, values).await?,
             // What is not cached is not compared.
@@ -183,17 +200,12 @@ impl<'a> RowComparison<'a> {
         Ok(out.flush()?)
     }
 
-    /// Counts a failed comparison; with --once it is the result.
+    /// Counts and logs a failed comparison or listing; with --once it is the result.
     fn count_failure(&mut self, why: Error, round: &mut AuditRound) -> Result<()> {
-        round.failed += 1;
-        self.tolerate(why)
-    }
-
-    /// Logs a failure; with --once it is the result.
-    pub fn tolerate(&mut self, why: Error) -> Result<()> {
         if self.options.once {
             return Err(why);
         }
+        round.failed += 1;
         if let Some(suppressed) = self.throttle.allow(Instant::now()) {
             eprintln!("lookaside audit: a comparison failed; the audit goes on: {why:#} ({suppressed} more before it)");
         }

@@ -60,14 +60,15 @@ impl<'a> Suspects<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::{comparison::CachedItem, queries::Queries};
+    use crate::audit::{cached_value::CachedValue, comparison::CachedItem, queries::Queries};
     use std::time::Duration;
 
     const FILE: &str = "[[query]]\nkey = 'user:{id}'\nsql = 'SELECT name FROM users WHERE id = {id}'";
 
     fn suspect(query: &Query, value_bytes: usize, due_at: Instant) -> Suspect<'_> {
         let row = Some(vec![("name".to_owned(), Some("ada".to_owned()))]);
-        let cached = Some(CachedItem { cas: 1, value: vec![0; value_bytes] });
+        let value = CachedValue::Text(vec![0; value_bytes].into());
+        let cached = Some(CachedItem { cas: 1, value });
         let seen = Comparand { before: row.clone(), cached, after: row };
         Suspect { query, values: Vec::new(), key: b"user:1", cluster: 0, seen, due_at }
     }

@@ -11,8 +11,8 @@ use lookaside_protocol::{
 use lookaside_routing::Address;
 use std::{sync::Arc, time::Duration};
 
-/// No value is ever asked for.
-const LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 2_048 };
+/// No value of an application is ever asked for.
+const LIMITS: Limits = Limits { value_bytes_max: 4_096, line_bytes_max: 2_048 };
 
 /// A router or a server.
 pub(super) struct AskedEndpoint {
@@ -22,6 +22,8 @@ pub(super) struct AskedEndpoint {
     clock: MonitorClock,
     /// `None` before the first request, and after a failure.
     connection: Option<CommandConnection>,
+    /// The questions that were sent, answered or not.
+    pub(super) questions: u64,
 }
 
 impl AskedEndpoint {
@@ -31,7 +33,11 @@ impl AskedEndpoint {
         network: Arc<dyn Network>,
         clock: MonitorClock,
     ) -> AskedEndpoint {
-        AskedEndpoint { address, timeout, network, clock, connection: None }
+        AskedEndpoint { address, timeout, network, clock, connection: None, questions: 0 }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address.0
     }
 
     /// Asks about the keys. All that could not be asked, or was not answered, has failed.
@@ -65,6 +71,7 @@ impl AskedEndpoint {
             commands.extend_from_slice(b" a\r\n");
         }
         let sent_at = (self.clock)();
+        self.questions += keys.len() as u64;
         connection.send(&commands).await?;
         for _ in keys {
             let seen = match connection.read_part().await? {
@@ -81,7 +88,24 @@ impl AskedEndpoint {
         Ok(())
     }
 
+    /// The servers that a router reads the key from at present, with commas between them; `None` if it does not say, or
+    /// has not answered before.
+    pub(super) async fn find_servers(&mut self, key: &[u8]) -> Option<String> {
+        let mut connection = self.connection.take()?;
+        connection.set_timeout(self.timeout);
+        connection.send(&[b"get __mcrouter__.route(get,", key, b")\r\n"].concat()).await.ok()?;
+        let mut servers = None;
+        let on_part = |part: ReplyPart<'_>| {
+            if let ReplyPart::Item { reply: Reply::Value { value, .. }, .. } = part {
+                servers = std::str::from_utf8(value).ok().map(|lines| lines.lines().collect::<Vec<_>>().join(","));
+            }
+        };
+        connection.read_until_end(on_part).await.ok()?;
+        self.connection = Some(connection);
+        servers.filter(|servers| !servers.is_empty() && !servers.starts_with("ERROR"))
+    }
+
     fn look(&self, sent_at: Moment, seen: Seen) -> Look {
-        Look { from: self.address.0.to_string(), sent_at, received_at: (self.clock)(), seen }
+        Look { from: self.address.0.to_string(), sent_at, received_at: (self.clock)(), seen, servers: None }
     }
 }

@@ -57,6 +57,27 @@ impl Asker {
         Asker { through, endpoints: addresses.iter().map(endpoint).collect(), preferred: 0 }
     }
 
+    /// The addresses of the cluster's routers; none if its servers are asked.
+    pub fn routers(&self) -> Vec<String> {
+        match self.through {
+            Through::Routers => self.endpoints.iter().map(|endpoint| endpoint.address().to_owned()).collect(),
+            Through::Servers => Vec::new(),
+        }
+    }
+
+    /// How many questions one key needs, if all are answered.
+    pub fn questions_per_key(&self) -> u32 {
+        match self.through {
+            Through::Routers => 1,
+            Through::Servers => self.endpoints.len() as u32,
+        }
+    }
+
+    /// The questions that were sent so far, answered or not.
+    pub fn questions_sent(&self) -> u64 {
+        self.endpoints.iter().map(|endpoint| endpoint.questions).sum()
+    }
+
     /// Asks about up to [`BATCH_KEYS_MAX`] keys. Returns the looks at each of them: one by a router, or one for each
     /// server.
     pub async fn ask(&mut self, keys: &[&[u8]]) -> Vec<Vec<Look>> {
@@ -71,6 +92,16 @@ impl Asker {
                 looks
             }
         }
+    }
+
+    /// The servers that the router at this address reads the key from at present; `None` if it is no router of the cluster,
+    /// or does not say.
+    pub async fn find_servers(&mut self, router: &str, key: &[u8]) -> Option<String> {
+        if self.through == Through::Servers {
+            return None;
+        }
+        let endpoint = self.endpoints.iter_mut().find(|endpoint| endpoint.address() == router)?;
+        endpoint.find_servers(key).await
     }
 
     /// Another router is asked about what the first has not answered. The one that answers is asked first from then on.

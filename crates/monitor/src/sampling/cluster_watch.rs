@@ -27,7 +27,7 @@ pub struct PendingSample {
     /// The delete.
     pub sample: Arc<Sample>,
     /// What the first look has found, by router or server; empty before it, and without those that did not answer.
-    pub baselines: Vec<Baseline>,
+    pub baselines: Arc<[Baseline]>,
 }
 
 /// What was found about a sample at one age.
@@ -44,12 +44,14 @@ pub struct Finding {
 }
 
 /// A cluster and its samples.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClusterWatch {
     /// Its name.
     pub name: String,
     /// The region that it is in.
     pub region: String,
+    /// The addresses of its routers; none if its servers are asked.
+    routers: Vec<String>,
     ages_s: Arc<[u32]>,
     /// Before the first look, and before the look at each age.
     queues: Vec<VecDeque<PendingSample>>,
@@ -71,7 +73,12 @@ impl ClusterWatch {
     pub fn new(name: &str, region: &str, ages_s: Arc<[u32]>) -> ClusterWatch {
         let queues = vec![VecDeque::new(); ages_s.len() + 1];
         let counts = vec![AgeCounts::default(); ages_s.len()];
-        ClusterWatch { name: name.into(), region: region.into(), ages_s, queues, counts }
+        ClusterWatch { name: name.into(), region: region.into(), routers: Vec::new(), ages_s, queues, counts }
+    }
+
+    /// Sets the routers by which it is asked: what one has found at first counts for the others too.
+    pub fn set_routers(&mut self, routers: Vec<String>) {
+        self.routers = routers;
     }
 
     /// The number of its samples.
@@ -93,7 +100,7 @@ impl ClusterWatch {
 
     /// Adds a sample, to be looked at for the first time.
     pub fn add(&mut self, sample: Arc<Sample>) {
-        self.queues[0].push_back(PendingSample { sample, baselines: Vec::new() });
+        self.queues[0].push_back(PendingSample { sample, baselines: Arc::default() });
     }
 
     /// Adds counts of an earlier process; false if it is no age of this one.
@@ -165,6 +172,19 @@ impl ClusterWatch {
         }
     }
 
+    /// Which answers about a batch found old values at one of the ages: the index of the sample, and that of its look.
+    pub fn old_looks(&self, batch: &DueBatch, looks: &[Vec<Look>]) -> Vec<(usize, usize)> {
+        let mut old = Vec::new();
+        if batch.queue == 0 {
+            return old;
+        }
+        for (index, (pending, looks)) in self.queues[batch.queue].iter().zip(looks).enumerate() {
+            let is_old = |look: &Look| judge(&pending.sample, &pending.baselines, &self.routers, look) == Verdict::Old;
+            old.extend(looks.iter().enumerate().filter(|(_, look)| is_old(look)).map(|(at, _)| (index, at)));
+        }
+        old
+    }
+
     /// Counts what was answered about a batch: for each sample a look at each router or server that was asked. Returns
     /// what was found at one of the ages; a first look finds nothing.
     pub fn record(&mut self, batch: DueBatch, looks: Vec<Vec<Look>>) -> Vec<Finding> {
@@ -175,8 +195,8 @@ impl ClusterWatch {
             match batch.queue.checked_sub(1) {
                 None => pending.baselines = looks.iter().filter_map(Baseline::of).collect(),
                 Some(index) => {
-                    let judged = looks.into_iter().map(|look| (judge(&sample, &pending.baselines, &look), look));
-                    let looks: Vec<(Verdict, Look)> = judged.collect();
+                    let judge = |look: &Look| judge(&sample, &pending.baselines, &self.routers, look);
+                    let looks: Vec<(Verdict, Look)> = looks.into_iter().map(|look| (judge(&look), look)).collect();
                     let verdict = looks.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Failed);
                     self.counts[index].add(verdict);
                     findings.push(Finding { sample, age_s: self.ages_s[index], verdict, looks });

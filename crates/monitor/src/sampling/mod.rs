@@ -35,8 +35,8 @@ pub struct SamplerOptions {
     pub pending_max: usize,
 }
 
-/// The samples of all clusters.
-#[derive(Debug)]
+/// The samples of all clusters. A clone shares the samples with it, so that it costs no allocation for each.
+#[derive(Clone, Debug)]
 pub struct Sampler {
     options: SamplerOptions,
     /// The clusters, in the order in which they were given.

@@ -133,7 +133,7 @@ impl Sampler {
     pub fn save(&self) -> SavedSampler {
         let mut table = SampleTable::default();
         let mut save = |(next_age_s, pending): (u32, &PendingSample)| {
-            SavedPending(table.index_of(&pending.sample), next_age_s, pending.baselines.clone())
+            SavedPending(table.index_of(&pending.sample), next_age_s, pending.baselines.to_vec())
         };
         let clusters = self.clusters.iter().map(|cluster| SavedCluster {
             name: cluster.name.clone(),
@@ -173,7 +173,8 @@ impl Sampler {
             });
             for SavedPending(index, next_age_s, baselines) in saved.pending {
                 let sample = samples.get(index).cloned().flatten();
-                let restore = |sample| cluster.restore_sample(next_age_s, PendingSample { sample, baselines });
+                let restore =
+                    |sample| cluster.restore_sample(next_age_s, PendingSample { sample, baselines: baselines.into() });
                 if !sample.is_some_and(restore) {
                     dropped.insert(index);
                 }

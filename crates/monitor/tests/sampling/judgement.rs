@@ -100,7 +100,7 @@ impl World {
         let seen =
             if self.stored_us > at_us { Seen::Absent } else { Seen::Item(SeenItem { cas: 1, age: self.age(at_us) }) };
         let [to, back] = self.way_us;
-        Look { from: "s".into(), sent_at: ms(at_us - to), received_at: ms(at_us + back), seen }
+        Look { from: "s".into(), sent_at: ms(at_us - to), received_at: ms(at_us + back), seen, servers: None }
     }
 
     /// The age that the server finds with the time that it has read before the request.
@@ -124,7 +124,7 @@ impl World {
     fn verdict(&self, with_first_look: bool) -> Verdict {
         let first_look = || Baseline::of(&self.look(self.first_look_us + self.way_us[0]));
         let baselines: Vec<Baseline> = with_first_look.then(first_look).flatten().into_iter().collect();
-        judge(&self.sample(), &baselines, &self.look(self.look_us + self.way_us[0]))
+        judge(&self.sample(), &baselines, &[], &self.look(self.look_us + self.way_us[0]))
     }
 }
 

@@ -3,13 +3,20 @@
 
 use lookaside_invalidator::{Commit, Commits, Position};
 use lookaside_monitor::sampling::{
-    AgeBounds, AgeCounts, EndOfLog, Finding, Look, Moment, Sampler, SamplerOptions, Seen, SeenItem, Verdict,
+    AgeBounds, AgeCounts, EndOfLog, Finding, Look, Moment, Sampler, SamplerOptions, SavedSampler, Seen, SeenItem,
+    Verdict,
 };
 use proptest::{collection::vec, prelude::*};
-use std::time::SystemTime;
+use std::{collections::VecDeque, time::SystemTime};
 
 const AGES_S: [u32; 3] = [1, 10, 60];
 const LOG: &str = "log";
+/// The last saves that a crash may leave behind.
+const SAVES_MAX: usize = 3;
+/// How much a crash may delay the time at which a delete is read, and another crash that at which it is asked about.
+const CRASH_LATE_MS: u64 = 2 * 50 * (SAVES_MAX as u64 + 1);
+/// The time between two crashes: it must not be two that delay the same thing.
+const CRASHES_APART_MS: u64 = 4_000;
 
 fn options(pending_max: usize) -> SamplerOptions {
     SamplerOptions { one_in: 1, ages_s: AGES_S.into(), pending_max }
@@ -51,15 +58,18 @@ fn expected(fate: Fate, age_s: u32, found: &mut AgeCounts) {
     *count += 1;
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+/// A look may come `late_ms` after its time at the most.
+fn fate(late_ms: u64) -> impl Strategy<Value = Fate> {
     // Not at the very moment of a look.
-    let late = || {
-        (5..70_000_u64).prop_filter("at a look", |ms| AGES_S.iter().all(|s| ms.abs_diff(u64::from(*s) * 1_000) > 200))
-    };
+    let is_between = move |ms: &u64| AGES_S.iter().all(|s| ms.abs_diff(u64::from(*s) * 1_000) > 200 + late_ms);
+    let late = move || (5..70_000_u64).prop_filter("at a look", is_between);
     prop_oneof![
         late().prop_map(|after_ms| Fate::Deleted { after_ms }),
-        (late(), late())
-            .prop_map(|(a, b)| Fate::Refilled { deleted_after_ms: a.min(b), filled_after_ms: a.max(b) + 60 }),
+        // Filled after the first look.
+        (late(), late()).prop_map(move |(a, b)| Fate::Refilled {
+            deleted_after_ms: a.min(b),
+            filled_after_ms: a.max(b) + 60 + late_ms
+        }),
         Just(Fate::NeverCached),
         Just(Fate::Lost),
         Just(Fate::Unreachable),
@@ -97,7 +107,7 @@ impl Change {
             }
             Fate::Deleted { .. } | Fate::Refilled { .. } => Seen::Absent,
         };
-        Look { from: format!("router {cluster}"), sent_at: now, received_at: now, seen }
+        Look { from: format!("router {cluster}"), sent_at: now, received_at: now, seen, servers: None }
     }
 }
 
@@ -107,13 +117,15 @@ struct World {
     sampler: Sampler,
     /// What was found of old values.
     old: Vec<Finding>,
+    /// What was saved at the last steps, the last one first, for a crash.
+    saved: VecDeque<SavedSampler>,
 }
 
 impl World {
     fn new(changes: Vec<Change>, pending_max: usize) -> World {
         let mut sampler = Sampler::new(options(pending_max), [("one", "east"), ("two", "west")]);
         sampler.start_reading(LOG, &Position("0".into()));
-        World { changes, sampler, old: Vec::new() }
+        World { changes, sampler, old: Vec::new(), saved: VecDeque::new() }
     }
 
     /// What is committed and asked at this time.
@@ -123,7 +135,9 @@ impl World {
             let position = Position(committed(now.ms).to_string());
             self.sampler.add_end_of_log(LOG, EndOfLog { begun_at: now, position });
         }
-        let new: Vec<Commit> = (committed(now.ms - 50)..committed(now.ms))
+        // Behind the position: after a crash also what was read before.
+        let read: usize = self.sampler.position().map_or(0, |position| position.0.parse().expect("a number"));
+        let new: Vec<Commit> = (read..committed(now.ms))
             .map(|index| Commit {
                 position: Position((index + 1).to_string()),
                 keys: vec![index.to_string().into_bytes()],
@@ -145,7 +159,22 @@ impl World {
         }
     }
 
-    /// The monitor is killed, and starts again with what it has saved.
+    /// Saves the state, as the monitor does from time to time.
+    fn save(&mut self) {
+        self.saved.push_front(self.sampler.save());
+        self.saved.truncate(SAVES_MAX);
+    }
+
+    /// The monitor is killed, and starts again with what it has saved some steps before.
+    fn crash(&mut self, steps_before: usize) {
+        let Some(saved) = self.saved.drain(..).nth(steps_before) else { return };
+        self.sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
+        self.sampler.restore(saved);
+        let position = self.sampler.resume_from(LOG).expect("it has read the log");
+        self.sampler.start_reading(LOG, &position);
+    }
+
+    /// The monitor is killed, and starts again with what it has saved at last.
     fn restart(&mut self) {
         let saved = serde_json::to_string(&self.sampler.save()).expect("JSON");
         let mut sampler = Sampler::new(options(100), [("one", "east"), ("two", "west")]);
@@ -166,8 +195,8 @@ fn steps(from_ms: u64, to_ms: u64) -> impl Iterator<Item = Moment> {
     (from_ms..to_ms).step_by(50).map(|ms| Moment { ms })
 }
 
-fn changes() -> impl Strategy<Value = Vec<Change>> {
-    vec((BEGIN_MS + 2_000..BEGIN_MS + 20_000, [fate(), fate()]), 1..12).prop_map(|mut changes| {
+fn changes(late_ms: u64) -> impl Strategy<Value = Vec<Change>> {
+    vec((BEGIN_MS + 2_000..BEGIN_MS + 20_000, [fate(late_ms), fate(late_ms)]), 1..12).prop_map(|mut changes| {
         changes.sort_by_key(|(at_ms, _)| *at_ms);
         changes.into_iter().map(|(at_ms, fates)| Change { at_ms, fates }).collect()
     })
@@ -177,7 +206,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn counts_are_those_of_the_checker(changes in changes(), restarts_ms in vec(BEGIN_MS..END_MS, 0..3)) {
+    fn counts_are_those_of_the_checker(changes in changes(0), restarts_ms in vec(BEGIN_MS..END_MS, 0..3)) {
         let mut world = World::new(changes.clone(), 100);
         for now in steps(BEGIN_MS, END_MS) {
             world.step(now);
@@ -196,6 +225,43 @@ proptest! {
         prop_assert_eq!(world.sampler.counts.sampled, changes.len() as u64);
         let old: u64 = (0..2).flat_map(|cluster| world.counts(cluster)).map(|counts| counts.old).sum();
         prop_assert_eq!(world.old.len() as u64, old);
+    }
+
+    /// What was read and asked since the save is read and asked again, and counted once.
+    #[test]
+    fn a_crash_after_a_save_loses_no_delete_and_counts_none_twice(
+        changes in changes(CRASH_LATE_MS),
+        // Soon after commits, and at looks, there is most to lose.
+        crashes in vec((0..12_usize, 0..AGES_S.len() + 1, 0..400_u64, 0..SAVES_MAX), 1..6),
+    ) {
+        let mut crashes: Vec<(u64, usize)> = crashes
+            .into_iter()
+            .map(|(change, age, after_ms, steps_before)| {
+                let age_s = age.checked_sub(1).map_or(0, |age| AGES_S[age]);
+                (changes[change % changes.len()].at_ms + u64::from(age_s) * 1_000 + after_ms, steps_before)
+            })
+            .collect();
+        crashes.sort_unstable();
+        crashes.dedup_by(|later, earlier| later.0 - earlier.0 < CRASHES_APART_MS);
+        let mut world = World::new(changes.clone(), 100);
+        for now in steps(BEGIN_MS, END_MS) {
+            world.step(now);
+            let crash = crashes.iter().find(|(at_ms, _)| (now.ms..now.ms + 50).contains(at_ms));
+            match crash {
+                Some(&(_, steps_before)) => world.crash(steps_before),
+                None => world.save(),
+            }
+        }
+        for cluster in 0..2 {
+            let mut wanted = vec![AgeCounts::default(); AGES_S.len()];
+            for (found, age_s) in wanted.iter_mut().zip(AGES_S) {
+                changes.iter().for_each(|change| expected(change.fates[cluster], age_s, found));
+            }
+            prop_assert_eq!(world.counts(cluster), wanted);
+        }
+        let counts = world.sampler.counts;
+        let number = changes.len() as u64;
+        prop_assert_eq!((counts.commits, counts.deletes, counts.sampled, counts.dropped), (number, number, number, 0));
     }
 }
 
@@ -305,7 +371,7 @@ fn every_server_of_a_cluster_counts_and_the_worst_is_its_verdict() {
     let now = Moment { ms: BEGIN_MS + 4_000 };
     let cluster = &mut world.sampler.clusters[0];
     let batch = cluster.due(now, 3).expect("a look is due");
-    let absent = Look { from: "server 0".into(), sent_at: now, received_at: now, seen: Seen::Absent };
+    let absent = Look { from: "server 0".into(), sent_at: now, received_at: now, seen: Seen::Absent, servers: None };
     let failed = Look { from: "server 1".into(), seen: Seen::Failed("closed".into()), ..absent.clone() };
     let old = Look { from: "server 2".into(), ..world.changes[0].look(0, now) };
     let findings = cluster.record(batch, vec![vec![absent, failed, old]]);
@@ -326,7 +392,7 @@ fn a_first_look_at_another_server_does_not_make_an_item_new() {
     let batch = cluster.due(now, 3).expect("a look is due");
     let age = AgeBounds { min_ms: 0, max_ms: Some(3_000) };
     let seen = Seen::Item(SeenItem { cas: 1, age: Some(age) });
-    let look = Look { from: "another server".into(), sent_at: now, received_at: now, seen };
+    let look = Look { from: "another server".into(), sent_at: now, received_at: now, seen, servers: None };
     let findings = cluster.record(batch, vec![vec![look]]);
     assert_eq!(findings.iter().map(|finding| finding.verdict).collect::<Vec<_>>(), [Verdict::Undecided]);
 }
