@@ -79,7 +79,7 @@ pub(crate) const FLAGS: &[Flag<'static>] = &[
     flag("asynclog-disable", Toggle, Own("asynclog-disable")),
     short('b', flag("b", Toggle, Useless("the router stays in the foreground: a supervisor runs it"))),
     flag("big-value-batch-size", Integer, Own("big-value-batch-size")),
-    flag("big-value-hide-reply-flag", Toggle, Useless("clients get the flags that they have stored")),
+    flag("big-value-hide-reply-flag", Toggle, Own("big-value-hide-reply-flag")),
     flag("big-value-split-threshold", Integer, Own("big-value-split-threshold")),
     flag("carbon-router-name", Text, Useless("there is one kind of router")),
     flag("client-timeout", Integer, Own("client-timeout")),
