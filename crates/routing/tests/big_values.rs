@@ -1,6 +1,7 @@
 //! Split values: joined for every verb that reads, a miss if a chunk is missing, never a mix of two values.
 
 use crate::fakes::{Fake, ask, request};
+use crate::parsing::{read, with_route};
 use bytes::Bytes;
 use lookaside_protocol::meta::{MetaReply, MetaStatus};
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, Request, StoreMode};
@@ -221,6 +222,17 @@ async fn clients_see_the_flag_only_if_they_are_to() {
         let expected = Reply::Value { flags: seen, cas: None, value: BIG.into() };
         assert_eq!(one(&route, request("get k")).await, Ok(expected));
     }
+}
+
+/// A client of mcrouter may look for the flag.
+#[test]
+fn a_configuration_leaves_the_flag_by_default() {
+    let tree = |more: &str| {
+        let route = format!(r#"{{"type": "BigValueRoute", "target": "NullRoute", "split_threshold": 10{more}}}"#);
+        read(&with_route(&route)).trees
+    };
+    assert_eq!(tree(""), tree(r#", "hide_reply_flag": false"#));
+    assert_ne!(tree(""), tree(r#", "hide_reply_flag": true"#));
 }
 
 #[tokio::test]
