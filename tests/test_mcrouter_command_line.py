@@ -206,6 +206,158 @@ def test_a_dump_of_the_configuration_is_used_at_the_next_start(tmp_path):
         assert done.returncode == 2, done.stderr
 
 
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "{ broken",
+        # Valid, and never in force together with the configuration in the dump.
+        '{"servers": ["127.0.0.1:1"]}',
+    ],
+)
+def test_imported_files_come_from_the_dump_together_with_the_configuration(tmp_path, imported):
+    """The configuration came from the dump, and its imports from beside it: it did not start, or was a mixture."""
+    with setup(tmp_path) as it:
+        it.file("pool.json", {"servers": [it.address("one")]})
+        text = '{"pools": {"A": "@import(file:pool.json)"}, "route": "PoolRoute|A"}'
+        path = it.file("r.json", text)
+        it.start("-f", path, "--config-dump-root", tmp_path / "dump")
+        router = it.router
+        first_broken = tmp_path / "pool.json" if imported == "{ broken" else path
+        first_broken.write_text("{ broken")
+        eventually(lambda: "Failed to reconfigure: " in router.log(), "the change is refused")
+        it.file("pool.json", imported)
+        router.stop()
+        router.start()
+        router.wait_ready(lambda: answers(it.port))
+        assert it.ask(set_of("k", "v")) == [b"STORED\r\n"] and it.at("one", "k") == b"v"
+        assert f"', from backup {path}" in router.log()
+
+
+def test_an_import_that_was_absent_is_absent_in_the_dump(tmp_path):
+    """Its default was in force. A copy from before must not come back."""
+    with setup(tmp_path) as it:
+        pool = it.file("pool.json", {"servers": [it.address("one")]})
+        default = {"type": "import", "path": "file:pool.json", "default": {"servers": [it.address("two")]}}
+        path = it.file("r.json", {"pools": {"A": default}, "route": "PoolRoute|A"})
+        it.start("-f", path, "--config-dump-root", tmp_path / "dump")
+        router = it.router
+        pool.unlink()
+        eventually(lambda: it.ask(set_of("k", "v")) and it.at("two", "k") == b"v", "the default is in force")
+        path.write_text("{ broken")
+        eventually(lambda: "Failed to reconfigure: " in router.log(), "the change is refused")
+        router.stop()
+        router.start()
+        router.wait_ready(lambda: answers(it.port))
+        assert it.ask(set_of("other", "v")) == [b"STORED\r\n"] and it.holders("other") == {"two"}
+
+
+def test_empty_texts_are_off(tmp_path):
+    """mcrouter's default of these flags is the empty text, so unit files have it."""
+    port = free_port()
+    words = [
+        "-p", port, "--config-str", NOWHERE, "--stats-root=", "--config-dump-root", "", "--async-dir", "", "-a", "",
+        "--log-path=", "--pem-cert-path=", "--pem-key-path=", "--pem-ca-path=", "--unix-domain-sock=",
+        "--config-params=", "--runtime-vars-file=", "--listen-addresses=", "--config=", "-f", "",
+    ]  # fmt: skip
+    router = Process("router", [ROUTER, *words], tmp_path)
+    try:
+        router.wait_ready(lambda: answers(port))
+    finally:
+        assert router.stop() == 0
+
+
+def test_numbers_beyond_what_is_possible_are_replaced(tmp_path):
+    with setup(tmp_path) as it:
+        path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        it.start("-f", path, "--keepalive-interval", "99999", "--big-value-split-threshold", "2000000000",
+                 "--target-max-pending-requests=0")  # fmt: skip
+        for words in (
+            "--keepalive-interval 99999: expected 1 to 32767; 32767 is used",
+            "--big-value-split-threshold 2000000000: expected 0 to 1073741824; 1073741824 is used",
+            "--target-max-pending-requests 0: expected 1 to 4294967295; 1 is used",
+        ):
+            assert it.router.log().count(words) == 1, it.router.log()
+        assert it.ask(b"get __mcrouter__.options(target_max_pending_requests)\r\n")[0].split(b"\r\n")[1] == b"1"
+        assert it.ask(set_of("k", "v")) == [b"STORED\r\n"]
+
+
+def test_no_client_and_no_file_gets_a_password(tmp_path):
+    """`stats` showed the whole command line to every client, the password of etcd included."""
+    with setup(tmp_path) as it:
+        path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        root = tmp_path / "stats"
+        secret = "hunter2"
+        it.start(
+            "-f", path, "--etcd-password", secret, f"--etcd-pass={secret}", "--etcd-passwrod", secret,
+            "--config-str", '{"ignored": "' + 1000 * "x" + '"}', "--config", f"file:{path}", "--stats-root", root,
+            "--stats-logging-interval", "50", "-vv",
+        )  # fmt: skip
+        options = root / f"libmcrouter.mcrouter.{it.port}.startup_options"
+        eventually(options.exists, "the files are there")
+        shown = it.ask(b"stats\r\n", b"stats all\r\n", b"get __mcrouter__.options\r\n")
+        (line,) = (line for line in shown[0].splitlines() if line.startswith(b"STAT commandargs "))
+        assert b" --etcd-password ... --etcd-pass=... --etcd-passwrod ... --config-str {...} --config " in line
+        files = [file.read_text() for file in root.iterdir() if not file.name.endswith(".new")]
+        for text in (*map(bytes.decode, shown), *files, it.router.log()):
+            assert secret not in text
+
+
+def test_options_of_mcrouter_are_constants_of_macros(tmp_path):
+    """A configuration may name any of them, and was refused for those that have another name here, or no effect."""
+    with setup(tmp_path) as it:
+        route = {
+            "type": "if",
+            "condition": "@and(@equals(%mcr_opts-async_dir%,),@equals(%mcr_opts-fibers_stack_size%,24576))",
+            "is_true": "PoolRoute|A",
+            "is_false": "@fail(%mcr_opts-fibers_stack_size%)",
+        }
+        server = it.address("one").replace("127.0.0.1", "%mcr_opts-listen_addresses%")
+        it.file("r.json", {"pools": {"A": {"servers": [server]}}, "route": route})
+        it.start("-f", tmp_path / "r.json", "--listen-addresses", "127.0.0.1")
+        assert it.ask(set_of("k", "v")) == [b"STORED\r\n"] and it.at("one", "k") == b"v"
+        assert it.ask(b"get __mcrouter__.options(use_thrift)\r\n")[0].split(b"\r\n")[1] == b"false"
+
+
+@pytest.mark.parametrize(
+    ("words", "warns"),
+    [([], True), (["--listen-addresses", "127.0.0.1"], False), (["-l", "127.0.0.1", "-s", "r.sock"], False)],
+)
+def test_a_port_without_addresses_is_a_warning(tmp_path, words, warns):
+    """mcrouter listens at all addresses then; other hosts would find the port closed without a word."""
+    port = free_port()
+    socket_file = tmp_path / "r.sock"
+    words = [str(socket_file) if word == "r.sock" else word for word in words]
+    router = Process("router", [ROUTER, "-p", port, "--config-str", NOWHERE, *words], tmp_path)
+    try:
+        router.wait_ready(lambda: accepts_at(socket_file) if "-s" in words else answers(port))
+        assert ("--listen-addresses='*'" in router.log()) == warns, router.log()
+    finally:
+        assert router.stop() == 0
+
+
+def test_a_socket_of_the_parent_cannot_require_certificates():
+    """It was served plain, without a line in the log."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        command = [ROUTER, "--listen-sock-fd", listener.fileno(), "--ssl-require-peer-certs", "--config-str", NOWHERE]
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, timeout=60, pass_fds=[listener.fileno()],
+            check=False,
+        )  # fmt: skip
+    assert done.returncode == 3 and "--ssl-require-peer-certs" in done.stderr, done.stderr
+
+
+def test_macros_that_choose_otherwise_than_mcrouters_are_a_warning(tmp_path):
+    path = tmp_path / "r.json"
+    path.write_text(
+        """{ "pools": { "A": { "servers": { "type": "shuffle", "dictionary": ["h:1", "h:2"] } } },
+             "route": "PoolRoute|A" }"""
+    )
+    done = ended("-f", path, "--validate-config")
+    assert done.returncode == 0 and "@shuffle gives other results than mcrouter's" in done.stderr, done.stderr
+
+
 def test_files_of_statistics_without_any_request(tmp_path):
     with setup(tmp_path) as it:
         path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})

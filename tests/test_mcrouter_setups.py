@@ -175,11 +175,16 @@ def test_big_values(tmp_path):
     """Values above a size are stored in pieces."""
     with setup(tmp_path) as it:
         it.file("big.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
-        it.start("-f", tmp_path / "big.json", "--big-value-split-threshold=1000", "--big-value-batch-size", "5")
+        words = ("-f", tmp_path / "big.json", "--big-value-split-threshold=1000", "--big-value-batch-size", "5")
+        it.start(*words)
         value = "0123456789" * 350
-        assert it.ask(set_of("big", value), b"get big\r\n") == [b"STORED\r\n", hit("big", value)]
+        split = hit("big", value).replace(b" 0 ", b" 32768 ", 1)
+        assert it.ask(set_of("big", value), b"get big\r\n") == [b"STORED\r\n", split], "with mcrouter's flag"
         assert it.at("one", "big").startswith(b"1-4-"), "four pieces"
         assert it.ask(set_of("small", "v")) == [b"STORED\r\n"] and it.at("one", "small") == b"v"
+        it.router.stop()
+        it.start(*words, "--big-value-hide-reply-flag")
+        assert it.ask(b"get big\r\n") == [hit("big", value)]
         assert it.ask(b"delete big\r\n", b"get big\r\n") == [b"DELETED\r\n", b"END\r\n"]
 
 

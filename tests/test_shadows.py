@@ -101,3 +101,11 @@ def test_a_wrong_entry_is_skipped_and_the_router_serves(tmp_path):
         start(it, {"index_range": [3, 1], "key_fraction_range": [0, 1]})
         assert copied(it) == set()
         assert "this shadow is skipped: the range is backwards" in it.router.log()
+
+
+def test_a_shadow_with_a_wrong_target_is_left_out(tmp_path):
+    """It refused the configuration, and the router did not start."""
+    with setup(tmp_path) as it:
+        start(it, {"target": "PoolRoute|missing", "index_range": [0, 2], "key_fraction_range": [0, 1]})
+        assert copied(it) == set()
+        assert 'this shadow is skipped: no pool is named "missing"' in it.router.log()

@@ -226,7 +226,8 @@ def test_a_peer_is_warned_of_only_when_a_delete_needs_it(cluster, tmp_path):
     ports = [free_port(), free_port()]
 
     def start(own: int, other: int) -> Router:
-        return Router(cluster, tmp_path / f"spool-{own}", tmp_path, "--spool-peers", f"127.0.0.1:{other}", port=own)
+        more = ["--spool-peers", f"127.0.0.1:{other}", "-l", "127.0.0.1"]
+        return Router(cluster, tmp_path / f"spool-{own}", tmp_path, *more, port=own)
 
     first, key = start(*ports), key_of_server(cluster, cluster.servers[0])
     routers = [first]

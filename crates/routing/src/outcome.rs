@@ -1,6 +1,6 @@
 //! Properties of outcomes by which routes decide: failure, miss, agreement, severity; and requests derived from others.
 
-use crate::{ErrorKind, Failure, Outcome, Verb, key::is_encoded};
+use crate::{ErrorKind, FailoverError, Failure, Outcome, Verb, key::is_encoded};
 use bytes::Bytes;
 use lookaside_protocol::{
     ErrorReply, Operation, Reply, Request, StoreMode,
@@ -95,10 +95,13 @@ pub(crate) fn worse(one: Outcome, other: Outcome) -> Outcome {
 /// | | |
 /// |---|---|
 /// | 0 to 3 | done, not found, deleted, not done |
-/// | 4 | no answer: TKO, timeout, connect error, busy |
-/// | 5 | an error of the server: `SERVER_ERROR`, `ERROR`, a lost connection |
-/// | 6 | an error of the router: no route |
-/// | 7 | an error of the client: `CLIENT_ERROR` |
+/// | 4 | no answer: TKO, timeout, connect error, busy, shutdown |
+/// | 5 | not attempted: deadline exceeded, aborted, bad key, bad value, and other results that are no error of a failover |
+/// | 6 | an error of the server: `SERVER_ERROR`, `ERROR`, a lost connection |
+/// | 7 | an error of the router: no route |
+/// | 8 | an error of the client: `CLIENT_ERROR` |
+///
+/// An `ErrorRoute` stands where its result does.
 fn severity(outcome: &Outcome) -> u8 {
     match outcome {
         Ok(reply) => match reply {
@@ -118,16 +121,26 @@ fn severity(outcome: &Outcome) -> u8 {
                 MetaStatus::Miss | MetaStatus::NotStored | MetaStatus::Exists => 3,
             },
             Reply::Error(ErrorReply::Server(why)) if is_busy(why) => 4,
-            Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown) => 5,
-            Reply::Error(ErrorReply::Client(_)) => 7,
+            Reply::Error(ErrorReply::Server(_) | ErrorReply::Unknown) => 6,
+            Reply::Error(ErrorReply::Client(why)) if why == BAD_KEY => 5,
+            Reply::Error(ErrorReply::Client(_)) => 8,
         },
         // It is replayed before the server is read; whether there was a value is not known.
         Err(Failure::Spooled) => 1,
-        Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => 5,
-        Err(Failure::NoRoute(_) | Failure::NoTree | Failure::Refused { .. }) => 6,
+        Err(Failure::ConnectionLost | Failure::ReadFailed(_) | Failure::Malformed) => 6,
+        Err(Failure::NoRoute(_) | Failure::NoTree) => 7,
+        Err(Failure::Refused { error, .. }) => match error {
+            Some(FailoverError::LocalError) => 7,
+            Some(FailoverError::RemoteError) => 6,
+            Some(FailoverError::DeadlineExceeded) | None => 5,
+            Some(_) => 4,
+        },
         Err(_) => 4,
     }
 }
+
+/// The text of a `CLIENT_ERROR` about the key, mcrouter's and this router's.
+const BAD_KEY: &str = "bad key";
 
 /// An unconditional delete of the request's key, with the hold-off of the request if it is a delete.
 pub fn as_delete(request: &Request<Bytes>) -> Request<Bytes> {
@@ -163,4 +176,58 @@ pub(crate) fn verb(request: &Request<Bytes>) -> Verb {
 
 pub(crate) fn server_error(why: &'static str) -> Outcome {
     Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(why.as_bytes()))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TkoReason;
+
+    fn refused(error: Option<FailoverError>) -> Outcome {
+        Err(Failure::Refused { text: "text".into(), error })
+    }
+
+    fn client_error(text: &'static str) -> Outcome {
+        Ok(Reply::Error(ErrorReply::Client(Bytes::from_static(text.as_bytes()))))
+    }
+
+    #[test]
+    fn the_worst_outcome_is_mcrouters() {
+        let classes = [
+            vec![Ok(Reply::Stored), Ok(Reply::Touched), Ok(Reply::Number(7))],
+            vec![Ok(Reply::NotFound), Err(Failure::Spooled)],
+            vec![Ok(Reply::Deleted)],
+            vec![Ok(Reply::NotStored), Ok(Reply::Exists), Ok(Reply::Miss)],
+            vec![
+                Err(Failure::Tko(TkoReason::TimedOut)),
+                Err(Failure::TimedOut),
+                Err(Failure::ConnectFailed),
+                server_error("307 busy"),
+                refused(Some(FailoverError::Tko)),
+                refused(Some(FailoverError::Timeout)),
+                refused(Some(FailoverError::ConnectError)),
+                refused(Some(FailoverError::ConnectTimeout)),
+                refused(Some(FailoverError::Busy)),
+                refused(Some(FailoverError::Shutdown)),
+                refused(Some(FailoverError::TryAgain)),
+            ],
+            vec![refused(Some(FailoverError::DeadlineExceeded)), refused(None), client_error("bad key")],
+            vec![
+                server_error("out of memory"),
+                Err(Failure::ConnectionLost),
+                Err(Failure::Malformed),
+                refused(Some(FailoverError::RemoteError)),
+            ],
+            vec![Err(Failure::NoTree), refused(Some(FailoverError::LocalError))],
+            vec![client_error("bad command"), client_error("bad keys")],
+        ];
+        for (at, class) in classes.iter().enumerate() {
+            for outcome in class {
+                assert_eq!(usize::from(severity(outcome)), at, "{outcome:?}");
+            }
+        }
+        let (deadline, broken) = (refused(Some(FailoverError::DeadlineExceeded)), server_error("broken"));
+        assert_eq!(worse(deadline.clone(), broken.clone()), broken);
+        assert_eq!(worse(broken.clone(), deadline), broken);
+    }
 }

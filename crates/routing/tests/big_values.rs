@@ -1,6 +1,7 @@
 //! Split values: joined for every verb that reads, a miss if a chunk is missing, never a mix of two values.
 
 use crate::fakes::{Fake, ask, request};
+use crate::parsing::{read, with_route};
 use bytes::Bytes;
 use lookaside_protocol::meta::{MetaReply, MetaStatus};
 use lookaside_protocol::{Cas, LeaseToken, Operation, Reply, Request, StoreMode};
@@ -60,6 +61,11 @@ fn with_value(text: &str, value: &'static str) -> Request<Bytes> {
     request
 }
 
+/// Settings by which clients get the flags that they have stored.
+fn hiding_above(split_threshold_bytes: usize) -> BigValueSettings {
+    BigValueSettings { hides_flag: true, ..BigValueSettings::above(split_threshold_bytes) }
+}
+
 async fn one(route: &BigValueRoute, request: Request<Bytes>) -> Outcome {
     route.route(vec![request], &Context::default()).await.remove(0)
 }
@@ -75,7 +81,7 @@ fn value(text: &'static str) -> Outcome {
 async fn every_verb_that_stores_splits_and_every_one_that_reads_joins() {
     for verb in ["set", "add", "replace", "cas", "lease-set"] {
         let (server, _) = server("");
-        let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+        let route = BigValueRoute::new(server.leaf(), hiding_above(10));
         if verb == "replace" {
             one(&route, with_value("set k", "x")).await.unwrap();
             server.asked();
@@ -102,7 +108,7 @@ async fn every_verb_that_stores_splits_and_every_one_that_reads_joins() {
 #[tokio::test]
 async fn small_values_are_not_split() {
     let (server, _) = server("");
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     for verb in ["set", "add", "replace", "append", "prepend", "cas", "lease-set"] {
         one(&route, with_value(&format!("{verb} k 0"), "0123456789")).await.unwrap();
         let asked = server.asked();
@@ -130,7 +136,7 @@ async fn small_values_are_not_split() {
 #[tokio::test]
 async fn a_missing_chunk_is_a_miss_or_a_lease() {
     let (server, items) = server("");
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     for (read, expected) in [("get", "Miss"), ("gets", "Miss"), ("gat", "Miss"), ("lease-get", "Lease 7")] {
         one(&route, with_value("set k", BIG)).await.unwrap();
         items.lock().unwrap().retain(|key, _| !key.starts_with(b"k:1:"));
@@ -146,16 +152,16 @@ async fn a_missing_chunk_is_a_miss_or_a_lease() {
 #[tokio::test]
 async fn a_failure_of_a_chunk_is_returned() {
     let (first, _) = server(":2:");
-    let route = BigValueRoute::new(first.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(first.leaf(), hiding_above(10));
     assert_eq!(one(&route, with_value("set k", BIG)).await, Err(Failure::TimedOut));
     assert!(first.asked().iter().all(|line| line.starts_with("set k:")), "no manifest without its chunks");
 
     let (whole, items) = server("");
-    one(&BigValueRoute::new(whole.leaf(), BigValueSettings::above(10)), with_value("set k", BIG)).await.unwrap();
+    one(&BigValueRoute::new(whole.leaf(), hiding_above(10)), with_value("set k", BIG)).await.unwrap();
     let (failing, of_failing) = server(":1:");
     of_failing.lock().unwrap().extend(items.lock().unwrap().clone());
     of_failing.lock().unwrap().retain(|key, _| !key.starts_with(b"k:0:"));
-    let route = BigValueRoute::new(failing.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(failing.leaf(), hiding_above(10));
     assert_eq!(one(&route, request("get k")).await, Err(Failure::TimedOut), "a failure, not the miss before it");
 }
 
@@ -163,7 +169,7 @@ async fn a_failure_of_a_chunk_is_returned() {
 #[tokio::test]
 async fn old_and_new_chunks_never_mix() {
     let (server, items) = server("");
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     one(&route, with_value("set k", BIG)).await.unwrap();
     let old_manifest = items.lock().unwrap()[&Bytes::from("k")].clone();
     one(&route, with_value("set k", NEW)).await.unwrap();
@@ -175,7 +181,7 @@ async fn old_and_new_chunks_never_mix() {
 #[tokio::test]
 async fn a_batch_keeps_its_order() {
     let (server, _) = server("");
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     let batch = vec![
         with_value("set a", BIG),
         request("get a"),
@@ -195,7 +201,7 @@ async fn a_batch_keeps_its_order() {
 async fn some_chunks_of_each_value_are_sent_at_a_time() {
     for (batch_size, rounds) in [(0, vec![7]), (1, vec![2, 2, 2, 1]), (2, vec![4, 3]), (3, vec![6, 1]), (4, vec![7])] {
         let (server, _) = server("");
-        let settings = BigValueSettings { batch_size, ..BigValueSettings::above(10) };
+        let settings = BigValueSettings { batch_size, ..hiding_above(10) };
         let route = BigValueRoute::new(server.leaf(), settings);
         let batch = || vec![with_value("set a", BIG), with_value("set b", NEW)];
         assert_eq!(route.route(batch(), &Context::default()).await, [Ok(Reply::Stored), Ok(Reply::Stored)]);
@@ -218,10 +224,21 @@ async fn clients_see_the_flag_only_if_they_are_to() {
     }
 }
 
+/// A client of mcrouter may look for the flag.
+#[test]
+fn a_configuration_leaves_the_flag_by_default() {
+    let tree = |more: &str| {
+        let route = format!(r#"{{"type": "BigValueRoute", "target": "NullRoute", "split_threshold": 10{more}}}"#);
+        read(&with_route(&route)).trees
+    };
+    assert_eq!(tree(""), tree(r#", "hide_reply_flag": false"#));
+    assert_ne!(tree(""), tree(r#", "hide_reply_flag": true"#));
+}
+
 #[tokio::test]
 async fn a_value_that_cannot_be_split_is_sent_to_the_server() {
     let server = Fake::hit("s");
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(1));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(1));
     let key = "k".repeat(240);
     one(&route, with_value(&format!("set {key} 0"), BIG)).await.unwrap();
     assert_eq!(server.asked(), [format!("set {key} 0")]);
@@ -284,7 +301,7 @@ fn time_left(flags: &str) -> Reply<Bytes> {
 #[tokio::test]
 async fn appends_to_a_split_value_become_part_of_it() {
     let (server, items) = appending_server(|_| {});
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     for exptime in [0, 60] {
         one(&route, with_value(&format!("set k {exptime}"), BIG)).await.unwrap();
         one(&route, with_value("set small 7", "0123")).await.unwrap();
@@ -312,20 +329,20 @@ async fn an_append_undoes_no_concurrent_change() {
         }
     };
     let (server, _) = appending_server(meddle(2));
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     one(&route, with_value("set k", BIG)).await.unwrap();
     assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::Stored), "tried again");
     assert_eq!(one(&route, request("get k")).await, value("0123456789abcdefghijABCDExyz"));
 
     let (server, _) = appending_server(meddle(u64::MAX));
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     one(&route, with_value("set k", BIG)).await.unwrap();
     let refused = one(&route, with_value("append k", "xyz")).await;
     assert!(matches!(refused, Ok(Reply::Error(_))), "{refused:?}");
     assert_eq!(one(&route, request("get k")).await, value(BIG));
 
     let (server, _) = appending_server(|items| drop(items.lock().unwrap().remove(&b"k"[..])));
-    let route = BigValueRoute::new(server.leaf(), BigValueSettings::above(10));
+    let route = BigValueRoute::new(server.leaf(), hiding_above(10));
     one(&route, with_value("set k", BIG)).await.unwrap();
     assert_eq!(one(&route, with_value("append k", "xyz")).await, Ok(Reply::NotStored), "it was deleted");
 }

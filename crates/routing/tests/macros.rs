@@ -321,6 +321,21 @@ fn choices_by_hash_depend_on_the_value_alone() {
     assert_eq!(value_of(chosen, &MacroInputs::NONE).as_deref(), Ok(r#""b""#));
 }
 
+/// They choose other servers than before the switch from mcrouter.
+#[test]
+fn functions_that_differ_from_mcrouters_give_one_warning_each() {
+    let pool = r#"{ "servers": { "type": "shuffle", "dictionary": ["a:1", "b:1"] }, "server_timeout": TIMEOUT }"#;
+    let text = format!(
+        r#"{{ "pools": {{ "A": {}, "B": {} }}, "route": "PoolRoute|A" }}"#,
+        pool.replace("TIMEOUT", r#""@add(100,@mod(@hash(a),10))""#),
+        pool.replace("TIMEOUT", "100"),
+    );
+    let warnings = read(&text).unwrap_or_else(|error| panic!("{error}")).warnings;
+    let found: Vec<_> = warnings.iter().map(|it| (&*it.path, it.message.split(' ').next().unwrap())).collect();
+    assert_eq!(found, [("pools.A.servers", "@shuffle"), ("pools.A.server_timeout", "@hash")]);
+    assert!(warnings[0].message.contains("other results than mcrouter's"));
+}
+
 #[test]
 fn inputs_give_constants_files_and_addresses() {
     let constants = BTreeMap::from([

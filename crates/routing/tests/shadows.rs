@@ -7,7 +7,8 @@ use futures_util::FutureExt;
 use lookaside_protocol::{LeaseToken, Operation, Reply};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Configuration, Context, Copies, Destination, DestinationSettings, Destinations,
-    Environment, Failure, KeyFraction, Outcomes, Route, RuntimeVariables, ShadowRoute, ShadowSettings, ShadowedKeys,
+    Environment, Failure, KeyFraction, Outcomes, Route, RuntimeVariables, Security, ShadowRoute, ShadowSettings,
+    ShadowedKeys,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -294,9 +295,87 @@ fn an_entry_with_an_error_is_skipped_with_a_warning() {
     }
     let [(path, message)] = &warnings(r#"{"target": "NullRoute", "key_fraction_range": [0, 1]}"#)[..] else { panic!() };
     assert_eq!((path.as_str(), message.as_str()), (place, "this shadow copies nothing: it has no \"index_range\""));
-    // An error within the target is one of the tree.
-    let target = r#"{"type": "PoolRoute", "pool": "A", "shadows": [{"target": "PoolRoute|missing"}]}"#;
-    assert!(refusal(&with_route(target)).contains("missing"));
+    for (target, expected) in [
+        (r#""PoolRoute|missing""#, "no pool is named \"missing\""),
+        (r#"{"type": "NoSuchRoute"}"#, "Unknown RouteHandle: NoSuchRoute"),
+        ("7", "expected a route"),
+        (r#"{"type": "AllSyncRoute", "children": ["PoolRoute|A", "PoolRoute|missing"]}"#, "missing"),
+        (r#"{"type": "AllSyncRoute", "children": ["NoSuchRoute", "PoolRoute|missing"]}"#, "NoSuchRoute"),
+    ] {
+        let found =
+            warnings(&format!(r#"{{"target": {target}, "index_range": [0, 1], "key_fraction_range": [0, 1]}}"#));
+        assert_eq!((found.len(), found[0].0.as_str()), (1, place), "{target}: {found:?}");
+        assert!(found[0].1.starts_with("this shadow is skipped: "), "{target}: {found:?}");
+        assert!(found[0].1.contains(expected), "{target}: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn entries_beside_a_skipped_one_copy() {
+    let good = r#"{"target": "PoolRoute|B", "index_range": [0, 3], "key_fraction_range": [0, 1]}"#;
+    let broken = r#"{"target": "PoolRoute|missing", "index_range": [0, 3], "key_fraction_range": [0, 1]}"#;
+    let route = format!(r#"{{"type": "PoolRoute", "pool": "A", "shadows": [{broken}, {good}, 7]}}"#);
+    assert_eq!(total(&asked_by(&route).await, &["b:1"]), 100);
+    for none in ["{}", "7", "null", r#""PoolRoute|B""#] {
+        for route in [
+            format!(r#"{{"type": "PoolRoute", "pool": "A", "shadows": {none}}}"#),
+            format!(r#"{{"type": "ShadowRoute", "children": ["PoolRoute|A"], "shadows": {none}}}"#),
+        ] {
+            let [warning] = &read(&with_route(&route)).warnings[..] else { panic!("{route}") };
+            assert_eq!(warning.path, "route.shadows");
+            assert!(warning.message.starts_with("there are no shadows: expected a list"), "{warning}");
+        }
+    }
+}
+
+/// A named handle and a pool are parts of the configuration on their own.
+#[test]
+fn an_error_of_a_named_handle_or_a_pool_of_a_target_refuses() {
+    let with = |more: &str, target: &str| {
+        format!(
+            r#"{{ "pools": {{ "A": {{ "servers": ["a:1"] }}, "broken": {{ "servers": 7 }} }}, {more}
+                "route": {{ "type": "PoolRoute", "pool": "A", "shadows": [
+                    {{ "target": {target}, "index_range": [0, 1], "key_fraction_range": [0, 1] }} ] }} }}"#
+        )
+    };
+    assert!(refusal(&with("", r#""PoolRoute|broken""#)).contains("pools.broken"));
+    let named = r#""named_handles": { "h": "PoolRoute|missing", "g": "PoolRoute|A" },"#;
+    let error = refusal(&with(named, r#""h""#).replace(r#", "broken": { "servers": 7 }"#, ""));
+    assert!(error.contains("named_handles.h") && !error.contains("errors"), "{error}");
+    // The good handle that the skipped target names stays for others.
+    let text = with(r#""named_handles": { "g": "PoolRoute|A" },"#, r#"["g", "PoolRoute|missing"]"#);
+    let configuration = read(&text.replace(r#", "broken": { "servers": 7 }"#, ""));
+    assert_eq!(configuration.named.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["g"]);
+    assert_eq!(configuration.warnings.len(), 1);
+}
+
+/// What a skipped target has said about TLS counts no more.
+#[test]
+fn a_skipped_target_leaves_nothing_behind() {
+    let text = r#"{ "pools": { "A": { "servers": ["a:1"] } }, "route": { "type": "AllSyncRoute", "children": [
+        { "type": "PoolRoute", "pool": "A", "shadows": [
+            { "target": { "type": "PoolRoute", "pool": { "servers": ["c:1:ascii:ssl"] }, "hash": "none" },
+              "index_range": [0, 1], "key_fraction_range": [0, 1] } ] },
+        { "type": "PoolRoute", "pool": { "servers": ["c:1"] } } ] } }"#;
+    let configuration = read(text);
+    assert_eq!(configuration.warnings.len(), 1, "{:?}", configuration.warnings);
+    assert!(configuration.tls_policies.values().all(|policy| policy.security == Security::Plain));
+}
+
+/// Each of two shadows names the next handle, and is skipped: twice the work at each level, without a bound.
+#[test]
+fn nested_skipped_targets_take_no_exponential_time() {
+    let handle = |level: usize| {
+        let shadow = format!(
+            r#"{{ "target": ["h{}", "PoolRoute|missing"], "index_range": [0, 1], "key_fraction_range": [0, 1] }}"#,
+            level + 1
+        );
+        format!(r#""h{level}": {{ "type": "PoolRoute", "pool": "A", "shadows": [{shadow}, {shadow}] }}"#)
+    };
+    let handles: Vec<String> = (0..40).map(handle).chain([r#""h40": "PoolRoute|A""#.to_owned()]).collect();
+    let pools = r#""pools": { "A": { "servers": ["a:1"] } }"#;
+    let error = refusal(&format!(r#"{{ {pools}, "named_handles": {{ {} }}, "route": "h0" }}"#, handles.join(",\n")));
+    assert!(error.contains("missing"), "{error}");
 }
 
 /// Servers that answer when they are permitted to.

@@ -8,7 +8,7 @@
 //! | `.config_sources_info` | the MD5 of the configuration and of what it imports |
 
 use super::stats_command::StatsView;
-use crate::config::last_good::replace_file;
+use crate::config::last_good::replace_file_unsynced;
 use crate::config::router_config::RouterConfig;
 use crate::shared::SharedState;
 use serde_json::{Map, Number, Value, json};
@@ -16,6 +16,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 const MODE: u32 = 0o664;
@@ -45,13 +46,20 @@ impl StatsFiles {
             ticks.tick().await;
             // The threads may not have started yet.
             let Some(stats) = self.statistics(shared) else { continue };
-            let written = [
+            let files = [
                 ("stats", stats),
                 ("startup_options", self.startup_options(shared)),
                 ("config_sources_info", sources()),
-            ]
-            .into_iter()
-            .try_for_each(|(extension, value)| self.replace(extension, &value));
+            ];
+            // A slow disk must hold back neither the replay of the spool nor a change of the configuration.
+            let (root, name) = (self.root.clone(), self.name.clone());
+            let writing = spawn_blocking(move || {
+                fs::create_dir_all(&root)?;
+                files.iter().try_for_each(|(extension, value)| {
+                    replace_file_unsynced(&root.join(format!("{name}.{extension}")), &format!("{value:#}\n"), MODE)
+                })
+            });
+            let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             match written {
                 Err(error) if !is_failing => {
                     let root = self.root.display();
@@ -62,11 +70,6 @@ impl StatsFiles {
                 Ok(()) => is_failing = false,
             }
         }
-    }
-
-    fn replace(&self, extension: &str, value: &Value) -> std::io::Result<()> {
-        fs::create_dir_all(&self.root)?;
-        replace_file(&self.root.join(format!("{}.{extension}", self.name)), &format!("{value:#}\n"), MODE)
     }
 
     /// The numbers of `stats all`; `None` before the first thread serves.

@@ -74,6 +74,7 @@ impl ListenOptions {
             }
         }
         if specs.is_empty() {
+            self.warn_of_loopback();
             for Port { number, choice, tls_mode } in ports.iter().copied() {
                 add_address(&mut listeners, Endpoint::Tcp { address: (LOOPBACK, number).into(), choice }, tls_mode)?;
             }
@@ -95,6 +96,16 @@ impl ListenOptions {
             add_address(&mut listeners, Endpoint::Unix { path, mode: self.unix_mode }, TlsMode::Plain)?;
         }
         Ok(listeners)
+    }
+
+    /// Logs that ports are opened at fewer addresses than mcrouter opens them at.
+    fn warn_of_loopback(&self) {
+        if self.unix_path.is_none() && !(self.ports.is_empty() && self.ssl_ports.is_empty()) {
+            tracing::warn!(
+                "--port and --ssl-port are opened at {LOOPBACK} alone, where mcrouter opens them at all addresses: add \
+                 --listen-addresses='*' to serve other hosts, or --listen-addresses={LOOPBACK} to keep it so"
+            );
+        }
     }
 
     /// Adds the socket of --listen-sock-fd to `inherited`, and returns where it listens; `None` without that option.

@@ -27,7 +27,6 @@ use crate::admin::stats_files::StatsFiles;
 use crate::config::dump::ConfigDump;
 use crate::frontend::limits::{CLIENT_REQUESTS_MAX, CONNECTIONS_MAX, Settings, VALUE_BYTES_MAX, WRITE_STALL_MAX};
 use crate::spool::{Fsync, PeerMissing, SpoolSettings};
-use crate::stats::counters::one_line;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use lookaside_routing::{Address, Defaults, MacroConstant, Security, TlsPolicy};
 use lookaside_telemetry::LogFormat;
@@ -197,12 +196,15 @@ pub struct Options {
     /// Format of the log: text, or json with an object per event
     #[arg(long, value_name = "text|json", default_value = "text")]
     pub log_format: LogFormat,
-    /// The command line, by mcrouter's names of options.
+    /// The command line, by this router's and by mcrouter's names of options. Secrets are left out.
     #[arg(skip)]
     pub as_given: Vec<(String, String)>,
-    /// The command line as it was given, without the program's name.
+    /// The command line as it was given, without the program's name, and without secrets.
     #[arg(skip)]
     pub command_line: String,
+    /// The name of mcrouter's file of options that was given; `None` without one.
+    #[arg(skip)]
+    pub flavor: Option<String>,
     /// Lines for the log about what the command line asks for in vain.
     #[arg(skip)]
     pub notes: Vec<String>,
@@ -242,14 +244,13 @@ impl Options {
     /// Parses a command line without the program's name.
     pub(crate) fn from_words(words: impl IntoIterator<Item = OsString>) -> Result<Options, UsageError> {
         let command = Options::command();
-        let words: Vec<OsString> = words.into_iter().collect();
-        let given: Vec<_> = words.iter().map(|word| one_line(&word.to_string_lossy())).collect();
-        let command_line = given.join(" ");
-        let Translation { words, notes } = translate(words, &command, cores()).map_err(UsageError::Refused)?;
+        let Translation { words, notes, shown, without_effect, flavor } =
+            translate(words, &command, cores()).map_err(UsageError::Refused)?;
         let words = std::iter::once(OsString::from(command.get_name())).chain(words);
         let matches = command.try_get_matches_from(words).map_err(UsageError::Clap)?;
         let options = Options::from_arg_matches(&matches).map_err(UsageError::Clap)?;
-        Ok(Options { as_given: as_given::options_as_given(&matches), command_line, notes, ..options })
+        let as_given = as_given::add_mcrouters_names(as_given::options_as_given(&matches), &without_effect);
+        Ok(Options { as_given, command_line: shown, notes, flavor, ..options })
     }
 
     /// The settings of the clients' side.
@@ -332,8 +333,11 @@ impl Options {
         self.spool_peers.iter().map(policy).collect()
     }
 
-    /// The router's name in files: its first port, or 0 without one.
+    /// The router's name in files: that of its flavor, or its first port, or 0 without one.
     fn router_name(&self) -> String {
+        if let Some(name) = &self.flavor {
+            return name.clone();
+        }
         let port = self.listen.ports.first().or(self.listen.ssl_ports.first()).copied();
         let has_port = self.listen.unix_path.is_none() && self.listen.listen_sock_fd < 0;
         port.filter(|_| has_port).unwrap_or(if has_port { listen::DEFAULT_PORT } else { 0 }).to_string()

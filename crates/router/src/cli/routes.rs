@@ -25,6 +25,9 @@ pub struct RouteOptions {
     /// The chunks of one value that are sent together; 0 for all
     #[arg(long, value_name = "CHUNKS", default_value_t = BigValueSettings::BATCH_SIZE as u32)]
     pub big_value_batch_size: u32,
+    /// Hide the flag 0x8000, by which the head of a split value is known, from clients that get the value
+    #[arg(long)]
+    pub big_value_hide_reply_flag: bool,
     /// Take shards that the configuration splits (shard_splits) for whole ones
     #[arg(long)]
     pub disable_shard_split_route: bool,
@@ -47,7 +50,8 @@ impl RouteOptions {
     pub(super) fn big_values(&self) -> Option<BigValueSettings> {
         let batch_size = self.big_value_batch_size as usize;
         let settings = BigValueSettings::above(self.big_value_split_threshold as usize);
-        (self.big_value_split_threshold > 0).then_some(BigValueSettings { batch_size, ..settings })
+        let hides_flag = self.big_value_hide_reply_flag;
+        (self.big_value_split_threshold > 0).then_some(BigValueSettings { batch_size, hides_flag, ..settings })
     }
 
     pub(super) fn place_timeouts(&self) -> PlaceTimeouts {

@@ -149,7 +149,7 @@ fn window_is_off_adaptive_by_loss_or_a_size() {
 
 #[test]
 fn numbers_out_of_range_are_refused() {
-    for bad in [["-t", "0"], ["-p", "70000"], ["--timeouts-until-tko", "0"]] {
+    for bad in [["-t", "0"], ["-p", "70000"], ["--idle-timeout", "9999999999"]] {
         assert!(parse(&[&["--config-str", "{}"], &bad[..]].concat()).is_err(), "{bad:?}");
     }
 }
@@ -185,4 +185,10 @@ fn mcrouters_bounds_have_its_defaults_and_zero_is_none() {
     assert_eq!(batch_size(&["--big-value-batch-size", "3"]), None, "none are split");
     assert_eq!(batch_size(&["--big-value-split-threshold", "100"]), Some(10));
     assert_eq!(batch_size(&["--big-value-split-threshold", "100", "--big-value-batch-size", "0"]), Some(0));
+    let hides_flag = |more: &[&str]| {
+        let line = [&["--big-value-split-threshold", "100"], more].concat();
+        parsed(&line).defaults().expect("valid").big_values.map(|settings| settings.hides_flag)
+    };
+    assert_eq!(hides_flag(&[]), Some(false));
+    assert_eq!(hides_flag(&["--big-value-hide-reply-flag"]), Some(true));
 }

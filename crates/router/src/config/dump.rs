@@ -10,6 +10,7 @@
 use super::last_good::replace_file;
 use lookaside_client::config::read_config_file;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -60,6 +61,17 @@ impl ConfigDump {
         }
     }
 
+    /// Removes the copy of the file at `path`, if there is one.
+    pub(crate) fn remove(&self, path: &Path) {
+        let copy = self.copy_of(path);
+        match fs::remove_file(&copy) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                tracing::error!(dump = %copy.display(), %error, "cannot remove from the dump; check --config-dump-root");
+            }
+            _ => {}
+        }
+    }
+
     fn copy_of(&self, path: &Path) -> PathBuf {
         self.folder.join(format!("file-{}", percent_escaped(path.as_os_str().as_encoded_bytes())))
     }
@@ -91,6 +103,9 @@ mod tests {
         assert_eq!(fs::read_to_string(&copy).expect("written"), "{} // exact");
         assert_eq!(fs::metadata(&copy).expect("there").permissions().mode() & 0o777, 0o664);
         assert_eq!(dump.read(path).as_deref(), Ok("{} // exact"));
+        dump.remove(path);
+        assert!(dump.read(path).is_err() && !copy.exists());
+        dump.remove(path);
     }
 
     #[test]

@@ -40,21 +40,38 @@ impl LastGoodConfig {
 
 /// Replaces the file at `path`, which survives a crash of the machine from then on. It has `mode`, whatever the umask.
 pub(crate) fn replace_file(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let beside = beside(path, ".new");
+    write_new(&beside, text, mode)?.sync_all()?;
+    fs::rename(&beside, path)?;
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+/// The same without a wait for the disk: after a crash of the machine the file may be empty. Another thread or process may
+/// replace the same file meanwhile.
+pub(crate) fn replace_file_unsynced(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let beside = beside(path, &format!(".{:016x}.new", fastrand::u64(..)));
+    write_new(&beside, text, mode)?;
+    fs::rename(&beside, path)
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
+    beside.push(suffix);
+    beside.into()
+}
+
+fn write_new(path: &Path, text: &str, mode: u32) -> io::Result<File> {
     // An existing file, or a link to another user's file, must not be written to.
-    if let Err(error) = fs::remove_file(&beside)
+    if let Err(error) = fs::remove_file(path)
         && error.kind() != io::ErrorKind::NotFound
     {
         return Err(error);
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    Ok(file)
 }
 
 impl std::fmt::Display for LastGoodConfig {
@@ -76,6 +93,24 @@ mod tests {
         file.save("{}");
         assert_eq!(file.read().as_deref(), Ok("{}"));
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_file_is_replaced_by_several_threads_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("stats");
+        let texts: Vec<String> = (0..4).map(|number| number.to_string().repeat(100_000)).collect();
+        replace_file_unsynced(&path, &texts[0], 0o664).expect("replaced");
+        std::thread::scope(|scope| {
+            for text in &texts {
+                scope.spawn(|| (0..20).for_each(|_| replace_file_unsynced(&path, text, 0o664).expect("replaced")));
+            }
+            for _ in 0..50 {
+                assert!(texts.contains(&fs::read_to_string(&path).expect("always there")), "never a part of it");
+            }
+        });
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 1);
+        assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o664);
     }
 
     #[test]

@@ -99,6 +99,14 @@ fn listen_addresses(
     certificates: &Certificates,
 ) -> Result<Vec<ListenAddress>, String> {
     if let Some(endpoint) = adopted {
+        if options.tls.ssl_require_peer_certs {
+            return Err("--listen-sock-fd: clients of that socket use no TLS, so --ssl-require-peer-certs cannot be \
+                        met; remove one of them, or give a --ssl-port in place of the socket"
+                .to_owned());
+        }
+        if !options.listen.ssl_ports.is_empty() {
+            tracing::warn!("--ssl-port is not opened: --listen-sock-fd replaces it, and its clients use no TLS");
+        }
         return Ok(vec![ListenAddress { endpoint, tls_mode: TlsMode::Plain }]);
     }
     let tls_mode = if options.tls.ssl_require_peer_certs { TlsMode::MutualTls } else { TlsMode::Tls };

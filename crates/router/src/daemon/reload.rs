@@ -182,12 +182,14 @@ impl ConfigLoader {
 
     /// The configuration in the dump; `None` if there is none, or the last good one is used instead. `why` the source's
     /// is not used.
+    ///
+    /// Imported files are the dump's, too: those beside the source may be what is wrong, or newer, and then both
+    /// together were never in force.
     fn load_dump(&self, why: &str) -> Result<Option<RouterConfig>, String> {
         let (Some(dump), Source::File(path), None) = (&self.dump, &self.source, &self.last_good) else {
             return Ok(None);
         };
-        let read = |path: &Path| read_config_file(path).or_else(|_| dump.read(path));
-        let config = dump.read(path).and_then(|text| self.load_from(&text, &read));
+        let config = dump.read(path).and_then(|text| self.load_from(&text, &|path| dump.read(path)));
         let config = config.map_err(|dumped| format!("{why}; and of its dump: {dumped}"))?;
         tracing::error!("Failed to configure, initial error '{why}', from backup {}", path.display());
         Ok(Some(config))
@@ -242,8 +244,10 @@ impl ConfigLoader {
             dump.save(path, text);
         }
         for (path, text) in self.inputs.imported() {
-            if let Ok(text) = text {
-                dump.save(&path, &text);
+            match text {
+                Ok(text) => dump.save(&path, &text),
+                // `@import` has taken its default: from the dump it must take that again.
+                Err(_) => dump.remove(&path),
             }
         }
     }

@@ -107,7 +107,7 @@ pub(crate) struct ServerLayers {
 impl ServerLayers {
     fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<ServerLayers, ConfigurationError> {
         Ok(ServerLayers {
-            shadows: parse_shadows(object, parser)?,
+            shadows: parse_shadows(object, parser),
             outstanding_max: object.get("max_outstanding").map(|node| parse_outstanding_max(&node)).transpose()?,
             slow_warm_up: object.get("slow_warmup").map(|node| parse_slow_warm_up(&node, parser)).transpose()?,
         })

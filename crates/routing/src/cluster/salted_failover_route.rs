@@ -75,7 +75,7 @@ fn parse<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Handle, Con
             ));
         }
     }
-    let shadows = parse_shadows(object, parser)?;
+    let shadows = parse_shadows(object, parser);
     Ok(Handle::route(Config { pool, hash, shadows, options }))
 }
 

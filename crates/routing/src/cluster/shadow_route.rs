@@ -188,7 +188,7 @@ fn parse_list<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Result<Vec<Ha
         Some(target) => vec![parser.handle(&target)],
         None => parser.children(object, "children")?,
     };
-    let shadows = parse_shadows(object, parser)?;
+    let shadows = parse_shadows(object, parser);
     let with_shadows = |(at, normal): (usize, Handle)| {
         let shadows: Vec<Shadow> = shadows.iter().filter(|shadow| shadow.is_of_index(at)).cloned().collect();
         if shadows.is_empty() { normal } else { Handle::route(Config { normal, shadows }) }

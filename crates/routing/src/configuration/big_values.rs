@@ -15,8 +15,8 @@ impl BigValueSettings {
     /// mcrouter's.
     pub const BATCH_SIZE: usize = 10;
 
-    /// Values above this size are split, in bytes.
+    /// Values above this size are split, in bytes; else mcrouter's defaults.
     pub fn above(split_threshold_bytes: usize) -> Self {
-        BigValueSettings { split_threshold_bytes, batch_size: Self::BATCH_SIZE, hides_flag: true }
+        BigValueSettings { split_threshold_bytes, batch_size: Self::BATCH_SIZE, hides_flag: false }
     }
 }

@@ -42,6 +42,12 @@ impl<'a> Document<'a> {
     }
 }
 
+/// The errors and warnings before a part of the configuration that may be left out.
+pub(crate) struct Trial {
+    errors_before: ConfigurationErrors,
+    warnings_before: usize,
+}
+
 #[derive(Clone)]
 pub(crate) struct Node<'a> {
     document: &'a Document<'a>,
@@ -63,6 +69,32 @@ impl<'a> Node<'a> {
     /// Records an error, so that parsing can go on and find others.
     pub(crate) fn report(&self, error: &ConfigurationError) {
         self.document.errors.borrow_mut().add(error.clone());
+    }
+
+    /// Begins to keep the errors that are reported from here on apart from those before.
+    pub(crate) fn begin_trial(&self) -> Trial {
+        Trial { errors_before: self.document.errors.take(), warnings_before: self.document.warnings.borrow().len() }
+    }
+
+    /// Ends the trial of this node. `Err` is the first error, if there are some and all lie in this node: then they and
+    /// the warnings since are forgotten. Otherwise all stay.
+    pub(crate) fn end_trial(&self, trial: Trial) -> Result<(), ConfigurationError> {
+        let found = self.document.errors.replace(trial.errors_before);
+        let is_inside = |error: &ConfigurationError| {
+            let below = error.path.strip_prefix(&self.path);
+            below.is_some_and(|below| below.is_empty() || below.starts_with(['.', '[']))
+        };
+        let sorted = found.clone().into_sorted();
+        match sorted.as_ref().and_then(|errors| errors.iter().next()) {
+            Some(first) if found.iter().all(is_inside) && !found.has_more() => {
+                self.document.warnings.borrow_mut().truncate(trial.warnings_before);
+                Err(first.clone())
+            }
+            _ => {
+                found.iter().for_each(|error| self.report(error));
+                Ok(())
+            }
+        }
     }
 
     pub(crate) fn warn(&self, message: impl Into<String>) {

@@ -19,7 +19,7 @@ use super::{
     handle::Handle,
     json_cursor::{Keys, Node, Object},
     pool::Pool,
-    pools::Pools,
+    pools::{Pools, TlsPolicies},
     route_type::RouteType,
     transport::TlsPolicy,
 };
@@ -28,6 +28,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 /// The deepest tree, in handles. Parsing recurses, and so does every request.
 const DEPTH_MAX: usize = 100;
+
+/// The most handles of a configuration that are left out because of an error; one more refuses it. The named handles that
+/// each of them refers to are parsed again, so nested ones could take exponential time.
+const LEFT_OUT_MAX: usize = 100;
 
 const A_ROUTE: &str = "a route: an object with a \"type\", or a string such as \"PoolRoute|A\"";
 
@@ -81,6 +85,17 @@ pub(crate) struct Parser<'a> {
     /// The misses of clients that handles need; `None` if none does.
     lease_scope: Option<LeaseScope>,
     splits_shards: bool,
+    /// The handles that were left out because of an error.
+    left_out: usize,
+}
+
+/// What a handle that is left out may have changed.
+struct ParserState<'a> {
+    done: usize,
+    done_by_name: BTreeMap<&'a str, ParsedHandle>,
+    depth_reached: usize,
+    lease_scope: Option<LeaseScope>,
+    tls_policies: TlsPolicies,
 }
 
 #[derive(Clone, Copy)]
@@ -117,6 +132,7 @@ impl<'a> Parser<'a> {
             depth_reached: 0,
             lease_scope: None,
             splits_shards: defaults.splits_shards,
+            left_out: 0,
         })
     }
 
@@ -134,6 +150,31 @@ impl<'a> Parser<'a> {
 
     pub(crate) fn parse_required(&mut self, object: &Object<'a>, key: &str) -> Result<Handle, ConfigurationError> {
         Ok(self.handle(&object.require(key, "a route")?))
+    }
+
+    /// Parses a handle that is left out if it has an error. Then nothing of it stays but the error that is returned. An
+    /// error of a named handle or of a pool that it refers to is that of the whole configuration, as anywhere else.
+    pub(crate) fn handle_or_error(&mut self, node: &Node<'a>) -> Result<Handle, ConfigurationError> {
+        if self.left_out >= LEFT_OUT_MAX {
+            return Ok(self.handle(node));
+        }
+        let before = ParserState {
+            done: self.done.len(),
+            done_by_name: self.done_by_name.clone(),
+            depth_reached: self.depth_reached,
+            lease_scope: self.lease_scope,
+            tls_policies: self.pools.save_tls_policies(),
+        };
+        let trial = node.begin_trial();
+        let handle = self.handle(node);
+        node.end_trial(trial).map(|()| handle).inspect_err(|_| {
+            self.left_out += 1;
+            self.done.truncate(before.done);
+            self.done_by_name = before.done_by_name;
+            self.depth_reached = before.depth_reached;
+            self.lease_scope = before.lease_scope;
+            self.pools.restore_tls_policies(before.tls_policies);
+        })
     }
 
     pub(crate) fn optional(&mut self, object: &Object<'a>, key: &str) -> Option<Handle> {

@@ -64,6 +64,16 @@ impl<'a> Pools<'a> {
         Ok(Arc::new(pool))
     }
 
+    /// The TLS policies so far.
+    pub(super) fn save_tls_policies(&self) -> TlsPolicies {
+        self.tls_policies.borrow().clone()
+    }
+
+    /// Undoes what inline pools have added since.
+    pub(super) fn restore_tls_policies(&self, saved: TlsPolicies) {
+        *self.tls_policies.borrow_mut() = saved;
+    }
+
     pub(super) fn tls_policies(&self) -> BTreeMap<Address, TlsPolicy> {
         self.tls_policies.borrow().by_server.clone()
     }
@@ -74,8 +84,8 @@ impl<'a> Pools<'a> {
 }
 
 /// The TLS policy of each server, over all pools.
-#[derive(Default)]
-struct TlsPolicies {
+#[derive(Clone, Default)]
+pub(super) struct TlsPolicies {
     by_server: BTreeMap<Address, TlsPolicy>,
     /// An error without a message at the first pool of each server that is reached by TLS.
     places: BTreeMap<Address, ConfigurationError>,

@@ -73,11 +73,11 @@ impl Configuration {
         defaults: &Defaults,
         inputs: &MacroInputs<'_>,
     ) -> Result<Configuration, ConfigurationErrors> {
-        let value = expand_macros(text, parse_json(text)?, inputs)?;
+        let (value, of_macros) = expand_macros(text, parse_json(text)?, inputs)?;
         let document = Document::new(text);
         let parsed = parse_top(&value, &document.top(&value), defaults);
         let (configuration, warnings) = document.finish_parsing(parsed)?;
-        Ok(Configuration { warnings, ..configuration })
+        Ok(Configuration { warnings: of_macros.into_iter().chain(warnings).collect(), ..configuration })
     }
 
     /// Checks the TLS policy of each server by `check`, which returns a message if the policy cannot be used: routing
@@ -137,7 +137,7 @@ impl Configuration {
 
     /// As [`Configuration::expand_macros`], with macros that may use `inputs`.
     pub fn expand_macros_with(text: &str, inputs: &MacroInputs<'_>) -> Result<String, ConfigurationError> {
-        Ok(expand_macros(text, parse_json(text)?, inputs)?.to_string())
+        Ok(expand_macros(text, parse_json(text)?, inputs)?.0.to_string())
     }
 }
 

@@ -79,7 +79,7 @@ pub(crate) const FLAGS: &[Flag<'static>] = &[
     flag("asynclog-disable", Toggle, Own("asynclog-disable")),
     short('b', flag("b", Toggle, Useless("the router stays in the foreground: a supervisor runs it"))),
     flag("big-value-batch-size", Integer, Own("big-value-batch-size")),
-    flag("big-value-hide-reply-flag", Toggle, Useless("clients get the flags that they have stored")),
+    flag("big-value-hide-reply-flag", Toggle, Own("big-value-hide-reply-flag")),
     flag("big-value-split-threshold", Integer, Own("big-value-split-threshold")),
     flag("carbon-router-name", Text, Useless("there is one kind of router")),
     flag("client-timeout", Integer, Own("client-timeout")),
@@ -225,6 +225,80 @@ pub(crate) const FLAGS: &[Flag<'static>] = &[
     flag("waiting-request-timeout-ms", Integer, NO_BOUND),
     flag("within-cluster-timeout-ms", Integer, Own("within-cluster-timeout-ms")),
 ];
+
+/// What numbers an argument of this router can be, both ends included. mcrouter's range is wider, so a number beyond is
+/// replaced by the nearest end.
+const RANGES: &[(&str, i64, i64)] = &[
+    ("big-value-batch-size", 0, U32_MAX),
+    ("big-value-split-threshold", 0, 1 << 30),
+    ("client-timeout", 0, U32_MAX),
+    ("cross-cluster-timeout-ms", 0, U32_MAX),
+    ("cross-region-timeout-ms", 0, U32_MAX),
+    ("keepalive-count", 0, 127),
+    ("keepalive-interval", 1, 32_767),
+    ("max-client-outstanding-reqs", 0, U32_MAX),
+    ("max-conns", 0, U32_MAX),
+    ("max-dumped-config-age", 0, i64::MAX),
+    ("max-shadow-token-map-size", 0, U32_MAX),
+    ("num-proxies", 0, 1_024),
+    ("probe-timeout-initial", 1, U32_MAX),
+    ("probe-timeout-max", 1, U32_MAX),
+    ("reset-inactive-connection-interval", 0, U32_MAX),
+    ("server-timeout", 1, U32_MAX),
+    ("stats-logging-interval", 0, i64::MAX),
+    ("target-max-inflight-requests", 0, U32_MAX),
+    ("target-max-pending", 1, U32_MAX),
+    ("target-max-shadow-requests", 0, U32_MAX),
+    ("tcp-listen-backlog", 1, i32::MAX as i64),
+    ("timeouts-until-tko", 1, U32_MAX),
+    ("within-cluster-timeout-ms", 0, U32_MAX),
+];
+
+const U32_MAX: i64 = u32::MAX as i64;
+
+/// The first and the last number that an argument can be; `None` if it is no number, or not to be replaced:
+/// a descriptor, and `keepalive-idle`, whose `-I` is the largest value in memcached's command lines.
+pub(super) fn range_of(own: &str) -> Option<(i64, i64)> {
+    RANGES.iter().find(|(name, ..)| *name == own).map(|(_, first, last)| (*first, *last))
+}
+
+/// Arguments that mcrouter refuses too if they are below the range.
+pub(super) const STRICT: &[&str] = &["keepalive-count", "keepalive-idle", "keepalive-interval", "server-timeout"];
+
+/// mcrouter's defaults of flags that are no arguments here, where they are not 0, off or empty.
+const DEFAULTS: &[(&str, &str)] = &[
+    ("carbon-router-name", "Memcache"),
+    ("core-multiplier", "0.0"),
+    ("external-carbon-connection-log-max-burst", "500"),
+    ("external-carbon-connection-log-rate-per-hour", "3600"),
+    ("external-carbon-connection-log-sample-rate", "10000"),
+    ("fibers-max-pool-size", "1000"),
+    ("fibers-pool-resize-period-ms", "60000"),
+    ("fibers-record-stack-size-every", "100000"),
+    ("fibers-stack-size", "24576"),
+    ("file-observer-poll-period-ms", "100"),
+    ("file-observer-sleep-before-update-ms", "1000"),
+    ("max-no-flush-event-loops", "5"),
+    ("num-listening-sockets", "1"),
+    ("reconfiguration-delay-ms", "1000"),
+    ("server-ssl-service-identity", "memcache"),
+    ("stats-async-queue-length", "50"),
+    ("tcp-rto-min", "-1"),
+    ("tfo-queue-size", "100000"),
+    ("thrift-listen-sock-fd", "-1"),
+];
+
+impl Flag<'_> {
+    /// Its value in mcrouter if it is not given.
+    pub(crate) fn default(&self) -> &'static str {
+        match (DEFAULTS.iter().find(|(name, _)| *name == self.name), self.value) {
+            (Some((_, default)), _) => default,
+            (None, ValueKind::Toggle) => "false",
+            (None, ValueKind::Integer | ValueKind::Number | ValueKind::Level) => "0",
+            (None, ValueKind::Text | ValueKind::Optional) => "",
+        }
+    }
+}
 
 /// Arguments of this router that restrict access. A flag that is written nearly like one of them is refused.
 pub(super) const RESTRICTING: &[&str] = &[

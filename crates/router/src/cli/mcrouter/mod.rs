@@ -8,10 +8,15 @@
 //!   --port=5000 --server-timeout=300 --route-prefix=/a/b/                   parsed by clap
 //!   "--fibers-stack-size has no effect: ...", "Unrecognized option: --foo"  logged
 //! ```
+//!
+//! What `stats` shows of it is in [`shown`].
 
 mod flags;
+mod flavor;
+mod shown;
 mod translate;
 
+pub(super) use flags::{Effect, FLAGS};
 pub(crate) use translate::{Translation, translate};
 
 #[cfg(test)]

@@ -7,16 +7,21 @@
 //! | `--toggle`, `--toggle=1`, `--toggle=true`, `=0`, `=false` | on, on, on, off, off |
 //! | `-v`, `-vv`, `-v 3`, `-v3` | a level of the log |
 //! | `%CPU_CORES%` in a value | the number of cores |
-//! | a value that is no number where one is needed | logged; the default stays |
+//! | an empty text, as in `--stats-root=` | as if the flag were not given: mcrouter's default of texts is the empty one |
+//! | a value that is no number where one is needed, or below 0 where none is | logged; the default stays |
+//! | a number beyond what is possible here | logged; the nearest possible one, but for [`super::flags::STRICT`] |
+//! | a word without a flag | the file of a flavor ([`super::flavor`]), whose options the other words override |
 //! | an unknown flag | logged, with a value behind it that does not begin with `-` |
 //! | a flag that restricts access by means that do not exist here, or that may be a typing error for one that does | refused |
 
-use super::flags::{Effect, FLAGS, Flag, RESTRICTING, ValueKind};
+use super::flags::{Effect, FLAGS, Flag, RESTRICTING, STRICT, ValueKind, range_of};
+use super::flavor::Flavor;
+use super::shown::{Words, shown_word};
 use clap::{Arg, ArgAction, Command};
 use lookaside_routing::nearest_name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::iter::Peekable;
+use std::path::PathBuf;
 
 /// A command line for clap, and what was left out of it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,6 +30,12 @@ pub(crate) struct Translation {
     pub(crate) words: Vec<OsString>,
     /// Lines for the log.
     pub(crate) notes: Vec<String>,
+    /// The line as it may be shown: without secrets, and not longer than a line.
+    pub(crate) shown: String,
+    /// The values of mcrouter's flags that are no arguments here, as given last.
+    pub(crate) without_effect: BTreeMap<&'static str, String>,
+    /// The router's name by its flavor; `None` without one.
+    pub(crate) flavor: Option<String>,
 }
 
 /// Rewrites `words`, which are without the program's name, to those of `command`. The error names a flag that must not
@@ -34,18 +45,20 @@ pub(crate) fn translate(
     command: &Command,
     cores: usize,
 ) -> Result<Translation, String> {
-    let mut translator = Translator {
-        own: own_flags(command),
-        cores: cores.to_string(),
-        toggles: BTreeMap::new(),
-        level: None,
-        done: Translation::default(),
-    };
-    let mut words = words.into_iter().peekable();
-    while let Some(word) = words.next() {
-        translator.translate_word(word, &mut words)?;
+    let mut translator = Translator::new(command, cores);
+    let mut words = Words::new(words);
+    translator.translate_all(&mut words)?;
+    if let Some(path) = translator.flavor.take() {
+        let Flavor { words, name } = Flavor::read(&path)?;
+        let mut of_flavor = Translator::new(command, cores);
+        of_flavor.translate_all(&mut Words::new(words))?;
+        if let Some(path) = of_flavor.flavor {
+            return Err(format!("{}: a flavor has no flavor", shown_word(&path.to_string_lossy())));
+        }
+        translator.add_flavor(of_flavor);
+        translator.done.flavor = Some(name);
     }
-    Ok(translator.finish())
+    Ok(Translation { shown: words.into_shown(), ..translator.finish() })
 }
 
 /// The long names of `command`, aliases included, each as a flag.
@@ -77,15 +90,54 @@ struct Translator<'a> {
     toggles: BTreeMap<&'a str, bool>,
     /// The level of the log; `None` if it is not given.
     level: Option<u32>,
+    /// The arguments with a value, an empty one included.
+    given: BTreeSet<&'a str>,
+    /// The word without a flag.
+    flavor: Option<PathBuf>,
     done: Translation,
 }
 
 impl<'a> Translator<'a> {
-    fn translate_word(
-        &mut self,
-        word: OsString,
-        rest: &mut Peekable<impl Iterator<Item = OsString>>,
-    ) -> Result<(), String> {
+    fn new(command: &'a Command, cores: usize) -> Translator<'a> {
+        Translator {
+            own: own_flags(command),
+            cores: cores.to_string(),
+            toggles: BTreeMap::new(),
+            level: None,
+            given: BTreeSet::new(),
+            flavor: None,
+            done: Translation::default(),
+        }
+    }
+
+    fn translate_all(&mut self, words: &mut Words) -> Result<(), String> {
+        while let Some(word) = words.next() {
+            self.translate_word(word, words)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the options of a flavor that the command line does not override.
+    fn add_flavor(&mut self, of_flavor: Translator<'a>) {
+        let Translator { toggles, level, done, .. } = of_flavor;
+        for (own, is_on) in toggles {
+            self.toggles.entry(own).or_insert(is_on);
+        }
+        self.level = self.level.or(level);
+        let is_given = |word: &OsString| {
+            let word = word.to_string_lossy();
+            let name = word.trim_start_matches("--").split('=').next().unwrap_or_default();
+            self.given.contains(name)
+        };
+        let words: Vec<_> = done.words.into_iter().filter(|word| !is_given(word)).collect();
+        self.done.words.extend(words);
+        self.done.notes.extend(done.notes);
+        for (name, value) in done.without_effect {
+            self.done.without_effect.entry(name).or_insert(value);
+        }
+    }
+
+    fn translate_word(&mut self, word: OsString, rest: &mut Words) -> Result<(), String> {
         // A name is ASCII. Only a path can be anything else, and clap takes it as it is.
         let Some(text) = word.to_str() else {
             self.done.words.push(word);
@@ -104,16 +156,16 @@ impl<'a> Translator<'a> {
         }
         match text.strip_prefix('-').filter(|cluster| !cluster.is_empty()) {
             Some(cluster) => self.translate_cluster(cluster, rest),
-            None => Err(format!("{text}: expected a flag; options in a file of mcrouter's flavor are not read here")),
+            None if self.flavor.is_none() => {
+                self.flavor = Some(text.into());
+                Ok(())
+            }
+            None => Err(format!("{}: expected a flag; one flavor is given already", shown_word(text))),
         }
     }
 
     /// Short flags in one word: toggles, and at most one with a value behind it.
-    fn translate_cluster(
-        &mut self,
-        cluster: &str,
-        rest: &mut Peekable<impl Iterator<Item = OsString>>,
-    ) -> Result<(), String> {
+    fn translate_cluster(&mut self, cluster: &str, rest: &mut Words) -> Result<(), String> {
         let mut letters = cluster.char_indices();
         while let Some((at, letter)) = letters.next() {
             let Some(flag) = self.find(|flag| flag.short == Some(letter)) else {
@@ -146,12 +198,7 @@ impl<'a> Translator<'a> {
         candidates
     }
 
-    fn apply(
-        &mut self,
-        flag: Flag<'a>,
-        attached: Option<String>,
-        rest: &mut Peekable<impl Iterator<Item = OsString>>,
-    ) -> Result<(), String> {
+    fn apply(&mut self, flag: Flag<'a>, attached: Option<String>, rest: &mut Words) -> Result<(), String> {
         match flag.value {
             ValueKind::Toggle => match attached.as_deref() {
                 None | Some("1" | "true") => self.apply_toggle(flag, true),
@@ -164,7 +211,13 @@ impl<'a> Translator<'a> {
             ValueKind::Level => self.apply_level(flag, attached, rest),
             ValueKind::Optional => self.apply_value(flag, attached.map(OsString::from)),
             ValueKind::Integer | ValueKind::Number | ValueKind::Text => {
+                let is_attached = attached.is_some();
                 let value = attached.map(OsString::from).or_else(|| rest.next_if(is_value));
+                match flag.effect == SECRET && value.is_some() {
+                    true if is_attached => rest.hide_attached(),
+                    true => rest.hide_word(),
+                    false => {}
+                }
                 self.apply_value(flag, value)
             }
         }
@@ -176,13 +229,21 @@ impl<'a> Translator<'a> {
                 self.toggles.insert(own, is_on);
                 Ok(())
             }
-            _ if is_on => self.note_or_refuse(flag),
-            _ => Ok(()),
+            _ => {
+                self.record_without_effect(flag, is_on.to_string());
+                if is_on { self.note_or_refuse(flag) } else { Ok(()) }
+            }
         }
     }
 
     fn apply_value(&mut self, flag: Flag<'a>, value: Option<OsString>) -> Result<(), String> {
-        let Effect::Own(own) = flag.effect else { return self.note_or_refuse(flag) };
+        let Effect::Own(own) = flag.effect else {
+            if let Some(value) = value {
+                self.record_without_effect(flag, value.to_string_lossy().into_owned());
+            }
+            return self.note_or_refuse(flag);
+        };
+        self.given.insert(own);
         let Some(value) = value else {
             self.done.words.push(format!("--{own}").into());
             return Ok(());
@@ -196,24 +257,41 @@ impl<'a> Translator<'a> {
                 return Ok(());
             }
         };
+        if value.is_empty() && flag.value == ValueKind::Text && is_mcrouters(flag) {
+            let earlier = format!("--{own}=");
+            self.done.words.retain(|word| !word.as_encoded_bytes().starts_with(earlier.as_bytes()));
+        } else if let Some(value) = self.possible_value(flag, own, value) {
+            self.done.words.push(format!("--{own}={value}").into());
+        }
+        Ok(())
+    }
+
+    /// The value, or the number that is nearest to it of those that are possible here; `None` if the default stays.
+    fn possible_value(&mut self, flag: Flag<'_>, own: &str, value: String) -> Option<String> {
+        let name = flag.name;
         let is_convertible = match flag.value {
             ValueKind::Integer => value.parse::<i64>().is_ok(),
             ValueKind::Number => value.parse::<f64>().is_ok(),
             _ => true,
         };
-        match is_convertible {
-            true => self.done.words.push(format!("--{own}={value}").into()),
-            false => self.done.notes.push(format!("--{} {value}: not a number; the default stays", flag.name)),
+        if !is_convertible {
+            self.done.notes.push(format!("--{name} {value}: not a number; the default stays"));
+            return None;
         }
-        Ok(())
+        let (Some((first, last)), Ok(number)) = (range_of(own), value.parse::<i64>()) else { return Some(value) };
+        let nearest = number.clamp(first, last);
+        if nearest == number || number < first && STRICT.contains(&own) {
+            return Some(value);
+        }
+        if number < 0 {
+            self.done.notes.push(format!("--{name} {number}: expected {first} to {last}; the default stays"));
+            return None;
+        }
+        self.done.notes.push(format!("--{name} {number}: expected {first} to {last}; {nearest} is used"));
+        Some(nearest.to_string())
     }
 
-    fn apply_level(
-        &mut self,
-        flag: Flag<'a>,
-        attached: Option<String>,
-        rest: &mut Peekable<impl Iterator<Item = OsString>>,
-    ) -> Result<(), String> {
+    fn apply_level(&mut self, flag: Flag<'a>, attached: Option<String>, rest: &mut Words) -> Result<(), String> {
         let is_number = |word: &OsString| word.to_str().is_some_and(|text| text.parse::<u32>().is_ok());
         let attached = attached.or_else(|| rest.next_if(is_number).and_then(|word| word.into_string().ok()));
         let more = match attached.as_deref() {
@@ -231,6 +309,13 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
+    /// Records the value of a flag that is no argument here.
+    fn record_without_effect(&mut self, flag: Flag<'_>, value: String) {
+        if let Some(known) = FLAGS.iter().find(|known| known.name == flag.name) {
+            self.done.without_effect.insert(known.name, value);
+        }
+    }
+
     fn note_or_refuse(&mut self, flag: Flag<'_>) -> Result<(), String> {
         let name = flag.name;
         match flag.effect {
@@ -241,13 +326,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    fn skip_unknown(
-        &mut self,
-        shown: &str,
-        name: &str,
-        has_value: bool,
-        rest: &mut Peekable<impl Iterator<Item = OsString>>,
-    ) -> Result<(), String> {
+    fn skip_unknown(&mut self, shown: &str, name: &str, has_value: bool, rest: &mut Words) -> Result<(), String> {
         let restricting = FLAGS.iter().filter(|flag| restricts_access(**flag)).map(|flag| flag.name);
         if let Some(meant) = nearest_name(name, restricting.chain(RESTRICTING.iter().copied())) {
             return Err(format!(
@@ -257,8 +336,11 @@ impl<'a> Translator<'a> {
         if name.starts_with("acl-") || name.ends_with("-enforce") {
             return Err(format!("{shown} is unknown, and by its name restricts access: remove it to start without"));
         }
-        if !has_value {
-            rest.next_if(is_value);
+        // It may be a secret whose flag is mistyped.
+        if has_value {
+            rest.hide_attached();
+        } else if rest.next_if(is_value).is_some() {
+            rest.hide_word();
         }
         let known = FLAGS.iter().chain(&self.own).map(|flag| flag.name);
         let meant = nearest_name(name, known).map(|meant| format!(" (did you mean --{meant}?)"));
@@ -273,8 +355,15 @@ impl<'a> Translator<'a> {
     fn finish(self) -> Translation {
         let toggles = self.toggles.into_iter().filter(|(_, is_on)| *is_on).map(|(own, _)| format!("--{own}").into());
         let level = self.level.map(|level| format!("--verbosity={level}").into());
-        Translation { words: toggles.chain(level).chain(self.done.words).collect(), notes: self.done.notes }
+        Translation { words: toggles.chain(level).chain(self.done.words).collect(), ..self.done }
     }
+}
+
+/// The flag whose value is a secret.
+const SECRET: Effect<'static> = Effect::Own("etcd-password");
+
+fn is_mcrouters(flag: Flag<'_>) -> bool {
+    FLAGS.iter().any(|known| known.name == flag.name)
 }
 
 fn restricts_access(flag: Flag<'_>) -> bool {

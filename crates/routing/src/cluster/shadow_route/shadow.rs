@@ -9,8 +9,9 @@
 //! | `keys_to_shadow` | routing keys, in place of the three above | |
 //! | `requests_fraction` | the share of the requests for these keys, drawn at random | 1 |
 //!
-//! As in mcrouter, an entry that is wrong copies nothing and does not refuse the configuration; a warning says what is
-//! wrong. An error within the target refuses it: the target may be a named handle that others use.
+//! As in mcrouter, an entry that is wrong, be it within its target, copies nothing and does not refuse the configuration;
+//! a warning says what is wrong. `shadows` that are no list are none. A named handle of a target must be right all the
+//! same: others may use it.
 
 use super::{Copies, shadowed_keys::ShadowedKeys, token_pairs::TokenPairs};
 use crate::{
@@ -84,29 +85,26 @@ const KEYS: Keys = Keys::known(&[
 .ignoring(&["validate_replies", "index_range_rv"]);
 
 /// Parses the `shadows` of a pool or a route; none by default.
-pub(crate) fn parse_shadows<'a>(
-    object: &Object<'a>,
-    parser: &mut Parser<'a>,
-) -> Result<Vec<Shadow>, ConfigurationError> {
-    let Some(list) = object.get("shadows") else { return Ok(Vec::new()) };
-    let mut shadows = Vec::new();
-    for node in list.array("a list of shadows")? {
-        match parse_entry(&node) {
-            Ok((object, shadow)) => {
-                let target = parser.parse_required(&object, "target")?;
-                shadows.push(Shadow { target, ..shadow });
-            }
-            Err(error) => node.warn(format!("this shadow is skipped: {}", error.message)),
+pub(crate) fn parse_shadows<'a>(object: &Object<'a>, parser: &mut Parser<'a>) -> Vec<Shadow> {
+    let Some(list) = object.get("shadows") else { return Vec::new() };
+    let entries = list.array("a list of shadows").unwrap_or_else(|error| {
+        list.warn(format!("there are no shadows: {}", error.message));
+        Vec::new()
+    });
+    let parse = |node: Node<'a>| match parse_entry(&node, parser) {
+        Ok(shadow) => Some(shadow),
+        Err(error) => {
+            node.warn(format!("this shadow is skipped: {}", error.message));
+            None
         }
-    }
-    Ok(shadows)
+    };
+    entries.into_iter().filter_map(parse).collect()
 }
 
-/// All of an entry but its target.
-fn parse_entry<'a>(node: &Node<'a>) -> Result<(Object<'a>, Shadow), ConfigurationError> {
+fn parse_entry<'a>(node: &Node<'a>, parser: &mut Parser<'a>) -> Result<Shadow, ConfigurationError> {
     let object = node.object("a shadow: an object with a \"target\"")?;
     object.check(&KEYS)?;
-    object.require("target", "a route")?;
+    let target = object.require("target", "a route")?;
     let listed = object.get("keys_to_shadow").map(|node| parse_keys(&node)).transpose()?;
     let indices = object.get("index_range").map(|node| parse_index_range(&node)).transpose()?;
     let range = object.get("key_fraction_range").map(|node| parse_key_fraction(&node)).transpose()?;
@@ -130,8 +128,9 @@ fn parse_entry<'a>(node: &Node<'a>) -> Result<(Object<'a>, Shadow), Configuratio
             (indices.unwrap_or(0..0), KeysConfig::Fraction { range, variable })
         }
     };
-    let target = Handle::Named(0);
-    Ok((object, Shadow { target, indices, keys, requests_share, pairs: SharedTokenPairs::default() }))
+    // Last: what a target uses stays only if the entry does.
+    let target = parser.handle_or_error(&target)?;
+    Ok(Shadow { target, indices, keys, requests_share, pairs: SharedTokenPairs::default() })
 }
 
 fn parse_keys(node: &Node<'_>) -> Result<Arc<BTreeSet<Bytes>>, ConfigurationError> {

@@ -1,11 +1,12 @@
 //! Expands values: strings, calls and names in them, and objects that are calls.
 
 use super::{
+    functions::DIFFERENT,
     scope::{MacroInputs, Scope},
     text::{EXPANSION_BYTES_MAX, VALUE_BYTES, expansion_bytes, split_arguments},
 };
 use crate::configuration::{
-    error::{ConfigurationError, line_and_column, suggestion},
+    error::{ConfigurationError, ConfigurationWarning, line_and_column, suggestion},
     json::{Json, JsonValue, MacroCall, Property},
 };
 use std::{collections::BTreeMap, rc::Rc};
@@ -93,6 +94,7 @@ pub(super) struct Expander<'a> {
     pub(super) path: Vec<String>,
     pub(super) depth: usize,
     pub(super) expanded_bytes: usize,
+    pub(super) warnings: Vec<ConfigurationWarning>,
 }
 
 impl Expander<'_> {
@@ -413,6 +415,9 @@ impl Expander<'_> {
                 return Err(self.error(at, format!("@{} is called without its {name:?}", function.name)));
             }
         }
+        if DIFFERENT.contains(&function.name) {
+            self.warn_of_difference(at, function.name);
+        }
         match function.run {
             Run::AsWritten(run) => self.descend(at, String::new(), |this| run(this, at, arguments, scope)),
             Run::OfValues(run) => {
@@ -429,6 +434,17 @@ impl Expander<'_> {
                 Ok(value)
             }
         }
+    }
+
+    /// Warns, once for each function.
+    fn warn_of_difference(&mut self, at: &Json, function: &str) {
+        let start = format!("@{function} gives other results than mcrouter's");
+        if self.warnings.iter().any(|warning| warning.message.starts_with(&start)) {
+            return;
+        }
+        let message = start + ": values that depend on it, such as servers, change when mcrouter is replaced";
+        let ConfigurationError { line, column, path, message } = self.error(at, message);
+        self.warnings.push(ConfigurationWarning { line, column, path, message });
     }
 
     pub(super) fn expand_argument(&mut self, at: &Json, written: &Json, scope: &Scope<'_>) -> Expanded {

@@ -40,7 +40,7 @@ mod text;
 pub use scope::{MacroConstant, MacroInputs};
 
 use super::{
-    error::ConfigurationError,
+    error::{ConfigurationError, ConfigurationWarning},
     json::{Json, JsonValue},
 };
 use expander::Expander;
@@ -49,7 +49,11 @@ use scope::Scope;
 use std::collections::BTreeMap;
 
 /// Expands all calls and names in `top`, and removes its macros.
-pub(crate) fn expand(text: &str, top: Json, inputs: &MacroInputs<'_>) -> Result<Json, ConfigurationError> {
+pub(crate) fn expand(
+    text: &str,
+    top: Json,
+    inputs: &MacroInputs<'_>,
+) -> Result<(Json, Vec<ConfigurationWarning>), ConfigurationError> {
     let mut expander = Expander {
         text,
         functions: FUNCTIONS,
@@ -58,12 +62,15 @@ pub(crate) fn expand(text: &str, top: Json, inputs: &MacroInputs<'_>) -> Result<
         path: Vec::new(),
         depth: 0,
         expanded_bytes: 0,
+        warnings: Vec::new(),
     };
-    let Json { at, value: JsonValue::Object(mut properties), call } = top else { return Ok(top) };
+    let Json { at, value: JsonValue::Object(mut properties), call } = top else { return Ok((top, Vec::new())) };
     // Two "macros" both stay, so that the duplicate key is refused later.
     if properties.iter().filter(|property| property.name == "macros").count() == 1 {
         let macros = properties.iter().position(|property| property.name == "macros");
         expander.define_all(properties.remove(macros.expect("one of them")).value)?;
     }
-    expander.expand_value(&Json { at, value: JsonValue::Object(properties), call }, &Scope::default())
+    let expanded =
+        expander.expand_value(&Json { at, value: JsonValue::Object(properties), call }, &Scope::default())?;
+    Ok((expanded, expander.warnings))
 }
