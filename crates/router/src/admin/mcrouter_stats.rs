@@ -55,6 +55,7 @@ struct Sums {
     /// The sum of the destinations' averages, and their number.
     latencies: (f64, u32),
     connects: u64,
+    disconnects: u64,
     suspects: BTreeSet<String>,
     soft_tko: BTreeSet<String>,
     hard_tko: BTreeSet<String>,
@@ -73,7 +74,9 @@ impl Sums {
                 sums.connections[report.connection as usize] += 1;
                 sums.pending += report.pending;
                 sums.in_flight += report.in_flight;
-                sums.connects += destination.statistics().connects;
+                let statistics = destination.statistics();
+                sums.connects += statistics.connects;
+                sums.disconnects += statistics.disconnects;
                 if report.latency_us > 0.0 {
                     sums.latencies = (sums.latencies.0 + report.latency_us, sums.latencies.1 + 1);
                 }
@@ -88,19 +91,16 @@ impl Sums {
             }
         }
         let retired = view.tree.config().and_then(|config| config.destination_options().retired.as_deref());
-        if let Some(RetiredCounts { results, connects }) = retired {
+        if let Some(RetiredCounts { results, connects, disconnects }) = retired {
             sums.results.add(&results.snapshot());
             sums.connects += connects.value();
+            sums.disconnects += disconnects.value();
         }
         sums
     }
 
     fn of_routes(&self, count: impl Fn(&RouteStatistics) -> u64) -> u64 {
         self.routes.iter().map(|routes| count(routes)).sum()
-    }
-
-    fn up(&self) -> u64 {
-        self.connections[ConnectionState::Up as usize]
     }
 }
 
@@ -147,7 +147,7 @@ impl StatsView<'_> {
         write_stat("failover_all", sums.of_routes(|routes| routes.counters.failover_all.value()), out);
         write_stat("failover_all_failed", sums.of_routes(|routes| routes.counters.failover_all_failed.value()), out);
         write_stat("num_connections_opened", sums.connects, out);
-        write_stat("num_connections_closed", sums.connects.saturating_sub(sums.up()), out);
+        write_stat("num_connections_closed", sums.disconnects, out);
         write_stat("asynclog_requests", self.spooled(), out);
     }
 
