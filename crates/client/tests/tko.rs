@@ -1,7 +1,7 @@
 //! Several destinations with one server, as in the threads of a router: the TKO state of one holds for all.
 
 use crate::fake::{FakeNetwork, Mode, await_outcomes, delete, destination, get, start_send};
-use lookaside_client::{DestinationOptions, TcpDestination, TkoTrackers};
+use lookaside_client::{ConnectionState, DestinationOptions, RetiredCounts, TcpDestination, TkoTrackers};
 use lookaside_protocol::Reply;
 use lookaside_routing::{Destination, Failure, TkoReason};
 use std::{sync::Arc, time::Duration};
@@ -101,6 +101,48 @@ async fn idle_connection_from_before_a_tko_is_replaced() {
     new.expect("get b\r\n").await;
     new.send("END\r\n").await;
     assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
+}
+
+/// Connections once counted as ended while their server was TKO, and as open again after it: a counter that fell.
+#[tokio::test(start_paused = true)]
+async fn open_connection_to_a_tko_server_does_not_count_as_ended() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let retired = Arc::new(RetiredCounts::default());
+    let options = DestinationOptions {
+        tko_trackers: Some(TkoTrackers::new()),
+        retired: Some(retired.clone()),
+        ..DestinationOptions::default()
+    };
+    let [first, second] = [1, 2].map(|seed| destination(&network, DestinationOptions { seed, ..options.clone() }));
+    let counts = |server: &TcpDestination| (server.statistics().connects, server.statistics().disconnects);
+    let sent = start_send(&second, vec![get("a")]).await;
+    let mut old = accepted.next().await;
+    old.expect("get a\r\n").await;
+    old.send("END\r\n").await;
+    await_outcomes(sent).await;
+    network.set(Mode::Refuse);
+    assert_eq!(first.send(vec![get("a")]).await, [Err(Failure::ConnectFailed)]);
+    assert_eq!(second.report().connection, ConnectionState::Down);
+    assert_eq!((counts(&first), counts(&second)), ((0, 0), (1, 0)), "it is open");
+    network.set(Mode::Accept);
+    let probe = accepted.next().await;
+    drop(probe);
+    let mut probe = accepted.next().await;
+    assert_eq!(counts(&first), (2, 1), "a probe that is not answered has a connection, too");
+    probe.expect("version\r\n").await;
+    probe.send("VERSION 1\r\n").await;
+    probe.expect_nothing().await;
+    let sent = start_send(&second, vec![get("b")]).await;
+    let mut new = accepted.next().await;
+    old.expect_end().await;
+    new.expect("get b\r\n").await;
+    new.send("END\r\n").await;
+    await_outcomes(sent).await;
+    assert_eq!((counts(&first), counts(&second)), ((2, 1), (2, 1)));
+    drop((first, second));
+    probe.expect_end().await;
+    new.expect_end().await;
+    assert_eq!((retired.connects.value(), retired.disconnects.value()), (4, 4));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use super::{
     options::{DestinationOptions, log_destination},
-    shared::DestinationShared,
+    shared::{DestinationShared, OpenConnection},
 };
 use crate::{
     command_connection::CommandConnection,
@@ -10,7 +10,7 @@ use crate::{
 };
 use lookaside_protocol::text::Limits;
 use lookaside_routing::{Address, Failure};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// The longest wait for the reply to a probe, however long a batch may wait for its replies: a server that is back is
@@ -18,19 +18,22 @@ use tokio::time::timeout;
 const PROBE_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 const PROBE_LIMITS: Limits = Limits { value_bytes_max: 0, line_bytes_max: 1_024 };
 
+/// A connection to a server, counted as long as it lasts.
+pub(super) struct OpenStream {
+    pub(super) stream: Box<dyn Stream>,
+    open: OpenConnection,
+}
+
 /// Makes a connection and counts the outcome.
 pub(super) async fn connect(
     network: &dyn Network,
     address: &Address,
     options: &DestinationOptions,
-    shared: &DestinationShared,
-) -> Result<Box<dyn Stream>, Failure> {
+    shared: &Arc<DestinationShared>,
+) -> Result<OpenStream, Failure> {
     let limit = options.connect_timeout();
     match timeout(limit, network.connect(address)).await {
-        Ok(Ok(stream)) => {
-            shared.counters.connects.add(1);
-            Ok(stream)
-        }
+        Ok(Ok(stream)) => Ok(OpenStream { stream, open: OpenConnection::begin(shared) }),
         Ok(Err(error)) => {
             log_destination!(debug, options.role, address, %error, "connection failed");
             shared.counters.connect_failures.add(1);
@@ -49,9 +52,10 @@ pub(super) async fn connect_and_probe(
     network: &dyn Network,
     address: &Address,
     options: &DestinationOptions,
-    shared: &DestinationShared,
-) -> Option<Box<dyn Stream>> {
-    probe_version(connect(network, address, options, shared).await.ok()?, options).await
+    shared: &Arc<DestinationShared>,
+) -> Option<OpenStream> {
+    let OpenStream { stream, open } = connect(network, address, options, shared).await.ok()?;
+    Some(OpenStream { stream: probe_version(stream, options).await?, open })
 }
 
 /// Sends `version` and waits for a whole reply. Even an error line proves that the server is alive.

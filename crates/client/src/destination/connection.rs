@@ -16,12 +16,13 @@
 //! Deliberately absent: making connections, and handling their end (`driver`).
 
 use super::{
+    connect::OpenStream,
     options::DestinationOptions,
     pipeline::{PendingBatch, Pipeline, ProtocolError},
     shared::DestinationShared,
     timer::Timer,
 };
-use crate::{network::Stream, tko::TkoEpoch};
+use crate::tko::TkoEpoch;
 use bytes::{Bytes, BytesMut};
 use lookaside_routing::{Address, BoxFuture, Failure, Health, HealthChange, TkoReason};
 use std::{
@@ -76,7 +77,7 @@ pub(super) enum End {
     Relocated(Replacement),
 }
 
-pub(super) struct Replacement(pub(super) Box<dyn Stream>);
+pub(super) struct Replacement(pub(super) OpenStream);
 
 impl std::fmt::Debug for Replacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -98,14 +99,14 @@ pub(super) struct ConnectionContext<'a> {
 }
 
 pub(super) struct Connection<'a> {
-    stream: Box<dyn Stream>,
+    stream: OpenStream,
     /// The server's TKO epoch when the connection was made.
     epoch: TkoEpoch,
     context: ConnectionContext<'a>,
     /// Resolves with a stream to the server's new address, if its name ever leads to one.
-    relocation: BoxFuture<'a, Box<dyn Stream>>,
+    relocation: BoxFuture<'a, OpenStream>,
     /// `Some`: no more batches are taken from the queue.
-    replacement: Option<Box<dyn Stream>>,
+    replacement: Option<OpenStream>,
     /// Requests that may be outstanding.
     window: usize,
     pipeline: Pipeline,
@@ -131,10 +132,10 @@ pub(super) struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     pub(super) fn new(
-        stream: Box<dyn Stream>,
+        stream: OpenStream,
         epoch: TkoEpoch,
         context: ConnectionContext<'a>,
-        relocation: BoxFuture<'a, Box<dyn Stream>>,
+        relocation: BoxFuture<'a, OpenStream>,
     ) -> Connection<'a> {
         let limits = context.options.reply_limits();
         let protocol = context.options.protocol;
@@ -237,7 +238,7 @@ impl<'a> Connection<'a> {
     fn poll_replies(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         loop {
             self.reserve_read_buffer();
-            let read = pin!(self.stream.read_buf(&mut self.read_buffer)).poll(cx);
+            let read = pin!(self.stream.stream.read_buf(&mut self.read_buffer)).poll(cx);
             match ready!(read) {
                 Ok(0) => return Poll::Ready(End::Closed(io::ErrorKind::UnexpectedEof)),
                 Ok(_) => self.has_received = true,
@@ -323,7 +324,7 @@ impl<'a> Connection<'a> {
             if self.write_buffer.is_empty() {
                 break;
             }
-            let stream = Pin::new(&mut *self.stream);
+            let stream = Pin::new(&mut *self.stream.stream);
             match ready!(stream.poll_write(cx, &self.write_buffer[self.written_bytes..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 bytes => self.written_bytes += bytes,
@@ -332,7 +333,7 @@ impl<'a> Connection<'a> {
             self.needs_flush = true;
         }
         if mem::take(&mut self.needs_flush) {
-            let flush = Pin::new(&mut *self.stream).poll_flush(cx);
+            let flush = Pin::new(&mut *self.stream.stream).poll_flush(cx);
             self.needs_flush = flush.is_pending();
             return flush;
         }

@@ -20,17 +20,14 @@
 //! it.
 
 use super::{
-    connect::{connect, connect_and_probe},
+    connect::{OpenStream, connect, connect_and_probe},
     connection::{Connection, ConnectionContext, End, Replacement, millis_since},
     options::{DestinationOptions, log_destination},
     pipeline::{PendingBatch, ProtocolError},
     reresolve::relocated_connection,
     shared::{ConnectionState, DestinationShared},
 };
-use crate::{
-    network::{Network, Stream},
-    tko::TkoEpoch,
-};
+use crate::{network::Network, tko::TkoEpoch};
 use lookaside_routing::{Address, Failure, Health, HealthChange, Outcome, TkoReason};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::{
@@ -94,8 +91,9 @@ impl Driver {
             let Some((stream, epoch)) = connected else { continue };
             self.shared.set_connection(ConnectionState::Up);
             let jitter = self.random.f64();
+            let peer = stream.stream.peer();
             let relocation =
-                relocated_connection(&*self.network, &self.address, stream.peer(), &self.options, &self.shared, jitter);
+                relocated_connection(&*self.network, &self.address, peer, &self.options, &self.shared, jitter);
             let context = ConnectionContext {
                 queue: &mut self.queue,
                 waiting: &mut self.waiting,
@@ -114,7 +112,7 @@ impl Driver {
     }
 
     /// Waits until a connection is needed, and makes it; `None` if that failed or the server is TKO.
-    async fn next_stream(&mut self) -> Result<Option<(Box<dyn Stream>, TkoEpoch)>, HandleDropped> {
+    async fn next_stream(&mut self) -> Result<Option<(OpenStream, TkoEpoch)>, HandleDropped> {
         if let Some(at_ms) = self.health.next_probe_at_ms() {
             self.wait_for_probe(self.started + Duration::from_millis(at_ms)).await?;
             return Ok(self.probe().await);
@@ -169,7 +167,7 @@ impl Driver {
     }
 
     /// Probes the server. If it answers, it is no longer TKO, and the probe's connection can be used.
-    async fn probe(&mut self) -> Option<(Box<dyn Stream>, TkoEpoch)> {
+    async fn probe(&mut self) -> Option<(OpenStream, TkoEpoch)> {
         self.shared.counters.probes.add(1);
         let stream = connect_and_probe(&*self.network, &self.address, &self.options, &self.shared).await;
         let jitter = self.random.f64();

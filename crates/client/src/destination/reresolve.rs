@@ -11,16 +11,17 @@
 //! stays.
 
 use super::{
-    connect::connect_and_probe,
+    connect::{OpenStream, connect_and_probe},
     options::{DestinationOptions, log_destination},
     shared::DestinationShared,
     timer::Timer,
 };
-use crate::network::{Network, Stream};
+use crate::network::Network;
 use lookaside_routing::Address;
 use std::{
     future::{pending, poll_fn},
     net::IpAddr,
+    sync::Arc,
     time::Duration,
 };
 use tokio::time::Instant;
@@ -32,9 +33,9 @@ pub(super) async fn relocated_connection(
     address: &Address,
     peer: Option<IpAddr>,
     options: &DestinationOptions,
-    shared: &DestinationShared,
+    shared: &Arc<DestinationShared>,
     jitter: f64,
-) -> Box<dyn Stream> {
+) -> OpenStream {
     let (Some(peer), Some(interval_ms)) = (peer, options.resolve_interval_ms) else { return pending().await };
     let interval = Duration::from_millis(interval_ms.max(1)).mul_f64(0.75 + 0.5 * jitter.clamp(0.0, 1.0));
     let mut unreachable: Vec<IpAddr> = Vec::new();
@@ -46,13 +47,13 @@ pub(super) async fn relocated_connection(
             Ok(addresses) if !addresses.contains(&peer) => addresses,
             Ok(_) | Err(_) => continue,
         };
-        if let Some(stream) = connect_and_probe(network, address, options, shared).await {
+        if let Some(connected) = connect_and_probe(network, address, options, shared).await {
             log_destination!(
-                info, options.role, address, old = %peer, new = ?stream.peer(),
+                info, options.role, address, old = %peer, new = ?connected.stream.peer(),
                 "host name leads to another address: connected to it"
             );
             shared.counters.relocations.add(1);
-            return stream;
+            return connected;
         }
         if unreachable != addresses {
             log_destination!(

@@ -64,6 +64,8 @@ pub struct RetiredCounts {
     pub results: ResultCounters,
     /// The connections that they made.
     pub connects: SharedCounter,
+    /// Those of them that have ended: all.
+    pub disconnects: SharedCounter,
 }
 
 /// What mcrouter reports of a destination.
@@ -106,6 +108,8 @@ counters! {
     timed_out_batches,
     /// Batches whose replies came after they had timed out.
     late_batches,
+    /// Connections that were made and have ended. Read before those that were made, so that it is never above them.
+    disconnects,
     /// Connections made.
     connects,
     /// Connections that could not be made.
@@ -194,7 +198,25 @@ impl Drop for DestinationShared {
         if let Some(retired) = &self.retired {
             retired.results.add(&self.results.snapshot());
             retired.connects.add(self.counters.connects.value());
+            retired.disconnects.add(self.counters.disconnects.value());
         }
+    }
+}
+
+/// Counts a connection as ended when it is dropped.
+pub(super) struct OpenConnection(Arc<DestinationShared>);
+
+impl OpenConnection {
+    /// Counts a connection that has been made.
+    pub(super) fn begin(shared: &Arc<DestinationShared>) -> OpenConnection {
+        shared.counters.connects.add(1);
+        OpenConnection(shared.clone())
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.counters.disconnects.add(1);
     }
 }
 

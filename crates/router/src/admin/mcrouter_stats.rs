@@ -6,6 +6,7 @@
 //! | `cmd_OP_out`, `cmd_OP_out_all` | rates of the requests to servers, without and with failover and shadows |
 //! | `result_R`, `result_R_all`, each with `_count` | replies of servers by kind of error: a rate, and since the start |
 //! | `request_sent`, `request_replied`, `request_error`, `request_success`, `final_result_error`, each with `_count` | clients' requests |
+//! | `failover_...`, `redirected_lease_set_count` | what routes count ([`lookaside_routing::RouteCounters`]) |
 //! | `num_servers`, `num_servers_new` ... | destinations: one for each server, timeout and thread |
 //!
 //! All is derived from what the connections and the sessions count anyway. A rate is over the time since the reading
@@ -18,7 +19,7 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::write_stat;
 use crate::stats::rates::Count;
 use lookaside_client::{ConnectionState, ResultCounts, RetiredCounts, ServerResult};
-use lookaside_routing::{Destination as _, ErrorKind, RouteStatistics, Verb};
+use lookaside_routing::{Destination as _, ErrorKind, RouteCounts, RouteStatistics, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -55,6 +56,7 @@ struct Sums {
     /// The sum of the destinations' averages, and their number.
     latencies: (f64, u32),
     connects: u64,
+    disconnects: u64,
     suspects: BTreeSet<String>,
     soft_tko: BTreeSet<String>,
     hard_tko: BTreeSet<String>,
@@ -73,7 +75,9 @@ impl Sums {
                 sums.connections[report.connection as usize] += 1;
                 sums.pending += report.pending;
                 sums.in_flight += report.in_flight;
-                sums.connects += destination.statistics().connects;
+                let statistics = destination.statistics();
+                sums.connects += statistics.connects;
+                sums.disconnects += statistics.disconnects;
                 if report.latency_us > 0.0 {
                     sums.latencies = (sums.latencies.0 + report.latency_us, sums.latencies.1 + 1);
                 }
@@ -88,9 +92,10 @@ impl Sums {
             }
         }
         let retired = view.tree.config().and_then(|config| config.destination_options().retired.as_deref());
-        if let Some(RetiredCounts { results, connects }) = retired {
+        if let Some(RetiredCounts { results, connects, disconnects }) = retired {
             sums.results.add(&results.snapshot());
             sums.connects += connects.value();
+            sums.disconnects += disconnects.value();
         }
         sums
     }
@@ -99,8 +104,11 @@ impl Sums {
         self.routes.iter().map(|routes| count(routes)).sum()
     }
 
-    fn up(&self) -> u64 {
-        self.connections[ConnectionState::Up as usize]
+    /// What the routes of all threads have counted.
+    fn route_counts(&self) -> RouteCounts {
+        let mut sum = RouteCounts::default();
+        self.routes.iter().for_each(|routes| sum.add(&routes.counters.snapshot()));
+        sum
     }
 }
 
@@ -143,11 +151,12 @@ impl StatsView<'_> {
         for (name, count) in result_counts(sums).into_iter().chain(self.request_counts()) {
             write_stat(&format!("{name}_count"), count, out);
         }
-        write_stat("dev_null_requests", sums.of_routes(|routes| routes.counters.dev_null_requests.value()), out);
-        write_stat("failover_all", sums.of_routes(|routes| routes.counters.failover_all.value()), out);
-        write_stat("failover_all_failed", sums.of_routes(|routes| routes.counters.failover_all_failed.value()), out);
+        for (name, count) in sums.route_counts().named() {
+            write_stat(name, count, out);
+        }
+        write_stat("configs_from_disk", self.shared.config_status().from_disk, out);
         write_stat("num_connections_opened", sums.connects, out);
-        write_stat("num_connections_closed", sums.connects.saturating_sub(sums.up()), out);
+        write_stat("num_connections_closed", sums.disconnects, out);
         write_stat("asynclog_requests", self.spooled(), out);
     }
 

@@ -88,6 +88,7 @@ impl ServerStatus {
             answered_batches,
             timed_out_batches,
             late_batches,
+            disconnects,
             connects,
             connect_failures,
             connections_lost,
@@ -109,6 +110,7 @@ impl ServerStatus {
         self.sum.answered_batches += answered_batches;
         self.sum.timed_out_batches += timed_out_batches;
         self.sum.late_batches += late_batches;
+        self.sum.disconnects += disconnects;
         self.sum.connects += connects;
         self.sum.connect_failures += connect_failures;
         self.sum.connections_lost += connections_lost;
