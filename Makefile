@@ -98,7 +98,7 @@ staleness: install ## for how long old values are read while a process hangs or 
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.region.staleness --check
 
-delete-latency: install ## figure 11 of the paper: old values after deletes in two regions while processes fail, drawn (five minutes; DELETES="--seconds 60 --seed 7")
+delete-latency: install ## figure 11 of the paper: old values after deletes in two regions while processes fail, drawn (nine minutes; DELETES="--seconds 60 --seed 7")
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router --package lookaside-invalidator --package lookaside-monitor --package lookaside
 	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cross_region.delete_latency $(or $(DELETES),--report)
 

@@ -10,7 +10,16 @@ from replicated import SERVERS, MysqlServer
 from tools import need
 
 # Their assertions are reported in full, as those of tests are.
-pytest.register_assert_rewrite("invalidator_pair", "invalidator_region", "load", "router_upgrade", "tls", "upgrade")
+pytest.register_assert_rewrite(
+    "invalidator_pair",
+    "invalidator_region",
+    "load",
+    "region_pair",
+    "regional_users",
+    "router_upgrade",
+    "tls",
+    "upgrade",
+)
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
-"""Two regions by hand: a database and its replica, each with a cluster and an invalidator, and users of both."""
+"""Two regions by hand: a database and its replica, each with a cluster, a pool of remote markers and an invalidator;
+and users of both. `regional_users` has users with remote markers.
+"""
 
 import contextlib
+import subprocess
 import threading
 from collections import Counter
 from pathlib import Path
@@ -9,7 +12,8 @@ import pymysql
 from forwarder import Forwarder
 from leases import LeaseClient
 from logical_replication import LogicalServer, master_and_replica
-from processes import Cluster, Invalidator, eventually, stats
+from operating_page import start_commands
+from processes import Cluster, Invalidator, Process, Server, answers, eventually, stats
 from replicated import MariadbServer
 
 ROWS = 50
@@ -17,6 +21,25 @@ ROWS = 50
 APPLICATION = "app"
 
 DatabaseServer = MariadbServer | LogicalServer
+
+
+class MarkedCluster(Cluster):
+    """A cluster with a pool of remote markers."""
+
+    def __init__(self, name: str, log_dir: Path, router_arguments: tuple[str, ...] = ()) -> None:
+        self.markers = Server(f"{name}-markers", log_dir, "-M", "--stale-seconds", "0")
+        super().__init__(name, log_dir, router_arguments)
+
+    def configuration(self) -> dict:
+        configuration = super().configuration()
+        configuration["pools"]["markers"] = {"servers": [f"127.0.0.1:{self.markers.port}"]}
+        [route] = configuration["routes"]
+        policies = {"marker:": "PoolRoute|markers"}
+        route["route"] = {"type": "PrefixSelectorRoute", "policies": policies, "wildcard": route["route"]}
+        return configuration
+
+    def processes(self) -> list[Process]:
+        return [*super().processes(), self.markers]
 
 
 class PairedRegion:
@@ -27,7 +50,7 @@ class PairedRegion:
         self.name, self.database, self.folder = name, database, folder / name
         self.folder.mkdir()
         # Routers serve nothing before the invalidator has caught up.
-        self.cluster = Cluster(name, self.folder, ("--wait-for-invalidator", "60"))
+        self.cluster = MarkedCluster(name, self.folder, ("--wait-for-invalidator", "60"))
         self.invalidator = Invalidator(source, [self.cluster], self.folder / "state", self.folder)
         eventually(lambda: self.router_stats()["start_gate_open"] == "1", "the router serves")
 
@@ -163,6 +186,24 @@ class Users:
         assert not self.failures, self.failures
 
 
+def return_to_service(pair: "RegionPair", wait_for_gate: str, folder: Path) -> None:
+    """Starts router and invalidator of region west again, whose database has caught up; its servers have their values
+    of before. None that is old is read. `wait_for_gate` are the commands of the page."""
+    west = pair.west
+    assert west.versions() == pair.east.versions()
+    west.cluster.router.start()
+    west.cluster.router.wait_ready(lambda: answers(west.cluster.port))
+    shell = start_commands(wait_for_gate, pair.settings(), folder)
+    assert west.router_stats()["start_gate_open"] == "0" and shell.poll() is None
+    west.invalidator.start()
+    west.invalidator.wait_running(1)
+    output, _ = shell.communicate(timeout=90)
+    assert shell.returncode == 0, output
+    assert west.cached() == {}, "every old value is deleted before the first read"
+    west.fill()
+    assert west.cached() == pair.east.versions()
+
+
 def connect_application(server: DatabaseServer):
     """A connection of the application's account."""
     if isinstance(server, LogicalServer):
@@ -172,11 +213,35 @@ def connect_application(server: DatabaseServer):
     )
 
 
+class Rollout:
+    """What the commands of the page call to direct the applications to the new master: they wait until the test has
+    done it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.begun, self.ended = folder / "rollout-begun", folder / "rollout-ended"
+        self.script = folder / "rollout"
+        self.script.write_text(f"touch {self.begun}; until test -e {self.ended}; do sleep 0.05; done")
+
+    def settings(self) -> dict[str, str]:
+        """Those of the page that it stands for. No call that began before is left when it ends."""
+        return {"DIRECT_TO_WEST": f"sh {self.script}", "LONGEST_CALL_S": "0"}
+
+    def wait_until_begun(self, shell: subprocess.Popen) -> None:
+        """Returns when the commands call it."""
+        eventually(lambda: self.begun.exists() or shell.poll() is not None, "the applications are directed", 120)
+        assert self.begun.exists(), shell.communicate()[0]
+
+    def end(self) -> None:
+        """The commands go on."""
+        self.ended.touch()
+
+
 class RegionPair:
     """East has the master, west follows it over a link that can be cut."""
 
     def __init__(self, folder: Path) -> None:
         self.stack = contextlib.ExitStack()
+        self.rollout = Rollout(folder)
         try:
             self.start(folder)
         except BaseException:
@@ -217,7 +282,12 @@ class RegionPair:
             "WEST_ADDRESS": f"master_host = '127.0.0.1', master_port = {self.west.database.port}",
             "REPLICATION_LOGIN": "master_user = 'root'",
             "WEST_ROUTER": f"127.0.0.1:{self.west.cluster.port}",
+            **self.rollout.settings(),
         }
+
+    def old_master_behind(self) -> contextlib.AbstractContextManager:
+        """The old master does not get what is committed at the new one meanwhile, if it follows that already."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         self.stack.close()
@@ -228,10 +298,17 @@ class LogicalRegionPair(RegionPair):
 
     def start(self, folder: Path) -> None:
         east, west = master_and_replica(folder, ROWS, self.stack.callback)
-        self.link = Forwarder(east.port)
+        self.link, self.link_back = Forwarder(east.port), Forwarder(west.port)
         self.stack.callback(self.link.close)
+        self.stack.callback(self.link_back.close)
         west.follow(east, "from_east", self.link.port)
         self.start_regions({"east": (east, east.url), "west": (west, west.url)}, folder)
+
+    @contextlib.contextmanager
+    def old_master_behind(self):
+        self.link_back.cut()
+        yield
+        self.link_back.heal()
 
     def settings(self) -> dict[str, str]:
         """The settings of the page's commands."""
@@ -242,7 +319,9 @@ class LogicalRegionPair(RegionPair):
         return {
             "EAST": shell(self.east.database),
             "WEST": shell(self.west.database),
-            "WEST_CONNECTION": self.west.database.address(),
+            "WEST_CONNECTION": self.west.database.address(self.link_back.port),
+            "WEST_ROUTER": f"127.0.0.1:{self.west.cluster.port}",
+            **self.rollout.settings(),
         }
 
 

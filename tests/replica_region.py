@@ -8,12 +8,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from logical_replication import LogicalServer, master_and_replica
-from processes import Invalidator, Server, connect, eventually
+from processes import Invalidator, Server, connect, eventually, stats
 from regional_client import RegionalClient
 from replicated import MariadbServer
 from routers import router
 
 ROWS = 10
+# Markers that are set at a time to have another one evicted, and in all at most.
+OTHER_MARKERS = 2_000
+OTHER_MARKERS_MAX = 400_000
 
 
 class MariadbPair:
@@ -126,13 +129,15 @@ DatabaseServer = MariadbServer | LogicalServer
 class ReplicaRegion:
     """What is around the replica."""
 
-    def __init__(self, databases: Databases, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, databases: Databases, folder: Path, stack: ExitStack, evicts: bool = False) -> None:
+        """With `evicts` the pool of markers evicts what was not used for long, as no such pool should."""
         self.databases, self.master, self.replica = databases, databases.master, databases.replica
         self.stack = stack
         databases.prepare()
         self.server = Server("server", folder)
         stack.callback(self.server.stop)
-        self.pool = Server("markers", folder, "-M", "-m", "2", "--stale-seconds", "0")
+        no_evictions = [] if evicts else ["-M"]
+        self.pool = Server("markers", folder, *no_evictions, "-m", "2", "--stale-seconds", "0")
         stack.callback(self.pool.stop)
         configuration = {
             "pools": {
@@ -175,6 +180,25 @@ class ReplicaRegion:
     def is_marked(self, marker: str) -> bool:
         """Whether the pool has the marker."""
         return connect(self.pool.port).get(marker) is not None
+
+    def evict(self, marker: str) -> None:
+        """Fills the pool with other markers until it has evicted this one."""
+        client, count = connect(self.pool.port), 0
+        value = client.get(marker)
+        assert value is not None
+        # Each get of the marker gives it a further life, so that it is asked for when all others of before are gone.
+        while self.is_marked(marker):
+            evictions = self.pool_count("evictions")
+            while self.pool_count("evictions") <= evictions + 2 * self.pool_count("curr_items"):
+                assert count < OTHER_MARKERS_MAX, f"{marker} has outlived {count} others"
+                # Of the same size, since a value takes the place of another of its size.
+                numbers = range(count, count + OTHER_MARKERS)
+                client.set_many({f"{marker[:-8]}{number:08}": value for number in numbers})
+                count += OTHER_MARKERS
+
+    def pool_count(self, name: str) -> int:
+        """A statistic of the pool's server."""
+        return int(stats(self.pool.port)[name])
 
     def start_replication(self) -> None:
         self.databases.start_replication()

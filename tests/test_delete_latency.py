@@ -138,13 +138,21 @@ def test_a_delete_must_arrive_when_the_fault_is_over():
 
 
 def test_an_hour_is_that_of_the_simulation():
-    def simulated(commits: int = 200_000, failed: int = 0, oldest_ms: int = 7_000) -> dict:
-        return {"seeds": 300, "commits": commits, "failed": [{}] * failed, "outdated_ms_max": {"any": oldest_ms}}
+    def simulated(samples: int = 100_000, failed: int = 0, old: int = 4) -> dict:
+        """Each delete is asked about four times."""
+        ages = [
+            {"age_s": age, "answered": 400_000, "old": count, "old_share": count / 400_000, "undecided": 0, "failed": 0,
+             "late": 0}
+            for age, count in ((1, 9_999), (3_600, old))
+        ]  # fmt: skip
+        return {"seeds": 40, "samples": samples, "failed": [{}] * failed, "deletes_by_age": ages}
 
     assert verdicts(outcome(), simulated())[3] is True
     assert verdicts(outcome(), simulated(failed=1))[3] is False
-    assert verdicts(outcome(), simulated(oldest_ms=3_600_001))[3] is False
-    assert verdicts(outcome(), simulated(commits=99_999))[3] is None
+    assert verdicts(outcome(), simulated(old=5))[3] is False
+    assert verdicts(outcome(), simulated(samples=99_999))[3] is None
+    page = Report(outcome(), simulated(old=5)).page({"build": "debug"})
+    assert "| 1 h | 400,000 | 5 | 0.0013 % |" in page
 
 
 def test_a_seed_gives_the_same_faults_one_at_a_time():

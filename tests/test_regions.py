@@ -64,32 +64,38 @@ def has_row(region, body: str) -> bool:
         return False  # the table has not arrived
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_replica_region_keeps_a_value_until_its_database_has_the_change(tmp_path, kind):
+@pytest.mark.parametrize("kind, count", [*((kind, 2) for kind in KINDS), ("mariadb", 3), ("postgres", 3)])
+def test_a_replica_region_keeps_a_value_until_its_database_has_the_change(tmp_path, kind, count):
+    arguments = ("--database", kind, "--servers", "1")
     # The account that PostgreSQL runs as cannot reach the folders of pytest.
-    up = start(tmp_path, "--database", kind, "--servers", "1", is_temporary=kind == "postgres")
+    up = start(tmp_path, *arguments, regions=count, is_temporary=kind == "postgres")
     try:
-        east, west = regions = regions_of(up)
+        east, west, *others = regions = regions_of(up)
+        assert len(regions) == count
         create_notes(kind, regions)
-        for client in east.clients() + west.clients():
-            assert client.set("note:1", b"old")
+        for region in regions:
+            for client in region.clients():
+                assert client.set("note:1", b"old")
 
         west.set_link("cut")
         east.run(update(kind))
-        eventually(lambda: all(client.get("note:1") is None for client in east.clients()), "the master region", 30)
+        for region in (east, *others):
+            is_deleted = lambda region=region: all(client.get("note:1") is None for client in region.clients())  # noqa: E731
+            eventually(is_deleted, f"region {region.name}", 30)
+            assert region.run(READ) == "new"
         # Longer by far than the invalidator takes to read what its database has.
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
             assert [client.get("note:1") for client in west.clients()] == [b"old", b"old"]
         assert west.run(READ) == "old"
 
-        def is_deleted() -> bool:
+        def has_arrived() -> bool:
             values = [client.get("note:1") for client in west.clients()]
             # A reader that misses now must find the new row.
             return values == [None, None] and west.run(READ) == "new"
 
         west.set_link("0")
-        eventually(is_deleted, "the replica region", 60)
+        eventually(has_arrived, "the replica region", 60)
     finally:
         assert up.stop() == 0, up.log()
 

@@ -6,9 +6,11 @@ import threading
 
 import pytest
 from leases import LeaseClient
+from lookaside import Client, RegionalClient
 from operating_page import OperatingPage, run_commands, start_commands
 from processes import PROGRAMS, Process, Server, answers, connect, eventually, free_port, stats
-from region_pair import ROWS, RegionPair, Users
+from region_pair import ROWS, RegionPair, Users, return_to_service
+from regional_users import RegionalUsers, complete_promotion
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -30,21 +32,22 @@ def waits_for_replication(pair: RegionPair) -> bool:
 
 def test_promotion_under_load(pair, tmp_path):
     """The replica is behind when the promotion begins; no acknowledged commit is lost, and no cache is left stale."""
-    stop_and_wait, promote, follow = PAGE.commands("## Promote a replica")
-    users = Users(pair.regions, pair.east.database)
+    *until_promoted, follow = PAGE.commands("## Promote a replica")
+    users = RegionalUsers(pair.regions, pair.east.database)
     try:
         users.wait_for_commits(100)
+        users.wait_for_rounds("east", "west")
+        users.leave_markers()
         pair.link.cut()
         users.wait_for_commits(20)
-        shell = start_commands(stop_and_wait + promote, pair.settings(), tmp_path)
+        shell = start_commands("".join(until_promoted), pair.settings(), tmp_path)
         eventually(lambda: waits_for_replication(pair), "the commands wait for the replica", 60)
         eventually(lambda: users.refusals.total() > 0, "the old master refuses writes", 60)
         assert shell.poll() is None
         pair.link.heal()
-        output, _ = shell.communicate(timeout=90)
-        assert shell.returncode == 0, output
+        complete_promotion(pair, users, shell)
         acknowledged_before = users.acknowledged.copy()
-        users.master = pair.west.database
+        users.resume_writes()
         users.wait_for_commits(100)
         run_commands(follow, pair.settings(), tmp_path)
         users.wait_for_commits(100)
@@ -57,13 +60,15 @@ def test_promotion_under_load(pair, tmp_path):
     eventually(lambda: pair.east.versions() == expected, "the old master follows", 60)
     for region in pair.regions:
         eventually(region.is_fresh, f"no cache of {region.name} is old", 60)
-    assert users.reversals == []
+    assert users.stale == [] and users.reversals == []
+    assert users.sources["master"] > 0 and users.sources["replica"] > 0
     assert all(stats(region.invalidator.port)["positions_lost"] == "0" for region in pair.regions)
 
 
-def test_users_notice_a_row_that_goes_back(pair):
+@pytest.mark.parametrize("kind", [Users, RegionalUsers])
+def test_users_notice_a_row_that_goes_back(pair, kind):
     """What the tests of promotions rely on: the readers read all the time, in both regions, and compare."""
-    users = Users(pair.regions, pair.east.database)
+    users = kind(pair.regions, pair.east.database)
     try:
         for region in pair.regions:
             users.wait_for_commits(ROWS)
@@ -99,9 +104,32 @@ def test_promotion_after_the_death_of_the_master(pair, tmp_path):
     assert [reversal for reversal in users.reversals if reversal.startswith("west")] == []
 
 
+def test_a_commit_that_died_with_the_master_is_in_a_cache_of_the_new_one_until_it_is_flushed(pair, tmp_path):
+    """A user in west has read it from the master, as there was a marker."""
+    west = pair.west
+    pair.link.cut()
+    with Client([f"127.0.0.1:{west.cluster.port}"]) as client:
+        regional = RegionalClient(client)
+        with regional.begin_write(["row:7"]) as begun:
+            pair.east.database.run(pair.east.database.change(7, *begun.keys))
+
+        def load(source: str) -> str:
+            database = {"master": pair.east.database, "replica": west.database}[source]
+            return str(database.run("SELECT version FROM versions WHERE id = 7")[0][0])
+
+        assert regional.get_or_load("row:7", load) == "1"
+    pair.east.database.kill()
+    run_commands("".join(PAGE.commands("### If the master is dead")), pair.settings(), tmp_path)
+    assert west.versions()[7] == 0 and west.cached() == {7: 1} and not west.is_fresh()
+    for server in (*west.cluster.servers, west.cluster.gutter):
+        assert connect(server.port).flush_all()
+    west.fill()
+    assert west.is_fresh()
+
+
 def test_a_region_out_of_service_and_back(pair, tmp_path):
     """Its servers keep their values meanwhile; none that is old is read afterwards."""
-    catch_up, wait_for_gate = PAGE.commands("## Take a region out of service, and back")
+    catch_up, _, wait_for_gate = PAGE.commands("## Take a region out of service, and back")
     west = pair.west
     west.fill()
     assert len(west.cached()) == ROWS
@@ -112,19 +140,7 @@ def test_a_region_out_of_service_and_back(pair, tmp_path):
         pair.east.database.run(pair.east.database.change(row))
     west.database.run("START SLAVE", schema=None)
     run_commands(catch_up, pair.settings(), tmp_path)
-    assert west.versions() == pair.east.versions()
-
-    west.cluster.router.start()
-    west.cluster.router.wait_ready(lambda: answers(west.cluster.port))
-    shell = start_commands(wait_for_gate, pair.settings(), tmp_path)
-    assert stats(west.cluster.port)["start_gate_open"] == "0" and shell.poll() is None
-    west.invalidator.start()
-    west.invalidator.wait_running(1)
-    output, _ = shell.communicate(timeout=90)
-    assert shell.returncode == 0, output
-    assert west.cached() == {}, "every old value is deleted before the first read"
-    west.fill()
-    assert west.cached() == pair.east.versions()
+    return_to_service(pair, wait_for_gate, tmp_path)
 
 
 class PeerCluster:

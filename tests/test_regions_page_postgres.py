@@ -3,7 +3,8 @@
 import pytest
 from operating_page import OperatingPage, run_commands, start_commands
 from processes import eventually, stats
-from region_pair import ROWS, LogicalRegionPair, Users
+from region_pair import ROWS, LogicalRegionPair, Users, return_to_service
+from regional_users import RegionalUsers, complete_promotion
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -19,21 +20,21 @@ def pair(tmp_path):
 
 def test_promotion_under_load(pair, tmp_path):
     """The replica is behind when the promotion begins; no acknowledged commit is lost, and no cache is left stale."""
-    define, stop_and_wait, turn_round, promote, wait = PAGE.commands("## Promote a replica of PostgreSQL")
-    users = Users(pair.regions, pair.east.database)
+    define, *until_promoted, wait = PAGE.commands("## Promote a replica of PostgreSQL")
+    users = RegionalUsers(pair.regions, pair.east.database)
     try:
         users.wait_for_commits(100)
         users.wait_for_rounds("east", "west")
+        users.leave_markers()
         pair.link.cut()
         users.wait_for_commits(20)
-        shell = start_commands(define + stop_and_wait + turn_round + promote, pair.settings(), tmp_path)
+        shell = start_commands(define + "".join(until_promoted), pair.settings(), tmp_path)
         eventually(lambda: users.refusals.total() > 0, "the old master refuses writes", 60)
         assert shell.poll() is None, "the commands wait for the replica"
         pair.link.heal()
-        output, _ = shell.communicate(timeout=120)
-        assert shell.returncode == 0, output
+        complete_promotion(pair, users, shell)
         acknowledged_before = users.acknowledged.copy()
-        users.master = pair.west.database
+        users.resume_writes()
         users.wait_for_commits(100)
         run_commands(define + wait, pair.settings(), tmp_path)
         users.wait_for_commits(100)
@@ -46,7 +47,8 @@ def test_promotion_under_load(pair, tmp_path):
     eventually(lambda: pair.east.versions() == expected, "the old master follows", 60)
     for region in pair.regions:
         eventually(region.is_fresh, f"no cache of {region.name} is old", 60)
-    assert users.reversals == []
+    assert users.stale == [] and users.reversals == []
+    assert users.sources["master"] > 0 and users.sources["replica"] > 0
     assert set(users.refusals) == {"InsufficientPrivilege"}, "the new master takes each write at once"
     assert all(stats(region.invalidator.port)["positions_lost"] == "0" for region in pair.regions)
 
@@ -86,3 +88,20 @@ def test_promotion_after_the_death_of_the_master(pair, tmp_path):
     assert all(versions[row] >= users.acknowledged[row] - before[row] for row in range(ROWS))
     eventually(pair.west.is_fresh, "no cache of the new master's region is old", 60)
     assert [reversal for reversal in users.reversals if reversal.startswith("west")] == []
+
+
+def test_a_region_out_of_service_and_back(pair, tmp_path):
+    """Its servers keep their values meanwhile; none that is old is read afterwards."""
+    define, *_ = PAGE.commands("## Promote a replica of PostgreSQL")
+    _, catch_up, wait_for_gate = PAGE.commands("## Take a region out of service, and back")
+    west = pair.west
+    west.fill()
+    assert len(west.cached()) == ROWS
+    west.cluster.router.stop()
+    west.invalidator.stop()
+    west.database.kill()
+    for row in range(ROWS):
+        pair.east.database.run(pair.east.database.change(row))
+    west.database.restart()
+    run_commands(define + catch_up, pair.settings(), tmp_path)
+    return_to_service(pair, wait_for_gate, tmp_path)

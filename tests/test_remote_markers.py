@@ -27,6 +27,13 @@ def region(databases, tmp_path):
         yield ReplicaRegion(databases, tmp_path, stack)
 
 
+@pytest.fixture
+def evicting_region(databases, tmp_path):
+    """The same with a pool of markers that evicts."""
+    with ExitStack() as stack:
+        yield ReplicaRegion(databases, tmp_path, stack, evicts=True)
+
+
 @pytest.mark.parametrize("naming", ["comment", "outbox"])
 def test_a_user_reads_his_own_write_while_replication_stands_still(region, naming):
     if naming not in region.databases.namings:
@@ -140,6 +147,28 @@ def test_a_marker_that_is_removed_by_hand_uncovers_its_write(region):
     assert client.read_uncached("row:1", region.load(1)) == ("master", "1")
     assert connect(region.pool.port).delete(marker)
     assert client.read_uncached("row:1", region.load(1)) == ("replica", "0")
+
+
+def test_an_evicted_marker_uncovers_its_write_until_the_replica_has_it(evicting_region):
+    """What remote_markers.md says of a lost marker: the old row may be read and cached while replication lags."""
+    region = evicting_region
+    client = region.client()
+    region.stop_replication()
+    _, marker = region.write(client, 1)
+    assert client.read_uncached("row:1", region.load(1)) == ("master", "1")
+    region.evict(marker)
+    assert client.read("row:1", region.load(1)) == ("cache", "1"), "what was cached stays"
+    assert client.read_uncached("row:1", region.load(1)) == ("replica", "0")
+    assert client.read("row:1", region.load(1)) == ("cache", "0")
+    # Another write has a marker of its own.
+    _, another = region.write(client, 1)
+    assert client.read("row:1", region.load(1)) == ("master", "2")
+    region.evict(another)
+    assert client.read_uncached("row:1", region.load(1)) == ("replica", "0")
+
+    region.start_replication()
+    newest = ("cache", "2")
+    eventually(lambda: client.read("row:1", region.load(1)) == newest, "the replication deletes the old value", 60)
 
 
 def test_a_dead_pool_and_the_callers_choices(region):

@@ -43,6 +43,13 @@ def region(databases, tmp_path):
         yield ReplicaRegion(databases, tmp_path, stack)
 
 
+@pytest.fixture
+def evicting_region(databases, tmp_path):
+    """The same with a pool of markers that evicts."""
+    with ExitStack() as stack:
+        yield ReplicaRegion(databases, tmp_path, stack, evicts=True)
+
+
 @pytest.fixture(params=KINDS)
 def client(request, region):
     """A client of the region, and of the package."""
@@ -156,6 +163,21 @@ def test_a_marker_that_is_removed_by_hand_uncovers_its_write(region, client):
     assert read_uncached(client, region, 1) == ("master", "1")
     assert connect(region.pool.port).delete(marker)
     assert read_uncached(client, region, 1) == ("replica", "0")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_evicted_marker_uncovers_its_write_until_the_replica_has_it(evicting_region, kind):
+    region = evicting_region
+    client = open_client(kind, region)
+    region.stop_replication()
+    [marker] = write(client, region, 1).markers
+    assert read_uncached(client, region, 1) == ("master", "1")
+    region.evict(marker)
+    assert read(client, region, 1) == ("cache", "1"), "what was cached stays"
+    assert read_uncached(client, region, 1) == ("replica", "0")
+    assert read(client, region, 1) == ("cache", "0")
+    region.start_replication()
+    eventually(lambda: read(client, region, 1) == ("cache", "1"), "the replication deletes the old value", 60)
 
 
 def test_keys_of_both_databases_are_loaded_each_from_its_own(region, client):

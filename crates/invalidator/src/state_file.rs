@@ -18,14 +18,19 @@ pub fn lock_directory(directory: &Path, program: &str) -> Result<File, String> {
     let failed = |why: io::Error| format!("--state-dir {}: {why}", directory.display());
     fs::create_dir_all(directory)
         .map_err(|why| format!("--state-dir {} cannot be created: {why}", directory.display()))?;
+    let lock = lock_file(&directory.join("lock")).map_err(failed)?;
+    lock.ok_or_else(|| format!("--state-dir {} is in use by another {program}", directory.display()))
+}
+
+/// Locks a file, which is created if it is missing, for as long as the result lives; `None` if another process has it
+/// locked.
+pub fn lock_file(path: &Path) -> io::Result<Option<File>> {
     // Not truncated, because it may be a link to another user's file.
-    let file = File::options().write(true).create(true).truncate(false).open(directory.join("lock")).map_err(failed)?;
+    let file = File::options().write(true).create(true).truncate(false).open(path)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(format!("--state-dir {} is in use by another {program}", directory.display()))
-        }
-        Err(TryLockError::Error(why)) => Err(failed(why)),
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(why)) => Err(why),
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use lookaside_monitor::sampling::AgeCounts;
 use lookaside_simulation::{
     checker::Tally,
-    region::{self, DisabledGuarantee, RunOutcome},
+    region::{self, DeleteCurve, DisabledGuarantee, RunOutcome},
     regions,
 };
 use std::{
@@ -14,7 +14,7 @@ use std::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 const SEEDS_LISTED_MAX: usize = 10;
@@ -34,6 +34,10 @@ pub struct Options {
     /// Simulate several regions with replicas that lag, remote markers and monitors, instead of one region
     #[arg(long)]
     regions: bool,
+    /// Simulate several regions for this many hours each, with few reads, writes and faults, and then until the monitors
+    /// have asked about each delete that is an hour old
+    #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u64).range(1..=24))]
+    hours: Option<u64>,
     /// Disable a guarantee on purpose, to test the checker: gate, leases, plain-leases, acknowledgement, fence,
     /// peers, spool, promptness, spares, resize, gutter, coverage, history, permits, copy-leases or lease-voids; of several
     /// regions: markers, marker-tokens, replica-log, promotion or monitor-clock
@@ -53,13 +57,18 @@ pub fn run(options: &Options) -> Result<()> {
     let (first, seeds) = options.seed.map_or((options.first, options.seeds), |seed| (seed, 1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.map_or(cores, usize::from);
-    let has_regions = options.regions || disabled.needs_regions();
-    let run = if has_regions { regions::run } else { region::run };
+    let has_regions = options.regions || options.hours.is_some() || disabled.needs_regions();
     let started = Instant::now();
-    let outcomes = run_seeds(first, seeds, threads, |seed| run(seed, disabled));
+    let outcomes = run_seeds(first, seeds, threads, |seed| match options.hours {
+        Some(hours) => regions::run_long(seed, disabled, Duration::from_secs(hours * 3_600)),
+        None if has_regions => regions::run(seed, disabled),
+        None => region::run(seed, disabled),
+    });
     let failed: Vec<&RunOutcome> = outcomes.iter().filter(|outcome| outcome.violation.is_some()).collect();
     let tally = outcomes.iter().fold(Tally::default(), |sum, outcome| sum.plus(outcome.tally));
     let outdated = tally.outdated;
+    let mut deletes = DeleteCurve::default();
+    outcomes.iter().for_each(|outcome| deletes.add(&outcome.deletes));
     let mut out = std::io::stdout().lock();
     if options.json {
         let to_json = |outcome: &&RunOutcome| {
@@ -79,6 +88,8 @@ pub fn run(options: &Options) -> Result<()> {
             "master_reads": tally.master_reads, "own_writes_not_read": tally.own_writes_not_read,
             "replication_stops": tally.replication_stops, "promotions": tally.promotions,
             "monitored": AgeCounts::NAMES.into_iter().zip(tally.monitored.values()).collect::<BTreeMap<_, _>>(),
+            "samples": deletes.samples,
+            "deletes_by_age": deletes.by_age_s.iter().map(|(age_s, found)| age_to_json(*age_s, found)).collect::<Vec<_>>(),
             "outdated_ms_max": {
                 "calm": outdated.calm_ms, "one_router": outdated.one_router_ms, "one_server": outdated.one_server_ms,
                 "after_invalidator": outdated.after_invalidator_ms, "any": outdated.any_ms,
@@ -142,6 +153,9 @@ pub fn run(options: &Options) -> Result<()> {
                 tally.replication_stops,
                 tally.promotions,
             )?;
+            for (age_s, found) in &deletes.by_age_s {
+                writeln!(out, "{}", describe_age(deletes.samples, *age_s, found))?;
+            }
         }
         for outcome in failed.iter().take(SEEDS_LISTED_MAX) {
             if let Some(violation) = &outcome.violation {
@@ -155,7 +169,11 @@ pub fn run(options: &Options) -> Result<()> {
     match failed.first() {
         None => Ok(()),
         Some(outcome) => {
-            let flag = if has_regions { " --regions" } else { "" };
+            let flag = match options.hours {
+                Some(hours) => format!(" --hours {hours}"),
+                None if has_regions => " --regions".to_owned(),
+                None => String::new(),
+            };
             let command = match disabled {
                 DisabledGuarantee::Nothing => format!("lookaside simulate{flag} --seed {}", outcome.seed),
                 disabled => format!("lookaside simulate{flag} --seed {} --break {disabled}", outcome.seed),
@@ -163,6 +181,31 @@ pub fn run(options: &Options) -> Result<()> {
             bail!("{} of {seeds} seeds failed; to repeat the first: {command}", failed.len())
         }
     }
+}
+
+/// What monitors have found of deletes of one age.
+fn age_to_json(age_s: u32, found: &AgeCounts) -> serde_json::Value {
+    let counts = AgeCounts::NAMES.into_iter().zip(found.values()).map(|(name, count)| (name.to_owned(), count.into()));
+    let further = [
+        ("age_s", age_s.into()),
+        ("answered", found.answered().into()),
+        ("old_share", found.old_share().map_or(serde_json::Value::Null, Into::into)),
+    ];
+    counts.chain(further.map(|(name, value)| (name.to_owned(), value))).collect::<serde_json::Map<_, _>>().into()
+}
+
+/// The same for people.
+fn describe_age(samples: u64, age_s: u32, found: &AgeCounts) -> String {
+    let share = found.old_share().map_or("-".to_owned(), |share| format!("{:.4} %", share * 100.0));
+    format!(
+        "{age_s} s after a delete, of {samples}: {} old values in {} answers ({share}), {} undecided, {} without an answer, \
+         {} not asked in time",
+        found.old,
+        found.answered(),
+        found.undecided,
+        found.failed,
+        found.late,
+    )
 }
 
 /// Returns the outcomes in the order of the seeds.

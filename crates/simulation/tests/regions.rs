@@ -3,8 +3,9 @@
 use lookaside_simulation::{
     checker::{Tally, Violation},
     region::{DisabledGuarantee, RunOutcome},
-    regions::run,
+    regions::{run, run_long},
 };
+use std::time::Duration;
 
 #[test]
 fn same_seed_gives_the_same_run() {
@@ -30,6 +31,33 @@ fn users_read_their_own_writes_and_monitors_count_what_is_so() {
     assert!(found.absent > 100 && found.new > 100 && found.old > 0 && found.undecided > 0, "{sum:?}");
     assert!(found.undecided < found.answered() / 4, "{sum:?}");
     assert_eq!(sum.own_writes_not_read, 0);
+}
+
+/// A thin load of some minutes, after which the deletes grow an hour old.
+#[test]
+fn monitors_ask_about_each_delete_until_it_is_an_hour_old() {
+    let outcome = run_long(1, DisabledGuarantee::Nothing, Duration::from_secs(240));
+    assert_eq!(outcome.violation, None);
+    let deletes = &outcome.deletes;
+    assert_eq!(deletes.by_age_s.keys().copied().collect::<Vec<_>>(), [1, 10, 60, 600, 3_600]);
+    assert!(deletes.samples > 100, "{outcome:?}");
+    for found in deletes.by_age_s.values() {
+        // Both clusters of a region are asked about each delete, by routers and server by server.
+        assert_eq!(found.values().iter().sum::<u64>(), deletes.samples * 4, "{outcome:?}");
+    }
+    let (first, last) = (&deletes.by_age_s[&1], &deletes.by_age_s[&3_600]);
+    assert!(first.answered() > deletes.samples * 3 && last.answered() > deletes.samples * 3, "{outcome:?}");
+    assert!(first.new > 0 && last.old == 0, "{outcome:?}");
+    assert!(outcome.tally.faults > 10 && outcome.tally.replication_stops > 5, "{outcome:?}");
+    assert!(outcome.tally.cached > outcome.tally.reads / 3, "{outcome:?}");
+}
+
+/// The values that deletes should have removed are there a minute later. Some servers restart later, and are empty then.
+#[test]
+fn monitors_find_old_values_of_lost_deletes() {
+    let outcome = run_long(1, DisabledGuarantee::Acknowledgement, Duration::from_secs(240));
+    assert!(outcome.violation.as_ref().is_some_and(is_staleness), "{outcome:?}");
+    assert!(outcome.deletes.by_age_s[&10].old > 0 && outcome.deletes.by_age_s[&60].old > 0, "{outcome:?}");
 }
 
 /// Whether one of ten seeds shows a violation that `is_expected` while a guarantee is disabled.

@@ -11,12 +11,12 @@ use crate::databases::{DatabaseKind, DatabasePlan, Databases, link::parse_delay}
 use crate::demo::{self, Demo, DemoRegion};
 use announcement::Announcement;
 use anyhow::{Context, Result, bail};
-use lookaside_invalidator::source::SourceUrl;
+use lookaside_invalidator::{source::SourceUrl, state_file::lock_file};
 use plan::{CLUSTERS_MAX, PORTS_MAX, REGIONS_MAX, RegionPlan, SERVERS_MAX, plan_regions};
 use postgres::RegionSlot;
 use region::{LocalRegion, RegionOptions, explain_if_slow, logs_of};
 use std::{
-    fs::{File, Permissions},
+    fs::Permissions,
     net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -128,7 +128,11 @@ pub fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(state_dir)
         .with_context(|| format!("cannot create the directory {}", state_dir.display()))?;
     let state_dir = state_dir.canonicalize()?;
-    let _lock = lock_directory(&state_dir)?;
+    // Not that of the directory: an invalidator has it.
+    let lock = state_dir.join("lookaside-up.lock");
+    let _lock = lock_file(&lock).with_context(|| format!("cannot lock {}", lock.display()))?.with_context(|| {
+        format!("another region is up in {}; choose another directory with --state-dir", state_dir.display())
+    })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut shutdown = runtime.block_on(async { ShutdownSignals::listen() })?;
     let mut slots = Vec::new();
@@ -298,16 +302,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         // All regions at once, so that stopping takes only as long as the slowest process.
         self.regions.iter().for_each(LocalRegion::terminate);
-    }
-}
-
-/// Locks the directory, until the file is closed, so that no two regions write to it.
-fn lock_directory(state_dir: &Path) -> Result<File> {
-    let path = state_dir.join("lookaside-up.lock");
-    let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(_) => bail!("another region is up in {}; choose another directory with --state-dir", state_dir.display()),
     }
 }
 

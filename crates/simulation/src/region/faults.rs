@@ -121,7 +121,7 @@ impl SimulatedRegion {
     pub(crate) async fn inject_faults(&self, rng: &mut fastrand::Rng, end: Instant) {
         let mut faults = JoinSet::new();
         while Instant::now() < end {
-            tokio::time::sleep(Duration::from_millis(rng.u64(50..800))).await;
+            tokio::time::sleep(Duration::from_millis(rng.u64(self.plan.fault_interval_ms()))).await;
             self.checker.count(|tally| tally.faults += 1);
             let duration_ms = if rng.u8(0..LONG_ONE_IN) == 0 { rng.u64(2_000..6_000) } else { rng.u64(20..2_000) };
             faults.spawn_local(self.clone().inject_fault(rng.fork(), Duration::from_millis(duration_ms)));

@@ -27,6 +27,7 @@ mod guarantee;
 mod invalidator;
 mod lost_coverage;
 pub(crate) mod names;
+mod outcome;
 pub(crate) mod panics;
 mod plain_application;
 pub(crate) mod plan;
@@ -42,6 +43,7 @@ mod stalling_application;
 mod usage;
 
 pub use guarantee::DisabledGuarantee;
+pub use outcome::{DeleteCurve, RunOutcome};
 
 use crate::{
     checker::{Checker, Tally, Violation},
@@ -80,21 +82,10 @@ pub(crate) const LINK_MODEL: LinkModel =
 /// The longest time by which the commit log runs ahead of visibility, as measured on MySQL.
 pub(crate) const VISIBILITY_LAG_US_MAX: u64 = 250_000;
 
-/// The outcome of one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunOutcome {
-    /// The run's seed.
-    pub seed: u64,
-    /// The first violation; `None` if all guarantees held.
-    pub violation: Option<Violation>,
-    /// The reads and faults that were exercised.
-    pub tally: Tally,
-}
-
 /// Runs a region from `seed`: the same seed gives the same run, on any machine.
 pub fn run(seed: u64, disabled: DisabledGuarantee) -> RunOutcome {
     let (violation, tally) = run_to_end(scenario(seed, disabled));
-    RunOutcome { seed, violation, tally }
+    RunOutcome { seed, violation, tally, deletes: DeleteCurve::default() }
 }
 
 /// Runs `scenario` under a clock that stands still while a task can run.

@@ -2,7 +2,7 @@
 
 use super::guarantee::DisabledGuarantee;
 use super::names::{ROUTERS_MAX, RouterName, gutters, servers, spares};
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 /// One run in this many has one fault at a time.
 const SINGLE_FAULTS_ONE_IN: u8 = 4;
@@ -27,6 +27,9 @@ const FURTHER_SERVERS: usize = 2;
 /// Gutter servers of a pool at first, and of a pool that changes.
 const GUTTERS: usize = 1;
 const GUTTERS_MAX: usize = 2;
+/// The time between two faults in a region, in milliseconds.
+const FAULT_INTERVAL_MS: Range<u64> = 50..800;
+const FAULT_INTERVAL_MS_RARE: Range<u64> = 1_000..30_000;
 /// How long applications run and faults are injected, in simulated time.
 const LOAD_DURATION: Duration = Duration::from_secs(8);
 /// Long enough for routers to forget a configuration and to meet it again, for many backlogs, and for addresses that are
@@ -72,6 +75,8 @@ pub(crate) struct RunPlan {
     pub(super) spool_mode: SpoolMode,
     /// Whether no fault begins before the one before it has been repaired.
     pub(super) has_single_faults: bool,
+    /// Whether faults are rare, for a long run.
+    has_rare_faults: bool,
     /// Whether half of the faults cut a router off from a server and then replace the router, by a crash.
     pub(super) favours_backlogs: bool,
     /// Whether the servers of pools change.
@@ -140,6 +145,7 @@ impl RunPlan {
             routers,
             spool_mode,
             has_single_faults,
+            has_rare_faults: false,
             favours_backlogs,
             has_resizes,
             has_lost_coverages,
@@ -155,7 +161,7 @@ impl RunPlan {
 
     /// A region of several: small clusters with a pool of remote markers, whose pools do not change. The pool is never
     /// flushed, since its markers would be lost: spools do not overflow, and have no peers.
-    pub(crate) fn of_several(rng: &mut fastrand::Rng) -> RunPlan {
+    pub(crate) fn of_several(rng: &mut fastrand::Rng, has_rare_faults: bool) -> RunPlan {
         let (routers, spool_mode) = match rng.u8(0..3) {
             0 => (1, SpoolMode::Off),
             1 => (1, SpoolMode::Large),
@@ -165,6 +171,7 @@ impl RunPlan {
             routers,
             spool_mode,
             has_single_faults: rng.u8(0..SINGLE_FAULTS_ONE_IN) == 0,
+            has_rare_faults,
             favours_backlogs: false,
             has_resizes: false,
             has_lost_coverages: false,
@@ -193,6 +200,11 @@ impl RunPlan {
     pub(crate) fn load_duration(self) -> Duration {
         let is_long = self.has_resizes || self.favours_backlogs || self.plain_connections.is_some();
         if is_long { LOAD_DURATION_LONG } else { LOAD_DURATION }
+    }
+
+    /// The time between two faults, in milliseconds.
+    pub(super) fn fault_interval_ms(self) -> Range<u64> {
+        if self.has_rare_faults { FAULT_INTERVAL_MS_RARE } else { FAULT_INTERVAL_MS }
     }
 
     /// The servers of a cluster's pool at first.

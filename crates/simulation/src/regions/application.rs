@@ -6,6 +6,7 @@
 use super::{
     Regions,
     database::RegionDatabase,
+    density::Density,
     wide_area::{NoAnswer, RoundTrip},
 };
 use crate::{
@@ -29,17 +30,17 @@ use std::{
     },
     time::Duration,
 };
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 /// A call of an application ends after this time.
 pub(super) const CALL_TIME_MAX: Duration = Duration::from_secs(1);
-/// Few keys, so that the writes of users in all regions collide.
-const KEYS: usize = 6;
 /// In each cluster.
 const USERS: usize = 2;
 const READERS: usize = 2;
 /// Reads of a user after each of his writes.
 const READS: usize = 3;
+/// The longest time between them.
+const OWN_READ_INTERVAL_MAX: Duration = Duration::from_millis(60);
 
 impl Regions {
     pub(super) fn start_applications(&self, rng: &mut fastrand::Rng) {
@@ -71,7 +72,7 @@ impl Regions {
                 RegionalClient::new(client, route, settings).expect("the settings are valid")
             };
             let clients: Vec<RegionalClient> = region.plan.routers(cluster).map(connect).collect();
-            let mut tasks = JoinSet::new();
+            let (mut tasks, begun) = (JoinSet::new(), Instant::now());
             for number in 0..USERS + READERS {
                 let application = RegionalApplication {
                     databases: regions.databases.clone(),
@@ -79,6 +80,8 @@ impl Regions {
                     region: region.clone(),
                     cluster,
                     clients: clients.clone(),
+                    density: regions.density,
+                    begun,
                     rng: rng.fork(),
                 };
                 match number < USERS {
@@ -100,6 +103,8 @@ struct RegionalApplication {
     cluster: usize,
     /// One for each router of the cluster.
     clients: Vec<RegionalClient>,
+    density: Density,
+    begun: Instant,
     rng: fastrand::Rng,
 }
 
@@ -110,10 +115,10 @@ impl RegionalApplication {
             if self.write(&key).await {
                 for _ in 0..READS {
                     self.read(&key).await;
-                    self.pause(60_000).await;
+                    self.pause(OWN_READ_INTERVAL_MAX).await;
                 }
             }
-            self.pause(150_000).await;
+            self.pause(self.density.write_interval_max()).await;
         }
     }
 
@@ -121,7 +126,7 @@ impl RegionalApplication {
         loop {
             let key = self.key();
             self.read(&key).await;
-            self.pause(20_000).await;
+            self.pause(self.density.read_interval_max()).await;
         }
     }
 
@@ -202,7 +207,7 @@ impl RegionalApplication {
     }
 
     fn key(&mut self) -> String {
-        format!("row:{}", self.rng.usize(0..KEYS))
+        format!("row:{}", self.density.key(self.begun.elapsed(), &mut self.rng))
     }
 
     /// Any of the clients.
@@ -210,8 +215,8 @@ impl RegionalApplication {
         self.clients[self.rng.usize(0..self.clients.len())].clone()
     }
 
-    async fn pause(&mut self, longest_us: u64) {
-        tokio::time::sleep(Duration::from_micros(self.rng.u64(0..longest_us))).await;
+    async fn pause(&mut self, longest: Duration) {
+        tokio::time::sleep(Duration::from_micros(self.rng.u64(0..longest.as_micros() as u64))).await;
     }
 }
 

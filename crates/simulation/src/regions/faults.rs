@@ -1,7 +1,7 @@
 //! Faults of several regions: those of each region, and replication that stands still, pools of markers that do not
 //! answer, and a promotion.
 
-use super::Regions;
+use super::{Regions, density::Density};
 use crate::{
     fault_log::FailedPart,
     region::{SimulatedRegion, names::markers_host},
@@ -12,14 +12,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// The longest time for which replication to a region stands still.
-const REPLICATION_STOP_MS_MAX: u64 = 3_000;
 /// The longest time for which a pool of markers does not answer.
 const MARKER_FAULT_MS_MAX: u64 = 1_500;
-/// The times between two faults of one kind.
-const INTERVAL_MS: std::ops::Range<u64> = 300..3_000;
-/// When the promotion begins.
-const PROMOTION_AT_MS: std::ops::Range<u64> = 2_000..4_500;
 
 impl Regions {
     /// Injects faults until `end`, then waits until all are repaired.
@@ -28,13 +22,13 @@ impl Regions {
         for region in self.all.iter() {
             let (faulty, mut own) = (region.clone(), rng.fork());
             faults.spawn_local(async move { faulty.inject_faults(&mut own, end).await });
-            faults.spawn_local(inject_marker_faults(region.clone(), rng.fork(), end));
+            faults.spawn_local(inject_marker_faults(region.clone(), self.density, rng.fork(), end));
             faults.spawn_local(self.clone().stop_replication_at_times(region.index, rng.fork(), end));
         }
         if self.has_promotion {
             let (regions, mut own) = (self.clone(), rng.fork());
             faults.spawn_local(async move {
-                sleep(Duration::from_millis(own.u64(PROMOTION_AT_MS))).await;
+                sleep(Duration::from_millis(own.u64(regions.density.promotion_at_ms()))).await;
                 let target = 1 + own.usize(0..regions.all.len() - 1);
                 regions.promote(target, &mut own).await;
             });
@@ -44,8 +38,8 @@ impl Regions {
 
     async fn stop_replication_at_times(self, region: usize, mut rng: fastrand::Rng, end: Instant) {
         while Instant::now() < end {
-            sleep(Duration::from_millis(rng.u64(INTERVAL_MS))).await;
-            let until = Instant::now() + Duration::from_millis(rng.u64(0..REPLICATION_STOP_MS_MAX));
+            sleep(Duration::from_millis(rng.u64(self.density.fault_interval_ms()))).await;
+            let until = Instant::now() + Duration::from_millis(rng.u64(0..self.density.replication_stop_ms_max()));
             self.links[region].stop_until(until);
             self.all[region].checker.count(|tally| tally.replication_stops += 1);
         }
@@ -53,10 +47,10 @@ impl Regions {
 }
 
 /// The server of the pool hangs, or is cut off from a router. It does not die: its markers would be lost.
-async fn inject_marker_faults(region: SimulatedRegion, mut rng: fastrand::Rng, end: Instant) {
+async fn inject_marker_faults(region: SimulatedRegion, density: Density, mut rng: fastrand::Rng, end: Instant) {
     let server = markers_host(region.index);
     while Instant::now() < end {
-        sleep(Duration::from_millis(rng.u64(INTERVAL_MS))).await;
+        sleep(Duration::from_millis(rng.u64(density.fault_interval_ms()))).await;
         let duration = Duration::from_millis(rng.u64(0..MARKER_FAULT_MS_MAX));
         region.checker.count(|tally| tally.faults += 1);
         if rng.bool() {

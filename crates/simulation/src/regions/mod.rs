@@ -17,6 +17,7 @@
 
 mod application;
 mod database;
+mod density;
 mod faults;
 mod monitor;
 mod monitor_check;
@@ -30,11 +31,12 @@ use crate::{
     item_log::ItemLog,
     network::SimulatedNetwork,
     region::{
-        DisabledGuarantee, LINK_MODEL, RunOutcome, SimulatedRegion, VISIBILITY_LAG_US_MAX, names::CLUSTERS,
-        panics::PanicWatcher, plan::RunPlan, run_to_end,
+        DeleteCurve, DisabledGuarantee, LINK_MODEL, RunOutcome, SimulatedRegion, VISIBILITY_LAG_US_MAX,
+        names::CLUSTERS, panics::PanicWatcher, plan::RunPlan, run_to_end,
     },
 };
 use database::RegionDatabase;
+use density::Density;
 use monitor::RegionMonitor;
 use replication::ReplicationLink;
 use std::{
@@ -50,41 +52,49 @@ use tokio::{
 
 /// One run in this many has three regions, the others two.
 const THREE_REGIONS_ONE_IN: u8 = 4;
-/// How long applications run and faults are injected, in simulated time.
-const LOAD_DURATION: Duration = Duration::from_secs(8);
-/// How long replicas may then take to have all commits.
-const CATCH_UP_TIME_MAX: Duration = Duration::from_secs(30);
+/// How long replicas may take to have all commits once replication goes on.
+const CATCH_UP_TIME_MAX: Duration = Duration::from_secs(27);
 
 /// Runs several regions from `seed`: the same seed gives the same run, on any machine.
 pub fn run(seed: u64, disabled: DisabledGuarantee) -> RunOutcome {
-    let (violation, tally) = run_to_end(scenario(seed, disabled));
-    RunOutcome { seed, violation, tally }
+    run_to_end(scenario(seed, disabled, Density::Dense))
 }
 
-async fn scenario(seed: u64, disabled: DisabledGuarantee) -> (Option<Violation>, Tally) {
+/// Runs several regions for as long as `load`, with few reads, writes and faults, and then for as long as deletes take to
+/// become an hour old. Monitors ask about each delete.
+pub fn run_long(seed: u64, disabled: DisabledGuarantee, load: Duration) -> RunOutcome {
+    run_to_end(scenario(seed, disabled, Density::Thin(load)))
+}
+
+async fn scenario(seed: u64, disabled: DisabledGuarantee, density: Density) -> RunOutcome {
     let panics = PanicWatcher::install();
     let mut rng = fastrand::Rng::with_seed(seed);
-    let regions = Regions::new(&mut rng, disabled);
+    let regions = Regions::new(&mut rng, disabled, density);
     for region in regions.all.iter() {
         region.start_clusters(&mut rng).await;
         region.start_invalidator(rng.u64(..));
     }
     regions.start_replication();
-    let monitors: Vec<RegionMonitor> = regions.all.iter().map(RegionMonitor::start).collect();
+    let monitors: Vec<RegionMonitor> = regions.all.iter().map(|region| RegionMonitor::start(region, density)).collect();
     for monitor in &monitors {
         monitor.wait_until_watching().await;
     }
     regions.start_applications(&mut rng);
-    regions.inject_faults(&mut rng, Instant::now() + LOAD_DURATION).await;
+    regions.inject_faults(&mut rng, Instant::now() + density.load_duration()).await;
     regions.quiesce().await;
+    let mut deletes = DeleteCurve::default();
     for (monitor, region) in monitors.into_iter().zip(regions.all.iter()) {
-        monitor.check(region).await;
+        deletes.add(&monitor.check(region).await);
     }
     if let Some(what) = panics.first() {
         regions.all[0].checker.record_violation(Violation::Panicked { what });
     }
-    let results = regions.all.iter().map(SimulatedRegion::result);
-    results.fold((None, Tally::default()), |(first, sum), (violation, tally)| (first.or(violation), sum.plus(tally)))
+    let mut outcome = RunOutcome { seed, violation: None, tally: Tally::default(), deletes };
+    for (violation, tally) in regions.all.iter().map(SimulatedRegion::result) {
+        outcome.violation = outcome.violation.or(violation);
+        outcome.tally = outcome.tally.plus(tally);
+    }
+    outcome
 }
 
 /// The state of a run. Clones share it.
@@ -102,12 +112,13 @@ struct Regions {
     /// Replication to all replicas.
     replication: Rc<RefCell<JoinSet<()>>>,
     has_promotion: bool,
+    density: Density,
     disabled: DisabledGuarantee,
 }
 
 impl Regions {
     /// All regions, of which the first has the master.
-    fn new(rng: &mut fastrand::Rng, disabled: DisabledGuarantee) -> Regions {
+    fn new(rng: &mut fastrand::Rng, disabled: DisabledGuarantee, density: Density) -> Regions {
         let count = if rng.u8(0..THREE_REGIONS_ONE_IN) == 0 { 3 } else { 2 };
         let network = SimulatedNetwork::new(rng.u64(..), LINK_MODEL);
         let is_gated = disabled != DisabledGuarantee::Gate;
@@ -121,7 +132,9 @@ impl Regions {
             }
             region
         };
-        let all: Rc<[SimulatedRegion]> = (0..count).map(|index| region(index, RunPlan::of_several(rng))).collect();
+        let has_rare_faults = density != Density::Dense;
+        let all: Rc<[SimulatedRegion]> =
+            (0..count).map(|index| region(index, RunPlan::of_several(rng, has_rare_faults))).collect();
         let database = |(index, content): (usize, &SimulatedDatabase)| RegionDatabase::new(content.clone(), index > 0);
         let has_promotion = match disabled {
             DisabledGuarantee::Promotion => true,
@@ -136,6 +149,7 @@ impl Regions {
             links: (0..count).map(|_| ReplicationLink::new(rng.fork())).collect(),
             replication: Rc::default(),
             has_promotion,
+            density,
             disabled,
         }
     }
@@ -163,8 +177,9 @@ impl Regions {
         }
         sleep(wide_area::LATE_MAX).await;
         let logged = self.databases[self.master.get()].content.logged();
+        let catch_up_time_max = Duration::from_millis(self.density.replication_stop_ms_max()) + CATCH_UP_TIME_MAX;
         for region in self.all.iter() {
-            if timeout(CATCH_UP_TIME_MAX, region.database.wait_until_visible(logged)).await.is_err() {
+            if timeout(catch_up_time_max, region.database.wait_until_visible(logged)).await.is_err() {
                 let (region_index, position) = (region.index, region.database.logged());
                 let violation = Violation::Unreplicated { region: region_index, position, logged };
                 region.checker.record_violation(violation);

@@ -1,13 +1,16 @@
 //! The monitor of a region: the production code, on the region's log and clusters. Each cluster is watched twice: by its
 //! routers, and server by server.
 
-use super::monitor_check::{MonitorCheck, MonitorTime, WatchedCluster};
+use super::{
+    density::Density,
+    monitor_check::{MonitorCheck, MonitorTime, WatchedCluster},
+};
 use crate::{
     checker::Violation,
     database::ClusterLog,
     process::Process,
     region::{
-        DisabledGuarantee, SimulatedRegion,
+        DeleteCurve, DisabledGuarantee, SimulatedRegion,
         names::{address, cluster_name, markers_host},
     },
 };
@@ -27,10 +30,6 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// One delete in this many is sampled.
-const SAMPLE: u32 = 3;
-/// The ages at which clusters are asked, in seconds: short enough for a run.
-const AGES_S: [u32; 2] = [1, 3];
 const PENDING_MAX: usize = 10_000;
 /// How long a router or server may take to answer.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -38,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 const QUESTIONS_PER_S_MAX: u32 = 1_000;
 /// The default of the daemon, too.
 const LOOK_UP_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the last looks may take.
+/// How long the last looks may take once they are due.
 const LAST_LOOKS_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A monitor that runs.
@@ -46,15 +45,17 @@ pub(super) struct RegionMonitor {
     sampler: Arc<Mutex<Sampler>>,
     /// In the order of the sampler's clusters.
     checks: Vec<MonitorCheck>,
+    density: Density,
 }
 
 impl RegionMonitor {
     /// Starts the monitor of `region`.
-    pub(super) fn start(region: &SimulatedRegion) -> RegionMonitor {
+    pub(super) fn start(region: &SimulatedRegion, density: Density) -> RegionMonitor {
         let time = MonitorTime::new(if region.disabled == DisabledGuarantee::MonitorClock { 2 } else { 1 });
         let watched: Vec<WatchedCluster> =
             region.clusters().flat_map(|cluster| watched_clusters(region, cluster)).collect();
-        let options = SamplerOptions { one_in: SAMPLE, ages_s: AGES_S.into(), pending_max: PENDING_MAX };
+        let options =
+            SamplerOptions { one_in: density.sample(), ages_s: density.ages_s().into(), pending_max: PENDING_MAX };
         let name = format!("region-{}", region.index);
         let names = watched.iter().map(|watched| (watched.name.as_str(), name.as_str()));
         let sampler = Arc::new(Mutex::new(Sampler::new(options, names)));
@@ -99,7 +100,7 @@ impl RegionMonitor {
             let result = tasks.join_next().await;
             panic!("a task of a monitor ended by itself: {result:?}");
         });
-        RegionMonitor { sampler, checks }
+        RegionMonitor { sampler, checks, density }
     }
 
     /// Waits until it reads the log, which has no commit yet.
@@ -109,9 +110,10 @@ impl RegionMonitor {
         }
     }
 
-    /// Waits for the last looks, and compares all counts with those of the checker.
-    pub(super) async fn check(self, region: &SimulatedRegion) {
-        let deadline = Instant::now() + LAST_LOOKS_TIME_MAX;
+    /// Waits for the last looks, and compares all counts with those of the checker. Returns them.
+    pub(super) async fn check(self, region: &SimulatedRegion) -> DeleteCurve {
+        let oldest = Duration::from_secs(self.density.ages_s().iter().copied().max().unwrap_or_default().into());
+        let deadline = Instant::now() + oldest + LAST_LOOKS_TIME_MAX;
         let pending = || self.sampler.lock().clusters.iter().map(|cluster| cluster.pending()).sum::<usize>();
         while pending() > 0 && Instant::now() < deadline {
             sleep(Duration::from_millis(100)).await;
@@ -120,23 +122,27 @@ impl RegionMonitor {
         let fail = |watch: &str, why: String| {
             region.checker.record_violation(Violation::WrongMonitor { watch: watch.into(), why });
         };
-        let expected = deletes_of_sample(region);
+        let expected = deletes_of_sample(region, self.density.sample());
         if (sampler.counts.sampled, sampler.counts.dropped) != (expected, 0) {
             fail("all clusters", format!("{expected} deletes are of the sample, but {:?}", sampler.counts));
         }
+        let mut found = DeleteCurve { samples: sampler.counts.sampled, ..DeleteCurve::default() };
         for (cluster, check) in sampler.clusters.iter().zip(&self.checks) {
             if let Err(why) = check.compare(cluster, expected) {
                 fail(&cluster.name, why);
             }
-            let found = cluster.counts().fold(AgeCounts::default(), |sum, (_, counts)| sum.plus(counts));
-            region.checker.count(|tally| tally.monitored = tally.monitored.plus(&found));
+            let by_age_s = cluster.counts().map(|(age_s, counts)| (age_s, *counts)).collect();
+            found.add(&DeleteCurve { samples: 0, by_age_s });
         }
+        let looks = found.by_age_s.values().fold(AgeCounts::default(), |sum, counts| sum.plus(counts));
+        region.checker.count(|tally| tally.monitored = tally.monitored.plus(&looks));
+        found
     }
 }
 
 /// How many of the deletes in the log of `region` are to be sampled.
-fn deletes_of_sample(region: &SimulatedRegion) -> u64 {
-    let is_chosen = |key: &[u8], position: u64| is_sampled(key, &Position(position.to_string()), SAMPLE);
+fn deletes_of_sample(region: &SimulatedRegion, one_in: u32) -> u64 {
+    let is_chosen = |key: &[u8], position: u64| is_sampled(key, &Position(position.to_string()), one_in);
     let commits = (1..).zip(region.database.all_commits());
     let chosen = commits.map(|(position, commit)| {
         let names = iter::once(commit.key.as_bytes()).chain(commit.further_names.iter().map(|name| &name[..]));
