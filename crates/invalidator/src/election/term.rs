@@ -113,8 +113,13 @@ impl Term {
     /// Whether the record was renewed so recently that no other invalidator can have replaced it since, unless the session of
     /// this one has ended. Then both may be certain for a second, until this one finds itself replaced.
     pub fn is_certain(&self) -> bool {
-        let renewed_at = self.contents.lock().renewed_at;
-        let is_recent = renewed_at.elapsed() < RENEW_EVERY * 2 && !self.was_silent();
+        let (renewed_at, hung_after) = {
+            let contents = self.contents.lock();
+            (contents.renewed_at, contents.hung_after)
+        };
+        // The database may still hold a session that has failed here: a standby sees it hang.
+        let is_silent = hung_after.is_some_and(|limit| self.own_heartbeat.silence() >= limit);
+        let is_recent = renewed_at.elapsed() < RENEW_EVERY * 2 && !is_silent;
         is_recent && self.progress.borrow().is_some()
     }
 
