@@ -377,6 +377,31 @@ def test_rules_that_need_what_the_log_lacks_are_refused_at_the_start(users, tmp_
 
 
 @WITH_BINLOG
+def test_rules_that_need_what_the_whole_log_lacks_are_refused_at_each_start(users, router, tmp_path):
+    """A start with a position only logged it: each change of a row was inexpressible then, and flushed the cluster."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULE + 'otherwise = "flush-cluster"\n')
+    daemon = Invalidator(users.url, [router], tmp_path / "state", tmp_path, "--rules", str(rules))
+    try:
+        assert keys_until(router, users, "begun") == (set(), [])
+        assert daemon.stop() == 0
+        assert list((tmp_path / "state").glob("*.position.json")), "the next start is not the first one"
+        users.run("SET GLOBAL binlog_row_metadata = 'MINIMAL'")
+        started = start_refused(users, rules, tmp_path / "state")
+        assert started.returncode == 1 and "SET GLOBAL binlog_row_metadata = 'FULL'" in started.stderr, started.stderr
+        users.run("SET GLOBAL binlog_row_metadata = 'FULL'")
+        # What the log lacks of single tables is logged.
+        users.run("SET GLOBAL binlog_row_image = 'MINIMAL'")
+        daemon.start()
+        daemon.wait_running(1)
+        assert "column email, of which the log lacks the old value" in daemon.log(), daemon.log()
+    finally:
+        daemon.stop()
+        users.run("SET GLOBAL binlog_row_metadata = 'FULL'")
+        users.run("SET GLOBAL binlog_row_image = 'FULL'")
+
+
+@WITH_BINLOG
 def test_check_rules_reports_every_problem(users, tmp_path):
     rules = tmp_path / "rules.toml"
     text = RULE.replace('"]', '", "{bio}", "{score}", "{gone}"]')
