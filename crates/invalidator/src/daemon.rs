@@ -227,6 +227,9 @@ async fn run_active(
     term: Option<&Arc<Term>>,
     signals: &mut EndSignals,
 ) -> Option<Result<(), String>> {
+    if term.is_some_and(|term| term.is_takeover()) {
+        daemon.database.note_read();
+    }
     let mut active = match Active::start(daemon, term) {
         Ok(active) => active,
         Err(why) => return Some(Err(why)),

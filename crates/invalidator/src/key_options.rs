@@ -12,7 +12,10 @@ use crate::{
     },
 };
 use lookaside_client::Network;
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinSet,
@@ -149,6 +152,14 @@ impl SourceDatabase {
                 SourceDatabase::Rows(RowDatabase::Postgres(change(server)))
             }
             other => other,
+        }
+    }
+
+    /// Another process has just read its log, in whose place this one reads it: it is no start that unsafe settings may
+    /// refuse.
+    pub fn note_read(&self) {
+        if let SourceDatabase::Rows(RowDatabase::Mysql(server)) = self {
+            server.has_been_read.store(true, Relaxed);
         }
     }
 

@@ -37,6 +37,7 @@ pub struct Term {
     options: Option<CurrentOptions>,
     own_lock: Arc<OwnLock>,
     own_heartbeat: Arc<OwnHeartbeat>,
+    is_takeover: bool,
     contents: Mutex<TermContents>,
     /// How many changes are stored; `None` once another invalidator is active.
     progress: watch::Sender<Option<u64>>,
@@ -69,7 +70,7 @@ enum Renewal {
 }
 
 impl Term {
-    /// A term that begins with `record`, which is stored.
+    /// A term that begins with `record`, which is stored. `is_takeover` if another invalidator was active just before.
     pub(super) fn new(
         store: Arc<dyn RecordStore>,
         record: ElectionRecord,
@@ -77,6 +78,7 @@ impl Term {
         options: Option<CurrentOptions>,
         own_lock: Arc<OwnLock>,
         own_heartbeat: Arc<OwnHeartbeat>,
+        is_takeover: bool,
     ) -> Term {
         statistics.set_active(true);
         statistics.record_renewal();
@@ -98,11 +100,17 @@ impl Term {
             options,
             own_lock,
             own_heartbeat,
+            is_takeover,
             contents: Mutex::new(contents),
             progress: watch::Sender::new(Some(0)),
             is_closing: AtomicBool::new(false),
             wake: Notify::new(),
         }
+    }
+
+    /// Whether this invalidator has taken over from another one that was active while it stood by.
+    pub fn is_takeover(&self) -> bool {
+        self.is_takeover
     }
 
     /// What is stored.

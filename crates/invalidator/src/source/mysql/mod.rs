@@ -85,7 +85,7 @@ use read_marks::ReadMarks;
 use server_check::Server;
 use std::{
     collections::{BTreeSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
 use visibility_target::VisibilityTarget;
@@ -189,7 +189,7 @@ impl CommitLog for MysqlLog {
     fn look_up(&self) -> BoxFuture<'_, Result<LogLookup, SourceError>> {
         Box::pin(async move {
             let mut connection = MysqlConnection::open(&*self.network, &self.options).await?;
-            let server = Server::inspect(&mut connection, &self.options).await?;
+            let server = Server::inspect_all(&mut connection, &self.options).await?;
             rule_check::check_log_has_all(&mut connection, &self.options).await?;
             let newest = server.start_position(&mut connection, &Start::Now).await?;
             let (files, incomplete) = match server_check::log_files(&mut connection).await? {
@@ -289,6 +289,7 @@ impl MysqlSource {
         Ok(MysqlSource {
             returned,
             assembler,
+        options.has_been_read.store(true, Relaxed);
             unresolved,
             network,
             options,

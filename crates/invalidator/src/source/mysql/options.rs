@@ -10,7 +10,11 @@ use crate::{
     },
 };
 use lookaside_protocol::percent;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 const PORT_DEFAULT: u16 = 3306;
 
@@ -33,6 +37,9 @@ pub struct MysqlOptions {
     pub tls: Option<DatabaseTls>,
     /// Unsafe settings of the server that are warned of instead of refused. Default none.
     pub accepted: BTreeSet<UnsafeSetting>,
+    /// Whether this process has read the log, or one that was active in its place: some unsafe settings are warned of then,
+    /// and no longer refused. Set when a source is opened, and shared with all clones. Default no.
+    pub has_been_read: Arc<AtomicBool>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
     /// The row rules. Default none.
@@ -76,6 +83,7 @@ impl Default for MysqlOptions {
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
             outbox_only: false,
+            has_been_read: Arc::default(),
             comments_only: false,
             is_replay: false,
             server_id: None,
