@@ -494,6 +494,9 @@ impl Source for MysqlSource {
             let position = self.server.parse(&position.0)?;
             let mut queries = match self.queries.take() {
                 Some(queries) => queries,
+            if self.options.is_gate_off {
+                return Ok(());
+            }
                 None => open_queries(&*self.network, &self.options).await?,
             };
             self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));

@@ -65,6 +65,9 @@ pub struct MysqlOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
+    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    pub is_gate_off: bool,
     /// How long a start from the present waits until prepared transactions (XA) are resolved, whose keys are in the log
     /// before it. Default 10 s. After that reading begins, with a warning that names them.
     pub prepared_wait_max: Duration,
@@ -80,10 +83,10 @@ impl Default for MysqlOptions {
             schema: None,
             tls: None,
             accepted: BTreeSet::new(),
+            has_been_read: Arc::default(),
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
             outbox_only: false,
-            has_been_read: Arc::default(),
             comments_only: false,
             is_replay: false,
             server_id: None,
@@ -91,6 +94,7 @@ impl Default for MysqlOptions {
             reply_wait_max: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             visible_wait_max: Duration::from_secs(60),
+            is_gate_off: false,
             prepared_wait_max: Duration::from_secs(10),
         }
     }

@@ -503,6 +503,9 @@ impl Source for PostgresSource {
         Box::pin(async move {
             let mut queries = self.take_queries().await?;
             self.invisible.append(&mut self.assembler.take_xids());
+            if self.options.is_gate_off {
+                return Ok(());
+            }
             // The position where reading began covers commits that are not read. Later ones stand for those that are.
             let (from, unfinished) = &mut self.opening;
             let is_opening = *from == LogPosition::of_position(position)?.lsn;
