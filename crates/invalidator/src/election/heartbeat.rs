@@ -91,7 +91,7 @@ impl OwnHeartbeat {
         beats.longest_since_renewal.max(beats.last.map(|last| last.elapsed()).unwrap_or_default())
     }
 
-    /// The same, with the time since a failure: for so long no standby can have seen a beat.
+    /// The same, with the time since a failure, in which no standby can have seen a beat.
     pub fn silence(&self) -> Duration {
         let last_sign = self.0.lock().last_sign;
         self.pause().max(last_sign.map(|at| at.elapsed()).unwrap_or_default())
