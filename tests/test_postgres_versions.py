@@ -128,17 +128,22 @@ def test_any_account_may_call_the_function(clusters, invalidator, users):
     assert cached(clusters, ["undone"]) == {(one.name, "undone") for one in clusters}
 
 
+def start_refused(database, clusters, folder) -> Process:
+    """An invalidator that may not read, and tries again."""
+    command = [PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", folder / "state",
+               "--listen", f"127.0.0.1:{free_port()}"]  # fmt: skip
+    for cluster in clusters:
+        command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
+    return Process("invalidator", command, folder)
+
+
 def test_a_function_whose_messages_are_not_sent_is_refused(version, database, clusters, users, tmp_path):
     """An earlier setup created it: no key that an application named was deleted."""
     users.execute(
         "CREATE OR REPLACE FUNCTION lookaside_invalidate(VARIADIC keys text[]) RETURNS void LANGUAGE sql AS "
         "$$ SELECT pg_logical_emit_message(true, 'lookaside', key) FROM unnest(keys) AS key $$"
     )
-    command = [PROGRAMS / "lookaside-invalidator", "--source", database.url, "--state-dir", tmp_path / "state",
-               "--listen", f"127.0.0.1:{free_port()}"]  # fmt: skip
-    for cluster in clusters:
-        command += ["--cluster", f"{cluster.name}=127.0.0.1:{cluster.port}"]
-    daemon = Process("invalidator", command, tmp_path)
+    daemon = start_refused(database, clusters, tmp_path)
     try:
         if not HAS_MESSAGES[version]:
             eventually(lambda: "run `lookaside invalidator setup` again" in daemon.log(), "it is refused", 30)
@@ -148,6 +153,27 @@ def test_a_function_whose_messages_are_not_sent_is_refused(version, database, cl
         eventually(lambda: users.execute(slots).fetchall() == [(True,)], "the log is read", 30)
         users.execute("SELECT lookaside_invalidate('message')")
         gone(clusters, ["message"])
+    finally:
+        daemon.stop()
+
+
+def test_such_a_function_of_another_schema_is_named_with_what_drops_it(version, database, clusters, users, tmp_path):
+    """The refusal named no schema: `setup` replaced another function, and the refusal stayed."""
+    if HAS_MESSAGES[version]:
+        pytest.skip("messages are sent to subscribers")
+    users.execute("CREATE SCHEMA old")
+    users.execute(
+        "CREATE FUNCTION old.lookaside_invalidate(VARIADIC keys text[]) RETURNS void LANGUAGE sql AS "
+        "$$ SELECT pg_logical_emit_message(true, 'lookaside', key) FROM unnest(keys) AS key $$"
+    )
+    daemon = start_refused(database, clusters, tmp_path)
+    try:
+        drop = "DROP FUNCTION old.lookaside_invalidate(VARIADIC keys text[])"
+        eventually(lambda: drop in daemon.log(), "it is refused, with what drops it", 30)
+        operate("setup", database, users.rules)
+        users.execute(drop)
+        slots = "SELECT active FROM pg_replication_slots"
+        eventually(lambda: users.execute(slots).fetchall() == [(True,)], "the log is read", 30)
     finally:
         daemon.stop()
 

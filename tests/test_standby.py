@@ -52,7 +52,8 @@ def test_active_that_hangs_and_resumes(pair_region):
     active, standby, writer = pair_region.begin_with_pair()
     stopped_at = time.monotonic()
     active.freeze()
-    pair_region.wait_takeover(standby, stopped_at)
+    # Some tenths of a second; on a loaded machine more, and always less than until the row expires.
+    pair_region.wait_takeover(standby, stopped_at, 2.5)
     found = stats(standby.port)
     assert found["takeovers_at_session_end"] == "0", "its session stays open"
     # It has no beats any more: nothing waits until the row expires.
@@ -83,6 +84,11 @@ def test_active_cut_off_from_the_database(pair_region):
         eventually(lambda: active.role() == "standby", "the old one steps down")
         pair_region.finish()
         assert not pair_region.losses()
+        # Its session was taken for hung, not for ended: it uses its lock again when it is active.
+        assert "no session lock from now on" not in active.log(), active.log()
+        standby.kill()
+        eventually(lambda: active.role() == "active", "it is active again", 30)
+        eventually(lambda: stats(active.port)["session_lock"] == "1", "with a session lock")
     finally:
         link.close()
 

@@ -161,7 +161,7 @@ async fn serve(
     let render = move || prometheus::render(&shown, SystemTime::now());
     let _metrics = metrics.map(|address| MetricsThread::bind(address, render)).transpose()?;
     let mut background = JoinSet::new();
-    let strictness = if has_run_before(options) { RuleCheck::FitOnly } else { RuleCheck::Full };
+    let strictness = if has_run_before(options) { RuleCheck::AllTables } else { RuleCheck::Full };
     let keys = &options.keys;
     keys.watch_rules(&database, &network, rules_text, row_rules.clone(), strictness, &mut background).await?;
     background.spawn(stats_endpoint::serve(listener, statistics.clone()));
@@ -227,6 +227,9 @@ async fn run_active(
     term: Option<&Arc<Term>>,
     signals: &mut EndSignals,
 ) -> Option<Result<(), String>> {
+    if term.is_some_and(|term| term.is_takeover()) {
+        daemon.database.note_read();
+    }
     let mut active = match Active::start(daemon, term) {
         Ok(active) => active,
         Err(why) => return Some(Err(why)),

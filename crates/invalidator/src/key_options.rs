@@ -4,7 +4,7 @@
 use crate::{
     SourceError,
     rule_file::{RuleCheck, RuleChecker, RuleFile},
-    rules::{RowRules, RuleProblem, Rules},
+    rules::{ReadRows, RowRules, RowSelection, Rule, RuleProblem, Rules},
     source::{
         mysql::{self, MysqlOptions},
         postgres::{self, PostgresOptions},
@@ -12,7 +12,10 @@ use crate::{
     },
 };
 use lookaside_client::Network;
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinSet,
@@ -152,6 +155,14 @@ impl SourceDatabase {
         }
     }
 
+    /// Another process has just read its log, in whose place this one reads it: it is no start that unsafe settings may
+    /// refuse.
+    pub fn note_read(&self) {
+        if let SourceDatabase::Rows(RowDatabase::Mysql(server)) = self {
+            server.has_been_read.store(true, Relaxed);
+        }
+    }
+
     /// Compares rules with the database; `None` if it has no row rules.
     pub fn rule_checker(&self, network: &Arc<dyn Network>) -> Option<RuleChecker> {
         let SourceDatabase::Rows(database) = self else { return None };
@@ -191,6 +202,19 @@ impl RowDatabase {
         match self {
             RowDatabase::Mysql(server) => mysql::check_rules(network, server, rules).await,
             RowDatabase::Postgres(server) => postgres::check_rules(network, server, rules).await,
+        }
+    }
+
+    /// The columns of a table with a rule, and the rows of `selection`, if any. Nothing is changed.
+    pub async fn read_rows(
+        &self,
+        network: &dyn Network,
+        rules: (&Rules, &Rule),
+        selection: Option<&RowSelection>,
+    ) -> Result<ReadRows, SourceError> {
+        match self {
+            RowDatabase::Mysql(server) => mysql::read_rows(network, server, rules, selection).await,
+            RowDatabase::Postgres(server) => postgres::read_rows(network, server, rules, selection).await,
         }
     }
 

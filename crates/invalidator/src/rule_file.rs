@@ -34,9 +34,10 @@ pub type RuleChecker = Arc<dyn Fn(Rules) -> BoxFuture<'static, Result<Vec<RulePr
 pub enum RuleCheck {
     /// A rule that does not fit its table, and a log that leaves out what rules need.
     Full,
-    /// The first alone. The other is logged, as when it happens while the daemon runs: the tables that the log does have
-    /// must not go without deletes because of one that it does not.
-    FitOnly,
+    /// The same, but for what the log lacks of single tables. That is logged, as when it happens while the daemon runs: the
+    /// tables that the log does have must not go without deletes because of one that it does not. A log that lacks
+    /// something of all tables is refused: each change of a row could be a flush.
+    AllTables,
 }
 
 /// Watches a rule file.
@@ -63,12 +64,15 @@ impl RuleFile {
         RuleFile { path, seen: Ok(text), refused: None, row_rules, check }
     }
 
-    /// Compares the rules with the database. What `strictness` names is an error. A database that cannot be reached is none, as the daemon may start before it.
+    /// Compares the rules with the database. What `strictness` names is an error. A database that cannot be reached is none,
+    /// as the daemon may start before it.
     pub async fn check(check: &RuleChecker, rules: &Rules, strictness: RuleCheck) -> Result<(), String> {
         match check(rules.clone()).await {
             Ok(problems) if strictness == RuleCheck::Full => judge(problems),
             Ok(problems) => {
-                let (lacking, others) = problems.into_iter().partition(|problem| problem.kind == ProblemKind::LogLacks);
+                let is_of_one_table =
+                    |problem: &RuleProblem| problem.kind == ProblemKind::LogLacks && problem.table.is_some();
+                let (lacking, others) = problems.into_iter().partition(is_of_one_table);
                 judge(others)?;
                 log_lacking(lacking);
                 Ok(())

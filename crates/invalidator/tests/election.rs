@@ -10,7 +10,7 @@
 //! Within 5 s after the last fault one is active, and in the end every commit is deleted and the position is at the end.
 
 use crate::fakes::{self, ms};
-use crate::invalidators::{Ignored, Locks, Node, Table};
+use crate::invalidators::{Ignored, Link, Locks, Node, Table};
 use lookaside_invalidator::{
     election::{MemberOptions, SharedMarks, Standby},
     observe::stats::Statistics,
@@ -235,6 +235,52 @@ async fn a_standby_of_one_that_hangs_is_active_within_a_second() {
             fakes::until("it is active again", || one.is_active()).await;
             assert!(expected.contains(&hung_at.elapsed()), "{locks:?}: {:?}", hung_at.elapsed());
         }
+    }
+}
+
+/// The beat that waited in vain was not counted as a pause, so the takeover looked as if the session had ended: the process
+/// used no lock any more, and each later takeover from it took three seconds.
+#[tokio::test(start_paused = true)]
+async fn one_that_was_cut_off_for_a_moment_uses_its_lock_again() {
+    for cut_after in [0, 200, 400, 600, 800] {
+        let (_, [one, two]) = pair(Locks::EndWithSession).await;
+        sleep(Duration::from_secs(2) + ms(cut_after)).await;
+        one.set_link(Link::Swallows);
+        fakes::until("the standby is active", || two.is_active()).await;
+        assert_eq!(two.statistics.election.takeovers_at_hang.value(), 1);
+        one.set_link(Link::Open);
+        fakes::until("it steps down", || !one.is_active()).await;
+        sleep(Duration::from_secs(1)).await;
+        two.gate.set_hung(true);
+        fakes::until("it is active again", || one.is_active()).await;
+        assert!(one.statistics.election.has_session_lock(), "cut after {cut_after} ms");
+    }
+}
+
+/// It was certain for two seconds after its last renewal, beside the one that had taken over.
+#[tokio::test(start_paused = true)]
+async fn one_that_is_cut_off_is_not_certain_once_another_one_is_active() {
+    for (link, cut_after) in [Link::Swallows, Link::Refuses].into_iter().flat_map(|link| [(link, 0), (link, 500)]) {
+        let table = Table::new(fastrand::Rng::with_seed(5), Ignored::Nothing);
+        let (statistics, path) = (Statistics::new(["a"]), Arc::default());
+        let store = table.store_over(&path);
+        let standby = Standby::new(store, "one".into(), statistics.election.clone(), || fastrand::u64(..));
+        let term = standby.wait_until_active().await;
+        let held = term.clone();
+        let holding = tokio::spawn(async move { held.hold().await });
+        let mut two = Node::new("two");
+        two.start(&table);
+        sleep(Duration::from_secs(2) + ms(cut_after)).await;
+        assert!(term.is_certain());
+        *path.lock().expect("no panic while it is held") = link;
+        fakes::until("the other one is active", || {
+            let (is_certain, is_replaced) = (term.is_certain(), two.is_active());
+            assert!(!(is_certain && is_replaced), "{link:?} after {cut_after} ms");
+            is_replaced
+        })
+        .await;
+        assert_eq!(two.statistics.election.takeovers_at_hang.value(), 1);
+        holding.abort();
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod certificate_authority;
 mod fakes;
+mod gate_switch;
 mod invalidators;
 mod mysql_server;
 mod postgres_server;

@@ -1,6 +1,7 @@
 //! The gate of the binlog source: readers of a real MariaDB or MySQL see what has passed it.
 
 use crate::fakes::{Fixture, UncheckedDisk, until};
+use crate::gate_switch::TwoPipelines;
 use crate::mysql_server::{Client, DEADLINE, Server, TABLES, fetched::mysqld, keys_of};
 use bytes::Bytes;
 use lookaside_client::TcpNetwork;
@@ -10,7 +11,7 @@ use lookaside_invalidator::{
         Pipeline,
         delivery::{DeleteResult, Delivery, Refusal},
     },
-    source::mysql::MysqlLog,
+    source::mysql::{MysqlLog, MysqlOptions},
 };
 use lookaside_routing::BoxFuture;
 use std::{
@@ -74,6 +75,46 @@ async fn check_invisible_rows(server: &Server, (role, replica): (&str, &str)) {
         assert_eq!(client.one(&count).await, "1");
         writing.await.expect("it is committed");
     }
+}
+
+/// Each gate of the production pipeline, switched off: its delete arrives while readers do not see the row. It shows that
+/// the gate is what holds the delete back, and that the test would find one that does not.
+#[tokio::test]
+async fn without_the_gate_the_delete_of_an_invisible_row_gets_through_of_mariadb() {
+    check_without_gate(&Server::start(&[]).await, ("master", "slave")).await;
+}
+
+#[tokio::test]
+async fn without_the_gate_the_delete_of_an_invisible_row_gets_through_of_mysql() {
+    let Some(mysqld) = mysqld() else { return };
+    let server = Server::start_mysql(&mysqld, &["--binlog-rows-query-log-events=ON"]).await;
+    server.client().await.run("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'").await;
+    check_without_gate(&server, ("source", "replica")).await;
+}
+
+/// Two pipelines read the same log, one of them without its gate.
+async fn check_without_gate(server: &Server, (role, replica): (&str, &str)) {
+    let mut client = server.client().await;
+    client.run(TABLES).await;
+    let log = |is_gate_off| {
+        let options = MysqlOptions { is_gate_off, ..server.options() };
+        Arc::new(MysqlLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now)))
+    };
+    let two = TwoPipelines::start(log(false), log(true)).await;
+    for setting in ["timeout = 600000".into(), "wait_point = AFTER_SYNC".into(), format!("wait_no_{replica} = ON")] {
+        client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_{setting}")).await;
+    }
+    client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = ON")).await;
+    let mut writer = server.client().await;
+    let writing = tokio::spawn(async move {
+        writer.run("INSERT INTO app.user VALUES (1, '') /* lookaside: user:1 */").await;
+    });
+    two.check_only_without_gate("user:1").await;
+    assert_eq!(client.one("SELECT COUNT(*) FROM app.user").await, "0", "it was deleted before readers see the row");
+    client.run(&format!("SET GLOBAL rpl_semi_sync_{role}_enabled = OFF")).await;
+    two.check_both("user:1").await;
+    assert_eq!(client.one("SELECT COUNT(*) FROM app.user").await, "1");
+    writing.await.expect("it is committed");
 }
 
 /// Eight writers insert rows and name them. A reader that queries a row when its key has passed the gate must find it.

@@ -85,6 +85,37 @@ async fn commits_without_a_log_are_refused() {
     check_dynamic(Kind::Mysql, &server, UnsafeSetting::BinlogErrorAction, "IGNORE_ERROR", "ABORT_SERVER").await;
 }
 
+/// A DBA relaxed `sync_binlog` while the log was read, and the next lost connection stopped all deletes.
+#[tokio::test]
+async fn what_loses_nothing_before_a_crash_does_not_stop_a_reader_that_reconnects() {
+    for kind in kinds() {
+        let server = kind.start(&[]).await;
+        let mut client = server.client().await;
+        let log = |options| MysqlLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now));
+        let options = server.options();
+        // As the pipelines of two clusters do.
+        let (first, second) = (log(options.clone()), log(options.clone()));
+        first.open(&Start::Now).await.expect("the settings are safe");
+        client.run("SET GLOBAL sync_binlog = 0").await;
+        let newest = first.newest_position().await.expect("it is no start");
+        for log in [&first, &second] {
+            log.open(&Start::At(newest.clone())).await.expect("it was read before");
+            assert!(log.identity().await.is_ok() && log.continues("other", &newest).await.is_ok());
+        }
+        let source = server.try_source(options.clone(), Start::Now).await.expect("as above");
+        let [warning] = source.warnings() else { panic!("{:?}", source.warnings()) };
+        assert!(warning.contains("SET GLOBAL sync_binlog = 1") && warning.contains("NEXT START"), "{warning}");
+        assert!(look_up(&options).await.is_some_and(|why| why.contains("sync_binlog")), "it is reported as unsafe");
+        assert!(refusal(&server, &server.options()).await.contains("sync_binlog"), "another process does not start");
+        client.run("SET GLOBAL sync_binlog = 1").await;
+        // What loses keys now is refused as ever.
+        let annotations =
+            if kind == Kind::Mariadb { "binlog_annotate_row_events" } else { "binlog_rows_query_log_events" };
+        client.run(&format!("SET GLOBAL {annotations} = OFF")).await;
+        assert!(refusal(&server, &options).await.contains(annotations), "{kind:?}");
+    }
+}
+
 /// They were warned of once, at the start.
 #[tokio::test]
 async fn filters_of_the_log_are_refused() {

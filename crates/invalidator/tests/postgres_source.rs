@@ -1,5 +1,6 @@
 //! The source against a real PostgreSQL: the keys, positions, and the gate.
 
+use crate::gate_switch::TwoPipelines;
 use crate::postgres_server::{
     Client, DEADLINE, END, Server, add_absent_standby, eventually, keys_of, last_position, read_until,
     remove_absent_standby,
@@ -152,6 +153,28 @@ async fn the_gate_waits_until_readers_see_a_commit() {
     let writer = commit_row(client);
     let position = last_position(&read_until(&mut source, "user:1").await);
     check_gate(&mut source, &position, &mut reader, writer).await;
+}
+
+/// The gate of the production pipeline, switched off: the delete arrives while readers do not see the row. It shows that the
+/// gate is what holds the delete back, and that the test would find one that does not.
+#[tokio::test]
+async fn without_the_gate_the_delete_of_an_invisible_row_gets_through() {
+    let server = Server::start(&[]).await;
+    let (mut client, mut reader) = (server.set_up().await, server.client().await);
+    client.run("CREATE TABLE app (id int)").await;
+    let log = |slot: &str, is_gate_off| {
+        let options = PostgresOptions { slot: slot.into(), is_gate_off, ..server.options() };
+        Arc::new(PostgresLog::new(options, Arc::new(TcpNetwork), Arc::new(SystemTime::now)))
+    };
+    let two = TwoPipelines::start(log("gated", false), log("open", true)).await;
+    add_absent_standby(&server).await;
+    let writer = commit_row(client);
+    two.check_only_without_gate("user:1").await;
+    assert_eq!(reader.one("SELECT count(*) FROM app").await, "0", "it was deleted before readers see the row");
+    remove_absent_standby(&mut reader).await;
+    two.check_both("user:1").await;
+    assert_eq!(reader.one("SELECT count(*) FROM app").await, "1");
+    writer.await.expect("the commit is done");
 }
 
 /// The cluster was flushed while a commit before the new position was still invisible: readers filled the old row after

@@ -176,7 +176,7 @@ async fn serve(
     let _metrics = metrics.map(|address| MetricsThread::bind(address, render)).transpose()?;
     let mut background = JoinSet::new();
     let keys = &options.keys;
-    keys.watch_rules(&database, &network, rules_text, row_rules, RuleCheck::FitOnly, &mut background).await?;
+    keys.watch_rules(&database, &network, rules_text, row_rules, RuleCheck::AllTables, &mut background).await?;
     let clock: MonitorClock = Arc::new(now);
     let sampled = Arc::new(Notify::new());
     let (log, can_resume) = open_log(&database, &network);

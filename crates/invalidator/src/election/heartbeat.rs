@@ -41,7 +41,9 @@ pub(super) struct OwnHeartbeat(Mutex<Beats>);
 struct Beats {
     /// `None` after a failure: the time until the next one says nothing about this process.
     last: Option<Instant>,
-    /// The longest pause since the last renewal.
+    /// The last beat or renewal, whatever has failed since; `None` before the first.
+    last_sign: Option<Instant>,
+    /// The longest pause since the last renewal. One that a failure has ended counts: a standby may have seen it.
     longest_since_renewal: Duration,
     /// The longest pause in this period and in the one before, and when this one began; `None` before the first beat.
     longest: Duration,
@@ -54,6 +56,7 @@ impl OwnHeartbeat {
     pub fn record(&self) {
         let (mut beats, now) = (self.0.lock(), Instant::now());
         let pause = beats.last.replace(now).map(|last| now - last).unwrap_or_default();
+        beats.last_sign = Some(now);
         let elapsed = now - *beats.period_began_at.get_or_insert(now);
         if elapsed >= PAUSES_COUNT_FOR {
             beats.longest_before = if elapsed < PAUSES_COUNT_FOR * 2 { beats.longest } else { Duration::ZERO };
@@ -69,18 +72,29 @@ impl OwnHeartbeat {
 
     /// A beat failed, and with it the session.
     pub fn interrupt(&self) {
-        self.0.lock().last = None;
+        let mut beats = self.0.lock();
+        // It may have waited for seconds, in which a standby saw no beat.
+        let pause = beats.last.take().map(|last| last.elapsed()).unwrap_or_default();
+        beats.longest_since_renewal = beats.longest_since_renewal.max(pause);
     }
 
     /// The record was renewed.
     pub fn record_renewal(&self) {
-        self.0.lock().longest_since_renewal = Duration::ZERO;
+        let mut beats = self.0.lock();
+        beats.longest_since_renewal = Duration::ZERO;
+        beats.last_sign = Some(Instant::now());
     }
 
     /// The longest time without a beat since the last renewal, until now.
     pub fn pause(&self) -> Duration {
         let beats = self.0.lock();
         beats.longest_since_renewal.max(beats.last.map(|last| last.elapsed()).unwrap_or_default())
+    }
+
+    /// The same, with the time since a failure, in which no standby can have seen a beat.
+    pub fn silence(&self) -> Duration {
+        let last_sign = self.0.lock().last_sign;
+        self.pause().max(last_sign.map(|at| at.elapsed()).unwrap_or_default())
     }
 
     /// After which time without a beat a standby may take this process for hung.
@@ -239,5 +253,22 @@ mod tests {
         assert_eq!(heartbeat.pause(), ms(9_300), "since the renewal");
         heartbeat.record_renewal();
         assert_eq!(beat_after(ms(2_900)).await, ms(2_000), "the database was away");
+    }
+
+    /// A beat that waited for two seconds, and then failed, was not counted.
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_ends_a_pause_which_counts_until_the_renewal() {
+        let heartbeat = OwnHeartbeat::default();
+        heartbeat.record();
+        advance(ms(2_000)).await;
+        heartbeat.interrupt();
+        assert_eq!(heartbeat.pause(), ms(2_000));
+        advance(ms(700)).await;
+        heartbeat.interrupt();
+        assert_eq!((heartbeat.pause(), heartbeat.silence()), (ms(2_000), ms(2_700)));
+        assert_eq!(heartbeat.hung_after(), HUNG_AFTER_MIN, "the database was away, which says nothing of this process");
+        heartbeat.record_renewal();
+        advance(ms(300)).await;
+        assert_eq!((heartbeat.pause(), heartbeat.silence()), (Duration::ZERO, ms(300)));
     }
 }

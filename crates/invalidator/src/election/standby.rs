@@ -44,6 +44,23 @@ struct UnchangedRecord {
     since: Instant,
 }
 
+/// Whether another invalidator was active while this one stood by. One that has just been started finds the record of one
+/// that is long dead, too, and waits for it to expire.
+#[derive(Default)]
+struct WatchedRenewals {
+    last: Option<RecordVersion>,
+    were_seen: bool,
+}
+
+impl WatchedRenewals {
+    fn observe(&mut self, record: Option<&UnchangedRecord>) {
+        let Some(UnchangedRecord { version, .. }) = record else { return };
+        if self.last.as_ref() != Some(version) {
+            self.were_seen |= self.last.replace(version.clone()).is_some();
+        }
+    }
+}
+
 /// Why the record may be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Vacancy {
@@ -99,6 +116,7 @@ impl Standby {
     pub async fn wait_until_active(&self) -> Arc<Term> {
         let holder = format!("{} {:016x}", self.name, (self.random)());
         let (mut view, mut throttle, mut logged_holder) = (View::default(), log_throttle(), None);
+        let mut renewals = WatchedRenewals::default();
         loop {
             match self.try_replace(&holder, &mut view).await {
                 Ok(Some((record, vacancy))) => {
@@ -117,9 +135,11 @@ impl Standby {
                         self.options.clone(),
                         self.own_lock.clone(),
                         self.own_heartbeat.clone(),
+                        renewals.were_seen,
                     ));
                 }
                 Ok(None) => {
+                    renewals.observe(view.unchanged.as_ref());
                     // What delays a look delays a beat, too.
                     self.own_heartbeat.record();
                     self.statistics.set_failure(None);

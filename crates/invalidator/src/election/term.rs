@@ -37,6 +37,7 @@ pub struct Term {
     options: Option<CurrentOptions>,
     own_lock: Arc<OwnLock>,
     own_heartbeat: Arc<OwnHeartbeat>,
+    is_takeover: bool,
     contents: Mutex<TermContents>,
     /// How many changes are stored; `None` once another invalidator is active.
     progress: watch::Sender<Option<u64>>,
@@ -69,7 +70,7 @@ enum Renewal {
 }
 
 impl Term {
-    /// A term that begins with `record`, which is stored.
+    /// A term that begins with `record`, which is stored. `is_takeover` if another invalidator was active just before.
     pub(super) fn new(
         store: Arc<dyn RecordStore>,
         record: ElectionRecord,
@@ -77,6 +78,7 @@ impl Term {
         options: Option<CurrentOptions>,
         own_lock: Arc<OwnLock>,
         own_heartbeat: Arc<OwnHeartbeat>,
+        is_takeover: bool,
     ) -> Term {
         statistics.set_active(true);
         statistics.record_renewal();
@@ -98,11 +100,17 @@ impl Term {
             options,
             own_lock,
             own_heartbeat,
+            is_takeover,
             contents: Mutex::new(contents),
             progress: watch::Sender::new(Some(0)),
             is_closing: AtomicBool::new(false),
             wake: Notify::new(),
         }
+    }
+
+    /// Whether this invalidator has taken over from another one that was active while it stood by.
+    pub fn is_takeover(&self) -> bool {
+        self.is_takeover
     }
 
     /// What is stored.
@@ -113,8 +121,13 @@ impl Term {
     /// Whether the record was renewed so recently that no other invalidator can have replaced it since, unless the session of
     /// this one has ended. Then both may be certain for a second, until this one finds itself replaced.
     pub fn is_certain(&self) -> bool {
-        let renewed_at = self.contents.lock().renewed_at;
-        let is_recent = renewed_at.elapsed() < RENEW_EVERY * 2 && !self.was_silent();
+        let (renewed_at, hung_after) = {
+            let contents = self.contents.lock();
+            (contents.renewed_at, contents.hung_after)
+        };
+        // The database may still hold a session that has failed here: a standby sees it hang.
+        let is_silent = hung_after.is_some_and(|limit| self.own_heartbeat.silence() >= limit);
+        let is_recent = renewed_at.elapsed() < RENEW_EVERY * 2 && !is_silent;
         is_recent && self.progress.borrow().is_some()
     }
 

@@ -137,7 +137,12 @@ impl Table {
 
     /// One process's access.
     pub fn store(self: &Arc<Self>) -> Arc<dyn RecordStore> {
-        Arc::new(FakeStore { table: self.clone(), session: Mutex::default() })
+        self.store_over(&Arc::default())
+    }
+
+    /// The same, over a link that can be cut.
+    pub fn store_over(self: &Arc<Self>, link: &Arc<Mutex<Link>>) -> Arc<dyn RecordStore> {
+        Arc::new(FakeStore { table: self.clone(), link: link.clone(), session: Mutex::default() })
     }
 
     pub fn record(&self) -> Option<ElectionRecord> {
@@ -214,9 +219,21 @@ fn position_of(record: &ElectionRecord) -> usize {
     record.state.positions.get(CLUSTER).map_or(0, |saved| saved.position.0.parse().expect("a number"))
 }
 
+/// What a process's link to the database does. The database keeps a session whose link is cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    #[default]
+    Open,
+    /// Nothing passes: an access that begins fails after two seconds.
+    Swallows,
+    /// An access fails at once.
+    Refuses,
+}
+
 /// One process's access to the table.
 struct FakeStore {
     table: Arc<Table>,
+    link: Arc<Mutex<Link>>,
     /// `None` while there is no connection.
     session: Mutex<Option<FakeSession>>,
 }
@@ -256,6 +273,12 @@ impl FakeStore {
     }
 
     async fn meet(&self) -> Fate {
+        let link = *self.link.lock().expect("no panic while it is held");
+        if link != Link::Open {
+            sleep(ms(if link == Link::Swallows { 2_000 } else { 0 })).await;
+            self.session.lock().expect("no panic while it is held").take();
+            return Fate::Fails;
+        }
         let fate = self.meet_fate().await;
         let state = &mut *self.table.state();
         let session = self.session(state);
@@ -417,6 +440,7 @@ impl TaskGate for Gate {
 pub struct Node {
     pub name: String,
     pub gate: Arc<Gate>,
+    pub link: Arc<Mutex<Link>>,
     pub tasks: JoinSet<()>,
     pub statistics: Arc<Statistics>,
     pub on_position_lost: OnPositionLost,
@@ -429,6 +453,7 @@ impl Node {
         Node {
             name: name.into(),
             gate: Arc::default(),
+            link: Arc::default(),
             tasks: JoinSet::new(),
             statistics: Statistics::new([CLUSTER]),
             on_position_lost: OnPositionLost::Stop,
@@ -441,10 +466,10 @@ impl Node {
         self.statistics = Statistics::new([CLUSTER]);
         self.statistics.election.enable();
         let (table, statistics, name) = (table.clone(), self.statistics.clone(), self.name.clone());
-        let on_position_lost = self.on_position_lost;
+        let (on_position_lost, link) = (self.on_position_lost, self.link.clone());
         let run = async move {
             let random = || RANDOM.fetch_add(1, Relaxed);
-            let standby = Standby::new(table.store(), name, statistics.election.clone(), random);
+            let standby = Standby::new(table.store_over(&link), name, statistics.election.clone(), random);
             loop {
                 let term = standby.wait_until_active().await;
                 let file = PositionFile::new(Path::new("/nonexistent"), CLUSTER);
@@ -465,6 +490,11 @@ impl Node {
             }
         };
         self.tasks.spawn(GatedTask::new(self.gate.clone(), run));
+    }
+
+    /// Cuts its link to the database, or mends it.
+    pub fn set_link(&self, link: Link) {
+        *self.link.lock().expect("no panic while it is held") = link;
     }
 
     /// Ends its hang, or starts it again.

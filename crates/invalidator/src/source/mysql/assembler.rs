@@ -186,7 +186,7 @@ impl Assembler {
         if !event.is_artificial
             && !matches!(event.body, EventData::Other | EventData::Format { .. } | EventData::Rotate { .. })
         {
-            self.end.advance(event.end);
+            self.end.advance(event.end, event.bytes);
         }
         self.process_event(event, received_at)
     }
@@ -230,7 +230,7 @@ impl Assembler {
                 self.end = LogEnd {
                     file: String::from_utf8_lossy(file).trim_end_matches('\0').into(),
                     offset,
-                    is_inside: false,
+                    ..LogEnd::default()
                 };
             }
             EventData::Format { has_checksum } => {

@@ -36,6 +36,8 @@ pub struct BinlogEvent<'a> {
     pub time_s: u32,
     /// Which server first wrote it.
     pub server_id: u32,
+    /// Its length in the log.
+    pub bytes: u32,
     /// Its end in the log file, modulo 2^32; 0 if unknown (MariaDB from 11.4, inside of a transaction) and for events
     /// that are in no file.
     pub end: u32,
@@ -146,8 +148,7 @@ impl<'a> BinlogEvent<'a> {
         let time_s = cursor.u32()?;
         let kind = cursor.u8()?;
         let server_id = cursor.u32()?;
-        cursor.read_slice(4)?;
-        let end = cursor.u32()?;
+        let (length, end) = (cursor.u32()?, cursor.u32()?);
         let flags = cursor.u16()?;
         let body = match has_checksum && kind != kind::FORMAT {
             true => verify_checksum(bytes, cursor.rest())?,
@@ -156,6 +157,7 @@ impl<'a> BinlogEvent<'a> {
         Ok(BinlogEvent {
             time_s,
             server_id,
+            bytes: length,
             end,
             is_artificial: flags & ARTIFICIAL != 0,
             body: EventData::read(kind, body)?,

@@ -10,7 +10,11 @@ use crate::{
     },
 };
 use lookaside_protocol::percent;
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 const PORT_DEFAULT: u16 = 3306;
 
@@ -33,6 +37,9 @@ pub struct MysqlOptions {
     pub tls: Option<DatabaseTls>,
     /// Unsafe settings of the server that are warned of instead of refused. Default none.
     pub accepted: BTreeSet<UnsafeSetting>,
+    /// Whether this process has read the log, or one that was active in its place: some unsafe settings are warned of then,
+    /// and no longer refused. Set when a source is opened, and shared with all clones. Default no.
+    pub has_been_read: Arc<AtomicBool>,
     /// The table, in any schema, whose inserted rows name a key in their first column. Default `lookaside_outbox`.
     pub outbox_table: String,
     /// The row rules. Default none.
@@ -58,6 +65,9 @@ pub struct MysqlOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
+    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    pub is_gate_off: bool,
     /// How long a start from the present waits until prepared transactions (XA) are resolved, whose keys are in the log
     /// before it. Default 10 s. After that reading begins, with a warning that names them.
     pub prepared_wait_max: Duration,
@@ -73,6 +83,7 @@ impl Default for MysqlOptions {
             schema: None,
             tls: None,
             accepted: BTreeSet::new(),
+            has_been_read: Arc::default(),
             outbox_table: "lookaside_outbox".into(),
             row_rules: Arc::default(),
             outbox_only: false,
@@ -83,6 +94,7 @@ impl Default for MysqlOptions {
             reply_wait_max: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             visible_wait_max: Duration::from_secs(60),
+            is_gate_off: false,
             prepared_wait_max: Duration::from_secs(10),
         }
     }

@@ -9,11 +9,11 @@ use super::{
     log_coverage,
     options::MysqlOptions,
     packet::PacketStream,
-    settings::{self, ServerKind},
+    settings::{self, ServerKind, Strictness},
 };
 use crate::{LogFile, Position, SourceError, Start};
 use lookaside_client::Network;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::atomic::Ordering::Relaxed, time::Duration};
 
 const COMMAND_REGISTER: u8 = 0x15;
 const COMMAND_DUMP: u8 = 0x12;
@@ -47,8 +47,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// Checks the server of `connection`.
+    /// Checks the server of `connection`. What loses nothing before something fails is no error once its log has been read.
     pub async fn inspect(connection: &mut MysqlConnection, options: &MysqlOptions) -> Result<Server, SourceError> {
+        let strictness = match options.has_been_read.load(Relaxed) {
+            true => Strictness::LosingNow,
+            false => Strictness::All,
+        };
+        Server::inspect_as(connection, options, strictness).await
+    }
+
+    /// Checks the server of `connection`, with all of its settings.
+    pub async fn inspect_all(connection: &mut MysqlConnection, options: &MysqlOptions) -> Result<Server, SourceError> {
+        Server::inspect_as(connection, options, Strictness::All).await
+    }
+
+    async fn inspect_as(
+        connection: &mut MysqlConnection,
+        options: &MysqlOptions,
+        strictness: Strictness,
+    ) -> Result<Server, SourceError> {
         let kind = match connection.version.contains("MariaDB") {
             true => ServerKind::Mariadb,
             false => ServerKind::Mysql,
@@ -60,7 +77,7 @@ impl Server {
             ServerKind::Mariadb => format!("mariadb:{}-{}", value("gtid_domain_id"), value("server_id")),
         };
         let filters = log_coverage::read_filters(connection).await?;
-        let mut warnings = settings::check(kind, &variables, filters.as_ref(), options)?;
+        let mut warnings = settings::check(kind, &variables, filters.as_ref(), options, strictness)?;
         warnings.extend(log_coverage::check_replica(connection, &variables, !options.outbox_only).await?);
         Ok(Server { kind, identity, has_checksum: value("binlog_checksum") == "CRC32", warnings })
     }

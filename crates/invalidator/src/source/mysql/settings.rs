@@ -2,7 +2,12 @@
 //! that skip commits, rows without the names of their columns.
 //!
 //! Serves the start of the delete path, and the look-ups while the log is read. Such a setting is refused, with the
-//! statement that corrects it. Those of [`UnsafeSetting`] an operator may accept. docs/operating/invalidation.md has a table of all.
+//! statement that corrects it. Those of [`UnsafeSetting`] an operator may accept. docs/operating/invalidation.md has a table
+//! of all.
+//!
+//! A setting that loses nothing before something fails is refused at the start of the process alone. When the log is opened
+//! again, after a lost connection for example, it is warned of, and the look-ups report it as an error: without deletes
+//! caches would be stale at once.
 //!
 //! What only row rules need is found here, too, but does not refuse the start: [`rule_check`](super::rule_check) refuses
 //! the rules, and rows that lack it are inexpressible.
@@ -20,25 +25,43 @@ pub enum ServerKind {
     Mysql,
 }
 
-/// Fails if a setting is unsafe and is not accepted, with the statements that correct them all. Returns warnings of the
-/// accepted ones, and of those by which no delete is lost. `filters` is `None` if the account may not query them.
+/// Which unsafe settings are refused, unless they are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// Each.
+    All,
+    /// Those by which deletes can be lost although nothing else fails.
+    LosingNow,
+}
+
+/// Fails if a setting is unsafe, is not accepted, and is one that `strictness` refuses, with the statements that correct them
+/// all. Returns warnings of the others, and of those by which no delete is lost. `filters` is `None` if the account may not
+/// query them.
 pub fn check(
     kind: ServerKind,
     variables: &BTreeMap<String, String>,
     filters: Option<&LogFilters>,
     options: &MysqlOptions,
+    strictness: Strictness,
 ) -> Result<Vec<String>, SourceError> {
     let value = |name: &str| variables.get(name).map_or("", String::as_str);
     check_log(kind, &value, options)?;
     let found = find_unsafe(kind, &value, filters.unwrap_or(&LogFilters::default()));
-    let (accepted, refused): (Vec<_>, Vec<_>) =
+    let (accepted, others): (Vec<_>, Vec<_>) =
         found.into_iter().partition(|(setting, _)| options.accepted.contains(setting));
+    let (borne, refused): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .partition(|(setting, _)| strictness == Strictness::LosingNow && setting.is_harmless_until_a_failure());
     if !refused.is_empty() {
         let each = refused.iter().map(|(setting, why)| format!("{why}; {}", setting.acceptance()));
         return Err(SourceError::UnsafeSettings { why: each.collect::<Vec<_>>().join(". ") });
     }
     let mut warnings: Vec<String> =
         accepted.into_iter().map(|(setting, why)| format!("accept-unsafe={}: {why}", setting.name())).collect();
+    let each = borne.into_iter().map(|(setting, why)| {
+        format!("{why}; {}. THE NEXT START IS REFUSED; deletes go on until then", setting.acceptance())
+    });
+    warnings.extend(each);
     if filters.is_none() {
         warnings.push(
             "there is no privilege to query the binlog filters: GRANT BINLOG MONITOR (MySQL: REPLICATION CLIENT); \

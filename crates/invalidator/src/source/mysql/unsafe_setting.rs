@@ -47,6 +47,12 @@ impl UnsafeSetting {
         }
     }
 
+    /// Whether nothing is lost before something else fails: the server's machine, or its disk. To stop the deletes of a
+    /// running invalidator costs more than that.
+    pub fn is_harmless_until_a_failure(self) -> bool {
+        matches!(self, UnsafeSetting::SyncBinlog | UnsafeSetting::BinlogErrorAction)
+    }
+
     /// Parses names with commas between them; the error has the names that there are.
     pub fn parse_list(text: &str) -> Result<BTreeSet<UnsafeSetting>, String> {
         let parse = |name: &str| {

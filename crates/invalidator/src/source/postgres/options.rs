@@ -63,6 +63,9 @@ pub struct PostgresOptions {
     /// How long a commit in the log may take until readers see it. Default 60 s. After that the gate reports the server
     /// as unreachable, and nothing is deleted until readers see the commit.
     pub visible_wait_max: Duration,
+    /// For tests of the gate alone: deletes do not wait until readers see their commits, so a reader can fill a cache with
+    /// what it was before. No flag and no parameter of a URL sets it. Default no.
+    pub is_gate_off: bool,
 }
 
 impl Default for PostgresOptions {
@@ -85,6 +88,7 @@ impl Default for PostgresOptions {
             reply_wait_max: Duration::from_secs(10),
             heartbeat: Duration::from_secs(5),
             visible_wait_max: Duration::from_secs(60),
+            is_gate_off: false,
         }
     }
 }

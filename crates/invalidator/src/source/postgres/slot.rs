@@ -241,17 +241,20 @@ async fn end_of_log(connection: &mut PostgresConnection) -> Result<Lsn, SourceEr
     end.as_deref().and_then(Lsn::parse).ok_or_else(|| protocol_error("a malformed position"))
 }
 
-/// Fails if `lookaside_invalidate` is the one of a later version of the server, or of an earlier one of this program, which
-/// writes messages.
+/// Fails if a `lookaside_invalidate` is one of a later version of the server, or of an earlier one of this program, which
+/// writes messages. It may be in a schema that `setup` does not look at: the reason names it.
 async fn check_function(connection: &mut PostgresConnection) -> Result<(), SourceError> {
-    let sql =
-        "SELECT 1 FROM pg_proc WHERE proname = 'lookaside_invalidate' AND prosrc LIKE '%pg_logical_emit_message%'";
+    let sql = "SELECT string_agg(format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid)), ', ') \
+               FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace \
+               WHERE p.proname = 'lookaside_invalidate' AND p.prosrc LIKE '%pg_logical_emit_message%'";
     match connection.query_one(sql).await? {
         None => Ok(()),
-        Some(_) => Err(SourceError::Unusable {
-            why: "lookaside_invalidate writes messages, which PostgreSQL 13 does not send to subscribers, so its keys would \
-                  be missed: run `lookaside invalidator setup` again, so that it writes to the outbox"
-                .into(),
+        Some(functions) => Err(SourceError::Unusable {
+            why: format!(
+                "{functions} writes messages, which PostgreSQL 13 does not send to subscribers, so its keys would be \
+                 missed: run `lookaside invalidator setup` again, so that it writes to the outbox, or, if it is in another \
+                 schema than setup creates it in, DROP FUNCTION {functions}"
+            ),
         }),
     }
 }
