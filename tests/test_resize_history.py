@@ -2,11 +2,17 @@
 middle of a change, or after it, and no old value comes back. The same happens with an account that may not write to
 etcd, and then old values do come back."""
 
+import base64
 import contextlib
+import http.server
 import json
 import re
 import shutil
+import socket
 import subprocess
+import threading
+import urllib.error
+import urllib.request
 
 import pytest
 from etcd import Etcd, encoded
@@ -22,15 +28,16 @@ PASSWORDS = {"root": "root", "writer": "w", "reader": "r"}
 class DisklessRouter(Router):
     """It follows a key in etcd, and its disk is lost with its process."""
 
-    def __init__(self, tmp_path, etcd: Etcd, user: str, port: int, peers: list[int]) -> None:
+    def __init__(self, tmp_path, endpoints: str, user: str, port: int, peers: list[int]) -> None:
         self.port, self.metrics_port = port, free_port()
         self.spool = tmp_path / f"spool-{port}"
         command = [
-            PROGRAMS / "lookaside-router", "-p", port, "--config", f"etcd://{user}@127.0.0.1:{etcd.port}/{KEY}",
+            PROGRAMS / "lookaside-router", "-p", port, "--config", f"etcd://{user}@{endpoints}/{KEY}",
             "--num-proxies", "2", "--server-timeout", 300, "--probe-timeout-initial", "50",
             "--spool", self.spool, "--metrics-address", f"127.0.0.1:{self.metrics_port}",
-            "--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers),
         ]  # fmt: skip
+        if peers:
+            command += ["--spool-peers", ",".join(f"127.0.0.1:{peer}" for peer in peers)]
         Process.__init__(self, f"router-{port}", command, tmp_path, env={"LOOKASIDE_ETCD_PASSWORD": PASSWORDS[user]})
 
     def lose(self) -> None:
@@ -46,14 +53,15 @@ class DisklessRouter(Router):
 class Cluster:
     """Three servers, two routers without disks, and their configuration in etcd."""
 
-    def __init__(self, tmp_path, user: str) -> None:
+    def __init__(self, tmp_path, user: str, first_endpoint: str | None = None) -> None:
         self.etcd = Etcd(tmp_path)
+        endpoints = ",".join(filter(None, [first_endpoint, f"127.0.0.1:{self.etcd.port}"]))
         self.set_users()
         self.servers = [Server(f"server-{index}", tmp_path) for index in range(3)]
         self.put([0, 1, 2])
         ports = [free_port(), free_port()]
         self.routers = [
-            DisklessRouter(tmp_path, self.etcd, user, port, [peer for peer in ports if peer != port]) for port in ports
+            DisklessRouter(tmp_path, endpoints, user, port, [peer for peer in ports if peer != port]) for port in ports
         ]
         self.wait_ready()
 
@@ -85,6 +93,19 @@ class Cluster:
         """Gives all routers another configuration."""
         self.text = text_of([self.servers[index] for index in servers])
         self.ask("/v3/kv/put", {"key": encoded(KEY), "value": encoded(self.text)})
+
+    def put_history(self, configs: list[tuple[str, str, bool]]) -> None:
+        """Replaces the record by one with these configurations, each with its text, and whether it is readable."""
+        record = [{"id": identity, "is_readable": is_readable} for identity, _, is_readable in configs]
+        record = {"version": 1, "configs": record, "departed": [], "is_departed_incomplete": False}
+        for key, value in [(RECORD, json.dumps(record)), *((f"{RECORD}/{i}", text) for i, text, _ in configs)]:
+            self.ask("/v3/kv/put", {"key": encoded(key), "value": encoded(value)})
+
+    def history(self) -> list[dict]:
+        """The configurations in the record, once there is one."""
+        eventually(self.keys, "the routers have written the history")
+        record = next(pair["value"] for pair in self.keys() if pair["key"] == encoded(RECORD))
+        return json.loads(base64.b64decode(record))["configs"]
 
     def keys(self) -> list[dict]:
         """The record of the history in etcd, and what is below it."""
@@ -160,6 +181,61 @@ def cluster(tmp_path, request):
         cluster.stop()
 
 
+@pytest.fixture(params=["dead", "hanging"])
+def cluster_of_two_endpoints(tmp_path, request):
+    """Of the two endpoints of etcd the first one does not answer: nothing listens there, or a process that hangs."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if request.param == "hanging":
+            # The kernel accepts connections.
+            listener.listen(256)
+        cluster = Cluster(tmp_path, "writer", f"127.0.0.1:{listener.getsockname()[1]}")
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+class Gateway(http.server.ThreadingHTTPServer):
+    """Etcd behind a proxy that passes reads alone, until it is healthy."""
+
+    def __init__(self, etcd: Etcd) -> None:
+        self.etcd, self.is_healthy = etcd, False
+        super().__init__(("127.0.0.1", 0), GatewayRequest)
+        self.endpoint = f"127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class GatewayRequest(http.server.BaseHTTPRequestHandler):
+    """A request through it."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.path == "/v3/watch":
+            return self.reply(501, b"{}")
+        if self.path == "/v3/kv/txn" and not self.server.is_healthy:
+            return self.reply(503, b"{}")
+        token = self.headers.get("authorization")
+        headers = {"Authorization": token} if token else {}
+        request = urllib.request.Request(self.server.etcd.url + self.path, body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return self.reply(200, answer.read())
+        except urllib.error.HTTPError as error:
+            return self.reply(error.code, error.read())
+
+    def reply(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments) -> None:
+        """It is in the log of the router, if it matters."""
+
+
 ACCOUNTS = pytest.mark.parametrize("cluster", ["writer", "reader"], indirect=True)
 
 
@@ -184,6 +260,73 @@ def test_a_server_returns_after_all_routers_have_lost_their_memory(cluster):
     cluster.start_all()
     cluster.wait_in_force()
     check(cluster)
+
+
+def test_an_endpoint_of_etcd_that_does_not_answer_hides_no_history(cluster_of_two_endpoints):
+    """Each router read its configuration from the second one. It asked the first one alone for the history, once, and
+    took itself for the first of its cluster."""
+    cluster = cluster_of_two_endpoints
+    cluster.set_all("old")
+    cluster.put([0, 1])
+    cluster.wait_in_force()
+    cluster.wait_steady()
+    cluster.delete_all()
+    cluster.lose_all()
+    cluster.put([0, 1, 2])
+    cluster.start_all()
+    cluster.wait_in_force()
+    assert cluster.found() == 0
+    assert all(router.history() == "recorded" for router in cluster.routers)
+
+
+@pytest.mark.parametrize("cluster", ["writer"], indirect=True)
+def test_a_router_that_knows_nothing_does_not_start_before_etcd_returns_the_history(cluster, tmp_path):
+    """It logged that etcd was away, and served all that its servers had."""
+    with Gateway(cluster.etcd) as gateway:
+        router = DisklessRouter(tmp_path, gateway.endpoint, "writer", free_port(), [])
+        try:
+            assert router.running.wait(30) == 2, router.log()
+            assert "it does not know which servers have missed deletes" in router.log()
+            gateway.is_healthy = True
+            router.start()
+            router.wait_ready(lambda: answers(router.port))
+            assert router.history() == "recorded"
+        finally:
+            router.stop()
+            gateway.shutdown()
+
+
+LATER_ID = "0" * 31 + "7"
+LATER = json.dumps({"pools": {"main": {"servers": []}}, "route": {"type": "LaterRoute", "pool": "main"}})
+
+
+@pytest.mark.parametrize("cluster", ["writer"], indirect=True)
+def test_routers_of_an_earlier_version_empty_all_servers_of_the_next_configuration(cluster):
+    """A former configuration was of a later version, and had placed copies. No router started."""
+    cluster.set_all("old")
+    identity = cluster.history()[0]["id"]
+    cluster.lose_all()
+    cluster.put_history([(LATER_ID, LATER, False), (identity, cluster.text, True)])
+    cluster.start_all()
+    assert cluster.found() == 2 * len(KEYS), "what is read had all deletes"
+    lost = [config["id"] for config in cluster.history() if config.get("is_lost")]
+    assert lost == [LATER_ID] and LATER_ID in cluster.routers[0].log()
+    cluster.put([0, 1])
+    cluster.wait_in_force()
+    assert cluster.found() == 0
+    cluster.wait_steady()
+    eventually(lambda: len(cluster.keys()) == 2, f"one configuration is left: {cluster.keys()}", 30)
+
+
+@pytest.mark.parametrize("cluster", ["writer"], indirect=True)
+def test_a_router_that_cannot_use_what_others_may_read_by_names_it(cluster):
+    router = cluster.routers[0]
+    identity = cluster.history()[0]["id"]
+    cluster.lose_all()
+    cluster.put_history([(identity, cluster.text, True), (LATER_ID, LATER, True)])
+    router.start()
+    assert router.running.wait(30) == 2, router.log()
+    assert f"{RECORD}/{LATER_ID}" in router.log() and "etcdctl del --prefix" in router.log()
 
 
 @ACCOUNTS

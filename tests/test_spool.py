@@ -226,8 +226,8 @@ def test_a_peer_is_warned_of_only_when_a_delete_needs_it(cluster, tmp_path):
     ports = [free_port(), free_port()]
 
     def start(own: int, other: int) -> Router:
-        more = ["--spool-peers", f"127.0.0.1:{other}", "-l", "127.0.0.1"]
-        return Router(cluster, tmp_path / f"spool-{own}", tmp_path, *more, port=own)
+        options = ("--spool-peers", f"127.0.0.1:{other}", "--config-cache", tmp_path / f"cache-{own}.json")
+        return Router(cluster, tmp_path / f"spool-{own}", tmp_path, *options, "-l", "127.0.0.1", port=own)
 
     first, key = start(*ports), key_of_server(cluster, cluster.servers[0])
     routers = [first]
@@ -249,6 +249,14 @@ def test_a_peer_is_warned_of_only_when_a_delete_needs_it(cluster, tmp_path):
     finally:
         for router in routers:
             router.stop()
+
+
+def test_routers_that_share_servers_and_remember_nothing_are_warned_of(cluster, tmp_path):
+    peers = ("--spool-peers", f"127.0.0.1:{free_port()}")
+    for options, is_warned in [((), False), (peers, True), ((*peers, "--config-cache", tmp_path / "last.json"), False)]:
+        router = Router(cluster, tmp_path / "spool", tmp_path, *options)
+        router.stop()
+        assert ("this one has no --config-cache" in router.log()) == is_warned, router.log()
 
 
 def test_a_router_named_as_its_own_peer_is_reported(cluster, tmp_path):

@@ -6,7 +6,7 @@ use crate::spool_router::*;
 use bytes::Bytes;
 use lookaside_client::PERMIT_ENDS_AFTER;
 use lookaside_protocol::meta::{MetaOperation, MetaReply, MetaStatus, MetaVerb};
-use lookaside_protocol::{Operation, Reply};
+use lookaside_protocol::{ErrorReply, Operation, Reply};
 use lookaside_router::{Backlog, Disk as _, Fsync, SpoolCounts, SpoolSettings, Tree};
 use lookaside_routing::{Address, Failure};
 use std::collections::BTreeMap;
@@ -340,6 +340,34 @@ async fn a_delete_with_a_server_error_is_retried() {
     main.refusals.lock().unwrap().clear();
     sleep(REPAIR).await;
     assert_eq!(router.get(0, "k").await, Ok(Reply::Miss));
+}
+
+/// A router of another cluster stayed fenced for ever, and all later deletes waited behind one that it has no route for.
+/// Its client, an invalidator for example, got the reply that there was no such key.
+#[tokio::test(start_paused = true)]
+async fn a_delete_that_a_remote_router_has_no_route_for_is_not_spooled() {
+    let remote = r#"{
+        "pools": { "A": { "servers": ["main:1"], "keep_routing_prefix": true } }, "route": "PoolRoute|A"
+    }"#;
+    for why in ["SERVER_ERROR RootRoute: No rh found", "SERVER_ERROR no route: no pool"] {
+        let fixture = Fixture::default();
+        let (router, main) = (fixture.start(remote, 1), fixture.main());
+        main.refuse("delete", why);
+        let expected = why.strip_prefix("SERVER_ERROR ").expect("it is one").as_bytes();
+        let refused = Ok(Reply::Error(ErrorReply::Server(Bytes::from_static(expected))));
+        assert_eq!(router.delete(0, "k").await, refused, "the client learns it");
+        assert_eq!((router.get(0, "k").await, router.backlog().deletes), (Ok(Reply::Miss), 0));
+        // The same of one that did not answer at first. It is not in the way of the next.
+        main.be(Health::Gone);
+        main.put("l", "old");
+        let hold_off = Operation::Delete { hold_off_ms: 2_000 };
+        assert_eq!(router.delete(0, "k").await, NOT_FOUND, "spooled");
+        assert_eq!(router.request(0, "l", hold_off).await, NOT_FOUND, "spooled");
+        main.be(Health::Well);
+        sleep(REPAIR).await;
+        assert_eq!((router.get(0, "l").await, router.backlog().deletes), (Ok(Reply::Miss), 0));
+        assert_eq!((router.statistics().counts.replayed, router.statistics().counts.refused), (1, 1));
+    }
 }
 
 /// Once the backlog of a server that a new configuration no longer names was replayed for ever, and peers stayed

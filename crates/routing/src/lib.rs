@@ -106,7 +106,7 @@ pub use region::{
 };
 pub use route::{
     Address, Batch, BoxFuture, Context, Destination, FailoverError, Failure, NO_POLICY, NO_ROUTE, NO_TREE, Outcome,
-    Outcomes, Route, TkoReason,
+    Outcomes, Route, TkoReason, is_no_route,
 };
 pub use runtime_variables::RuntimeVariables;
 pub use slot::{Serving, Slot, choose_spare};

@@ -27,6 +27,13 @@ pub const NO_TREE: &str = "RootRoute: No rh found";
 /// The reason of [`Failure::NoRoute`] after a selection by operation: other operations on the key may have a route.
 pub const NO_POLICY: &str = "no policy for this operation, and no default";
 
+/// Whether the text of a `SERVER_ERROR` of a router means that no operation reaches the key there. So no value of it can be
+/// cached behind that router, and a delete that it refuses so is not repeated.
+pub fn is_no_route(why: &[u8]) -> bool {
+    let without_route = why.strip_prefix(NO_ROUTE.as_bytes());
+    why.starts_with(NO_TREE.as_bytes()) || without_route.is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
+}
+
 /// Why a destination is not sent requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TkoReason {

@@ -158,4 +158,28 @@ mod tests {
         drop(master);
         assert!(replica.read_u8().await.is_err(), "the end passes, too");
     }
+
+    /// A replica that connects again and again, without end, would use up the master's connections.
+    #[tokio::test]
+    async fn further_connections_wait_until_one_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let control = LinkControl::create(directory.path().join("link")).unwrap();
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let target = server.local_addr().unwrap().port();
+        let forwarder = Forwarder::bind(0, target, control.receiver()).await.unwrap();
+        let address = forwarder.listener.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(forwarder.run());
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let replica = TcpStream::connect(address).await.unwrap();
+            connections.push((replica, server.accept().await.unwrap().0));
+        }
+        let mut waiting = TcpStream::connect(address).await.unwrap();
+        waiting.write_all(b"w").await.unwrap();
+        assert!(tokio::time::timeout(DELAY, server.accept()).await.is_err(), "one more is not forwarded");
+        drop(connections.pop());
+        let (mut master, _) = server.accept().await.unwrap();
+        assert_eq!(master.read_u8().await.unwrap(), b'w', "in the place of the one that has ended");
+    }
 }

@@ -37,8 +37,8 @@ use crate::tree::Tree;
 use crate::tree::explain::Explanation;
 use crate::tree::mcrouter_names::{bucket, route_handles};
 use lookaside_client::{PERMIT_DURATION, Permit, PermitReply};
-use lookaside_protocol::{Reply, meta::MetaStatus};
-use lookaside_routing::{Address, Configuration, Context, Destination as _, MacroConstant, Outcome, Pool};
+use lookaside_protocol::{ErrorReply, Reply, meta::MetaStatus};
+use lookaside_routing::{Address, Configuration, Context, Destination as _, MacroConstant, Outcome, Pool, is_no_route};
 use serde_json::{Value, json};
 use stats_files::config_sources;
 use std::collections::BTreeMap;
@@ -262,11 +262,12 @@ fn arguments_of<'a>(function: &str, name: &'a [u8]) -> Option<&'a [u8]> {
     name.strip_prefix(function.as_bytes())?.strip_prefix(b"(")?.strip_suffix(b")")
 }
 
-/// Whether the key is gone after a delete with this outcome.
+/// Whether the key is gone after a delete with this outcome, or cannot be there.
 fn is_deleted(outcome: &Outcome) -> bool {
     match outcome {
         Ok(Reply::Deleted | Reply::NotFound) => true,
         Ok(Reply::Meta(meta)) => matches!(meta.status, MetaStatus::Done | MetaStatus::NotFound),
+        Ok(Reply::Error(ErrorReply::Server(why))) => is_no_route(why),
         _ => false,
     }
 }

@@ -51,6 +51,10 @@ impl HistoryStore for EtcdHistory {
             self.stored(self.0.replace(expected, &record, &texts, &removed).await)
         })
     }
+
+    fn location(&self) -> String {
+        self.0.location().to_string()
+    }
 }
 
 impl EtcdHistory {

@@ -32,6 +32,7 @@ use crate::spool::{FileDisk, PeerMissing, Spool, SpoolSettings};
 use crate::start_gate::StartGate;
 use crate::tree::active_configs::ActiveConfigs;
 use crate::worker::{Worker, new_runtime};
+use lookaside_client::config::Source;
 use lookaside_net::raise_fd_limit;
 use lookaside_telemetry::{Log, MetricsThread};
 use lookaside_upgrade::{Handover, Inherited, notify_ready};
@@ -254,6 +255,14 @@ async fn start_resizer(
         is_takeover,
         history: host.loader.history(),
     };
+    let is_in_file = matches!(host.loader.source(), Source::File(_));
+    if is_in_file && !settings.peers.is_empty() && options.configuration.config_cache.is_none() {
+        tracing::warn!(
+            "several routers share servers (--spool-peers), and this one has no --config-cache: if all of them restart, none \
+             knows the configuration of before, and old values may come back after a change of servers; give each a \
+             --config-cache on a disk, or put the configuration into etcd"
+        );
+    }
     Resizer::start(config, settings, store, host, host.loader.spool_network(), channels).await
 }
 

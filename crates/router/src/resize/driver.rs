@@ -29,6 +29,8 @@ use tokio::time::{Instant, sleep};
 /// The interval of steps and polls during a change, and otherwise.
 const CHANGE_INTERVAL: Duration = Duration::from_millis(200);
 const STEADY_INTERVAL: Duration = Duration::from_secs(1);
+/// When the text of a configuration that could not be used is fetched again: a certificate that it needs may be there.
+const UNUSABLE_INTERVAL: Duration = Duration::from_secs(60);
 /// A change that waits for longer is logged.
 const WAIT_LOGGED_AFTER: Duration = Duration::from_secs(10);
 
@@ -68,6 +70,8 @@ pub struct Resizer {
     coverage: Coverage,
     /// Every covered configuration.
     configs: BTreeMap<ConfigId, Arc<RouterConfig>>,
+    /// Configurations that are to be covered and cannot be used here, and when each is fetched again.
+    unusable: BTreeMap<ConfigId, Instant>,
     /// The newest of the source.
     newest: Candidate,
     store: Box<dyn CoverageStore>,
@@ -129,17 +133,22 @@ impl InitialCoverage {
         }
     }
 
-    /// Covers configurations of the shared history, too. An error tells why one cannot be used.
-    pub(crate) fn cover_recorded(&mut self, texts: &[String], host: &dyn ResizeHost) -> Result<(), String> {
-        for text in texts {
-            let (config, candidate) = candidate_of(host.parse(text)?)?;
+    fn usable(&self) -> impl Iterator<Item = UsableConfig> {
+        self.coverage.covered.iter().map(|saved| UsableConfig {
+            config: self.configs[&saved.config.id].clone(),
+            candidate: saved.config.clone(),
+        })
+    }
+
+    /// Covers configurations of the shared history, too.
+    pub(crate) fn cover_recorded(&mut self, recorded: Vec<UsableConfig>) {
+        for UsableConfig { config, candidate } in recorded {
             if self.configs.contains_key(&candidate.id) || self.coverage.covered.len() >= COVERED_MAX {
                 continue;
             }
             self.configs.insert(candidate.id, config);
             self.coverage.covered.push(SavedConfig { config: candidate, is_claimed: true, was_read: true });
         }
-        Ok(())
     }
 
     /// Whether all peers that have reported will cover what this reads until they have seen that it is not read.
@@ -147,19 +156,19 @@ impl InitialCoverage {
         reports.iter().all(|report| report.claims.contains(&self.coverage.reads))
     }
 
-    /// The state by the peers' reports and the texts that they have, of a router that has none on disk or an outdated
-    /// one. `None` if no peer has reported.
+    /// The state by the peers' reports and the configurations that these and the history name, of a router that has none on
+    /// disk or an outdated one. `None` if no peer has reported.
     pub(crate) fn of_peers(
         reports: &[CoverageReport],
-        texts: &[String],
+        configs_of_peers: Vec<UsableConfig>,
+        recorded: &[UsableConfig],
         outdated: Option<&InitialCoverage>,
-        host: &dyn ResizeHost,
     ) -> Result<Option<InitialCoverage>, String> {
         let (mut candidates, mut configs) = (Vec::new(), BTreeMap::new());
         // It covers what it covered, so that misplaced copies are removed.
-        let own = outdated.iter().flat_map(|outdated| &outdated.coverage.covered).map(|saved| &*saved.config.text);
-        for text in texts.iter().map(String::as_str).chain(own) {
-            let (config, candidate) = candidate_of(host.parse(text)?)?;
+        let own = outdated.into_iter().flat_map(InitialCoverage::usable);
+        let known = configs_of_peers.into_iter().chain(recorded.iter().cloned()).chain(own);
+        for UsableConfig { config, candidate } in known {
             if configs.insert(candidate.id, config).is_none() {
                 candidates.push(candidate);
             }
@@ -177,6 +186,29 @@ impl InitialCoverage {
                 "a peer, or the history in etcd, reads by the configuration {read} and does not return its text; start this \
                  router again"
             )),
+        }
+    }
+}
+
+/// A configuration that this router can use.
+#[derive(Clone)]
+pub(crate) struct UsableConfig {
+    config: Arc<RouterConfig>,
+    candidate: Candidate,
+}
+
+impl UsableConfig {
+    /// An error tells why `text` cannot be used.
+    pub(crate) fn parse(text: &str, host: &dyn ResizeHost) -> Result<UsableConfig, String> {
+        let (config, candidate) = candidate_of(host.parse(text)?)?;
+        Ok(UsableConfig { config, candidate })
+    }
+
+    /// The same of the text of `id` in the history.
+    pub(crate) fn parse_recorded(id: ConfigId, text: &str, host: &dyn ResizeHost) -> Result<UsableConfig, String> {
+        match UsableConfig::parse(text, host)? {
+            usable if usable.candidate.id == id => Ok(usable),
+            other => Err(format!("its text has the identity {}", other.candidate.id)),
         }
     }
 }
@@ -218,6 +250,7 @@ impl Resizer {
         Resizer {
             coverage,
             configs,
+            unusable: BTreeMap::new(),
             newest,
             store,
             saved: None,
@@ -329,18 +362,14 @@ impl Resizer {
                     None => self.change(host, |coverage, now| coverage.record_missing(peer, now)),
                 }
             }
-            Done::Fetched { text, .. } => {
+            Done::Fetched { id, text } => {
                 let Some(text) = text else { return };
-                match host.parse(&text).and_then(candidate_of) {
-                    Ok((config, candidate)) => {
+                match UsableConfig::parse_recorded(id, &text, host) {
+                    Ok(UsableConfig { config, candidate }) => {
                         self.configs.entry(candidate.id).or_insert(config);
                         self.change(host, |coverage, now| _ = coverage.cover_for_peer(&candidate, now));
                     }
-                    Err(why) => tracing::error!(
-                        why,
-                        "a configuration of a peer or of the history cannot be used here, so this router cannot cover it, \
-                        and peers keep reading the former one; start all routers of a cluster with the same version and options"
-                    ),
+                    Err(why) => self.record_unusable(id, &why, host),
                 }
             }
             Done::Emptied { config, server, is_done } => {
@@ -353,12 +382,23 @@ impl Resizer {
                     self.change(host, |coverage, now| coverage.record_purged(&purge, now));
                 }
             }
-            Done::History(reply) => {
-                let taken = self.recorder.record_reply(reply);
+            Done::History { change, reply } => {
+                let taken = self.recorder.record_reply(change, reply);
                 self.change(host, |coverage, now| taken.apply(coverage, now));
                 self.recorder.log_outdated(&self.coverage);
             }
         }
+    }
+
+    fn record_unusable(&mut self, id: ConfigId, why: &str, host: &dyn ResizeHost) {
+        if self.unusable.insert(id, Instant::now() + UNUSABLE_INTERVAL).is_none() {
+            tracing::error!(
+                configuration = %id, why,
+                "a configuration of a peer or of the history cannot be used here, so this router cannot cover it, \
+                and peers keep reading the former one; start all routers of a cluster with the same version and options"
+            );
+        }
+        self.change(host, |coverage, now| coverage.record_unusable(id, now));
     }
 
     /// Changes the coverage, saves it, announces it, and starts what it asks for. Undone if it cannot be saved.
@@ -405,10 +445,7 @@ impl Resizer {
     fn start_work(&mut self) {
         let interval = if self.coverage.is_changing() { CHANGE_INTERVAL } else { STEADY_INTERVAL };
         self.peers.start_polls(interval, &mut self.work);
-        for (peer, id) in self.coverage.missing() {
-            self.work.start(Work::Fetch { peer: self.peers.address(peer).clone(), id });
-        }
-        self.recorder.next_fetches(&self.coverage).into_iter().for_each(|fetch| self.work.start(fetch));
+        self.start_fetches();
         let history = self.recorder.next_work(&self.coverage, &self.configs, self.started.elapsed());
         history.into_iter().for_each(|work| self.work.start(work));
         if let Some(config) = self.coverage.target() {
@@ -422,6 +459,18 @@ impl Resizer {
             let config = self.configs[&purge.config].clone();
             self.work.start(Work::Purge { purge, config, kept });
         }
+    }
+
+    fn start_fetches(&mut self) {
+        let (of_peers, recorded) = (self.coverage.missing(), self.coverage.missing_in_history());
+        self.unusable.retain(|id, _| of_peers.iter().any(|(_, missing)| missing == id) || recorded.contains(id));
+        let now = Instant::now();
+        let is_due = |id: ConfigId| self.unusable.get(&id).is_none_or(|fetch_at| *fetch_at <= now);
+        for (peer, id) in of_peers.into_iter().filter(|(_, id)| is_due(*id)) {
+            self.work.start(Work::Fetch { peer: self.peers.address(peer).clone(), id });
+        }
+        let fetches = recorded.into_iter().filter(|id| is_due(*id)).filter_map(|id| self.recorder.fetch(id));
+        fetches.for_each(|fetch| self.work.start(fetch));
     }
 
     fn log_steps(&mut self, before: &Coverage) {
@@ -448,6 +497,15 @@ impl Resizer {
             tracing::info!(configuration = %reads, former = %before.reads(), "new configuration in force");
         }
         let is_waiting = self.coverage.target().is_some();
+        let trusted = self.coverage.trusted_new_servers();
+        if before.target() != self.coverage.target() && !trusted.is_empty() {
+            tracing::warn!(
+                servers = names(trusted.iter()),
+                "the servers of a new pool are trusted as they are, since its name is new and no other pool has them: if they \
+                 were used for keys of this cluster before, flush them; if they are another cluster's, the pool's \
+                 \"flush_new_servers\": false says so"
+            );
+        }
         if before.target() != self.coverage.target() || !is_waiting {
             self.waits_since = is_waiting.then(Instant::now);
             self.is_wait_logged = false;
@@ -457,17 +515,20 @@ impl Resizer {
     fn log_long_wait(&mut self) {
         let is_long = self.waits_since.is_some_and(|since| since.elapsed() >= WAIT_LOGGED_AFTER);
         if is_long && !std::mem::replace(&mut self.is_wait_logged, true) {
-            let names = |servers: Vec<&Address>| servers.iter().map(|server| &*server.0).collect::<Vec<_>>().join(",");
             let to_empty = self.coverage.servers_to_empty();
-            let peers = self.coverage.peers_without_claim().into_iter().map(|peer| self.peers.address(peer)).collect();
+            let peers = self.coverage.peers_without_claim().into_iter().map(|peer| self.peers.address(peer));
             tracing::warn!(
-                servers_not_empty = names(to_empty.iter().collect()),
+                servers_not_empty = names(to_empty.iter()),
                 peers_not_covering = names(peers),
                 "a new configuration waits, and the former one stays in force: its new servers must answer and allow \
                  flush_all, and all routers of --spool-peers must cover it; remove those that are gone permanently"
             );
         }
     }
+}
+
+fn names<'a>(servers: impl Iterator<Item = &'a Address>) -> String {
+    servers.map(|server| &*server.0).collect::<Vec<_>>().join(",")
 }
 
 fn active_configs(

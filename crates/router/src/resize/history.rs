@@ -2,7 +2,7 @@
 //! that has no memory of its own, or an outdated one, starts from it. No request passes here.
 //!
 //! ```text
-//!   KEY.history/REGION/CLUSTER      {"version": 1, "configs": [{"id": ID, "is_readable": true}],
+//!   KEY.history/REGION/CLUSTER      {"version": 1, "configs": [{"id": ID, "is_readable": true, "is_lost": false}],
 //!                                    "departed": ["10.0.0.7:11211"], "is_departed_incomplete": false}
 //!   KEY.history/REGION/CLUSTER/ID   the text of that configuration
 //! ```
@@ -20,6 +20,8 @@ use std::fmt;
 use std::sync::Arc;
 
 const VERSION: u32 = 1;
+/// No record has this revision.
+const NO_REVISION: i64 = -1;
 /// The most configurations.
 pub(crate) const HISTORY_CONFIGS_MAX: usize = 8;
 /// The longest record: the servers that have departed are bounded, their names are not.
@@ -34,6 +36,8 @@ pub trait HistoryStore: Send + Sync {
     fn read_text(&self, id: ConfigId) -> BoxFuture<'_, Result<Option<String>, HistoryError>>;
     /// Makes `change` if the record has the expected revision. Returns the record as it is then.
     fn replace(&self, change: HistoryChange) -> BoxFuture<'_, Result<StoredHistory, HistoryError>>;
+    /// Where the record is. This is for errors and logs.
+    fn location(&self) -> String;
 }
 
 /// A record as it is stored.
@@ -68,9 +72,14 @@ pub enum HistoryError {
 }
 
 impl HistoryChange {
-    /// Changes nothing, and fails as a change does: no record has this revision.
+    /// Changes nothing, and fails as a change does.
     pub(crate) fn none() -> HistoryChange {
-        HistoryChange { expected: -1, record: String::new(), texts: Vec::new(), removed: Vec::new() }
+        HistoryChange { expected: NO_REVISION, record: String::new(), texts: Vec::new(), removed: Vec::new() }
+    }
+
+    /// The same for a condition that does not hold.
+    pub(crate) fn without_effect(self) -> HistoryChange {
+        HistoryChange { expected: NO_REVISION, ..self }
     }
 }
 
@@ -95,6 +104,9 @@ pub(crate) struct RecordedConfig {
     pub(crate) id: ConfigId,
     /// A router may begin to read by it: all routers cover it, and its servers are trusted.
     pub(crate) is_readable: bool,
+    /// Routers that could not use its text have acknowledged deletes: its places have missed them, and which ones these are
+    /// is not known to all routers. None covers it any more. No readable one is lost.
+    pub(crate) is_lost: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -109,6 +121,9 @@ struct Record {
 struct RecordConfig {
     id: String,
     is_readable: bool,
+    /// Earlier versions write none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_lost: bool,
 }
 
 impl History {
@@ -126,7 +141,7 @@ impl History {
         }
         let config = |config: &RecordConfig| {
             let id = ConfigId::parse(&config.id).ok_or_else(|| format!("{:?} is not an identity", config.id))?;
-            Ok(RecordedConfig { id, is_readable: config.is_readable })
+            Ok(RecordedConfig { id, is_readable: config.is_readable, is_lost: config.is_lost && !config.is_readable })
         };
         let mut departed = Departed { servers: Vec::new(), is_incomplete: record.is_departed_incomplete };
         departed.add(record.departed.iter().map(|server| Address(server.as_str().into())));
@@ -134,8 +149,11 @@ impl History {
     }
 
     pub(crate) fn to_json(&self) -> String {
-        let config =
-            |config: &RecordedConfig| RecordConfig { id: config.id.to_string(), is_readable: config.is_readable };
+        let config = |config: &RecordedConfig| RecordConfig {
+            id: config.id.to_string(),
+            is_readable: config.is_readable,
+            is_lost: config.is_lost,
+        };
         let record = Record {
             version: VERSION,
             configs: self.configs.iter().map(config).collect(),
@@ -153,13 +171,28 @@ impl History {
         self.get(id).is_some_and(|config| config.is_readable)
     }
 
+    /// Whether all routers cover `id`, and have since copies can be under it.
+    pub(crate) fn is_kept(&self, id: ConfigId) -> bool {
+        self.get(id).is_some_and(|config| !config.is_lost)
+    }
+
+    pub(crate) fn lost(&self) -> impl Iterator<Item = ConfigId> {
+        self.configs.iter().filter(|config| config.is_lost).map(|config| config.id)
+    }
+
     /// Records that a router reads by `id`, or will. False if there are too many configurations.
     pub(crate) fn set_readable(&mut self, id: ConfigId) -> bool {
         if let Some(config) = self.configs.iter_mut().find(|config| config.id == id) {
-            config.is_readable = true;
+            (config.is_readable, config.is_lost) = (true, false);
             return true;
         }
-        self.insert(RecordedConfig { id, is_readable: true })
+        self.insert(RecordedConfig { id, is_readable: true, is_lost: false })
+    }
+
+    /// Records that routers which cannot use `id` acknowledge deletes, unless a router may read by it.
+    pub(crate) fn set_lost(&mut self, id: ConfigId) {
+        let lost = self.configs.iter_mut().filter(|config| config.id == id && !config.is_readable);
+        lost.for_each(|config| config.is_lost = true);
     }
 
     /// Whether `id` is there, or may join.
@@ -199,7 +232,7 @@ impl History {
             claims: reads.iter().copied().collect(),
             reads,
             waits_for: None,
-            covers: self.configs.iter().map(|config| config.id).collect(),
+            covers: self.configs.iter().filter(|config| !config.is_lost).map(|config| config.id).collect(),
             is_ordered: true,
             departed: self.departed.servers.iter().cloned().collect(),
         })
@@ -220,5 +253,7 @@ pub(crate) fn change_of(
     HistoryChange { expected, record: after.to_json(), texts, removed: only_in(before, after) }
 }
 
+#[cfg(test)]
+pub(super) mod memory;
 #[cfg(test)]
 mod tests;

@@ -26,3 +26,6 @@ pub(crate) mod start;
 pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod work;
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,9 @@
 //! | replies | waits with each step until that is recorded | `recorded` |
 //! | does not reply | waits; the store is asked again every second | `away` |
 //! | refuses, or has a record that is not of this version | does not wait; the store is asked again after a minute | `refused` |
+//!
+//! A change may be refused that is larger than another one. So after a refusal the store is asked about that change, under a
+//! condition that no record fulfils, until it accepts it or a configuration of the change is no longer covered.
 
 use super::coverage::Coverage;
 use super::history::{self, History, HistoryChange, HistoryError, HistoryStore, StoredHistory};
@@ -15,15 +18,16 @@ use lookaside_client::config::ConfigId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How often the history is read.
 const READ_INTERVAL: Duration = Duration::from_secs(5);
 /// How long after a refusal.
 const REFUSED_INTERVAL: Duration = Duration::from_secs(60);
-/// The limit on reading it when a router starts, and how often it is tried if it changes meanwhile.
+/// The limit on reading it when a router starts, when it is tried again, and how often if it changes meanwhile.
 const START_MAX: Duration = Duration::from_secs(4);
-const START_ATTEMPTS_MAX: usize = 3;
+const START_RETRY: Duration = Duration::from_millis(100);
+const START_ATTEMPTS_MAX: usize = 8;
 
 /// A record with its revision.
 pub(crate) type SeenRecord = (i64, History);
@@ -31,8 +35,8 @@ pub(crate) type SeenRecord = (i64, History);
 /// What a router knows of the history when it starts.
 pub(super) struct HistoryAtStart {
     pub(super) record: SeenRecord,
-    /// Of its configurations.
-    pub(super) texts: Vec<String>,
+    /// Of its configurations, but for those that are lost.
+    pub(super) texts: Vec<(ConfigId, String)>,
 }
 
 /// What a coverage learns from a reply of the store.
@@ -61,18 +65,24 @@ pub(crate) struct HistoryRecorder {
     read_at: Instant,
     /// The store has replied to a change, and not refused since: the account may write.
     is_writable: bool,
+    /// A change without an effect that is refused like those that are to be made.
+    probe: HistoryChange,
     is_outdated_logged: bool,
 }
 
 impl HistoryRecorder {
     pub(super) fn new(store: Option<Arc<dyn HistoryStore>>, status: Arc<ResizeStatus>) -> HistoryRecorder {
-        HistoryRecorder { store, status, read_at: Instant::now(), is_writable: false, is_outdated_logged: false }
+        let (read_at, probe) = (Instant::now(), HistoryChange::none());
+        HistoryRecorder { store, status, read_at, is_writable: false, probe, is_outdated_logged: false }
     }
 
-    /// Reads the history before any thread serves; `None` if none is shared.
-    pub(super) async fn read_first(&mut self) -> Option<Result<HistoryAtStart, HistoryError>> {
-        let read = timeout(START_MAX, read_with_texts(&**self.store.as_ref()?)).await;
-        let read = read.unwrap_or_else(|_| Err(HistoryError::Away(format!("no reply within {START_MAX:?}"))));
+    /// Reads the history before any thread serves; `None` if none is shared. A configuration whose text `is_usable` does not
+    /// accept is recorded as lost, unless routers may begin to read by it.
+    pub(super) async fn read_first(
+        &mut self,
+        is_usable: &dyn Fn(ConfigId, &str) -> bool,
+    ) -> Option<Result<HistoryAtStart, HistoryError>> {
+        let read = read_until(Instant::now() + START_MAX, &**self.store.as_ref()?, is_usable).await;
         match &read {
             Ok(_) => {
                 self.is_writable = true;
@@ -85,19 +95,22 @@ impl HistoryRecorder {
 
     /// What to ask the store for now; `None` if nothing.
     pub(super) fn next_work(
-        &self,
+        &mut self,
         coverage: &Coverage,
         configs: &BTreeMap<ConfigId, Arc<RouterConfig>>,
         now: Duration,
     ) -> Option<Work> {
         let store = self.store.clone()?;
+        if self.probe.texts.iter().any(|(id, _)| !configs.contains_key(id)) {
+            (self.probe, self.read_at) = (HistoryChange::none(), Instant::now());
+        }
         let change = self.next_change(coverage, configs, now);
         let is_due = self.read_at <= Instant::now();
         match change {
             Some(change) => Some(Work::History { store, change: Some(change) }),
             None if !is_due => None,
             // A read shows no missing permission.
-            None => Some(Work::History { store, change: (!self.is_writable).then(HistoryChange::none) }),
+            None => Some(Work::History { store, change: (!self.is_writable).then(|| self.probe.clone()) }),
         }
     }
 
@@ -113,18 +126,20 @@ impl HistoryRecorder {
         Some(history::change_of(revision, seen, &next, text))
     }
 
-    /// Texts of configurations that only the history has.
-    pub(super) fn next_fetches(&self, coverage: &Coverage) -> Vec<Work> {
-        let fetch = |id, store: &Arc<dyn HistoryStore>| Work::FetchRecorded { store: store.clone(), id };
-        let missing = coverage.missing_in_history();
-        missing.into_iter().filter_map(|id| Some(fetch(id, self.store.as_ref()?))).collect()
+    /// Fetches the text of a configuration that only the history has.
+    pub(super) fn fetch(&self, id: ConfigId) -> Option<Work> {
+        Some(Work::FetchRecorded { store: self.store.clone()?, id })
     }
 
-    /// What a reply of the store means for the coverage.
-    pub(super) fn record_reply(&mut self, reply: Result<SeenRecord, HistoryError>) -> HistoryReply {
+    /// What a reply of the store to `change`, or to a read, means for the coverage.
+    pub(super) fn record_reply(
+        &mut self,
+        change: Option<HistoryChange>,
+        reply: Result<SeenRecord, HistoryError>,
+    ) -> HistoryReply {
         match reply {
             Ok((revision, history)) => {
-                self.is_writable = true;
+                (self.is_writable, self.probe) = (true, HistoryChange::none());
                 self.read_at = Instant::now() + READ_INTERVAL;
                 if self.status.history() != HistoryState::Recorded {
                     tracing::info!("the history of the configuration's changes is in etcd");
@@ -134,9 +149,13 @@ impl HistoryRecorder {
             }
             Err(error) => {
                 self.record_error(&error);
-                match error {
-                    HistoryError::Away(_) => HistoryReply::Nothing,
-                    HistoryError::Refused(_) => HistoryReply::Refused,
+                match (error, change) {
+                    (HistoryError::Away(_), _) => HistoryReply::Nothing,
+                    (HistoryError::Refused(_), None) => HistoryReply::Refused,
+                    (HistoryError::Refused(_), Some(change)) => {
+                        self.probe = change.without_effect();
+                        HistoryReply::Refused
+                    }
                 }
             }
         }
@@ -171,7 +190,8 @@ impl HistoryRecorder {
                 why,
                 "etcd refuses to read or write the history of the configuration's changes, so this router has one of its \
                  own, in --config-cache: old values may come back if all routers restart during a change without it; grant \
-                 the user of --config the permission readwrite with --prefix for the configuration's key and .history"
+                 the user of --config the permission readwrite with --prefix for the configuration's key and .history, or, \
+                 if the request is too large, raise etcd's --max-request-bytes"
             ),
         }
     }
@@ -183,18 +203,62 @@ pub(super) fn parse(stored: &StoredHistory) -> Result<SeenRecord, HistoryError> 
     Ok((stored.revision, history.unwrap_or_default()))
 }
 
+/// Reads the history, again and again while the store does not answer: the configuration comes from there, too, so it
+/// probably answers soon.
+async fn read_until(
+    end: Instant,
+    store: &dyn HistoryStore,
+    is_usable: &dyn Fn(ConfigId, &str) -> bool,
+) -> Result<HistoryAtStart, HistoryError> {
+    let mut failure = format!("no reply within {START_MAX:?}");
+    loop {
+        match timeout_at(end, read_with_texts(store, is_usable)).await {
+            Err(_) => return Err(HistoryError::Away(failure)),
+            Ok(Err(HistoryError::Away(why))) => failure = why,
+            Ok(read) => return read,
+        }
+        // A failure that takes no time ends no timeout.
+        if Instant::now() >= end {
+            return Err(HistoryError::Away(failure));
+        }
+        sleep(START_RETRY).await;
+    }
+}
+
 /// A history that this router may not write is not used: the others may not have written it either, so it may be old.
-async fn read_with_texts(store: &dyn HistoryStore) -> Result<HistoryAtStart, HistoryError> {
+async fn read_with_texts(
+    store: &dyn HistoryStore,
+    is_usable: &dyn Fn(ConfigId, &str) -> bool,
+) -> Result<HistoryAtStart, HistoryError> {
+    let mut change = HistoryChange::none();
+    let mut is_complete = false;
     for _ in 0..START_ATTEMPTS_MAX {
-        let record = parse(&store.replace(HistoryChange::none()).await?)?;
+        let record = parse(&store.replace(change).await?)?;
+        change = HistoryChange::none();
+        let kept: Vec<ConfigId> =
+            record.1.configs.iter().filter(|config| !config.is_lost).map(|config| config.id).collect();
         let mut texts = Vec::new();
-        for config in &record.1.configs {
-            texts.extend(store.read_text(config.id).await?);
+        for id in &kept {
+            texts.extend(store.read_text(*id).await?.map(|text| (*id, text)));
         }
         // One that was forgotten meanwhile has no text.
-        if texts.len() == record.1.configs.len() {
+        is_complete = texts.len() == kept.len();
+        if !is_complete {
+            continue;
+        }
+        let mut next = record.1.clone();
+        let unusable = texts.iter().filter(|(id, text)| !is_usable(*id, text)).map(|(id, _)| *id);
+        let unusable: Vec<ConfigId> = unusable.collect();
+        unusable.iter().for_each(|id| next.set_lost(*id));
+        // With a readable one among them it does not start.
+        if next == record.1 || unusable.iter().any(|id| record.1.is_readable(*id)) {
             return Ok(HistoryAtStart { record, texts });
         }
+        // Before any delete is acknowledged that does not reach their places.
+        change = history::change_of(record.0, &record.1, &next, |_| None);
     }
-    Err(HistoryError::Refused("a configuration that it names has no text".to_owned()))
+    Err(match is_complete {
+        true => HistoryError::Away("other routers change it all the time".to_owned()),
+        false => HistoryError::Refused("a configuration that it names has no text".to_owned()),
+    })
 }

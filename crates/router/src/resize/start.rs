@@ -5,11 +5,12 @@
 //! were started without this router in their `--spool-peers`, or have lost their disks. Then their deletes do not reach
 //! its servers, so this router reads what they read. Those servers that no peer names have departed.
 //!
-//! A history that the routers share counts as the report of one more peer, which never forgets and always replies.
+//! A history that the routers share counts as the report of one more peer, which never forgets. It always replies to a
+//! router that knows nothing else: that one does not start before it has.
 
-use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings};
+use super::driver::{Applied, InitialCoverage, ResizeHost, Resizer, ResizerSettings, UsableConfig};
 use super::history::HistoryError;
-use super::recorder::{HistoryAtStart, HistoryRecorder};
+use super::recorder::{HistoryAtStart, HistoryRecorder, SeenRecord};
 use super::report::CoverageReport;
 use super::store::{CoverageStore, StoredCoverage};
 use super::work::ask_peers;
@@ -45,28 +46,30 @@ impl Resizer {
         channels: ResizerChannels,
     ) -> Result<Resizer, String> {
         let stored = load(&*store, host);
+        // Its clients wait, and what it needs is in its state.
+        let is_continued = settings.is_takeover && stored.is_some();
+        let (mut reports, texts) = match is_continued {
+            true => Default::default(),
+            false => ask_peers(&*network, &settings.peers, ASK_PEERS_MAX).await,
+        };
+        let of_peers = parse_of_peers(&texts, host);
+        if !stored.as_ref().is_some_and(|stored| stored.is_known_to(&reports)) {
+            // Before it records that it serves.
+            of_peers.as_ref().map_err(Clone::clone)?;
+        }
         let mut recorder = HistoryRecorder::new(settings.history.clone(), host.status().clone());
-        let first = match stored {
-            // Its clients wait, and what it needs is in its state.
-            Some(_) if settings.is_takeover && settings.history.is_some() => {
-                Some(Err(HistoryError::Away("not read yet".to_owned())))
-            }
-            _ => recorder.read_first().await,
+        let (history, recorded) = match settings.history {
+            Some(_) if is_continued => (Some(None), Vec::new()),
+            _ => read_history(&mut recorder, &settings, host).await?,
         };
-        let (history, texts) = match first {
-            Some(Ok(HistoryAtStart { record, texts })) => (Some(Some(record)), texts),
-            Some(Err(HistoryError::Away(_))) => (Some(None), Vec::new()),
-            Some(Err(HistoryError::Refused(_))) | None => (None, Vec::new()),
+        let newest = ConfigId::of(config.text())?;
+        reports.extend(history.iter().flatten().find_map(|(_, history)| history.to_report(newest)));
+        let mut initial = match join(stored, &reports, of_peers, &recorded)? {
+            Some(joined) => joined,
+            None if history == Some(None) => return Err(unknown_history_error(&settings)),
+            None => InitialCoverage::first(config.clone())?,
         };
-        let mut initial = match stored {
-            Some(stored) if settings.is_takeover => stored,
-            stored => {
-                let newest = ConfigId::of(config.text())?;
-                let known = history.iter().flatten().find_map(|(_, history)| history.to_report(newest));
-                ask_and_join(stored, &settings, &*network, (known, &texts), &config, host).await?
-            }
-        };
-        initial.cover_recorded(&texts, host)?;
+        initial.cover_recorded(recorded);
         let status = (host.status().clone(), recorder);
         let mut resizer = Resizer::new((initial, history), settings, store, status, network, channels);
         resizer.set_newest(config, host)?;
@@ -74,33 +77,94 @@ impl Resizer {
     }
 }
 
-/// The state by `stored`, unless a peer or the history does not know it.
-async fn ask_and_join(
-    stored: Option<InitialCoverage>,
+/// The shared history, if it is used and as far as it is known, and its configurations.
+async fn read_history(
+    recorder: &mut HistoryRecorder,
     settings: &ResizerSettings,
-    network: &dyn Network,
-    (history, recorded): (Option<CoverageReport>, &[String]),
-    config: &RouterConfig,
     host: &dyn ResizeHost,
-) -> Result<InitialCoverage, String> {
-    let (mut reports, mut texts) = ask_peers(network, &settings.peers, ASK_PEERS_MAX).await;
-    reports.extend(history);
-    texts.extend_from_slice(recorded);
+) -> Result<(Option<Option<SeenRecord>>, Vec<UsableConfig>), String> {
+    let is_usable = |id, text: &str| UsableConfig::parse_recorded(id, text, host).is_ok();
+    let HistoryAtStart { record, texts } = match recorder.read_first(&is_usable).await {
+        Some(Ok(history)) => history,
+        Some(Err(HistoryError::Away(_))) => return Ok((Some(None), Vec::new())),
+        Some(Err(HistoryError::Refused(_))) | None => return Ok((None, Vec::new())),
+    };
+    let parse = |(id, text): (ConfigId, String)| {
+        let usable = UsableConfig::parse_recorded(id, &text, host);
+        usable.map_err(|why| unusable_error(settings, id, &why))
+    };
+    let recorded = texts.into_iter().map(parse).collect::<Result<_, String>>()?;
+    warn_of_lost(settings, &record);
+    Ok((Some(Some(record)), recorded))
+}
+
+/// A router that started as the first of its cluster would trust servers that have missed deletes.
+fn unknown_history_error(settings: &ResizerSettings) -> String {
+    format!(
+        "etcd does not return the history of the configuration's changes ({}), and this router has none in --config-cache or \
+         from a peer, so it does not know which servers have missed deletes: it must be started again; check that etcd \
+         answers and can write (etcdctl endpoint health)",
+        history_location(settings)
+    )
+}
+
+/// Routers may read by a configuration that this router cannot use.
+fn unusable_error(settings: &ResizerSettings, id: ConfigId, why: &str) -> String {
+    let location = history_location(settings);
+    format!(
+        "routers may read by the configuration {id} of the history, {location}/{id}, and this router cannot use it: {why}; \
+         start a version that can, with what it names (certificates). Or, if no router of the cluster runs: remove the \
+         history (etcdctl del --prefix KEY.history) and flush all servers before a router starts"
+    )
+}
+
+fn history_location(settings: &ResizerSettings) -> String {
+    settings.history.as_ref().map(|history| history.location()).unwrap_or_default()
+}
+
+fn warn_of_lost(settings: &ResizerSettings, (_, history): &SeenRecord) {
+    for id in history.lost() {
+        tracing::warn!(
+            configuration = %id, history = history_location(settings),
+            "a former configuration of the history cannot be used, or could not by routers that have run: all servers of the \
+             next configuration will be emptied"
+        );
+    }
+}
+
+/// The configurations that peers cover.
+fn parse_of_peers(texts: &[String], host: &dyn ResizeHost) -> Result<Vec<UsableConfig>, String> {
+    let parse = |text: &String| {
+        UsableConfig::parse(text, host).map_err(|why| {
+            format!(
+                "a peer covers a configuration that this router cannot use, so deletes through this router would not reach \
+                 its servers: {why}; start this router with the version, the options and the certificates of its peers, or \
+                 again when they no longer cover that configuration"
+            )
+        })
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// The state by `stored`, unless a peer or the history, which have these reports, does not know it. `None` if there is none
+/// at all.
+fn join(
+    stored: Option<InitialCoverage>,
+    reports: &[CoverageReport],
+    of_peers: Result<Vec<UsableConfig>, String>,
+    recorded: &[UsableConfig],
+) -> Result<Option<InitialCoverage>, String> {
     match stored {
-        Some(stored) if stored.is_known_to(&reports) => Ok(stored),
+        Some(stored) if stored.is_known_to(reports) => Ok(Some(stored)),
         Some(stored) => {
             tracing::warn!(
                 "a peer, or the history in etcd, does not cover the configuration that this router read last: reading by \
                  theirs, and emptying servers that it does not name before they are read; name all routers of the cluster \
                  in --spool-peers"
             );
-            let of_peers = InitialCoverage::of_peers(&reports, &texts, Some(&stored), host)?;
-            Ok(of_peers.expect("a peer has reported"))
+            InitialCoverage::of_peers(reports, of_peers?, recorded, Some(&stored))
         }
-        None => {
-            let of_peers = InitialCoverage::of_peers(&reports, &texts, None, host)?;
-            of_peers.map_or_else(|| InitialCoverage::first(config.clone()), Ok)
-        }
+        None => InitialCoverage::of_peers(reports, of_peers?, recorded, None),
     }
 }
 
@@ -122,7 +186,6 @@ fn load(store: &dyn CoverageStore, host: &dyn ResizeHost) -> Option<InitialCover
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resize::status::ResizeStatus;
     use lookaside_client::{Listener, Stream, TcpNetwork};
     use lookaside_routing::{Address, BoxFuture};
     use std::io;
@@ -181,29 +244,13 @@ mod tests {
         assert_eq!((reports.len(), texts), (1, vec![CONFIG.to_owned(); 2]));
     }
 
-    struct Host;
-
-    impl ResizeHost for Host {
-        fn status(&self) -> &Arc<ResizeStatus> {
-            unreachable!("there is no state")
-        }
-
-        fn parse(&self, _: &str) -> Result<RouterConfig, String> {
-            unreachable!("there is no text")
-        }
-
-        fn prepare(&self, _: &ActiveConfigs) {}
-
-        fn record_in_force(&self, _: &RouterConfig) {}
-    }
-
     /// It started as the first of its cluster, or continued from an outdated state.
     #[test]
     fn a_peer_without_the_text_of_what_it_reads_is_an_error() {
         let id = ConfigId::of(CONFIG).expect("a configuration");
         let report = CoverageReport { reads: vec![id], covers: [id].into(), ..CoverageReport::default() };
-        let refused = InitialCoverage::of_peers(&[report], &[], None, &Host);
+        let refused = InitialCoverage::of_peers(&[report], Vec::new(), &[], None);
         assert!(refused.is_err_and(|why| why.contains(&id.to_string())));
-        assert!(InitialCoverage::of_peers(&[], &[], None, &Host).is_ok_and(|of_peers| of_peers.is_none()));
+        assert!(InitialCoverage::of_peers(&[], Vec::new(), &[], None).is_ok_and(|of_peers| of_peers.is_none()));
     }
 }

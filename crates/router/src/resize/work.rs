@@ -45,7 +45,11 @@ pub(crate) enum Done {
         purge: Purge,
         is_done: bool,
     },
-    History(Result<SeenRecord, HistoryError>),
+    History {
+        /// `None` after a read.
+        change: Option<HistoryChange>,
+        reply: Result<SeenRecord, HistoryError>,
+    },
 }
 
 /// A report and the connection for the next poll.
@@ -147,7 +151,10 @@ impl WorkQueue {
                 Work::Purge { purge, config, kept } => {
                     remove_misplaced(&*network, purge, &config, &kept, limits, &status, is_logged).await
                 }
-                Work::History { store, change } => Done::History(ask_history(&*store, change).await),
+                Work::History { store, change } => {
+                    let reply = ask_history(&*store, change.clone()).await;
+                    Done::History { change, reply }
+                }
                 Work::FetchRecorded { store, id } => fetch_recorded(&*store, id, is_logged).await,
             }
         }));
@@ -161,7 +168,7 @@ impl WorkQueue {
             Done::Fetched { id, text } => (WorkId::Fetch(*id), text.is_some()),
             Done::Emptied { config, server, is_done } => (WorkId::Empty(*config, server.clone()), *is_done),
             Done::Purged { purge, is_done } => (WorkId::Purge(purge.clone()), *is_done),
-            Done::History(reply) => (WorkId::History, reply.is_ok()),
+            Done::History { reply, .. } => (WorkId::History, reply.is_ok()),
         };
         self.started.remove(&id);
         if is_done {

@@ -4,6 +4,7 @@
 //! | | destination | root |
 //! |---|---|---|
 //! | delete (`delete`, `md`, binary) without a reply, or answered with `SERVER_ERROR`: it was not carried out | spooled, [`Failure::Spooled`] | `NOT_FOUND`, like mcrouter |
+//! | delete that a router in the place of a server has no route for | that `SERVER_ERROR`: it would never apply it, and can have no value | the same |
 //! | delete that could not be spooled, or was refused because of a limit | the failure | the failure |
 //! | delete to a fenced server | spooled without asking the server | `NOT_FOUND` |
 //! | everything else | sent to the server; if it is fenced, [`Failure::Tko`] | unchanged |
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use lookaside_protocol::{ErrorReply, Reply, Request};
 use lookaside_routing::{
     Address, Batch, BoxFuture, Context, Destination, Failure, NullRoute, Outcome, Outcomes, Route, TkoReason, Verb,
+    is_no_route,
 };
 use std::sync::Arc;
 
@@ -76,7 +78,7 @@ fn is_delete(request: &Request<Bytes>) -> bool {
 /// Whether a delete with this outcome may not have been applied and must be spooled.
 fn must_spool(outcome: &Outcome) -> bool {
     match outcome {
-        Ok(Reply::Error(ErrorReply::Server(_))) => true,
+        Ok(Reply::Error(ErrorReply::Server(why))) => !is_no_route(why),
         Ok(_)
         | Err(
             Failure::Busy
@@ -133,6 +135,35 @@ impl Route for SpoolingRoot {
         match batch.iter().any(is_delete) {
             false => self.0.route(batch, context),
             true => Box::pin(self.reply(batch, context)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lookaside_routing::{NO_POLICY, NO_ROUTE, NO_TREE};
+
+    #[test]
+    fn a_delete_is_spooled_after_an_error_of_the_server_unless_nothing_reaches_the_key() {
+        let refused = |why: &str| Ok(Reply::Error(ErrorReply::Server(Bytes::copy_from_slice(why.as_bytes()))));
+        for (why, is_spooled) in [
+            ("busy", true),
+            ("out of memory", true),
+            ("", true),
+            (&*Failure::Tko(TkoReason::TimedOut).to_string(), true),
+            (&*Failure::ConnectionLost.to_string(), true),
+            // Only deletes have no route there: gets may.
+            (&*Failure::NoRoute(NO_POLICY.into()).to_string(), true),
+            (&*Failure::NoRoute("no pool for the key".into()).to_string(), false),
+            (&*Failure::NoTree.to_string(), false),
+            (&*format!("{NO_TREE} for key /a/b/k"), false),
+            (&*format!("{NO_ROUTE}anything else"), false),
+        ] {
+            assert_eq!(must_spool(&refused(why)), is_spooled, "{why:?}");
+        }
+        for reply in [ErrorReply::Unknown, ErrorReply::Client(Bytes::from_static(b"bad key"))] {
+            assert!(!must_spool(&Ok(Reply::Error(reply))), "it would be refused again");
         }
     }
 }

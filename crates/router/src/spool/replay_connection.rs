@@ -8,7 +8,7 @@ use super::record::Deletion;
 use lookaside_client::{CommandConnection, CommandError, Network};
 use lookaside_protocol::text::{Limits, ReplyPart, compose_request};
 use lookaside_protocol::{ErrorReply, Reply, meta::MetaStatus};
-use lookaside_routing::Address;
+use lookaside_routing::{Address, is_no_route};
 use std::time::Duration;
 
 /// The longest reply is an error message.
@@ -92,6 +92,10 @@ fn classify(reply: &ReplyPart<'_>) -> ReplayResult {
         }
         // A server that does not know the command cannot have stored such a key either.
         ReplyPart::Reply(Reply::Error(error @ (ErrorReply::Unknown | ErrorReply::Client(_)))) => {
+            ReplayResult::Rejected(error.to_string())
+        }
+        // Nor can a router that has no route for it.
+        ReplyPart::Reply(Reply::Error(error @ ErrorReply::Server(why))) if is_no_route(why) => {
             ReplayResult::Rejected(error.to_string())
         }
         ReplyPart::Reply(Reply::Error(error)) => ReplayResult::Retry(error.to_string()),

@@ -59,7 +59,7 @@ pub(super) enum RouterConfigs {
 }
 
 impl RouterConfigs {
-    /// Continues from `disk`; `text` is the newest configuration.
+    /// Continues from `disk`; `text` is the newest configuration. An error tells why the process must be started again.
     pub(super) async fn covering(
         text: &str,
         settings: ResizerSettings,
@@ -67,9 +67,9 @@ impl RouterConfigs {
         channels: ResizerChannels,
         network: Arc<dyn Network>,
         host: &RouterHost,
-    ) -> RouterConfigs {
+    ) -> Result<RouterConfigs, String> {
         let resizer = Resizer::start(host.config(text), settings, Box::new(disk), host, network, channels).await;
-        RouterConfigs::Covering(Box::new(resizer.expect("all configurations are valid")))
+        Ok(RouterConfigs::Covering(Box::new(resizer?)))
     }
 
     pub(super) fn at_once(text: &str, publish: watch::Sender<Arc<ActiveConfigs>>, host: &RouterHost) -> RouterConfigs {

@@ -16,14 +16,17 @@ use lookaside_router::{
     ActiveConfigs, Applied, ConfigUpdates, HistoryStore, Proxy, ResizerChannels, ResizerSettings, Settings,
 };
 use lookaside_routing::{Address, BoxFuture};
-use std::{future::pending, io, pin::pin, sync::Arc};
+use std::{future::pending, io, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
+    time::sleep,
 };
 
 /// Threads of a router.
 pub(super) const THREADS: usize = 2;
+/// The wait before a start that has failed is repeated.
+const RESTART_DELAY: Duration = Duration::from_millis(500);
 
 /// Commands to a running router.
 pub(super) enum RouterCommand {
@@ -51,6 +54,30 @@ pub(super) struct RouterProgram {
 }
 
 impl RouterProgram {
+    /// The configurations in force, and where the threads report what they have applied. A start that fails is repeated, as
+    /// by a supervisor.
+    async fn start_configs(&self, text: &str) -> (RouterConfigs, mpsc::UnboundedSender<Applied>) {
+        loop {
+            let (applied, applied_by_threads) = mpsc::unbounded_channel();
+            if !self.covers {
+                return (RouterConfigs::at_once(text, self.publish.clone(), &self.host), applied);
+            }
+            let channels = ResizerChannels { publish: self.publish.clone(), applied: applied_by_threads };
+            let settings = ResizerSettings {
+                peers: self.peers.clone(),
+                ignores_missing_peers: false,
+                threads: THREADS,
+                is_takeover: false,
+                history: self.history.clone(),
+            };
+            let (disk, network) = (self.coverage.clone(), self.network.clone());
+            match RouterConfigs::covering(text, settings, disk, channels, network, &self.host).await {
+                Ok(configs) => return (configs, applied),
+                Err(_) => sleep(RESTART_DELAY).await,
+            }
+        }
+    }
+
     /// Serves on `address`, with the configuration in `text` at first.
     pub(super) async fn run(
         self,
@@ -58,22 +85,8 @@ impl RouterProgram {
         text: String,
         mut commands: mpsc::UnboundedReceiver<RouterCommand>,
     ) {
-        let (applied, applied_by_threads) = mpsc::unbounded_channel();
-        let RouterProgram { network, host, peers, coverage, .. } = &self;
-        let mut configs = match self.covers {
-            false => RouterConfigs::at_once(&text, self.publish.clone(), host),
-            true => {
-                let channels = ResizerChannels { publish: self.publish.clone(), applied: applied_by_threads };
-                let settings = ResizerSettings {
-                    peers: peers.clone(),
-                    ignores_missing_peers: false,
-                    threads: THREADS,
-                    is_takeover: false,
-                    history: self.history.clone(),
-                };
-                RouterConfigs::covering(&text, settings, coverage.clone(), channels, network.clone(), host).await
-            }
-        };
+        let (mut configs, applied) = self.start_configs(&text).await;
+        let RouterProgram { network, host, .. } = &self;
         if let Some(spool) = &host.spool {
             spool.mark_unconfigured_for_flush(&configs.active().servers());
         }

@@ -82,4 +82,8 @@ impl HistoryStore for SharedHistory {
             Ok(stored)
         })
     }
+
+    fn location(&self) -> String {
+        "the shared history".to_owned()
+    }
 }

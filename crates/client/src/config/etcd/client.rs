@@ -205,6 +205,8 @@ impl EtcdClient {
                 let why = refusal(status, response.into_body()).await;
                 // A changed role takes effect with the next login.
                 let is_outdated_login = why.contains("auth store is old");
+                // Its status is also that of a full disk and of too many requests, which end.
+                let is_too_large = why.contains("message larger than max");
                 let is_refused = matches!(
                     status,
                     StatusCode::BAD_REQUEST
@@ -212,7 +214,11 @@ impl EtcdClient {
                         | StatusCode::NOT_FOUND
                         | StatusCode::PAYLOAD_TOO_LARGE
                 );
-                Err(if is_refused && !is_outdated_login { EtcdError::Refused(why) } else { EtcdError::Away(why) })
+                Err(if is_too_large || is_refused && !is_outdated_login {
+                    EtcdError::Refused(why)
+                } else {
+                    EtcdError::Away(why)
+                })
             }
         }
     }

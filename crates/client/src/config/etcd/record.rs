@@ -1,19 +1,29 @@
 //! A record in etcd that several processes replace: one key, changed by compare-and-swap, and keys below it that are
-//! written and removed together with it. Each request asks one endpoint, and the next connection is to the next one.
+//! written and removed together with it.
 //!
 //! ```text
 //!   read                             KEY is at revision 57
 //!   if KEY is at revision 57:        put KEY, put KEY/a, delete KEY/b     one transaction: all of it or nothing
 //! ```
 //!
-//! A write without a reply may have been made, or may be made later, but then only if nothing was written in between.
+//! A request goes to the endpoint of the connection that is kept, and to each of the others once if that one fails, or has
+//! not replied for [`NEXT_ENDPOINT_DELAY`]: one member that is down, or hangs, hides no record. The first reply counts.
+//!
+//! A write without a reply may have been made, or may be made later, but then only if nothing was written in between. So
+//! a write that two endpoints have received is made once: the second one finds another revision.
 
 use super::client::EtcdClient;
 use super::location::EtcdLocation;
 use crate::Network;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+/// How long an endpoint may take until the next one is asked, too. Connecting to a member whose host is gone takes longer.
+const NEXT_ENDPOINT_DELAY: Duration = Duration::from_millis(500);
 
 /// The value of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +82,7 @@ pub struct EtcdRecord {
 struct RecordConnection {
     /// `None` after an error, and before the first request.
     client: Option<EtcdClient>,
-    /// The endpoint of the next connection.
+    /// The number of the endpoint of the next connection.
     endpoint: usize,
 }
 
@@ -127,36 +137,64 @@ impl EtcdRecord {
 
     async fn ask(&self, request: &RecordRequest<'_>) -> Result<EtcdValue, EtcdError> {
         let mut connection = self.connection.lock().await;
-        let is_kept = connection.client.is_some();
-        match self.ask_once(&mut connection, request).await {
-            // etcd, or a proxy, has closed it meanwhile.
-            Err(EtcdError::Away(_)) if is_kept => self.ask_once(&mut connection, request).await,
-            reply => reply,
+        let (kept, first) = (connection.client.take(), connection.endpoint);
+        let endpoints = self.location.endpoints.len();
+        // Of a kept connection, that it fails shows little: etcd, or a proxy, may have closed it meanwhile.
+        let kept = kept.map(|client| (first, Some(client)));
+        let others = (first..first + endpoints).map(|endpoint| (endpoint, None));
+        let mut attempts = kept.into_iter().chain(others).peekable();
+        let (mut running, mut failures) = (FuturesUnordered::new(), Vec::new());
+        loop {
+            if let Some((endpoint, client)) = attempts.next() {
+                running.push(self.ask_once(endpoint, client, request));
+            }
+            let reply = match attempts.peek() {
+                Some(_) => timeout(NEXT_ENDPOINT_DELAY, running.next()).await,
+                None => Ok(running.next().await),
+            };
+            match reply {
+                // It may still reply.
+                Err(_) => {}
+                Ok(None) => return Err(EtcdError::Away(failures.join("; "))),
+                Ok(Some((_, Err(EtcdError::Away(why))))) => failures.push(why),
+                Ok(Some((_, Err(refused @ EtcdError::Refused(_))))) => return Err(refused),
+                Ok(Some((next, Ok((value, client))))) => {
+                    *connection = RecordConnection { client: Some(client), endpoint: next };
+                    return Ok(value);
+                }
+            }
         }
     }
 
-    /// Asks one endpoint. Its connection is kept if it replies: one that was dropped in the middle of a reply is not used
-    /// again.
+    /// Asks `client`, or else the endpoint with this number. Returns the endpoint of the next connection, and the client
+    /// if it has replied: one that was dropped in the middle of a reply is not used again.
     async fn ask_once(
         &self,
-        connection: &mut RecordConnection,
+        endpoint: usize,
+        client: Option<EtcdClient>,
         request: &RecordRequest<'_>,
-    ) -> Result<EtcdValue, EtcdError> {
-        let endpoint = &self.location.endpoints[connection.endpoint % self.location.endpoints.len()];
-        connection.endpoint += 1;
-        let mut client = match connection.client.take() {
-            Some(client) => client,
-            None => EtcdClient::connect(&*self.network, endpoint, self.location.user.as_ref()).await?,
+    ) -> (usize, Result<(EtcdValue, EtcdClient), EtcdError>) {
+        let endpoints = &self.location.endpoints;
+        let next = if client.is_some() { endpoint } else { (endpoint + 1) % endpoints.len() };
+        let asked = async {
+            let mut client = match client {
+                Some(client) => client,
+                None => {
+                    let endpoint = &endpoints[endpoint % endpoints.len()];
+                    EtcdClient::connect(&*self.network, endpoint, self.location.user.as_ref()).await?
+                }
+            };
+            let value = match request {
+                RecordRequest::Read { key } => client.value(key).await?,
+                RecordRequest::Replace { revision, text, changes } => {
+                    let changed = client.compare_and_change(&self.location.key, *revision, changes).await?;
+                    changed
+                        .map_or_else(|other| other, |revision| EtcdValue { text: Some((*text).to_owned()), revision })
+                }
+            };
+            Ok((value, client))
         };
-        let value = match request {
-            RecordRequest::Read { key } => client.value(key).await?,
-            RecordRequest::Replace { revision, text, changes } => {
-                let changed = client.compare_and_change(&self.location.key, *revision, changes).await?;
-                changed.map_or_else(|other| other, |revision| EtcdValue { text: Some((*text).to_owned()), revision })
-            }
-        };
-        connection.client = Some(client);
-        Ok(value)
+        (next, asked.await)
     }
 
     fn key_below(&self, name: &str) -> String {

@@ -46,7 +46,7 @@ use super::{
 use bytes::Bytes;
 use futures_util::future::select_all;
 use lookaside_protocol::{ErrorReply, Operation, Reply, Request};
-use lookaside_routing::{Address, Batch, BoxFuture, Failure, NO_POLICY, NO_ROUTE, NO_TREE, Outcome, Outcomes};
+use lookaside_routing::{Address, Batch, BoxFuture, Failure, Outcome, Outcomes, is_no_route};
 use tokio::time::sleep;
 
 /// The bytes of a delete besides its key: `delete ` and the end of the line.
@@ -272,10 +272,4 @@ fn delete_result(outcome: Outcome, router: &Address) -> DeleteResult {
         Ok(other) => DeleteResult::Refused(format!("router {router}: unexpected reply to a delete: {other:?}")),
         Err(failure) => DeleteResult::Refused(format!("router {router}: {}", reason(&failure))),
     }
-}
-
-/// Whether an error message of a router means that no operation reaches the key.
-fn is_no_route(why: &[u8]) -> bool {
-    let without_route = why.strip_prefix(NO_ROUTE.as_bytes());
-    why.starts_with(NO_TREE.as_bytes()) || without_route.is_some_and(|why| !why.starts_with(NO_POLICY.as_bytes()))
 }

@@ -51,6 +51,8 @@ const START_GATE_KEY: &[u8] = b"__mcrouter__.start_gate";
 const FLUSH_OPTION_KEY: &[u8] = b"__mcrouter__.options(enable_flush_cmd)";
 /// The key of the digest of the configuration that a router uses.
 const CONFIG_KEY: &[u8] = b"__mcrouter__.config_md5_digest";
+/// The key of the report to whose places a router's deletes go.
+const COVERAGE_KEY: &[u8] = b"__mcrouter__.coverage";
 /// The delay before a router that does not answer is asked for it again.
 const FLUSH_CHECK_DELAY: Duration = Duration::from_secs(1);
 /// The state of an open gate.
@@ -264,6 +266,14 @@ impl Router {
             Some(Ok(Reply::Value { value, .. })) if value.len() <= DIGEST_BYTES_MAX => {
                 Some(String::from_utf8_lossy(&value).into_owned())
             }
+            _ => None,
+        }
+    }
+
+    /// The router's report of the configurations that it covers, as JSON; `None` if it does not answer, or sends none.
+    pub async fn coverage(&self) -> Option<Bytes> {
+        match self.connections.probes.send(vec![get_request(Bytes::from_static(COVERAGE_KEY))]).await.pop() {
+            Some(Ok(Reply::Value { value, .. })) => Some(value),
             _ => None,
         }
     }

@@ -71,6 +71,8 @@ pub(crate) struct Rules {
     pub(crate) announce: bool,
     /// Steps wait until they are recorded in the shared history.
     pub(crate) record_first: bool,
+    /// All servers of a new configuration are emptied while another one is lost.
+    pub(crate) empty_lost: bool,
 }
 
 impl Rules {
@@ -85,6 +87,7 @@ impl Rules {
         order: true,
         announce: true,
         record_first: true,
+        empty_lost: true,
     };
 }
 
@@ -188,6 +191,8 @@ pub(crate) struct Coverage {
     history: HistoryView,
     /// Configurations that are being purged, or were and are still in the history: those for whose sake copies may stay.
     kept_by_purge: BTreeMap<ConfigId, BTreeSet<ConfigId>>,
+    /// Configurations of the history that are lost ([`recorded`]).
+    lost: BTreeSet<ConfigId>,
     peers: Vec<Peer>,
     /// Of the last change for the threads.
     number: u64,
@@ -222,6 +227,7 @@ impl Coverage {
             departed,
             history: HistoryView::default(),
             kept_by_purge: BTreeMap::new(),
+            lost: BTreeSet::new(),
             peers,
             number: 1,
             applied: 0,
@@ -267,7 +273,7 @@ impl Coverage {
         self.covered.push(Covered {
             config: config.clone(),
             stage: Stage::Adding { number: self.number },
-            was_read: self.is_in_history(config.id),
+            was_read: self.is_kept_in_history(config.id) && !self.lost.contains(&config.id),
             emptied: BTreeSet::new(),
         });
         true

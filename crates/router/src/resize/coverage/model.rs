@@ -297,6 +297,7 @@ impl World {
                     coverage.record_report(index, Duration::from_millis(polled_at), report, now);
                 });
             }
+            Event::Source { config, .. } if self.is_unusable(config) => {}
             Event::Source { router, config } => {
                 self.routers[router].source = config;
                 let target = candidate(config, self.warm_up);
@@ -306,8 +307,11 @@ impl World {
             }
             Event::Fetched { router, run, config } if self.is_up(router, run) => {
                 self.routers[router].started.remove(&format!("fetch {config}"));
-                let needed = candidate(config, self.warm_up);
-                self.change(router, |coverage, now| _ = coverage.cover_for_peer(&needed, now));
+                let (needed, is_unusable) = (candidate(config, self.warm_up), self.is_unusable(config));
+                self.change(router, |coverage, now| match is_unusable {
+                    true => coverage.record_unusable(needed.id, now),
+                    false => _ = coverage.cover_for_peer(&needed, now),
+                });
             }
             Event::Flush { router, run, config, server } if self.is_up(router, run) => {
                 self.copies.retain(|(at, _), _| *at != server);
@@ -442,6 +446,7 @@ impl World {
             peers.iter().filter_map(|peer| Some(self.routers[*peer].coverage.as_ref()?.report())).collect();
         let settings = CoverageSettings { peers: peers.len(), ignores_missing_peers: false, rules: self.rules };
         let is_memory_lost = reports.len() == peers.len() && self.random.bool();
+        self.record_unusable(router);
         let (warm_up, source) = (self.warm_up, self.routers[router].source);
         reports.extend(self.history_report(source));
         let from_reports = || {

@@ -10,6 +10,11 @@
 //! A configuration is removed from the history when one router has forgotten it: its purge has removed all misplaced
 //! copies, and none is filled behind it.
 //!
+//! A **lost** configuration is one that no router may begin to read by, and whose text a router could not use when it
+//! started: deletes do not reach its places, so any server may hold an old copy that it placed. While there is one, all
+//! servers of the next configuration are emptied. Once that is read, and no other one is covered, it leaves the history. A
+//! purge by a router that can use it does not remove it: copies stay for the sake of others, and may be old.
+//!
 //! Each record is computed from the one that was seen last, and stored only if that one is still there. It says that a
 //! configuration is not needed only by reports that were requested after the record had changed: a router that recorded
 //! that it will read had announced it before.
@@ -65,8 +70,12 @@ impl Coverage {
         let departed: Vec<Address> = history.departed.servers.iter().filter(is_new).cloned().collect();
         self.departed.add(departed);
         self.departed.is_incomplete |= history.departed.is_incomplete;
+        // One that has left the history has no copies, and one that is readable had all deletes.
+        self.lost.retain(|id| history.get(*id).is_some_and(|config| !config.is_readable));
+        history.lost().for_each(|id| self.add_lost(id));
         for covered in &mut self.covered {
-            covered.was_read |= history.get(covered.config.id).is_some();
+            covered.was_read |= history.is_kept(covered.config.id);
+            covered.was_read &= !self.lost.contains(&covered.config.id) || covered.config.id == self.reads;
         }
         self.kept_by_purge.retain(|id, _| history.get(*id).is_some() || self.covered.iter().any(|one| one.id() == *id));
         self.history = HistoryView::Read(SeenHistory { revision, history, changed_at: now });
@@ -77,8 +86,42 @@ impl Coverage {
         self.get(self.reads).is_some_and(|reads| reads.config.servers.all.contains(server))
     }
 
+    /// A router may not begin to read by `id`, and its text cannot be used here.
+    pub(crate) fn record_unusable(&mut self, id: ConfigId, now: Duration) {
+        if self.is_in_history(id) && !self.is_recorded(|history| history.is_readable(id)) {
+            self.add_lost(id);
+        }
+        self.advance(now);
+    }
+
+    /// Servers that were emptied before may have copies that it placed.
+    fn add_lost(&mut self, id: ConfigId) {
+        if self.lost.insert(id) {
+            self.covered.iter_mut().for_each(|covered| covered.emptied.clear());
+        }
+    }
+
+    /// Whether any server may hold old copies, of a configuration that is lost.
+    pub(super) fn has_lost(&self) -> bool {
+        self.settings.rules.empty_lost && !self.lost.is_empty()
+    }
+
+    /// Whether the only configuration that is covered is read, and all of its servers were emptied for it: then no copy of a
+    /// lost one is at any of them.
+    fn is_emptied(&self) -> bool {
+        let [only] = &self.covered[..] else { return false };
+        let mut pools = only.config.servers.pools.values().filter(|pool| pool.flush_new);
+        let is_emptied = !only.emptied.is_empty() && pools.all(|pool| pool.servers.is_subset(&only.emptied));
+        self.next.is_none() && is_emptied
+    }
+
+    /// Whether the history has `id`, and not as lost, as far as is known.
+    pub(super) fn is_kept_in_history(&self, id: ConfigId) -> bool {
+        matches!(&self.history, HistoryView::Read(seen) if seen.history.is_kept(id))
+    }
+
     /// Whether the history has `id`, as far as is known.
-    pub(super) fn is_in_history(&self, id: ConfigId) -> bool {
+    fn is_in_history(&self, id: ConfigId) -> bool {
         matches!(&self.history, HistoryView::Read(seen) if seen.history.get(id).is_some())
     }
 
@@ -146,7 +189,8 @@ impl Coverage {
     pub(crate) fn missing_in_history(&self) -> Vec<ConfigId> {
         let HistoryView::Read(SeenHistory { history, .. }) = &self.history else { return Vec::new() };
         let is_missing = |config: &&RecordedConfig| {
-            self.get(config.id).is_none() && (config.is_readable || !self.is_purged(config.id))
+            let is_unneeded = self.is_purged(config.id) || self.lost.contains(&config.id);
+            self.get(config.id).is_none() && (config.is_readable || !is_unneeded)
         };
         match self.has_space() {
             true => history.configs.iter().filter(is_missing).map(|config| config.id).collect(),
@@ -175,8 +219,10 @@ impl Coverage {
         let mut next = seen.history.clone();
         if next.configs.is_empty() {
             let known = self.covered.iter().filter(|covered| covered.was_read);
-            known.for_each(|covered| _ = next.insert(RecordedConfig { id: covered.id(), is_readable: false }));
+            let config = |id| RecordedConfig { id, is_readable: false, is_lost: false };
+            known.for_each(|covered| _ = next.insert(config(covered.id())));
         }
+        self.lost.iter().for_each(|id| next.set_lost(*id));
         if !self.is_outdated() {
             next.set_readable(self.reads);
         }
@@ -199,9 +245,15 @@ impl Coverage {
             }
             for (id, kept) in self.kept_by_purge.iter().filter(|(id, _)| self.is_purged(**id)) {
                 // One that is removed in the same step does not count.
-                if kept.iter().all(|kept| next.get(*kept).is_some()) {
+                if next.is_kept(*id) && kept.iter().all(|kept| next.get(*kept).is_some()) {
                     next.remove(*id);
                 }
+            }
+            let is_covered = |id: &ConfigId| self.reports().any(|(_, report)| report.covers.contains(id));
+            for id in self.lost.iter().filter(|id| self.is_emptied() && !is_covered(id)) {
+                next.remove(*id);
+                // It may have placed copies at servers that no other one has named.
+                next.departed.is_incomplete = true;
             }
         }
         (next != seen.history).then_some(next)
@@ -211,7 +263,7 @@ impl Coverage {
     /// is there. Otherwise each of those that were purged would wait for the target, and the target for space.
     fn make_space(&self, next: &mut History, target: ConfigId) {
         let is_there = |kept: &ConfigId| *kept == target || next.get(*kept).is_some();
-        let is_removable = |id: &ConfigId| !next.is_readable(*id) && next.get(*id).is_some();
+        let is_removable = |id: &ConfigId| !next.is_readable(*id) && next.is_kept(*id);
         let mut purged = self.kept_by_purge.iter().filter(|(id, _)| self.is_purged(**id) && is_removable(id));
         if let Some(id) = purged.find(|(_, kept)| kept.iter().all(is_there)).map(|(id, _)| *id) {
             next.remove(id);

@@ -14,6 +14,17 @@ pub(crate) struct Purge {
     pub(crate) number: u64,
 }
 
+/// What a pool of the target was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PoolOrigin {
+    /// A configuration that is covered has a pool of this name, or may have had.
+    Known,
+    /// It has servers of a pool under another name. So it is that pool: servers that it has besides have missed deletes, as
+    /// they would have under the former name.
+    Renamed,
+    New,
+}
+
 impl Coverage {
     /// Servers that must be emptied before the target is read.
     pub(crate) fn servers_to_empty(&self) -> BTreeSet<Address> {
@@ -30,28 +41,57 @@ impl Coverage {
         };
         let mut to_empty = BTreeSet::new();
         for (name, pool) in target.config.servers.pools.iter().filter(|(_, pool)| pool.flush_new) {
-            let others = || self.covered.iter().filter(|covered| covered.id() != target.id());
-            let in_pool = |covered: &Covered, server| {
+            let in_pool = |covered: &Covered, server: &Address| {
                 covered.config.servers.pools.get(name).is_some_and(|pool| pool.servers.contains(server))
             };
-            let is_known =
-                self.departed.is_incomplete || others().any(|covered| covered.config.servers.pools.contains_key(name));
-            // A pool under a new name that has servers of another one is that pool, renamed: servers that it has besides
-            // have missed deletes, as they would have under the former name.
-            let was_owned = |server: &Address| {
-                let owns = |pool: &PoolServers| pool.flush_new && pool.servers.contains(server);
-                others().any(|other| other.was_read && other.config.servers.pools.values().any(owns))
+            let origin = self.origin_of(target, name, pool);
+            let is_kept = |server: &Address| match origin {
+                PoolOrigin::Known => self.others(target).any(|other| other.was_read && in_pool(other, server)),
+                PoolOrigin::Renamed => self.was_owned(target, server),
+                PoolOrigin::New => true,
             };
-            let is_renamed = !is_known && self.settings.rules.empty_renamed && pool.servers.iter().any(was_owned);
             for server in pool.servers.difference(&target.emptied) {
-                let was_in_pool = || others().any(|other| other.was_read && in_pool(other, server));
-                let is_trusted = target.was_read || if is_renamed { was_owned(server) } else { was_in_pool() };
-                if has_departed(server) || (is_known || is_renamed) && !is_trusted {
+                let is_trusted = target.was_read || !self.has_lost() && is_kept(server);
+                if has_departed(server) || !is_trusted {
                     to_empty.insert(server.clone());
                 }
             }
         }
         to_empty
+    }
+
+    /// The servers of the target that are trusted although no configuration that is covered has named them: those of a pool
+    /// under a new name that shares none with another one. They may be a warm pool of another cluster.
+    pub(crate) fn trusted_new_servers(&self) -> BTreeSet<Address> {
+        let Some(target) = self.target.and_then(|target| self.get(target)) else { return BTreeSet::new() };
+        let is_new = |(name, pool): &(&String, &PoolServers)| {
+            pool.flush_new && self.origin_of(target, name, pool) == PoolOrigin::New
+        };
+        let of_new_pools = target.config.servers.pools.iter().filter(is_new).flat_map(|(_, pool)| &pool.servers);
+        let is_trusted = |server: &&Address| !self.departed.servers.contains(server);
+        match target.was_read || self.has_lost() {
+            true => BTreeSet::new(),
+            false => of_new_pools.filter(is_trusted).cloned().collect(),
+        }
+    }
+
+    fn origin_of(&self, target: &Covered, name: &str, pool: &PoolServers) -> PoolOrigin {
+        let is_in = |covered: &Covered| covered.config.servers.pools.contains_key(name);
+        if self.departed.is_incomplete || self.others(target).any(is_in) {
+            return PoolOrigin::Known;
+        }
+        let is_renamed = pool.servers.iter().any(|server| self.was_owned(target, server));
+        if is_renamed && self.settings.rules.empty_renamed { PoolOrigin::Renamed } else { PoolOrigin::New }
+    }
+
+    /// Whether a pool of a configuration that was read has `server`.
+    fn was_owned(&self, target: &Covered, server: &Address) -> bool {
+        let owns = |pool: &PoolServers| pool.flush_new && pool.servers.contains(server);
+        self.others(target).any(|other| other.was_read && other.config.servers.pools.values().any(owns))
+    }
+
+    fn others<'a>(&'a self, target: &'a Covered) -> impl Iterator<Item = &'a Covered> {
+        self.covered.iter().filter(|covered| covered.id() != target.id())
     }
 
     /// The purges that are to run.

@@ -1,13 +1,111 @@
 //! Single steps. [`super::model`] has all of them together.
 
 use super::*;
+use crate::resize::history::{History, RecordedConfig};
 use crate::resize::pool_servers::PoolServers;
 
 fn candidate(id: u128, server: &str) -> Candidate {
-    let all: BTreeSet<Address> = [Address(server.into())].into();
-    let pool = PoolServers { servers: all.clone(), flush_new: true };
-    let servers = ConfigServers { pools: [("p".to_owned(), pool)].into(), all, warm_up: Duration::ZERO };
+    candidate_of(id, "p", &[server])
+}
+
+fn addresses(servers: &[&str]) -> BTreeSet<Address> {
+    servers.iter().map(|server| Address((*server).into())).collect()
+}
+
+fn candidate_of(id: u128, pool: &str, servers: &[&str]) -> Candidate {
+    let all = addresses(servers);
+    let of_pool = PoolServers { servers: all.clone(), flush_new: true };
+    let servers = ConfigServers { pools: [(pool.to_owned(), of_pool)].into(), all, warm_up: Duration::ZERO };
     Candidate { id: ConfigId(id), text: "".into(), servers: Arc::new(servers) }
+}
+
+/// A router without peers, in whose threads changes take no time.
+struct Alone {
+    coverage: Coverage,
+    now: Duration,
+}
+
+impl Alone {
+    fn reading(config: &Candidate) -> Alone {
+        let covered = vec![SavedConfig { config: config.clone(), is_claimed: true, was_read: true }];
+        let saved = SavedCoverage { reads: config.id, covered, departed: Departed::default() };
+        let settings = CoverageSettings { peers: 0, ignores_missing_peers: false, rules: Rules::ALL };
+        Alone { coverage: Coverage::restore(saved, settings, Duration::ZERO), now: Duration::ZERO }
+    }
+
+    /// Has a new configuration, which it covers from now on.
+    fn set_target(&mut self, config: &Candidate) {
+        self.coverage.set_target(config.clone(), self.now);
+        self.coverage.record_announced(self.now);
+        self.coverage.record_applied(self.coverage.active().number, self.now);
+    }
+
+    /// Empties and purges servers until there is nothing to do, and writes what there is to record into `history`.
+    fn run(&mut self, history: &mut History) {
+        for _ in 0..20 {
+            self.now += Duration::from_secs(1);
+            let target = self.coverage.target();
+            for server in self.coverage.servers_to_empty() {
+                self.coverage.record_emptied(target.expect("it empties for a target"), &server, self.now);
+            }
+            self.coverage.record_applied(self.coverage.active().number, self.now);
+            self.coverage.purges().iter().for_each(|purge| self.coverage.record_purged(purge, self.now));
+            if let Some(next) = self.coverage.history_to_record(self.now) {
+                *history = next;
+                let (revision, _) = self.coverage.seen_history().expect("it has seen one");
+                self.coverage.record_history(revision + 1, history.clone(), self.now);
+            }
+        }
+    }
+}
+
+/// An old copy may be at a server that the former configuration has named, too, so all are emptied, but for those of a
+/// configuration that all routers have covered since before. Then the next change is as usual.
+#[test]
+fn after_a_configuration_was_lost_all_servers_of_the_next_are_emptied() {
+    let [read, next, last] = [(1, ["a:1", "b:1"]), (2, ["b:1", "a:1"]), (3, ["b:1", "c:1"])]
+        .map(|(id, servers)| candidate_of(id, "p", &servers));
+    let config = |id, is_readable| RecordedConfig { id: ConfigId(id), is_readable, is_lost: !is_readable };
+    let mut history = History { configs: vec![config(9, false), config(1, true)], ..History::default() };
+    let mut router = Alone::reading(&read);
+    router.coverage.use_history();
+    router.coverage.record_history(1, history.clone(), Duration::ZERO);
+    assert!(router.coverage.missing_in_history().is_empty(), "its text cannot be used");
+    router.run(&mut history);
+    assert_eq!((router.coverage.reads(), history.lost().count()), (read.id, 1), "nothing has changed");
+    router.set_target(&next);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["a:1", "b:1"]));
+    // It is marked again, by a router that starts: copies that were placed until then may be at emptied servers.
+    router.coverage.record_emptied(next.id, &Address("a:1".into()), router.now);
+    router.coverage.record_history(
+        2,
+        History { configs: history.configs[1..].to_vec(), ..History::default() },
+        router.now,
+    );
+    router.coverage.record_history(3, history.clone(), router.now);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["a:1", "b:1"]));
+    router.run(&mut history);
+    assert_eq!(router.coverage.reads(), next.id);
+    assert_eq!(history.configs, [config(2, true)], "the lost one is gone");
+    assert!(history.departed.is_incomplete, "it may have named other servers");
+    router.set_target(&last);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["c:1"]));
+}
+
+#[test]
+fn servers_of_a_new_pool_that_are_trusted_are_named() {
+    let read = candidate_of(1, "p", &["a:1", "b:1"]);
+    for (target, trusted) in [
+        (candidate_of(2, "q", &["c:1", "d:1"]), &["c:1", "d:1"][..]),
+        (candidate_of(3, "q", &["b:1", "c:1"]), &[]),
+        (candidate_of(4, "p", &["c:1"]), &[]),
+    ] {
+        let mut router = Alone::reading(&read);
+        router.coverage.set_target(target.clone(), router.now);
+        assert_eq!(router.coverage.trusted_new_servers(), addresses(trusted));
+        router.set_target(&target);
+        assert_eq!(router.coverage.reads() == target.id, !trusted.is_empty(), "without emptying them");
+    }
 }
 
 /// A router without peers saved that it read by a new configuration, and was replaced before the permits for the former one

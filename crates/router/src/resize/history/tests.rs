@@ -7,7 +7,7 @@ fn id(number: u128) -> ConfigId {
 }
 
 fn config(number: u128, is_readable: bool) -> RecordedConfig {
-    RecordedConfig { id: id(number), is_readable }
+    RecordedConfig { id: id(number), is_readable, is_lost: false }
 }
 
 fn departed(servers: &[&str]) -> Departed {

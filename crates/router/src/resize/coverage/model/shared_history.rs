@@ -18,6 +18,12 @@ pub(super) struct SharedHistory {
     is_read_at_starts: bool,
     /// How often it was replaced.
     pub(super) replaced: u64,
+    /// Routers that start cannot use a configuration, sometimes.
+    rolls_back: bool,
+    /// That configuration.
+    unusable: Option<ConfigId>,
+    /// How often one was recorded as lost.
+    pub(super) lost: u64,
 }
 
 impl SharedHistory {
@@ -26,6 +32,36 @@ impl SharedHistory {
         coverage.use_history();
         if self.is_read_at_starts {
             coverage.record_history(self.revision, self.history.clone(), now);
+        }
+    }
+
+    pub(super) fn is_unusable(&self, config: usize) -> bool {
+        self.unusable == Some(ConfigId(config as u128))
+    }
+
+    /// The programs of all routers are replaced by an earlier version, which cannot use some former configuration, or by
+    /// the later one.
+    fn roll_back(&mut self, random: &mut fastrand::Rng) {
+        let former: Vec<ConfigId> =
+            self.history.configs.iter().filter(|config| !config.is_readable).map(|config| config.id).collect();
+        self.unusable = match self.unusable {
+            None if self.rolls_back => random.choice(former),
+            _ => None,
+        };
+    }
+
+    /// A router that starts records that it cannot use a configuration.
+    fn record_lost(&mut self) {
+        let Some(id) = self.unusable else { return };
+        let before = self.history.clone();
+        self.history.set_lost(id);
+        if self.history != before {
+            self.revision += 1;
+            self.lost += 1;
+        }
+        // A router that could use it has made it readable at the last moment. None can start without it.
+        if self.history.is_readable(id) {
+            self.unusable = None;
         }
     }
 }
@@ -45,7 +81,17 @@ impl World {
         self
     }
 
+    /// The same, and meanwhile routers cannot use a configuration, sometimes.
+    fn with_rollbacks(self) -> World {
+        let mut world = self.with_lost_memories(true);
+        world.history.as_mut().expect("it is shared").rolls_back = true;
+        world
+    }
+
     pub(super) fn lose_memory(&mut self) {
+        if let Some(history) = &mut self.history {
+            history.roll_back(&mut self.random);
+        }
         for router in 0..self.routers.len() {
             self.routers[router].is_memory_lost = true;
             self.crash(router);
@@ -58,6 +104,20 @@ impl World {
             let delay = self.random.u64(10..3_000);
             self.after(delay, Event::Restart { router });
         }
+    }
+
+    /// What a router that starts records, and by which configuration it begins if it cannot use that of its source.
+    pub(super) fn record_unusable(&mut self, router: usize) {
+        let Some(history) = &mut self.history else { return };
+        history.record_lost();
+        if history.is_unusable(self.routers[router].source) {
+            let mut readable = history.history.configs.iter().filter(|config| config.is_readable);
+            self.routers[router].source = readable.next().expect("one is").id.0 as usize;
+        }
+    }
+
+    pub(super) fn is_unusable(&self, config: usize) -> bool {
+        self.history.as_ref().is_some_and(|history| history.is_unusable(config))
     }
 
     /// What the history says to a router that starts and remembers nothing.
@@ -152,4 +212,25 @@ fn each_rule_of_the_history_is_needed() {
         println!("without {name:?}: {failure:?}");
         assert!(failure.is_some(), "the model does not need {name:?}");
     }
+}
+
+/// Routers whose version could not use a former configuration did not start, for ever.
+#[test]
+fn routers_that_cannot_use_a_former_configuration_read_no_old_copies_of_it() {
+    const SEEDS: u64 = 2_000;
+    let (mut lost, mut lost_at_ends, mut changes) = (0, 0, 0);
+    for seed in 0..SEEDS / 4 {
+        let mut world = World::new(seed, Rules::ALL).with_rollbacks();
+        world.run().unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+        let history = world.history.expect("it is shared");
+        lost += history.lost;
+        lost_at_ends += history.history.lost().count() as u64;
+        changes += world.changes_of_reads;
+    }
+    println!("{lost} configurations were lost, {lost_at_ends} of them until the end; {changes} changes");
+    assert!(lost > SEEDS / 16 && lost - lost_at_ends > SEEDS / 50, "{lost} {lost_at_ends}");
+    let rules = Rules { empty_lost: false, ..Rules::ALL };
+    let failure = (0..SEEDS).find_map(|seed| Some((seed, World::new(seed, rules).with_rollbacks().run().err()?)));
+    println!("without emptying all servers: {failure:?}");
+    assert!(failure.is_some(), "the model does not need to empty all servers");
 }
