@@ -36,6 +36,10 @@ struct Fixture {
 }
 
 async fn fixture() -> Fixture {
+    fixture_with(HedgeSettings::default()).await
+}
+
+async fn fixture_with(settings: HedgeSettings) -> Fixture {
     let cluster = Cluster::of(&["a:1", "b:1", "router:1"]);
     cluster.set_everywhere("k");
     cluster.permit("router:1", &permit(CONFIG));
@@ -43,7 +47,7 @@ async fn fixture() -> Fixture {
     let builder = DirectRoute::builder(Source::Text(CONFIG.to_owned()), [Address("router:1".into())]);
     let builder = builder.send_updates_directly();
     let route = builder.network(Arc::new(cluster.clone())).defaults(defaults).build().await.expect("it is valid");
-    let settings = HedgeSettings { delay: HedgeDelay::Fixed(HEDGE_DELAY), share_max: 1.0 };
+    let settings = HedgeSettings { delay: HedgeDelay::Fixed(HEDGE_DELAY), share_max: 1.0, ..settings };
     let client = Client::new(route.clone()).with_hedging(route.replicas(prefix("/west/second/")), settings);
     Fixture { cluster, route, client }
 }
@@ -103,7 +107,8 @@ async fn a_replica_is_asked_without_a_lease_where_routers_take_leases() {
 /// not fill the key for as long as a miss is remembered.
 #[tokio::test(start_paused = true)]
 async fn the_token_of_a_plain_get_that_a_replica_has_answered_can_be_used() {
-    let Fixture { cluster, client, .. } = fixture().await;
+    let Fixture { cluster, client, .. } =
+        fixture_with(HedgeSettings { plain_gets: true, ..HedgeSettings::default() }).await;
     for address in ["a:1", "b:1", "router:1"] {
         cluster.cache(address).lock().keeps_flags = true;
     }
