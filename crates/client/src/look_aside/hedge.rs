@@ -13,10 +13,10 @@
 //! decides nothing. If the replica wins, the first request goes on in the background, and the leases in its reply are
 //! released.
 //!
-//! Plain gets are hedged in the same way. If a replica wins, the first get goes on in the background, too: where leases
-//! are taken for plain requests, its token is then known to this client, whose next set may use it. A plain get whose
-//! caller gives up is dropped instead: a caller without a reply may store what it reads then, and a miss that is
-//! remembered later must not let it.
+//! Plain gets are hedged in the same way. If a replica wins, the first get goes on in the background, too, without a
+//! caller: where leases are taken for plain requests, its miss is withdrawn and its token returned (`direct/plain_leases`).
+//! A plain get whose caller gives up is dropped instead: a caller without a reply may store what it reads then, and a miss
+//! that is remembered later must not let it.
 //!
 //! | hedged | the replicas must get (`AllSyncRoute`) |
 //! |---|---|
@@ -30,6 +30,7 @@ use super::{
     lookup::{LookupInFlight, Sender, spawn_bounded},
     stats::CallCounters,
 };
+use crate::caller::Caller;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{Batch, Outcomes, Route};
@@ -130,9 +131,11 @@ impl HedgedSender {
             let Sender { route, context } = &self.sender;
             return route.route(gets, context).await;
         };
-        let first = self.sender.send(gets.clone());
+        let caller = Caller::default();
+        let first = caller.scope(self.sender.send(gets.clone()));
         let (outcomes, unanswered) = self.send_hedged(hedge, first, gets, counters).await;
         if let Some(first) = unanswered {
+            caller.leave();
             spawn_bounded(first);
         }
         outcomes
