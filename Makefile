@@ -128,7 +128,8 @@ gutter: install ## a dead server under load with MariaDB behind, with and withou
 
 incast: install ## time of a page by size of the window over a congested link, drawn (as root; three minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
-	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast
+	$(CARGO) build --release --locked --package lookaside-workload --example page_arrivals
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast target/release/examples/page_arrivals
 
 round-trips: install ## round trips and time of pages, with and without a plan (a minute)
 	$(CARGO) build --release --locked --package lookaside-server
