@@ -8,6 +8,8 @@ SCHEDULES ?= 300
 FUZZ_SECONDS ?= 60
 # Processes that run the end-to-end tests. The tests wait more than they compute.
 TEST_PROCESSES ?= 4
+# The crates that are published. Their packages are made, and not compiled.
+PUBLISHED = $(patsubst crates/%/Cargo.toml,--package lookaside-%,$(shell grep -l '^publish = true' crates/*/Cargo.toml))
 # A folder with a trace of Twitter's cache cluster 52; without it, `make hit-ratio` makes a trace from a seed.
 TRACES ?=
 
@@ -37,10 +39,11 @@ build:
 	$(CARGO) build --workspace --bins --lib --example direct_client --example regional_client
 	install -C target/debug/lib_lookaside.so python/lookaside/_lookaside.abi3.so
 
-lint: ## format, lints as errors, documentation as rustdoc reads it, the arrows of ARCHITECTURE.md, the words of the glossary, links
+lint: ## format, lints as errors, documentation as rustdoc reads it, packages of the crates that are published, the arrows of ARCHITECTURE.md, the words of the glossary, links
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) package --quiet --no-verify --allow-dirty --locked $(PUBLISHED)
 	$(PYTHON) tests/check_architecture.py
 	$(PYTHON) tests/check_test_programs.py
 	$(PYTHON) tests/check_words.py
@@ -125,7 +128,8 @@ gutter: install ## a dead server under load with MariaDB behind, with and withou
 
 incast: install ## time of a page by size of the window over a congested link, drawn (as root; three minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router
-	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast
+	$(CARGO) build --release --locked --package lookaside-workload --example page_arrivals
+	LOOKASIDE_PROGRAMS=target/release PYTHONPATH=tests:. $(PYTHON) -m experiments.cluster.incast target/release/examples/page_arrivals
 
 round-trips: install ## round trips and time of pages, with and without a plan (a minute)
 	$(CARGO) build --release --locked --package lookaside-server

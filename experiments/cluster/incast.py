@@ -4,7 +4,8 @@ What: a router asks SERVERS servers for the keys of a page at once, and all of t
 queue, as the ports of a rack's switch have. With a small window a page is asked for in many turns, each a round trip
 long; with a large one the answers overflow the queue, and what is lost there comes again only after TCP's timeout. In
 between is the paper's minimum. Drawn is the time of a page over the size of the window, and what `--window adaptive`
-makes of it by itself.
+makes of it by itself. A client that asks the servers directly, with the window that it has by default, is measured
+beside it (crates/workload/examples/page_arrivals.rs).
 
 How: two network namespaces with a veth between them. Towards the router the link has RATE_MBIT and a queue of
 QUEUE_BYTES; in front of each server another router holds every request up for DELAY_MS, as a longer way would (not
@@ -50,6 +51,8 @@ DELAY_MS = 1
 WINDOWS = (10, 20, 50, 100, 200, 400, 1000, 4000)
 QUIET_S, MEASURE_S = 4.0, 14.0
 CONNECTIONS = 64
+# The row of the client that asks the servers directly.
+CLIENT = "direct client, by delay"
 SERVER_TIMEOUT_MS = 500
 SERVERS_IP, ROUTER_IP = "10.77.0.2", "10.77.0.1"
 FIRST_PORT = 11311
@@ -110,13 +113,20 @@ def start_servers(folder: Path, namespace: str, running: contextlib.ExitStack) -
         start(f"delay-{number}", near, PROGRAMS / "lookaside-router", *words)
 
 
+def configuration(folder: Path) -> Path:
+    """The file of the router's configuration, and of the direct client's."""
+    servers = [f"{SERVERS_IP}:{FIRST_PORT + number}" for number in range(SERVERS)]
+    pool = {"servers": servers, "server_timeout": SERVER_TIMEOUT_MS}
+    file = folder / "router.json"
+    file.write_text(json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"}))
+    return file
+
+
 @contextlib.contextmanager
 def router(folder: Path, window: str) -> Iterator[int]:
     """The port of a router with this window."""
     port = free_port()
-    pool = {"servers": [f"{SERVERS_IP}:{FIRST_PORT + number}" for number in range(SERVERS)]}
-    text = json.dumps({"pools": {"main": pool}, "route": "PoolRoute|main"})
-    words = ["-p", port, "--num-proxies", 1, "--config-str", text, "--window", window, "-t", SERVER_TIMEOUT_MS]
+    words = ["-p", port, "--num-proxies", 1, "-f", configuration(folder), "--window", window]
     process = Process(f"router-{window}", [PROGRAMS / "lookaside-router", *words], folder)
     try:
         process.wait_ready(lambda: answers(port))
@@ -197,7 +207,30 @@ def statistic(port: int, name: str) -> int:
     return next(int(line.split()[2]) for line in reply.decode().splitlines() if line.startswith(f"STAT {name} "))
 
 
-def measure(servers: str) -> list[dict]:
+def pages_of_client(program: Path, folder: Path, port: int) -> tuple[list[float], int, int]:
+    """As `pages`, for a client that asks the servers directly by the router's permits; and the size of its window."""
+    arguments = (KEYS, KEYS_PER_PAGE, PAGES_PER_S, QUIET_S, MEASURE_S)
+    command = [str(word) for word in (program, configuration(folder), f"127.0.0.1:{port}", *arguments)]
+    found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    assert not found["unpermitted_reads"], "these went through the router"
+    return found["ms"], found["failed"], found["size"]
+
+
+def result_of(window: str, size: int | None, times: list[float], failed: int) -> dict:
+    """What is printed and reported of a window."""
+    result = {
+        "window": window,
+        "size at the end": size,
+        "pages": len(times),
+        "failed": failed,
+        "ms": {name: percentile(times, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
+        "mean ms": sum(times) / len(times),
+    }
+    print(json.dumps(result), file=sys.stderr, flush=True)
+    return result
+
+
+def measure(servers: str, program: Path) -> list[dict]:
     """All windows, one after the other. Runs in the router's network."""
     results = []
     with tempfile.TemporaryDirectory(prefix="lookaside-incast-") as name, contextlib.ExitStack() as running:
@@ -209,16 +242,10 @@ def measure(servers: str) -> list[dict]:
             with router(folder, window) as port:
                 times, failed = pages(port)
                 size = statistic(port, "window_size") if window != "off" else None
-            result = {
-                "window": window,
-                "size at the end": size,
-                "pages": len(times),
-                "failed": failed,
-                "ms": {name: percentile(times, share) for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))},
-                "mean ms": sum(times) / len(times),
-            }
-            print(json.dumps(result), file=sys.stderr, flush=True)
-            results.append(result)
+            results.append(result_of(window, size, times, failed))
+        with router(folder, "off") as port:
+            times, failed, size = pages_of_client(program, folder, port)
+        results.append(result_of(CLIENT, size, times, failed))
     return results
 
 
@@ -252,6 +279,10 @@ window does. Over TCP a lost reply arrives late rather than never, so that one s
 than the server's timeout ({timeout} ms here); it avoids the collapse on the right and does not find the minimum. The
 router's window is off by default.
 
+The last row is a Rust client that asks the servers directly, with the window that it has by default, which is that of
+`adaptive` (`WindowSettings::by_delay`): its mean page takes {client_ratio} times as long as that of the best fixed
+window of a router, without a hop in between.
+
 {facts}
 """
 
@@ -261,7 +292,7 @@ def report(results: list[dict], facts: dict[str, str]) -> str:
     rows = []
     for result in results:
         window = result["window"] + (
-            f" (at the end {result['size at the end']})" if result["window"] in ("adaptive", "loss") else ""
+            f" (at the end {result['size at the end']})" if result["window"] in ("adaptive", "loss", CLIENT) else ""
         )
         times = " | ".join(f"{result['ms'][name]:.0f}" for name in ("p50", "p95", "p99"))
         inside = PAGES_PER_S * result["mean ms"] / 1000
@@ -270,6 +301,7 @@ def report(results: list[dict], facts: dict[str, str]) -> str:
     best = min(map(str, WINDOWS), key=mean.__getitem__)
     return TEXT.format(
         ratio=f"{mean['adaptive'] / mean[best]:.1f}",
+        client_ratio=f"{mean[CLIENT] / mean[best]:.1f}",
         best=best,
         pages=PAGES_PER_S,
         keys=KEYS_PER_PAGE,
@@ -286,10 +318,11 @@ def report(results: list[dict], facts: dict[str, str]) -> str:
 def main() -> int:
     """Makes the networks, measures inside, draws, and writes the page."""
     parser = command_line.parser(__doc__)
+    parser.add_argument("program", type=Path, help="the built example `page_arrivals` of crates/workload")
     parser.add_argument("--inside", metavar="NAMESPACE", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        print(json.dumps(measure(options.inside)))
+        print(json.dumps(measure(options.inside, options.program)))
         return 0
     missing = [program for program in ("ip", "tc") if not shutil.which(program)]
     if missing or os.geteuid() != 0:
@@ -305,6 +338,7 @@ def main() -> int:
             sys.executable,
             "-m",
             "experiments.cluster.incast",
+            str(options.program.resolve()),
             "--inside",
             servers,
         ]

@@ -25,7 +25,10 @@ class Tls:
 
 @dataclass(frozen=True)
 class Hedge:
-    """Late lookups are sent to replicas, too; the first answer counts."""
+    """Late lookups are sent to replicas, too; the first answer counts.
+
+    Lookups are those of `get_or_load`, `get_or_load_many`, plans and cached functions, whose keys change by deletes.
+    """
 
     #: The routing prefix of the replicas in the configuration, `/region/cluster/`: routes whose servers get every
     #: delete that those of the client get.
@@ -36,3 +39,6 @@ class Hedge:
     quantile: float = 0.95
     #: The largest share of the lookups that may be sent twice.
     share_max: float = 0.05
+    #: Whether `get` and `get_many` are hedged, too. Then the replicas must get every update: set, add, incr, decr,
+    #: touch and delete. If they do not, a `get` may return a value that is older than the last `set`.
+    plain_gets: bool = False

@@ -60,6 +60,7 @@ pub(crate) struct HedgeArguments {
     delay: Option<f64>,
     quantile: f64,
     share_max: f64,
+    plain_gets: bool,
 }
 
 /// Where a configuration is: `file:PATH`, or `etcd://HOST:PORT/KEY`, with `etcds` by TLS.
@@ -104,7 +105,7 @@ pub(crate) fn parse_tls(
 }
 
 pub(crate) fn parse_hedge(py: Python<'_>, hedge: HedgeArguments) -> PyResult<Hedging> {
-    let HedgeArguments { replicas, delay, quantile, share_max } = hedge;
+    let HedgeArguments { replicas, delay, quantile, share_max, plain_gets } = hedge;
     let is_share = |number: f64| number > 0.0 && number <= 1.0;
     if !is_share(quantile) || !is_share(share_max) {
         let message = format!("hedge: quantile {quantile}, share_max {share_max}; expected more than 0, up to 1");
@@ -114,7 +115,7 @@ pub(crate) fn parse_hedge(py: Python<'_>, hedge: HedgeArguments) -> PyResult<Hed
         Some(seconds) => HedgeDelay::Fixed(parse_timeout(py, seconds)?),
         None => HedgeDelay::Quantile(quantile),
     };
-    let settings = HedgeSettings { delay, share_max };
+    let settings = HedgeSettings { delay, share_max, plain_gets };
     Ok(Hedging { replicas: parse_routing_prefix(py, &replicas)?, settings })
 }
 

@@ -155,13 +155,14 @@ impl ClientCore {
         found_values(py, self.values(), names, found)
     }
 
-    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it.
+    /// The value of a key; on a miss `None`, and the token of its lease if this caller may fill it. Then whether another
+    /// client may.
     fn look_up<'py>(
         &self,
         py: Python<'py>,
         key: &Bound<'py, PyAny>,
         timeout: Option<f64>,
-    ) -> PyResult<(Bound<'py, PyAny>, Option<u64>)> {
+    ) -> PyResult<(Bound<'py, PyAny>, Option<u64>, bool)> {
         let _inside = Inside::enter(py);
         let (engine, client) = self.open(py, timeout)?;
         let key = Key::new(&self.prefix, key)?;
@@ -171,12 +172,13 @@ impl ClientCore {
             Lookup::Hit { value, flags } => {
                 let decoded = self.connection.settings.codec.decode::<Content>(value, flags);
                 let content = decoded.map_err(|error| decode_error(py, &error))?;
-                Ok((self.values().decode(py, &content)?, None))
+                Ok((self.values().decode(py, &content)?, None, false))
             }
-            Lookup::Miss { lease: Lease::Held(token) } | Lookup::Stale { lease: Lease::Held(token), .. } => {
-                Ok((none, Some(token.0)))
-            }
-            Lookup::Miss { .. } | Lookup::Stale { .. } => Ok((none, None)),
+            Lookup::Miss { lease } | Lookup::Stale { lease, .. } => Ok(match lease {
+                Lease::Held(token) => (none, Some(token.0), false),
+                Lease::HotMiss => (none, None, true),
+                Lease::Unsupported => (none, None, false),
+            }),
         }
     }
 
@@ -270,8 +272,8 @@ impl ClientCore {
     }
 
     /// The values of keys, in order. `load` gets the keys that must be loaded, as they were named, and the name of the
-    /// database, `None` without remote markers; it returns a list of values in their order. A value in the cache that cannot be decoded is loaded, and not filled. `ttls` has the
-    /// ttl of all keys, or one for each.
+    /// database, `None` without remote markers; it returns a list of values in their order. A value in the cache that
+    /// cannot be decoded is loaded, and not filled. `ttls` has the ttl of all keys, or one for each.
     #[allow(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn read<'py>(
         &self,

@@ -8,10 +8,11 @@ import time
 
 import pytest
 from both_clients import KINDS, open_client
+from direct_routers import Router, start_router_of_replicas, wait_permitted
 from etcd import Etcd
 from leases import LeaseClient
 from lookaside import AsyncClient, Client, Hedge, LookasideError
-from processes import PROGRAMS, Process, answers, connect, eventually, free_port, frozen, run_in_children, stats
+from processes import connect, eventually, frozen, run_in_children, stats
 
 KEYS = [f"row:{number}" for number in range(60)]
 # A permit is valid for this long; the client asks for the next one before that.
@@ -24,25 +25,6 @@ def text_of(servers) -> str:
     """A configuration with one pool."""
     addresses = [f"127.0.0.1:{server.port}" for server in servers]
     return json.dumps({"pools": {"main": {"servers": addresses, "server_timeout": 300}}, "route": "PoolRoute|main"})
-
-
-class Router(Process):
-    """A router with a spool."""
-
-    def __init__(self, tmp_path, source: str, *arguments: str) -> None:
-        self.port, self.config = free_port(), source
-        command = [
-            PROGRAMS / "lookaside-router", "-p", self.port, "--config", source, "--num-proxies", "1",
-            "--server-timeout", "300", "--probe-timeout-initial", "50", "--spool", tmp_path / f"spool-{self.port}",
-            *arguments,
-        ]  # fmt: skip
-        super().__init__(f"router-{self.port}", command, tmp_path)
-        self.wait_ready(lambda: answers(self.port))
-
-    @property
-    def address(self) -> str:
-        """Where clients find it."""
-        return f"127.0.0.1:{self.port}"
 
 
 @pytest.fixture
@@ -62,11 +44,6 @@ def direct(router):
     with Client([router.address], config=router.config, timeout=5) as cache:
         wait_permitted(cache)
         yield cache
-
-
-def wait_permitted(cache) -> None:
-    """Until reads go to servers."""
-    eventually(lambda: cache.stats()["direct.is_permitted"] == 1, "the client reads servers directly")
 
 
 def test_gets_go_to_servers_and_all_else_through_the_router(direct, router):
@@ -150,31 +127,46 @@ LOOKUPS = {
 }
 
 
+@pytest.fixture
+def replicated(tmp_path, servers):
+    """A router over servers that are replicas."""
+    router = start_router_of_replicas(tmp_path, servers)
+    yield router
+    router.stop()
+
+
+def hedged(router, **options):
+    """The arguments of a client of the first server, whose late lookups the second one answers."""
+    hedge = Hedge("/west/p1/", delay=0.02, share_max=1, **options)
+    return {"config": router.config, "routing_prefix": "/west/p0/", "hedge": hedge, "timeout": 60}
+
+
 @pytest.mark.parametrize("lookup", LOOKUPS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_late_lookup_is_answered_by_a_replica(tmp_path, servers, kind, lookup):
-    pools = {f"p{index}": {"servers": [f"127.0.0.1:{server.port}"]} for index, server in enumerate(servers)}
-    file = tmp_path / "replicas.json"
-    routes = [{"aliases": [f"/west/{pool}/"], "route": f"PoolRoute|{pool}"} for pool in pools]
-    file.write_text(json.dumps({"pools": pools, "routes": routes}))
-    router = Router(tmp_path, f"file:{file}", "-R", "/west/p0/")
-    options = {
-        "config": router.config,
-        "routing_prefix": "/west/p0/",
-        "hedge": Hedge("/west/p1/", delay=0.02, share_max=1),
-        "timeout": 60,
-    }
-    try:
-        with open_client(kind, [router.address], **options) as cache:
-            wait_permitted(cache)
-            for server in servers:
-                assert connect(server.port).set("k", "replicated", flags=16)
-            with frozen(servers[0]):
-                assert LOOKUPS[lookup](cache) == "replicated"
-            figures = cache.stats()
-            assert figures["hedges"] == figures["hedges_won"] == 1 and figures["loads"] == 0, figures
-    finally:
-        router.stop()
+def test_a_late_lookup_is_answered_by_a_replica(replicated, servers, kind, lookup):
+    with open_client(kind, [replicated.address], **hedged(replicated, plain_gets=lookup != "get_or_load")) as cache:
+        wait_permitted(cache)
+        for server in servers:
+            assert connect(server.port).set("k", "replicated", flags=16)
+        with frozen(servers[0]):
+            assert LOOKUPS[lookup](cache) == "replicated"
+        figures = cache.stats()
+        assert figures["hedges"] == figures["hedges_won"] == 1 and figures["loads"] == 0, figures
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_get_is_not_older_than_the_last_set(replicated, servers, kind):
+    """Replicas get deletes, and not sets. Once a late get returned the replica's value."""
+    with open_client(kind, [replicated.address], **hedged(replicated)) as cache:
+        wait_permitted(cache)
+        assert connect(servers[1].port).set("session", "old", flags=16)
+        cache.set("session", "new")
+        with frozen(servers[0]):
+            for late in (lambda: cache.get("session", timeout=0.2), lambda: cache.get_many(["session"], timeout=0.2)):
+                with pytest.raises(LookasideError):
+                    late()
+        eventually(lambda: cache.get("session") == "new", "the server is read again")
+        assert cache.stats()["hedges"] == 0
 
 
 def test_a_configuration_in_etcd_is_followed(tmp_path, servers):

@@ -1,4 +1,7 @@
-"""The Python of docs/clients/python.md and python/README.md runs as printed, but for the addresses."""
+"""The Python of docs/clients.md, docs/clients/python.md and python/README.md runs as printed, but for the addresses.
+
+The Rust of docs/clients.md is compiled as printed.
+"""
 
 import re
 import types
@@ -80,6 +83,25 @@ def test_the_readme(cluster):
     assert page.user == {"name": "user 42"}
     assert page.cache.get("user:42") is None
     page.cache.close()
+
+
+def test_the_python_of_the_page_of_all_clients(cluster):
+    loads = []
+    page = run_page("docs/clients.md", cluster, load=lambda key: loads.append(key) or b"ada")
+    assert (page.value, loads) == (b"ada", ["user:42"])
+    assert page.cache.get("user:42") is None, "deleted"
+    page.cache.close()
+
+
+def test_the_rust_of_the_page_of_all_clients_is_compiled():
+    """A module of the crate repeats it, which rustdoc compiles with what the page leaves out, in lines with a `#`."""
+    module = (ROOT / "crates/client/src/clients_page.rs").read_text()
+    compiled = []
+    for block in re.findall(r"^/// ```(?:no_run)?\n(.*?)^/// ```$", module, re.DOTALL | re.MULTILINE):
+        lines = [line.removeprefix("///").removeprefix(" ") for line in block.splitlines()]
+        compiled.append("\n".join(line for line in lines if line != "#" and not line.startswith("# ")))
+    printed = re.findall(r"```rust\n(.*?)\n```", (ROOT / "docs/clients.md").read_text(), re.DOTALL)
+    assert compiled == printed
 
 
 @pytest.mark.parametrize("name", ["get", "get_many", "get_or_load", "cached", "run_plan", "pool", "explain", "stats"])

@@ -67,7 +67,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let client = Client::new(route.clone());
         let client = match prefixes {
             Some((_, other)) => {
-                let settings = HedgeSettings { delay: HedgeDelay::Fixed(HEDGE_DELAY), share_max: 1.0 };
+                let settings =
+                    HedgeSettings { delay: HedgeDelay::Fixed(HEDGE_DELAY), share_max: 1.0, plain_gets: false };
                 client.with_hedging(route.replicas(other), settings)
             }
             None => client,

@@ -38,7 +38,7 @@ impl Caller {
 
     /// A future that is polled for this caller.
     pub(crate) fn scope<F>(&self, future: F) -> CallerScope<F> {
-        CallerScope { caller: self.clone(), future }
+        CallerScope { caller: Some(self.clone()), future }
     }
 
     pub(crate) fn leave(&self) {
@@ -62,9 +62,15 @@ impl Caller {
     }
 }
 
+/// A future that is polled for no caller, so that it is finished although its caller has gone.
+pub(crate) fn detach<F>(future: F) -> CallerScope<F> {
+    CallerScope { caller: None, future }
+}
+
 /// A future that is polled for a caller.
 pub(crate) struct CallerScope<F> {
-    caller: Caller,
+    /// `None` if it has none.
+    caller: Option<Caller>,
     future: F,
 }
 
@@ -72,7 +78,7 @@ impl<F: Future + Unpin> Future for CallerScope<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let _until_polled = CurrentCaller { before: CURRENT.replace(Some(self.caller.clone())) };
+        let _until_polled = CurrentCaller { before: CURRENT.replace(self.caller.clone()) };
         Pin::new(&mut self.future).poll(cx)
     }
 }

@@ -23,6 +23,8 @@
 struct Readme;
 
 mod caller;
+#[cfg(doctest)]
+mod clients_page;
 mod command_connection;
 pub mod config;
 mod destination;

@@ -11,7 +11,7 @@ use lookaside_protocol::{
 };
 use lookaside_routing::{Destination, Failure, HealthSettings, Outcome, Outcomes, TkoReason};
 use std::time::Duration;
-use tokio::time::{Instant, advance};
+use tokio::time::{Instant, advance, sleep};
 
 fn value(value: &str) -> Outcome {
     Ok(Reply::Value { flags: 0, cas: None, value: Bytes::copy_from_slice(value.as_bytes()) })
@@ -540,6 +540,43 @@ async fn no_more_requests_are_in_flight_than_allowed_and_the_others_wait() {
         peer.send("END\r\n").await;
     }
     assert_eq!(await_outcomes(large).await, vec![Ok(Reply::Miss); 5]);
+}
+
+/// Once each part waited as long as the first: a page of 400 keys at a server that hung took 80 timeouts.
+#[tokio::test(start_paused = true)]
+async fn behind_a_part_that_has_timed_out_nothing_is_sent() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let server = destination(&network, DestinationOptions { inflight_requests_max: 2, ..without_tko() });
+    let started = Instant::now();
+    let keys: Vec<String> = (0..400).map(|number| format!("key:{number}")).collect();
+    let sent = start_send(&server, keys.iter().map(|key| get(key)).collect()).await;
+    let mut peer = accepted.next().await;
+    peer.expect("get key:0 key:1\r\n").await;
+    peer.send("END\r\n").await;
+    peer.expect("get key:2 key:3\r\n").await;
+    let outcomes = await_outcomes(sent).await;
+    assert_eq!(started.elapsed(), Duration::from_millis(DestinationOptions::default().server_timeout_ms));
+    assert_eq!(outcomes[..2], [Ok(Reply::Miss), Ok(Reply::Miss)]);
+    assert_eq!(outcomes[2..4], all(&Failure::TimedOut, 2));
+    assert_eq!(outcomes[4..], all(&Failure::QueueTimedOut, 396), "another server may execute them");
+    peer.expect_nothing().await;
+    assert_eq!((server.statistics().requests, server.statistics().outstanding), (4, 0));
+}
+
+/// A server that is slow, and answers something of each part, is sent all of them.
+#[tokio::test(start_paused = true)]
+async fn behind_a_part_that_was_partly_answered_the_next_one_is_sent() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let server = destination(&network, DestinationOptions { inflight_requests_max: 2, ..without_tko() });
+    let sent = start_send(&server, vec![delete("a"), delete("b"), delete("c")]).await;
+    let mut peer = accepted.next().await;
+    peer.expect("delete a\r\ndelete b\r\n").await;
+    peer.send("DELETED\r\n").await;
+    sleep(Duration::from_millis(1_500)).await;
+    peer.send("DELETED\r\n").await;
+    peer.expect("delete c\r\n").await;
+    peer.send("DELETED\r\n").await;
+    assert_eq!(await_outcomes(sent).await, [Ok(Reply::Deleted), Err(Failure::TimedOut), Ok(Reply::Deleted)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -162,10 +162,13 @@ async fn the_release_of_a_void_lease_changes_nothing() {
 }
 
 fn hedged(delay: HedgeDelay, share_max: f64) -> (Client, SharedCache, SharedCache, Arc<FakeNetwork>) {
+    hedged_by(HedgeSettings { delay, share_max, ..HedgeSettings::default() })
+}
+
+fn hedged_by(settings: HedgeSettings) -> (Client, SharedCache, SharedCache, Arc<FakeNetwork>) {
     let (route, slow, network) = server();
     let (replicas, fast, _) = server();
-    let client = Client::new(route).with_hedging(replicas, HedgeSettings { delay, share_max });
-    (client, slow, fast, network)
+    (Client::new(route).with_hedging(replicas, settings), slow, fast, network)
 }
 
 const HIT: Lookup = Lookup::Hit { value: Bytes::from_static(b"v"), flags: 7 };
@@ -255,12 +258,29 @@ async fn a_hedged_read_is_from_the_cache() {
     assert_eq!(value.origin, Origin::Cache);
 }
 
-/// A client of typed values, whose gets are plain, with hedging after five milliseconds.
+/// A client of typed values, whose gets are plain and hedged after five milliseconds.
 fn hedged_plain(share_max: f64) -> (TypedClient, SharedCache, SharedCache) {
-    let (client, slow, fast, _) = hedged(HedgeDelay::Fixed(ms(5)), share_max);
+    typed(HedgeSettings { delay: HedgeDelay::Fixed(ms(5)), share_max, plain_gets: true })
+}
+
+fn typed(settings: HedgeSettings) -> (TypedClient, SharedCache, SharedCache) {
+    let (client, slow, fast, _) = hedged_by(settings);
     slow.lock().keeps_flags = true;
     fast.lock().keeps_flags = true;
     (TypedClient::new(client, Codec::default()), slow, fast)
+}
+
+/// Once plain gets were hedged as lookups are, and a late one returned a value that was older than the client's own set:
+/// replicas get deletes, and a set is none.
+#[tokio::test(start_paused = true)]
+async fn a_plain_get_is_not_older_than_the_clients_own_set() {
+    let (client, slow, fast) = typed(HedgeSettings { delay: HedgeDelay::Fixed(ms(5)), ..HedgeSettings::default() });
+    fast.lock().set("session", "old");
+    client.set("session", &Bytes::from_static(b"new"), 0).await.expect("stored at the first server");
+    slow.lock().delay = ms(50);
+    assert_eq!(client.get("session").await, Ok(Some(Bytes::from_static(b"new"))));
+    assert_eq!(client.get_many(&["session"]).await, Ok(vec![Ok(Some(Bytes::from_static(b"new")))]));
+    assert_eq!((fast.lock().lines, client.client().statistics().hedges), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -278,6 +278,23 @@ impl ClientMisses {
         state
     }
 
+    /// Takes back a miss of a key that no set will answer, since the client has got a value elsewhere. Returns the token if
+    /// no other miss can use it, so that it can be returned to its server.
+    pub(crate) fn withdraw(&self, hash: u64, age: Age) -> Option<LeaseToken> {
+        let mut keys = self.keys.lock();
+        let misses = self.find(&mut keys, hash, age)?;
+        misses.count -= 1;
+        if let Some(void) = &mut misses.void {
+            void.count_min = void.count_min.min(misses.count);
+        }
+        if misses.count > 0 {
+            return None;
+        }
+        let token = misses.token;
+        self.remove(&mut keys, hash);
+        token
+    }
+
     /// Records that the client deletes a key. A set for a miss before that may still come, so the miss is not removed.
     pub(crate) fn void(&self, hash: u64) {
         if let Some(misses) = self.keys.lock().by_hash.get_mut(&hash) {

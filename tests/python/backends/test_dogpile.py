@@ -1,5 +1,6 @@
 """The backend of dogpile.cache: dogpile.cache's own tests of backends, which it is published with, and further ones."""
 
+import contextlib
 import itertools
 import json
 import logging
@@ -10,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import pytest
+from direct_routers import start_router_of_replicas, wait_permitted
 from dogpile.cache import make_region, register_backend
-from dogpile.cache.api import NO_VALUE
+from dogpile.cache.api import NO_VALUE, CachedValue
 from dogpile.testing import fixtures
-from lookaside import CacheUnavailableError, Client, ConfigurationError
-from lookaside.dogpile import LookasideBackend
-from processes import READY_S, ROOT, Cluster, eventually, free_port, frozen, run_in_children
+from lookaside import CacheUnavailableError, Client, ConfigurationError, Hedge
+from lookaside.dogpile import Creations, LookasideBackend
+from processes import READY_S, ROOT, Cluster, connect, eventually, free_port, frozen, run_in_children
 
 # As the installed package does it.
 register_backend("lookaside", "lookaside.dogpile", "LookasideBackend")
@@ -285,6 +287,118 @@ def test_a_creator_that_fails_gives_its_lease_back(address):
     with Client([address], timeout=60) as cache:
         assert cache.get_or_load("k", lambda: "loaded", wait=60) == cache.get("k") == "loaded"
         assert cache.stats()["hot_miss_waits"] == 0, "no other client held the lease"
+
+
+@contextlib.contextmanager
+def loading(address: str, key: str):
+    """While another client holds the lease of the key; its value is the one that is sent, and stored at the end."""
+    may_end, is_loading = threading.Event(), threading.Event()
+    loaded: list[str] = []
+
+    def load() -> str:
+        is_loading.set()
+        assert may_end.wait(READY_S)
+        return loaded[-1]
+
+    def end(value: str) -> None:
+        loaded.append(value)
+        may_end.set()
+
+    with Client([address], timeout=60, pickle=True) as other, ThreadPoolExecutor(1) as thread:
+        read = thread.submit(other.get_or_load, key, load)
+        assert is_loading.wait(READY_S)
+        yield end
+        end("too late")
+        read.result()
+
+
+def test_a_creator_whose_key_another_client_loads_waits_for_its_value(address):
+    ours = region(address)
+    with loading(address, "k") as end, ThreadPoolExecutor(1) as thread:
+        read = thread.submit(ours.get_or_create, "k", lambda: pytest.fail("the database is read twice"))
+        eventually(lambda: ours.key_is_locked("k"), "it would create the value")
+        assert not read.done()
+        end(CachedValue("loaded", {"ct": time.time(), "v": 2}))
+        assert read.result() == "loaded"
+
+
+@pytest.mark.parametrize("is_multi", [False, True])
+def test_a_creator_without_a_lease_stores_nothing(address, is_multi):
+    """Once it stored by a plain set, so that the key could have an old value after a delete."""
+    ours = region(address, lock_timeout=0.4)
+
+    def create(*_: str) -> str | list[str]:
+        ours.delete("k")
+        return ["read before the delete"] if is_multi else "read before the delete"
+
+    with loading(address, "k"):
+        if is_multi:
+            assert ours.get_or_create_multi(["k"], create) == ["read before the delete"]
+        else:
+            assert ours.get_or_create("k", create) == "read before the delete"
+        assert ours.get("k") is NO_VALUE
+
+
+def test_values_that_were_deleted_while_they_were_created_together_are_not_stored(any_address):
+    ours, other = region(any_address), region(any_address, timeout=4)
+
+    def create(*keys: str) -> list[str]:
+        other.delete("multi:deleted")
+        return [f"{key} before the delete" for key in keys]
+
+    keys = ["multi:deleted", "multi:other"]
+    assert ours.get_or_create_multi(keys, create) == [f"{key} before the delete" for key in keys]
+    assert ours.get_multi(keys) == [NO_VALUE, "multi:other before the delete"]
+    assert ours.get_or_create_multi(keys, lambda *keys: ["new" for _ in keys])[0] == "new"
+    assert ours.get("multi:deleted") == "new"
+
+
+def test_a_mutex_is_released_although_its_lease_is_not(address):
+    """The handler of a signal may raise while the lease is returned. Once the mutex stayed locked in this process."""
+    ours = region(address)
+    mutex = ours.backend.get_mutex("k")
+    assert mutex.acquire()
+    with patch.object(Creations, "end", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        mutex.release()
+    assert mutex.acquire(False), "it is free"
+    mutex.release()
+
+
+def test_a_mutex_is_released_if_the_lookup_behind_it_raises(address):
+    mutex = region(address).backend.get_mutex("k")
+    with patch.object(Creations, "begin", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        mutex.acquire()
+    assert mutex.acquire(False), "it is free"
+    mutex.release()
+
+
+@pytest.fixture
+def replicated(tmp_path, servers):
+    """A router over servers that are replicas."""
+    router = start_router_of_replicas(tmp_path, servers)
+    yield router
+    router.stop()
+
+
+def test_a_mutex_and_a_creator_are_not_hedged(replicated, servers):
+    """A replica that gets deletes alone may have a lock that was released, and a value from before a set."""
+    router = replicated
+    hedge = Hedge("/west/p1/", delay=0.001, share_max=1, plain_gets=True)
+    options = {"config": router.config, "config_required": True, "routing_prefix": "/west/p0/", "timeout": 1.5}
+    ours = region(router.address, hedge=hedge, **options)
+    mutex, client = ours.backend.get_mutex("k"), ours.backend._client
+    for cache in (client, ours.backend._unhedged_client):
+        wait_permitted(cache)
+    for key in ("_lockk", "k"):
+        assert connect(servers[1].port).set(key, "of the replica", flags=16)
+    with frozen(servers[0]):
+        assert client.get("k") == "of the replica", "gets are hedged"
+        assert mutex.acquire(False), "the cache does not answer; the replica has a lock"
+        creation = ours.backend._creations.of_this_thread("k")
+        assert creation is not None and creation.found() is None
+    mutex.release()
+    without = region(router.address, hedge=Hedge("/west/p1/"), **options)
+    assert without.backend._client is without.backend._unhedged_client
 
 
 @pytest.mark.parametrize("is_lock_distributed", [True, False])

@@ -39,7 +39,7 @@ pub use shared::{ConnectionState, DestinationReport, DestinationStatistics, Reti
 
 use crate::{network::Network, tasks::spawn};
 use driver::Driver;
-use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcomes, TkoReason, Verb};
+use lookaside_routing::{Address, Batch, BoxFuture, Destination, Failure, Outcome, Outcomes, TkoReason, Verb};
 use pipeline::PendingBatch;
 use shared::DestinationShared;
 use std::{sync::Arc, time::Duration};
@@ -113,12 +113,20 @@ impl TcpDestination {
         }
     }
 
-    /// Sends a batch that is larger than the number of requests that may be in flight, in parts.
+    /// Sends a batch that is larger than the number of requests that may be in flight, in parts. A server that answers
+    /// nothing of a part in time is not sent the others: they would wait as long, each part after the one before it.
     async fn send_in_parts(&self, mut rest: Batch) -> Outcomes {
         let mut outcomes = Outcomes::with_capacity(rest.len());
         while !rest.is_empty() {
             let later = rest.split_off(rest.len().min(self.inflight_requests_max));
-            outcomes.extend(self.send_queued(std::mem::replace(&mut rest, later)).await);
+            let part = self.send_queued(std::mem::replace(&mut rest, later)).await;
+            let timeout = common_timeout(&part);
+            outcomes.extend(part);
+            if let Some(failure) = timeout {
+                self.shared.count_failure(&failure, rest.len());
+                outcomes.resize(outcomes.len() + rest.len(), Err(failure));
+                break;
+            }
         }
         outcomes
     }
@@ -149,6 +157,17 @@ impl TcpDestination {
         // The task ends before this handle only when its runtime does.
         self.queue.send(PendingBatch { requests, reply, permit }).map_err(|_| Failure::ConnectFailed)?;
         Ok(outcomes)
+    }
+}
+
+/// The failure of requests that wait behind a part of which every request has timed out; `None` if one has not. They
+/// were not sent, so that they may be repeated elsewhere.
+fn common_timeout(part: &Outcomes) -> Option<Failure> {
+    let is_timeout = |outcome: &Outcome| outcome.as_ref().is_err_and(Failure::is_timeout);
+    match part.last() {
+        Some(Err(Failure::ConnectTimedOut)) if part.iter().all(is_timeout) => Some(Failure::ConnectTimedOut),
+        Some(Err(_)) if part.iter().all(is_timeout) => Some(Failure::QueueTimedOut),
+        _ => None,
     }
 }
 

@@ -21,13 +21,20 @@
 //! `ModifyKeyRoute` a miss would be remembered under the changed key, and its set not find it. Then all keys are leased
 //! here, by the application's names.
 //!
+//! A get whose caller has got the value elsewhere, as a hedged one from a replica, goes on in the background. No set will
+//! answer its miss, so that is withdrawn, and its token returned. Otherwise a set that follows the replica's hit, and so has
+//! no miss, would be stored under it: also if its value is from before a delete that came ahead of the late get.
+//!
 //! When leases begin again, or other keys are leased, misses from before are not known, so nothing is stored under a lease
 //! for as long as a miss is remembered.
 
 use super::permission::DirectState;
 use super::transport::Transport;
 use super::tree::is_read;
+use crate::caller::{self, Caller};
 use crate::tree::environment;
+use bytes::Bytes;
+use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{
     Batch, ClientMisses, Context, Environment, LeaseClients, LeaseCounters, LeaseRoute, LeaseScope, LeaseSettings,
     Leasing, Outcomes, Route, UnleasedSet,
@@ -66,14 +73,42 @@ impl PlainLeases {
     pub(super) async fn route(&self, batch: Batch, context: &Context) -> Outcomes {
         self.misses.advance_to(self.state.leasing_version());
         let context = Context { misses: Some(self.misses.clone()), ..context.clone() };
+        match Caller::current() {
+            Some(caller) if batch.iter().any(is_get) => {
+                // What was sent for a caller that has gone is finished, its tokens included.
+                caller::detach(Box::pin(self.route_for(&caller, batch, &context))).await
+            }
+            _ => self.send(batch, &context).await,
+        }
+    }
+
+    /// Routes gets, and withdraws their misses if the caller has gone by then.
+    async fn route_for(&self, caller: &Caller, batch: Batch, context: &Context) -> Outcomes {
+        let keys: Vec<Option<Bytes>> =
+            batch.iter().map(|request| is_get(request).then(|| request.key.clone())).collect();
+        let outcomes = self.send(batch, context).await;
+        if caller.is_gone() {
+            let missed = keys.into_iter().zip(&outcomes);
+            let missed = missed.filter(|(_, outcome)| !matches!(outcome, Ok(Reply::Value { .. })));
+            let missed = missed.filter_map(|(key, _)| key).collect();
+            self.route.withdraw(missed, &self.misses, context).await;
+        }
+        outcomes
+    }
+
+    async fn send(&self, batch: Batch, context: &Context) -> Outcomes {
         let is_only_read = batch.iter().all(is_read);
         // The configuration's own `LeaseRoute`s know which keys are leased, and how.
         match self.state.permission().filter(|permission| is_only_read && permission.tree.leases_by_client_key()) {
             Some(permission) => {
                 self.state.counters.direct_reads.add(batch.len() as u64);
-                permission.tree.route(batch, &context).await
+                permission.tree.route(batch, context).await
             }
-            None => self.route.route(batch, &context).await,
+            None => self.route.route(batch, context).await,
         }
     }
+}
+
+fn is_get(request: &Request<Bytes>) -> bool {
+    matches!(request.operation, Operation::Get { .. })
 }

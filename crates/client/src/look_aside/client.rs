@@ -71,9 +71,11 @@ impl Client {
         Client { batcher: Some(Arc::new(Batcher::new(self.lookups.clone()))), ..self }
     }
 
-    /// A client whose late lookups are sent to `replicas` as well, those of [`Client::get`], [`Client::read`] and plans,
-    /// and the plain ones of [`TypedClient::get`](crate::TypedClient::get); the first answer counts. `replicas` must get
-    /// all deletes that this client's route gets, and should not be the same server.
+    /// A client whose late lookups are sent to `replicas` as well, those of [`Client::get`], [`Client::read`] and plans;
+    /// the first answer counts. `replicas` must get all deletes that this client's route gets, and should not be the same
+    /// server. A key that is also changed by [`Client::set`] or another update without a delete may be looked up only if
+    /// `replicas` get these updates, too. The same holds for all keys of plain gets, those of
+    /// [`TypedClient::get`](crate::TypedClient::get), which are hedged only with [`HedgeSettings::plain_gets`].
     pub fn with_hedging(self, replicas: Arc<dyn Route>, settings: HedgeSettings) -> Client {
         let is_batching = self.batcher.is_some();
         let client = Client { lookups: self.lookups.with_hedging(replicas, settings), ..self };

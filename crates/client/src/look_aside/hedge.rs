@@ -1,6 +1,6 @@
 //! A second request for a lookup that is late (Dean and Barroso, "The Tail at Scale"). Serves lookups of a
-//! [`Client`](crate::Client) with [`with_hedging`](crate::Client::with_hedging), and plain gets of a
-//! [`TypedClient`](crate::TypedClient) on it.
+//! [`Client`](crate::Client) with [`with_hedging`](crate::Client::with_hedging), and, with
+//! [`HedgeSettings::plain_gets`], plain gets of a [`TypedClient`](crate::TypedClient) on it.
 //!
 //! ```text
 //!  lease-get ---> the route ----------------------(late)--->  leases, values, errors
@@ -13,12 +13,15 @@
 //! decides nothing. If the replica wins, the first request goes on in the background, and the leases in its reply are
 //! released.
 //!
-//! Plain gets are hedged in the same way. If a replica wins, the first get goes on in the background, too: where leases
-//! are taken for plain requests, its token is then known to this client, whose next set may use it. A plain get whose
-//! caller gives up is dropped instead: a caller without a reply may store what it reads then, and a miss that is
-//! remembered later must not let it.
+//! Plain gets are hedged in the same way. If a replica wins, the first get goes on in the background, too, without a
+//! caller: where leases are taken for plain requests, its miss is withdrawn and its token returned (`direct/plain_leases`).
+//! A plain get whose caller gives up is dropped instead: a caller without a reply may store what it reads then, and a miss
+//! that is remembered later must not let it.
 //!
-//! A replica must get every delete that the route gets (`AllSyncRoute`): its value is then as new as any.
+//! | hedged | the replicas must get (`AllSyncRoute`) |
+//! |---|---|
+//! | lookups | every delete that the route gets. Their keys change in the database, and a change deletes them, so that a replica's value is as new as any |
+//! | plain gets | every update: set, add, incr, decr, touch and delete. Their keys are sessions, counters and locks, too, which change without a delete; a replica without these updates returns a value that is older than the client's own last `set` |
 //!
 //! Invariant: hedges are at most [`HedgeSettings::share_max`] of all lookups, and a burst of [`HEDGE_BURST`], so that
 //! servers that are slow because they are loaded are not loaded twice.
@@ -27,6 +30,7 @@ use super::{
     lookup::{LookupInFlight, Sender, spawn_bounded},
     stats::CallCounters,
 };
+use crate::caller::Caller;
 use bytes::Bytes;
 use lookaside_protocol::{Operation, Reply, Request};
 use lookaside_routing::{Batch, Outcomes, Route};
@@ -65,11 +69,15 @@ pub struct HedgeSettings {
     /// The largest share of the lookups that may be sent twice. Default 0.05. At 1 the servers get up to twice the
     /// load when they are slow.
     pub share_max: f64,
+    /// Whether plain gets, those of [`TypedClient::get`](crate::TypedClient::get), are hedged as well. Default false.
+    /// Where replicas do not get every update that the route gets, a get with it may return a value that is older than
+    /// the client's own last `set`.
+    pub plain_gets: bool,
 }
 
 impl Default for HedgeSettings {
     fn default() -> HedgeSettings {
-        HedgeSettings { delay: HedgeDelay::Quantile(0.95), share_max: 0.05 }
+        HedgeSettings { delay: HedgeDelay::Quantile(0.95), share_max: 0.05, plain_gets: false }
     }
 }
 
@@ -119,13 +127,15 @@ impl HedgedSender {
     /// Sends a plain get of valid keys.
     pub(super) async fn get(&self, keys: Vec<Bytes>, counters: &CallCounters) -> Outcomes {
         let gets = plain_gets(keys);
-        let Some(hedge) = &self.hedge else {
+        let Some(hedge) = self.hedge.as_ref().filter(|hedge| hedge.settings.plain_gets) else {
             let Sender { route, context } = &self.sender;
             return route.route(gets, context).await;
         };
-        let first = self.sender.send(gets.clone());
+        let caller = Caller::default();
+        let first = caller.scope(self.sender.send(gets.clone()));
         let (outcomes, unanswered) = self.send_hedged(hedge, first, gets, counters).await;
         if let Some(first) = unanswered {
+            caller.leave();
             spawn_bounded(first);
         }
         outcomes

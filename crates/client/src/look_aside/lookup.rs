@@ -28,7 +28,7 @@ use tokio::time::timeout;
 const RELEASE_MS_MAX: u64 = 5_000;
 
 /// Waits for a request in the background, and drops its outcomes.
-pub(super) fn spawn_bounded(request: BoxFuture<'static, Outcomes>) {
+pub(super) fn spawn_bounded(request: impl Future<Output = Outcomes> + Send + 'static) {
     TaskSpawner::current().spawn_if_running(async {
         let _ = timeout(Duration::from_millis(RELEASE_MS_MAX), request).await;
     });

@@ -49,6 +49,28 @@ fn later_misses_without_a_token_share_the_first() {
     assert_eq!([misses.answer(1, at(1)), misses.answer(1, at(1)), misses.answer(1, at(1))], [Held(OLD), Void, None]);
 }
 
+/// A late get whose caller has got the value from a replica: it will not store.
+#[test]
+fn a_miss_that_is_withdrawn_needs_no_set() {
+    let misses = client();
+    assert_eq!(misses.withdraw(1, at(0)), Option::None, "no miss");
+    misses.record(1, Some(OLD), at(0));
+    assert_eq!(misses.withdraw(1, at(1)), Some(OLD));
+    assert_eq!(misses.answer(1, at(1)), None, "a set without a miss");
+    misses.record(1, Some(NEW), at(2));
+    misses.record(1, Option::None, at(2));
+    assert_eq!(misses.withdraw(1, at(2)), Option::None, "the other miss needs the token");
+    assert_eq!([misses.answer(1, at(2)), misses.answer(1, at(2))], [Held(NEW), None]);
+    misses.record(1, Some(OLD), at(3));
+    misses.record(1, Some(NEW), at(3));
+    assert_eq!(misses.withdraw(1, at(3)), Option::None);
+    assert_eq!(
+        [misses.answer(1, at(3)), misses.answer(1, at(3))],
+        [Void, None],
+        "the older set may be the one that comes"
+    );
+}
+
 #[test]
 fn a_miss_without_a_token_and_a_deleted_key_are_void() {
     let misses = client();

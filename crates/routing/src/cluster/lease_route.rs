@@ -94,7 +94,7 @@ impl LeaseRoute {
     }
 
     async fn route_for(&self, batch: Batch, misses: &ClientMisses, context: &Context) -> Outcomes {
-        let age = Age { now_s: self.clock.unix_s(), miss_age_s: self.settings.miss_age_s.into() };
+        let age = self.age();
         let Prepared { batch, reads, fills, refused, returned } = self.prepare(batch, Some((misses, age)));
         // Until the batch is answered.
         let unanswered = UnansweredReads::new(&reads, misses, age);
@@ -108,6 +108,25 @@ impl LeaseRoute {
         let lookup =
             Lookup { target: &*self.target, clock: &*self.clock, hot_misses: self.settings.hot_misses, misses, age };
         lookup.finish(reads, outcomes, unanswered, context).await
+    }
+
+    /// Takes back the misses of gets that a client does not wait for any more, since it has got their values elsewhere: no
+    /// set will answer them. Tokens that no other miss can use are returned to their servers.
+    pub async fn withdraw(&self, keys: Vec<Bytes>, misses: &ClientMisses, context: &Context) {
+        let age = self.age();
+        let returned = keys.into_iter().filter_map(|key| {
+            let get = Request { key, operation: Operation::Get { cas: false } };
+            let token = misses.withdraw(key_hash(&get), age)?;
+            Some(as_lease_return(&get, token))
+        });
+        let returned: Batch = returned.collect();
+        if !returned.is_empty() {
+            self.target.route(returned, context).await;
+        }
+    }
+
+    fn age(&self) -> Age {
+        Age { now_s: self.clock.unix_s(), miss_age_s: self.settings.miss_age_s.into() }
     }
 
     /// Routes a batch whose client is not known.
