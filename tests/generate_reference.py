@@ -323,7 +323,22 @@ MEANINGS: dict[str, dict[str, str]] = {
         "(request_error|final_result_error)_count": "Those that ended with an error.",
         "dev_null_requests": "Requests that a `DevNullRoute` has dropped.",
         "failover_all": "Requests sent to another child of a failover route, one for each child.",
-        "failover_all_failed": "Those that failed there, too.",
+        "failover_(all|.*_policy)_failed": "Those that failed there, too.",
+        "failover_conditional": "Failures after which `failover_errors` or `failover_limit` kept a request from another"
+        " child.",
+        "failover_rate_limited": "Of these, those that `failover_limit` kept.",
+        "failover_(inorder|least_failures|deterministic_order|rendezvous)_policy": "Requests that this policy sent to"
+        " another child, one for each.",
+        "failover_policy_result_error": "Failures of any child after which the policy is asked for the next one, but"
+        " for those of servers that are TKO.",
+        "failover_policy_tko_error": "The same of servers that are TKO.",
+        "failover_num_collisions": "Draws of `DeterministicOrderPolicy` that picked a child that was asked before.",
+        "failover_num_failed_domain_collisions": "Its draws of a child in a failure domain that had failed:"
+        " passed over.",
+        "failover_same_failure_domain": "Requests that it sent to a failure domain that had failed, as no other was"
+        " left.",
+        "redirected_lease_set_count": "`lease-set`s sent to the child that issued their token, instead of the first.",
+        "configs_from_disk": "Configurations taken from a copy on disk (`--config-cache`, `--config-dump-root`).",
         "asynclog_requests": "Deletes that were spooled.",
         "asynclog_requests_rate": "The same per second.",
         "asynclog_spool_success_rate": "The share of the deletes to be spooled that were.",

@@ -37,7 +37,15 @@ NAMES = {
             " destination_pending_reqs destination_inflight_reqs num_servers num_servers_new num_servers_up"
             " num_servers_closed num_servers_down num_suspect_servers num_soft_tko_count num_hard_tko_count"
             " num_connections_opened num_connections_closed asynclog_requests ps_num_minor_faults"
-            " ps_num_major_faults ps_rss ps_vsize failover_all failover_all_failed"
+            " ps_num_major_faults ps_rss ps_vsize failover_all failover_all_failed failover_conditional"
+            " failover_rate_limited failover_policy_result_error failover_policy_tko_error failover_num_collisions"
+            " failover_num_failed_domain_collisions failover_same_failure_domain redirected_lease_set_count"
+            " configs_from_disk"
+        ),
+        *(
+            f"failover_{policy}_policy{failed}"
+            for policy in ("inorder", "least_failures", "deterministic_order", "rendezvous")
+            for failed in ("", "_failed")
         ),
     ],
     NUMBER: [
@@ -178,9 +186,89 @@ def test_requests_of_failover_and_shadows_are_only_in_all(tmp_path):
         eventually(lambda: counts_at(it, "shadow") == 4, "the copies have come")
         found = values(it.port)
         assert (found["failover_all"], found["failover_all_failed"]) == ("4", "0")
+        assert (found["failover_inorder_policy"], found["failover_inorder_policy_failed"]) == ("4", "0")
+        # The first finds out that the server is down.
+        assert (found["failover_policy_result_error"], found["failover_policy_tko_error"]) == ("1", "3")
+        assert (found["failover_conditional"], found["failover_rendezvous_policy"]) == ("0", "0")
         assert (found["result_tko_count"], found["result_tko_all_count"]) == ("3", "3")
         assert (found["request_error_count"], found["request_success_count"]) == ("0", "4")
         assert float(found["cmd_get_out_all"]) > 0 and float(found["cmd_get_out"]) == 0.0, "the first was never sent"
+
+
+def test_failovers_by_policy(tmp_path):
+    """Each policy counts for itself, and so does what keeps a request from another child."""
+    with setup(tmp_path) as it:
+        # Not TKO, so that each request meets the same.
+        dead = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        children = ["PoolRoute|down", "PoolRoute|down2", "PoolRoute|gutter"]
+        pools = {"down": dead[:1], "down2": dead[1:], "gutter": [it.address("gutter")]}
+        tries = {"max_tries": 9, "max_error_tries": 9}
+        options = {
+            "inorder": {},
+            "least_failures": {"failover_policy": {"type": "LeastFailuresPolicy", "max_tries": 9}},
+            "deterministic_order": {"failover_policy": {"type": "DeterministicOrderPolicy", **tries}},
+            "rendezvous": {"failover_policy": {"type": "RendezvousPolicy", "tags": ["a", "b"]}},
+            "excluded": {"failover_errors": ["timeout"]},
+            "limited": {"failover_limit": {"rate": 0, "burst": 1}},
+        }
+        routes = {name: {"type": "FailoverRoute", "children": children, **option} for name, option in options.items()}
+        route = {"type": "PrefixSelectorRoute", "policies": routes, "wildcard": "NullRoute"}
+        it.file("r.json", {"pools": {name: {"servers": servers} for name, servers in pools.items()}, "route": route})
+        it.start("-f", tmp_path / "r.json", "--disable-tko-tracking")
+
+        def increase(prefix: str) -> dict[str, int]:
+            """What a get counts."""
+            before = values(it.port)
+            it.ask(f"get {prefix}:key\r\n".encode())
+            after = values(it.port)
+            counted = {name: int(after[name]) - int(before[name]) for name in after if name.startswith("failover_")}
+            return {name.removeprefix("failover_"): count for name, count in counted.items() if count}
+
+        for policy in ("inorder", "least_failures", "deterministic_order", "rendezvous"):
+            counted = increase(policy)
+            counted.pop("num_collisions", None)
+            sent = counted["all"]
+            expected = {"all": sent, f"{policy}_policy": sent, "policy_result_error": sent}
+            if sent > 1:
+                expected |= {"all_failed": sent - 1, f"{policy}_policy_failed": sent - 1}
+            assert counted == expected and sent in (1, 2), policy
+            if policy == "inorder":
+                assert sent == 2
+        assert increase("excluded") == {"conditional": 1}
+        assert increase("limited") == {
+            "all": 1,
+            "all_failed": 1,
+            "inorder_policy": 1,
+            "inorder_policy_failed": 1,
+            "policy_result_error": 2,
+            "conditional": 1,
+            "rate_limited": 1,
+        }
+
+
+def test_metaget_is_an_operation_of_its_own(tmp_path):
+    with setup(tmp_path) as it:
+        it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        it.start("-f", tmp_path / "r.json")
+        it.ask(set_of("k", "v"), b"metaget k missing\r\n", b"mg k v\r\n", b"me k\r\n", b"get k\r\n")
+        found = values(it.port)
+        assert (found["cmd_metaget"], found["cmd_metaget_count"]) == ("2", "2")
+        assert (found["cmd_meta"], found["cmd_get"], found["request_sent_count"]) == ("2", "1", "6")
+        assert values(it.port, b"cmd-in")["cmd_metaget_in"] == "2"
+
+
+def test_configurations_from_disk_are_counted(tmp_path):
+    with setup(tmp_path) as it:
+        path = it.file("r.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        arguments = ("-f", path, "--config-cache", tmp_path / "cache.json")
+        it.start(*arguments)
+        assert values(it.port)["configs_from_disk"] == "0"
+        it.router.stop()
+        path.write_text("{ broken")
+        it.start(*arguments)
+        found = values(it.port)
+        assert (found["configs_from_disk"], found["config_failures"]) == ("1", "1")
+        assert it.ask(set_of("k", "v")) == [b"STORED\r\n"]
 
 
 def counts_at(it, name: str) -> int:

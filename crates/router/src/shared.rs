@@ -44,6 +44,8 @@ pub struct ConfigStatus {
     pub attempted: Instant,
     /// Configurations refused since the start.
     pub failures: u64,
+    /// Configurations taken from a copy on disk, as their source could not be read or was wrong.
+    pub from_disk: u64,
     /// Why the last configuration was refused; `None` if it was applied.
     pub refusal: Option<String>,
 }
@@ -101,7 +103,14 @@ impl SharedState {
     /// State without threads. `source` is where the configuration comes from.
     pub fn new(identity: Identity, source: impl Into<String>) -> Arc<SharedState> {
         let now = Instant::now();
-        let status = ConfigStatus { source: source.into(), loaded: now, attempted: now, failures: 0, refusal: None };
+        let status = ConfigStatus {
+            source: source.into(),
+            loaded: now,
+            attempted: now,
+            failures: 0,
+            from_disk: 0,
+            refusal: None,
+        };
         Arc::new(SharedState {
             identity,
             started: now,
@@ -292,6 +301,11 @@ impl SharedState {
         status.attempted = Instant::now();
         status.failures += 1;
         status.refusal = Some(why);
+    }
+
+    /// Records that the configuration was taken from a copy on disk.
+    pub fn record_config_from_disk(&self) {
+        self.config.lock().from_disk += 1;
     }
 
     /// Adds a thread to those whose counters are added up.

@@ -6,6 +6,7 @@
 //! | `cmd_OP_out`, `cmd_OP_out_all` | rates of the requests to servers, without and with failover and shadows |
 //! | `result_R`, `result_R_all`, each with `_count` | replies of servers by kind of error: a rate, and since the start |
 //! | `request_sent`, `request_replied`, `request_error`, `request_success`, `final_result_error`, each with `_count` | clients' requests |
+//! | `failover_...`, `redirected_lease_set_count` | what routes count ([`lookaside_routing::RouteCounters`]) |
 //! | `num_servers`, `num_servers_new` ... | destinations: one for each server, timeout and thread |
 //!
 //! All is derived from what the connections and the sessions count anyway. A rate is over the time since the reading
@@ -18,7 +19,7 @@ use crate::stats::command_class::CommandClass;
 use crate::stats::counters::write_stat;
 use crate::stats::rates::Count;
 use lookaside_client::{ConnectionState, ResultCounts, RetiredCounts, ServerResult};
-use lookaside_routing::{Destination as _, ErrorKind, RouteStatistics, Verb};
+use lookaside_routing::{Destination as _, ErrorKind, RouteCounts, RouteStatistics, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -102,6 +103,13 @@ impl Sums {
     fn of_routes(&self, count: impl Fn(&RouteStatistics) -> u64) -> u64 {
         self.routes.iter().map(|routes| count(routes)).sum()
     }
+
+    /// What the routes of all threads have counted.
+    fn route_counts(&self) -> RouteCounts {
+        let mut sum = RouteCounts::default();
+        self.routes.iter().for_each(|routes| sum.add(&routes.counters.snapshot()));
+        sum
+    }
 }
 
 impl StatsView<'_> {
@@ -143,9 +151,10 @@ impl StatsView<'_> {
         for (name, count) in result_counts(sums).into_iter().chain(self.request_counts()) {
             write_stat(&format!("{name}_count"), count, out);
         }
-        write_stat("dev_null_requests", sums.of_routes(|routes| routes.counters.dev_null_requests.value()), out);
-        write_stat("failover_all", sums.of_routes(|routes| routes.counters.failover_all.value()), out);
-        write_stat("failover_all_failed", sums.of_routes(|routes| routes.counters.failover_all_failed.value()), out);
+        for (name, count) in sums.route_counts().named() {
+            write_stat(name, count, out);
+        }
+        write_stat("configs_from_disk", self.shared.config_status().from_disk, out);
         write_stat("num_connections_opened", sums.connects, out);
         write_stat("num_connections_closed", sums.disconnects, out);
         write_stat("asynclog_requests", self.spooled(), out);

@@ -188,6 +188,7 @@ fn shared_state(loader: &ConfigLoader, refusal: Option<String>, log: Log) -> Arc
     shared.set_log(log);
     if let Some(why) = refusal {
         shared.record_config_refused(why);
+        shared.record_config_from_disk();
     }
     shared
 }

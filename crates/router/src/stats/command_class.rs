@@ -2,7 +2,7 @@
 
 use lookaside_protocol::{Direction, Operation, StoreMode};
 
-/// A class of commands: a verb, or the meta commands.
+/// A class of commands: a verb, mcrouter's `metaget`, or the meta commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandClass {
     Get,
@@ -21,12 +21,13 @@ pub enum CommandClass {
     Incr,
     Decr,
     Touch,
+    Metaget,
     Meta,
 }
 
 impl CommandClass {
     /// All, in the order of their numbers.
-    pub const ALL: [CommandClass; 17] = [
+    pub const ALL: [CommandClass; 18] = [
         CommandClass::Get,
         CommandClass::Gets,
         CommandClass::Gat,
@@ -43,6 +44,7 @@ impl CommandClass {
         CommandClass::Incr,
         CommandClass::Decr,
         CommandClass::Touch,
+        CommandClass::Metaget,
         CommandClass::Meta,
     ];
 
@@ -65,11 +67,12 @@ impl CommandClass {
             CommandClass::Incr => "incr",
             CommandClass::Decr => "decr",
             CommandClass::Touch => "touch",
+            CommandClass::Metaget => "metaget",
             CommandClass::Meta => "meta",
         }
     }
 
-    /// The class of an operation.
+    /// The class of an operation. The parser knows which `me` a client has sent as `metaget`: here it is a meta command.
     pub fn of<B>(operation: &Operation<B>) -> CommandClass {
         match operation {
             Operation::Get { cas: false } => CommandClass::Get,

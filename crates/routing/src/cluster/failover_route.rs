@@ -32,7 +32,7 @@ use crate::{
     cluster::support::{
         failover_limit::FailoverTokens,
         failover_options::{FAILOVER_KEYS, FailoverOptions, SharedPairs},
-        failover_policy::FailoverPolicy,
+        failover_policy::{ChildOrder, FailoverPolicy},
         lease_pairing::LeasePairs,
     },
     configuration::{ConfigurationError, Handle, Keys, Object, Parser, RouteConfig, RouteType, TreeBuilder},
@@ -140,6 +140,7 @@ impl FailoverRoute {
             }
             let counts = self.errors.triggers_failover(kind(request), outcome);
             self.policy.record_outcome(FIRST, counts);
+            self.count_failure(outcome, counts);
             if counts {
                 let failures = u32::from(self.policy.is_failure(outcome));
                 let order = self.policy.order(request, self.children.len());
@@ -193,7 +194,11 @@ impl FailoverRoute {
             _ => None,
         };
         let has_child = |(_, child): &(usize, u32)| (*child as usize) < self.children.len();
-        batch.iter().enumerate().filter_map(paired).filter(has_child).collect()
+        let paired: BTreeMap<usize, u32> = batch.iter().enumerate().filter_map(paired).filter(has_child).collect();
+        if !paired.is_empty() {
+            self.statistics.counters.redirected_lease_set_count.add(paired.len() as u64);
+        }
+        paired
     }
 
     fn first_choices(batch: &Batch, paired: &BTreeMap<usize, u32>) -> Choices {
@@ -206,11 +211,26 @@ impl FailoverRoute {
     /// Whether the limit allows that another child is asked after `outcome`.
     fn may_fail_over(&self, request: &Request<Bytes>, outcome: &Outcome) -> bool {
         let Some(limit) = &self.limit else { return true };
-        kind(request) == VerbKind::Delete || FailoverError::of(outcome) == Some(FailoverError::Tko) || limit.try_take()
+        let is_free = kind(request) == VerbKind::Delete || FailoverError::of(outcome) == Some(FailoverError::Tko);
+        let may_fail_over = is_free || limit.try_take();
+        if !may_fail_over {
+            self.statistics.counters.failover_conditional.add(1);
+            self.statistics.counters.failover_rate_limited.add(1);
+        }
+        may_fail_over
+    }
+
+    /// Counts the outcome of a child if it is a failure; `counts`: whether another child is asked after it.
+    fn count_failure(&self, outcome: &Outcome, counts: bool) {
+        match error_kind(outcome) {
+            Some(error) if counts => self.statistics.count_policy_error(error),
+            Some(_) if FailoverError::of(outcome).is_some() => self.statistics.counters.failover_conditional.add(1),
+            _ => {}
+        }
     }
 
     fn should_retry(&self, pending: &Pending, request: &Request<Bytes>) -> bool {
-        pending.next < pending.order.len()
+        pending.next < pending.order.children.len()
             && (kind(request) == VerbKind::Delete || self.policy.allows_try(pending.failures))
     }
 
@@ -234,8 +254,10 @@ impl FailoverRoute {
             let (request, child) = (&requests[pending.at], pending.child());
             let outcome =
                 next(outcomes_of_children.get_mut(&child).expect("the child of each pending request was asked"));
-            self.statistics.count_failover(Verb::of(&request.operation), error_kind(&outcome));
+            let (verb, draws) = (Verb::of(&request.operation), pending.order.draws(pending.next));
+            self.statistics.count_failover(verb, error_kind(&outcome), self.policy.kind(), draws);
             let counts = self.errors.triggers_failover(kind(request), &outcome);
+            self.count_failure(&outcome, counts);
             self.policy.record_outcome(child, counts);
             self.remember_lease(request, &outcome, child);
             pending.failures += u32::from(self.policy.is_failure(&outcome));
@@ -279,9 +301,8 @@ const FIRST: usize = 0;
 
 struct Pending {
     at: usize,
-    /// The children to ask, in order.
-    order: Vec<u32>,
-    /// The next child, by index into `order`.
+    order: ChildOrder,
+    /// The next child, by index into the children of `order`.
     next: usize,
     failures: u32,
     /// Whether it is a delete that is spooled for the first child.
@@ -290,7 +311,7 @@ struct Pending {
 
 impl Pending {
     fn child(&self) -> usize {
-        self.order[self.next] as usize
+        self.order.children[self.next] as usize
     }
 }
 

@@ -1,6 +1,8 @@
 //! An environment in which time advances only by a call, and background work waits until a test runs it.
 
-use lookaside_routing::{Background, Batch, BoxFuture, Clock, Context, Environment, Log, Outcomes, Route, Spawner};
+use lookaside_routing::{
+    Background, Batch, BoxFuture, Clock, Context, Environment, Log, Outcomes, Route, RouteStatistics, Spawner,
+};
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -14,6 +16,7 @@ pub struct FakeEnvironment {
     now: Mutex<Duration>,
     slept: Mutex<Vec<Duration>>,
     lines: Mutex<Vec<String>>,
+    statistics: Arc<RouteStatistics>,
 }
 
 impl FakeEnvironment {
@@ -24,8 +27,8 @@ impl FakeEnvironment {
     /// The environment for routes, with at most `tasks_max` background tasks.
     pub fn environment(self: &Arc<FakeEnvironment>, tasks_max: usize) -> Environment {
         let background = Background::new(self.clone(), tasks_max);
-        let (clock, log) = (self.clone(), self.clone());
-        Environment { clock, background, log, seed: 7, host_id: 3, ..Environment::none() }
+        let (clock, log, statistics) = (self.clone(), self.clone(), self.statistics.clone());
+        Environment { clock, background, log, seed: 7, host_id: 3, statistics, ..Environment::none() }
     }
 
     /// Runs all background tasks. Returns their number.
@@ -44,6 +47,11 @@ impl FakeEnvironment {
 
     pub fn slept(&self) -> Vec<Duration> {
         std::mem::take(&mut *self.slept.lock().unwrap())
+    }
+
+    /// What the routes have counted.
+    pub fn statistics(&self) -> &RouteStatistics {
+        &self.statistics
     }
 
     pub fn lines(&self) -> Vec<String> {

@@ -15,7 +15,12 @@
 //! a pool whose servers follow it as children of their own. The server that the pool has chosen for the key has failed
 //! then, and is left out ([`FirstChoice`]).
 
-use crate::{FailoverError, FailoverErrorSet, Outcome, Picker, hash::Rendezvous, key::routing_key};
+use crate::{
+    FailoverError, FailoverErrorSet, Outcome, Picker,
+    hash::Rendezvous,
+    key::routing_key,
+    statistics::{Draws, PolicyKind},
+};
 use bytes::Bytes;
 use lookaside_protocol::Request;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -77,6 +82,21 @@ impl FirstChoice {
     }
 }
 
+/// The children to ask for one request, in order, the first child included.
+#[derive(Debug)]
+pub(crate) struct ChildOrder {
+    pub(crate) children: Vec<u32>,
+    /// What the draws for each of them have met; empty if children are not drawn.
+    draws: Vec<Draws>,
+}
+
+impl ChildOrder {
+    /// What the draws for the child at this index of `children` have met.
+    pub(crate) fn draws(&self, at: usize) -> Draws {
+        self.draws.get(at).copied().unwrap_or_default()
+    }
+}
+
 impl FailoverPolicy {
     fn with_order(order: Order) -> Self {
         FailoverPolicy { order, children_max: u32::MAX, failures_max: u32::MAX, exclude_errors: FailoverErrorSet::NONE }
@@ -116,16 +136,27 @@ impl FailoverPolicy {
         self
     }
 
+    /// Which policy it is.
+    pub(crate) fn kind(&self) -> PolicyKind {
+        match &self.order {
+            Order::Listed => PolicyKind::InOrder,
+            Order::LeastFailures(_) => PolicyKind::LeastFailures,
+            Order::ByKey { .. } => PolicyKind::DeterministicOrder,
+            Order::Rendezvous { .. } => PolicyKind::Rendezvous,
+        }
+    }
+
     /// The children to ask for this request, of `children` in all; the first child included.
-    pub(crate) fn order(&self, request: &Request<Bytes>, children: usize) -> Vec<u32> {
+    pub(crate) fn order(&self, request: &Request<Bytes>, children: usize) -> ChildOrder {
         let mut order: Vec<u32> = (0..children as u32).collect();
+        let mut draws = Vec::new();
         match &self.order {
             Order::Listed => {}
             Order::LeastFailures(failures) => {
                 order[1..].sort_by_key(|&child| (failures[child as usize].load(Relaxed), child));
             }
             Order::ByKey { hash, first, domains } => {
-                order = self.order_by_draws(request, children, hash, first, domains);
+                (order, draws) = self.order_by_draws(request, children, hash, first, domains);
             }
             Order::Rendezvous { scores, first } => {
                 let failed = first.server(request);
@@ -134,9 +165,10 @@ impl FailoverPolicy {
             }
         }
         order.truncate(self.children_max as usize);
-        order
+        ChildOrder { children: order, draws }
     }
 
+    /// The children, and what the draws for each have met.
     fn order_by_draws(
         &self,
         request: &Request<Bytes>,
@@ -144,28 +176,33 @@ impl FailoverPolicy {
         hash: &Picker,
         first: &FirstChoice,
         domains: &[Option<u32>],
-    ) -> Vec<u32> {
+    ) -> (Vec<u32>, Vec<Draws>) {
         let domain = |child: u32| domains.get(child as usize).copied().flatten();
         let failed = first.server(request);
         let domain_of_failed = failed.and_then(|server| first.domains.get(server as usize).copied().flatten());
         let mut failed_domains: Vec<u32> = domain(0).into_iter().chain(domain_of_failed).collect();
-        let mut order = vec![0];
+        let (mut order, mut draws) = (vec![0], vec![Draws::default()]);
+        let mut met = Draws::default();
         for draw in 0..DRAWS_MAX {
             if order.len() >= children.min(self.children_max as usize) {
                 break;
             }
             let child = hash.pick_with_suffix(request, (DRAW_FIRST + draw).to_string().as_bytes()) as u32;
-            let is_failed_domain = || domain(child).is_some_and(|domain| failed_domains.contains(&domain));
-            if order.contains(&child)
-                || !first.is_asked_again && failed.is_some_and(|server| child == server + 1)
-                || draw < DOMAIN_DRAWS && is_failed_domain()
-            {
+            let is_server_of_first = !first.is_asked_again && failed.is_some_and(|server| child == server + 1);
+            if order.contains(&child) || is_server_of_first {
+                met.collisions += 1;
+                continue;
+            }
+            met.is_same_domain = domain(child).is_some_and(|domain| failed_domains.contains(&domain));
+            if met.is_same_domain && draw < DOMAIN_DRAWS {
+                met.failed_domain_collisions += 1;
                 continue;
             }
             order.push(child);
+            draws.push(std::mem::take(&mut met));
             failed_domains.extend(domain(child));
         }
-        order
+        (order, draws)
     }
 
     /// Records an outcome of a child; `counts`: whether it is a failure after which another child is asked.
@@ -219,7 +256,7 @@ mod tests {
             for max in [1, 2, 5, 100] {
                 let policy = FailoverPolicy::by_key(ch3(children), FirstChoice::default(), vec![]).with_children(max);
                 for number in 0..200 {
-                    let order = policy.order(&get(number), children);
+                    let order = policy.order(&get(number), children).children;
                     let distinct: BTreeSet<_> = order.iter().collect();
                     assert!(order[0] == 0 && distinct.len() == order.len() && order.len() <= max as usize, "{order:?}");
                     let mut expected = vec![0];
@@ -244,14 +281,14 @@ mod tests {
         for number in 0..200 {
             let request = get(number);
             let failed = ch3(6).pick(&request.key) as u32 + 1;
-            assert!(!by_key.order(&request, 7).contains(&failed));
-            let order = rendezvous.order(&request, 7);
+            assert!(!by_key.order(&request, 7).children.contains(&failed));
+            let order = rendezvous.order(&request, 7).children;
             assert!(order[0] == 0 && order.len() == 6 && !order.contains(&failed), "{order:?}");
         }
         for first in [FirstChoice::default(), FirstChoice { is_asked_again: true, ..first() }] {
             let policy = FailoverPolicy::by_key(ch3(7), first, vec![]);
             let failed = |number| ch3(6).pick(&get(number).key) as u32 + 1;
-            assert!((0..200).all(|number| policy.order(&get(number), 7).contains(&failed(number))));
+            assert!((0..200).all(|number| policy.order(&get(number), 7).children.contains(&failed(number))));
         }
     }
 
@@ -265,15 +302,24 @@ mod tests {
         for number in 0..300 {
             let failed = ch3(6).pick(&get(number).key);
             let (mut expected, mut domains) = (vec![0], vec![of_servers[failed]]);
+            let (mut expected_draws, mut met) = (vec![Draws::default()], Draws::default());
             for (draw, child) in draws(number, 7).into_iter().enumerate() {
-                let is_same = domains.contains(&of_children[child as usize]);
-                if !expected.contains(&child) && child as usize != failed + 1 && (draw >= 75 || !is_same) {
+                let is_same_domain = domains.contains(&of_children[child as usize]);
+                if expected.contains(&child) || child as usize == failed + 1 {
+                    met.collisions += 1;
+                } else if draw < 75 && is_same_domain {
+                    met.failed_domain_collisions += 1;
+                } else {
                     expected.push(child);
                     domains.push(of_children[child as usize]);
+                    expected_draws.push(Draws { is_same_domain, ..met });
+                    met = Draws::default();
                 }
             }
-            let order = policy.order(&get(number), 7);
-            assert_eq!(order, expected);
+            let ordered = policy.order(&get(number), 7);
+            let of_each: Vec<Draws> = (0..expected.len()).map(|at| ordered.draws(at)).collect();
+            let order = ordered.children;
+            assert_eq!((&order, of_each), (&expected, expected_draws));
             let asked: BTreeSet<_> = order[1..3].iter().map(|child| of_children[*child as usize]).collect();
             assert!(asked.len() == 2 && !asked.contains(&of_servers[failed]), "{order:?}");
             assert!(order.len() > 3, "after that the others are asked, too");
@@ -286,7 +332,7 @@ mod tests {
         let hash = KeyHash { function: HashFunction::WeightedCh3, weights, ..KeyHash::default() };
         let policy = FailoverPolicy::by_key(hash.picker_for(5).unwrap(), FirstChoice::default(), vec![]);
         for number in 0..200 {
-            let mut order = policy.order(&get(number), 5);
+            let mut order = policy.order(&get(number), 5).children;
             order.sort_unstable();
             assert_eq!(order, [0, 1, 3]);
         }
