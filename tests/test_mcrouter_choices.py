@@ -3,8 +3,10 @@
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from mcrouter_setups import hit, reply, set_of, setup
 from processes import eventually, stats
 
@@ -110,6 +112,39 @@ def test_the_least_recently_used_connection_is_closed(tmp_path):
             it.start("-f", tmp_path / "config.json", f"--max-conns={bound}")
             assert it.ask(b"get k\r\n") == [b"END\r\n"]
             it.router.stop()
+
+
+@pytest.mark.parametrize("part", [b"set big 0 0 400000\r\n" + b"x" * 100_000, b"set big 0 0 400000\r\n", b"set b"])
+def test_a_client_in_the_middle_of_a_command_is_not_closed_for_another(tmp_path, part):
+    """It was: a value that had arrived in part did not count as a request in progress."""
+    whole = b"set big 0 0 400000\r\n" + b"x" * 400_000 + b"\r\n"
+    with setup(tmp_path) as it:
+        it.file("config.json", {"pools": {"A": {"servers": [it.address("one")]}}, "route": "PoolRoute|A"})
+        it.start("-f", tmp_path / "config.json", "--max-conns", "2")
+        eventually(lambda: stats(it.port)["curr_connections"] == "1", "the probes of the start are gone")
+        with ExitStack() as stack:
+
+            def connect() -> socket.socket:
+                return stack.enter_context(socket.create_connection(("127.0.0.1", it.port), timeout=10))
+
+            def ask(client: socket.socket, behind: bytes = b"") -> bytes:
+                # With the reply the router has read what is behind the request, too.
+                client.sendall(b"get k\r\n" + behind)
+                return client.recv(100)
+
+            sending = connect()
+            assert ask(sending, part) == b"END\r\n"
+            other = connect()
+            assert ask(other) == b"END\r\n"
+            third = connect()
+            assert ask(third, b"set half 0 0 2\r\n") == b"END\r\n"
+            assert other.recv(100) == b"", "it was used last, but has nothing in progress"
+            assert ask(connect()).startswith(b"ERROR Too many open connections"), "all have requests in progress"
+            third.sendall(b"ab\r\n")
+            assert third.recv(100) == b"STORED\r\n"
+            sending.sendall(whole.removeprefix(part))
+            assert sending.recv(100) == b"STORED\r\n"
+        assert len(it.at("one", "big")) == 400_000
 
 
 def test_ports_by_region(tmp_path):

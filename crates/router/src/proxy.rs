@@ -121,7 +121,7 @@ impl Proxy {
     fn admit(self: &Arc<Self>, mut client: ClientSession, sessions: &mut Sessions, stop: &watch::Receiver<bool>) {
         let connections_max = self.context.settings.connections_max;
         let mut permit = self.shared().acquire_connection(connections_max);
-        if permit.is_none() && sessions.clients.close_least_recently_used() {
+        if permit.is_none() && sessions.clients.close_least_recently_used(self.context.uses.now_ms()) {
             self.counters().add(&CounterDelta { evicted_connections: 1, ..CounterDelta::default() });
             // The other permit is returned when its task has been dropped, in a moment.
             permit = self.shared().acquire_connection(usize::MAX);

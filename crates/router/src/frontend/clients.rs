@@ -2,18 +2,20 @@
 //! is closed for a new client. No request waits for it.
 //!
 //! A session counts as used whenever it reads. It is closed only while it waits for its client, with nothing in progress:
-//! a batch that has begun is always answered. So an order that is found when it is needed suffices: a heap has each
-//! session by the use that was its last when it was put there, and one with a later use is put back.
+//! a batch that has begun is always answered. A command of which a part has arrived is in progress too, for as long as
+//! it may take: a client that never ends it must not hold its connection for ever. So an order that is found when it is
+//! needed suffices: a heap has each session by the use that was its last when it was put there, and one with a later use
+//! is put back.
 
 use std::{
     cmp::{Ordering, Reverse},
     collections::BinaryHeap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
-use tokio::task::AbortHandle;
+use tokio::{task::AbortHandle, time::Instant};
 
 /// The sessions that are looked at before a new client is refused, if all of them have a batch in progress.
 const BUSY_MAX: usize = 64;
@@ -22,36 +24,69 @@ const BUSY_MAX: usize = 64;
 const ENDED_MAX: usize = 64;
 
 /// What a session says about itself.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SessionActivity {
     /// The number of the last use in this thread.
     used_at: AtomicU64,
-    is_waiting: AtomicBool,
+    /// From when on it waits for its client with nothing in progress, by [`Uses::now_ms`]; [`IN_PROGRESS`] if it does not
+    /// wait.
+    waits_from_ms: AtomicU64,
+}
+
+const IN_PROGRESS: u64 = u64::MAX;
+
+impl Default for SessionActivity {
+    fn default() -> Self {
+        SessionActivity { used_at: AtomicU64::new(0), waits_from_ms: AtomicU64::new(IN_PROGRESS) }
+    }
 }
 
 impl SessionActivity {
-    /// The session waits for its client from now on, with nothing in progress.
-    pub(crate) fn begin_waiting(&self) {
-        self.is_waiting.store(true, Relaxed);
+    /// The session waits for its client, with nothing in progress from this time on.
+    pub(crate) fn begin_waiting(&self, from_ms: u64) {
+        self.waits_from_ms.store(from_ms, Relaxed);
     }
 
     /// The session has read something, as the use of this number.
     pub(crate) fn end_waiting(&self, used_at: u64) {
-        self.is_waiting.store(false, Relaxed);
+        self.waits_from_ms.store(IN_PROGRESS, Relaxed);
         self.used_at.store(used_at, Relaxed);
+    }
+
+    /// Whether it waits at this time.
+    pub(crate) fn is_waiting(&self, now_ms: u64) -> bool {
+        self.waits_from_ms.load(Relaxed) <= now_ms
     }
 }
 
 /// Numbers the uses of a thread's sessions.
-#[derive(Debug, Default)]
-pub(crate) struct Uses(AtomicU64);
+#[derive(Debug)]
+pub(crate) struct Uses {
+    last: AtomicU64,
+    started: Instant,
+}
 
 impl Uses {
+    /// None yet.
+    pub(crate) fn new() -> Uses {
+        Uses { last: AtomicU64::new(0), started: Instant::now() }
+    }
+
     /// The next number. Only this thread counts.
     pub(crate) fn next(&self) -> u64 {
-        let next = self.0.load(Relaxed) + 1;
-        self.0.store(next, Relaxed);
+        let next = self.last.load(Relaxed) + 1;
+        self.last.store(next, Relaxed);
         next
+    }
+
+    /// Milliseconds since the first use could be.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.ms_at(Instant::now())
+    }
+
+    /// The same at another time.
+    pub(crate) fn ms_at(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.started).as_millis()).unwrap_or(IN_PROGRESS - 1)
     }
 }
 
@@ -82,8 +117,8 @@ impl Clients {
         self.0.push(Reverse(Client { used_at: activity.used_at.load(Relaxed), activity, task }));
     }
 
-    /// Closes the least recently used of the sessions that wait for their clients. False if none was found.
-    pub(crate) fn close_least_recently_used(&mut self) -> bool {
+    /// Closes the least recently used of the sessions that wait for their clients at this time. False if none was found.
+    pub(crate) fn close_least_recently_used(&mut self, now_ms: u64) -> bool {
         let mut busy = Vec::new();
         let closed = loop {
             let Some(Reverse(client)) = self.0.pop() else { break false };
@@ -93,7 +128,7 @@ impl Clients {
             }
             if used_at != client.used_at {
                 self.0.push(Reverse(Client { used_at, ..client }));
-            } else if client.activity.is_waiting.load(Relaxed) {
+            } else if client.activity.is_waiting(now_ms) {
                 client.task.abort();
                 break true;
             } else {
@@ -138,9 +173,9 @@ mod tests {
     #[tokio::test]
     async fn the_least_recently_used_of_those_that_wait_is_closed() {
         let mut rng = fastrand::Rng::with_seed(5);
-        let (uses, mut clients, mut tasks) = (Uses::default(), Clients::default(), JoinSet::new());
-        // By number: the last use, whether it waits, and what the session holds.
-        let mut model: BTreeMap<u64, (u64, bool, Arc<SessionActivity>)> = BTreeMap::new();
+        let (uses, mut clients, mut tasks) = (Uses::new(), Clients::default(), JoinSet::new());
+        // By number: the last use, from when on it waits, and what the session holds.
+        let mut model: BTreeMap<u64, (u64, u64, Arc<SessionActivity>)> = BTreeMap::new();
         let mut numbers: BTreeMap<tokio::task::Id, u64> = BTreeMap::new();
         for number in 0..5_000 {
             match rng.u32(0..10) {
@@ -148,20 +183,21 @@ mod tests {
                     let activity = Arc::new(SessionActivity::default());
                     let used_at = uses.next();
                     activity.end_waiting(used_at);
-                    activity.begin_waiting();
+                    activity.begin_waiting(0);
                     let task = tasks.spawn(std::future::pending::<()>());
                     numbers.insert(task.id(), number);
                     clients.add(activity.clone(), task, model.len());
-                    model.insert(number, (used_at, true, activity));
+                    model.insert(number, (used_at, 0, activity));
                 }
                 3..8 => {
                     let at = rng.usize(0..model.len().max(1));
-                    if let Some((used_at, waits, activity)) = model.values_mut().nth(at) {
-                        *waits = rng.u32(0..5) > 0;
+                    if let Some((used_at, waits_from_ms, activity)) = model.values_mut().nth(at) {
+                        // A batch is in progress, or part of a command has arrived, or nothing.
+                        *waits_from_ms = [IN_PROGRESS, number + rng.u64(1..500), 0, 0, 0][rng.usize(0..5)];
                         *used_at = uses.next();
                         activity.end_waiting(*used_at);
-                        if *waits {
-                            activity.begin_waiting();
+                        if *waits_from_ms != IN_PROGRESS {
+                            activity.begin_waiting(*waits_from_ms);
                         }
                     }
                 }
@@ -172,9 +208,10 @@ mod tests {
                     }
                 }
                 _ => {
-                    let expected = model.iter().filter(|(_, entry)| entry.1).min_by_key(|(_, entry)| entry.0);
-                    let expected = expected.map(|(number, _)| *number);
-                    assert_eq!(clients.close_least_recently_used(), expected.is_some());
+                    // The number of the step is the time.
+                    let waiting = model.iter().filter(|(_, entry)| entry.1 <= number);
+                    let expected = waiting.min_by_key(|(_, entry)| entry.0).map(|(number, _)| *number);
+                    assert_eq!(clients.close_least_recently_used(number), expected.is_some());
                     if let Some(expected) = expected {
                         let ended = tasks.join_next().await.expect("it was aborted").expect_err("by the table");
                         assert_eq!(numbers[&ended.id()], expected);

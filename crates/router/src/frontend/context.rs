@@ -30,7 +30,7 @@ impl SessionContext {
             counters: Counters::default(),
             results: VerbResults::default(),
             buffers: BufferPool::default(),
-            uses: Uses::default(),
+            uses: Uses::new(),
             tree: RwLock::new(Arc::new(tree)),
         }
     }

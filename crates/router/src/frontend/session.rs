@@ -177,6 +177,8 @@ struct Session<'a> {
     input_permit: Option<HeldBytesPermit>,
     /// When the large command that is half received must be whole.
     input_deadline: Option<Instant>,
+    /// When the session began to wait for the rest of a command; `None` if no part of one has arrived.
+    part_since: Option<Instant>,
     /// Whether `input` and `out` are from the pool, or this session's own.
     has_buffers: bool,
     value_sizes: ValueSizeEstimator,
@@ -217,6 +219,7 @@ impl<'a> Session<'a> {
             stop_waker: None,
             input_permit: None,
             input_deadline: None,
+            part_since: None,
             value_sizes: ValueSizeEstimator::new(),
             delta: CounterDelta::default(),
         }
@@ -248,7 +251,7 @@ impl<'a> Session<'a> {
             return self.end_if_closing();
         }
         if self.is_incomplete() {
-            self.activity.begin_waiting();
+            self.begin_waiting();
             let read = self.read(stopped.as_mut()).await;
             self.activity.end_waiting(self.context.uses.next());
             read?;
@@ -271,6 +274,7 @@ impl<'a> Session<'a> {
         };
         if self.input.len() < unparsed_bytes {
             self.input_deadline = None;
+            self.part_since = None;
         }
         self.requests_last = parsed.batch.len();
         self.needed_bytes = parsed.needed_bytes;

@@ -57,6 +57,20 @@ impl Session<'_> {
         Ok(())
     }
 
+    /// The session waits for its client. A command of which a part has arrived is in progress for as long as it may take:
+    /// the connection is not closed for another client meanwhile.
+    pub(super) fn begin_waiting(&mut self) {
+        if self.input.is_empty() && self.swallow_bytes == 0 {
+            self.part_since = None;
+            return self.activity.begin_waiting(0);
+        }
+        let now = Instant::now();
+        let since = *self.part_since.get_or_insert(now);
+        let rest_bytes = self.needed_bytes.max(self.swallow_bytes);
+        let until = (since + transfer_time_max(rest_bytes, WRITE_STALL_MAX)).min(now + WRITE_STALL_MAX);
+        self.activity.begin_waiting(self.context.uses.ms_at(until));
+    }
+
     /// Until when the next bytes must have come; `None` for no limit.
     fn read_deadline(&mut self, is_large_command: bool) -> Option<Instant> {
         if !is_large_command {
@@ -150,6 +164,9 @@ impl Session<'_> {
         let dropped_bytes = self.swallow_bytes.min(self.input.len());
         self.input.advance(dropped_bytes);
         self.swallow_bytes -= dropped_bytes;
+        if dropped_bytes > 0 && self.swallow_bytes == 0 {
+            self.part_since = None;
+        }
     }
 
     /// Writes all replies. During a handover it writes only as many as the client takes without waiting.

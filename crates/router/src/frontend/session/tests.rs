@@ -436,3 +436,52 @@ async fn a_process_that_does_not_know_all_misses_hands_that_over() {
     assert!(has_misses_at_handover(users).await);
     assert!(!has_misses_at_handover(r#""LeaseRoute|PoolRoute|A""#).await);
 }
+
+/// At the limit on connections a client was once disconnected in the middle of a `set`: it counted as idle.
+#[tokio::test(start_paused = true)]
+async fn part_of_a_command_is_in_progress_for_a_bounded_time() {
+    let shared = SharedState::new(Identity { pid: 7, started_unix_s: 1 }, "a test");
+    let tree = Tree::from_route(Arc::new(HungRoute(Arc::new(Semaphore::new(1)))));
+    let context = SessionContext::new(Settings::default(), shared, tree);
+    let (mut client, inner) = duplex(1_000);
+    let (_stop, shutdown) = watch::channel(false);
+    let activity = SessionActivity::default();
+    let session = ClientSession::new(Box::new(PlainStream(inner)));
+    let serving = serve(&context, session, &activity, shutdown);
+    let moment = Duration::from_millis(1);
+    let asking = async {
+        let is_waiting = || activity.is_waiting(context.uses.now_ms());
+        tokio::time::sleep(moment).await;
+        assert!(is_waiting(), "nothing has arrived");
+        for part in ["del", "set k 0 0 8\r\n", "set k 0 0 8\r\nhalf", "set k 0 0 70000000\r\n"] {
+            client.write_all(part.as_bytes()).await.unwrap();
+            tokio::time::sleep(moment).await;
+            assert!(!is_waiting(), "{part:?}");
+            tokio::time::sleep(WRITE_STALL_MAX - 2 * moment).await;
+            assert!(!is_waiting(), "{part:?} is in progress for a minute");
+            let (rest, reply) = match part {
+                "del" => ("ete k\r\n", "NOT_FOUND\r\n"),
+                "set k 0 0 8\r\n" => ("halfhalf\r\n", "NOT_FOUND\r\n"),
+                "set k 0 0 8\r\nhalf" => ("half\r\n", "NOT_FOUND\r\n"),
+                _ => ("x", "SERVER_ERROR object too large for cache\r\n"),
+            };
+            let (first, last) = rest.split_at(1);
+            client.write_all(first.as_bytes()).await.unwrap();
+            tokio::time::sleep(2 * moment).await;
+            if last.is_empty() {
+                assert!(!is_waiting(), "70 MB may take longer");
+                tokio::time::sleep(WRITE_STALL_MAX).await;
+            }
+            assert!(is_waiting(), "a byte now and then does not hold the connection");
+            client.write_all(last.as_bytes()).await.unwrap();
+            let mut replied = vec![0; reply.len()];
+            client.read_exact(&mut replied).await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&replied), reply);
+            tokio::time::sleep(moment).await;
+            assert!(is_waiting(), "{part:?} is done");
+        }
+        drop(client);
+    };
+    let ((end, _), ()) = tokio::join!(serving, asking);
+    assert_eq!(end, SessionEnd::Gone);
+}
