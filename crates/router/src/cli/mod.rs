@@ -339,6 +339,11 @@ impl Options {
         port.filter(|_| has_port).unwrap_or(if has_port { listen::DEFAULT_PORT } else { 0 }).to_string()
     }
 
+    /// The router's name in names of files, of statistics and in the log.
+    pub(crate) fn name_in_files(&self) -> String {
+        format!("libmcrouter.{}.{}", self.service_name, self.router_name())
+    }
+
     /// The copies of the configuration's files; `None` without `--config-dump-root`.
     pub(crate) fn config_dump(&self) -> Option<ConfigDump> {
         let root = self.configuration.config_dump_root.as_deref().filter(|root| !root.as_os_str().is_empty())?;
@@ -354,7 +359,7 @@ impl Options {
         let settings = self.settings();
         (!interval.is_zero()).then(|| StatsFiles {
             root: root.to_owned(),
-            name: format!("libmcrouter.{}.{}", self.service_name, self.router_name()),
+            name: self.name_in_files(),
             interval,
             options: settings.options,
             version: settings.version,

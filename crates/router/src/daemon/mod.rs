@@ -60,7 +60,7 @@ pub fn run(options: Options) -> ExitCode {
     if let Err(why) = options.log_path.as_deref().map_or(Ok(()), log_file::append_log_to) {
         return fail(&why, EXIT_USAGE);
     }
-    let log = Log::start(options.log_format, options.verbosity);
+    let log = Log::start_as(Some(&options.name_in_files()), options.log_format, options.verbosity);
     for note in &options.notes {
         tracing::warn!("{note}");
     }
