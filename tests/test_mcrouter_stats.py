@@ -337,6 +337,7 @@ def test_admin_keys(tmp_path):
         it.file("r.json", {"pools": "@import(file:part.json)", "route": route})
         it.start("-f", tmp_path / "r.json", "-R", "/here/one/", "--config-params", "colour:red")
         assert admin(it, "nothing") == "ERROR: unknown command: nothing"
+        assert admin(it, "get_bucket(k)") == "0"
         assert admin(it, "route(get,k)") == one and admin(it, "route(delete,k)") == f"{one}\r\n{two}"
         host = f"host|pool=main|id=0|ap={one}:ascii:plain:notcompressed|timeout=400ms"
         assert admin(it, "route_handles(get,k)").split("\r\n") == [

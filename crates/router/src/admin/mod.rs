@@ -16,6 +16,7 @@
 //! | `flush_prefix(PREFIX)` | flushes the servers that may hold keys with the prefix: `flushed` and their number, or `refused: ` and why ([`crate::tree`]). Needs `--enable-flush-cmd` |
 //! | `read_permit` | a permit to read servers directly ([`crate::read_permits`]) |
 //! | `global_params` | the constants that macros of the configuration can use, as JSON |
+//! | `get_bucket(KEY)` | the number of the key's server in its pool, from 0: what the pool's hash chooses |
 //! | `route(VERB,KEY)` | the servers that a request would reach, an address in each line |
 //! | `route_handles(VERB,KEY)` | the routes and servers on its way, by mcrouter's names ([`crate::tree::mcrouter_names`]) |
 //! | `explain(VERB,KEY)` | the same by the names of the configuration, with the requests and replies of each |
@@ -34,7 +35,7 @@ use crate::config::router_config::RouterConfig;
 use crate::shared::{ConfigStatus, SharedState};
 use crate::tree::Tree;
 use crate::tree::explain::Explanation;
-use crate::tree::mcrouter_names::route_handles;
+use crate::tree::mcrouter_names::{bucket, route_handles};
 use lookaside_client::{PERMIT_DURATION, Permit, PermitReply};
 use lookaside_protocol::{Reply, meta::MetaStatus};
 use lookaside_routing::{Address, Configuration, Context, Destination as _, MacroConstant, Outcome, Pool};
@@ -76,6 +77,14 @@ impl AdminView<'_> {
         if let Some(arguments) = arguments_of("route_handles", name) {
             let pools = self.tree.config().map(RouterConfig::pools).unwrap_or_default();
             return self.explain(arguments, client, |steps| route_handles(steps, &pools)).await;
+        }
+        if let Some(key) = arguments_of("get_bucket", name) {
+            let pools = self.tree.config().map(RouterConfig::pools).unwrap_or_default();
+            let number = |steps: &_| match bucket(steps, &pools) {
+                Some(bucket) => bucket.to_string(),
+                None => "ERROR: no server of a pool is asked for this key".to_owned(),
+            };
+            return self.explain(&[b"get,", key].concat(), client, number).await;
         }
         if let Some(arguments) = arguments_of("explain", name) {
             return self.explain(arguments, client, |steps| steps.to_string().trim_end().replace('\n', "\r\n")).await;

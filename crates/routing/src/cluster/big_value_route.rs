@@ -369,6 +369,15 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let BigValueSettings { split_threshold_bytes, batch_size, hides_flag } = self.settings;
+        vec![
+            ("split_threshold", split_threshold_bytes.to_string()),
+            ("batch_size", batch_size.to_string()),
+            ("hide_reply_flag", hides_flag.to_string()),
+        ]
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         Arc::new(BigValueRoute::new(tree.build(&self.target), self.settings))
     }

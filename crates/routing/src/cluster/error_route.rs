@@ -175,6 +175,16 @@ impl ErrorRouteConfig {
     fn new(response: &str) -> Self {
         ErrorRouteConfig { response: response.to_owned(), result: RESULTS[0].name, is_logged: true }
     }
+
+    /// The name of the result, as configurations write it.
+    pub fn result(&self) -> String {
+        format!("mc_res_{}", self.result)
+    }
+
+    /// Whether refused requests are logged.
+    pub fn is_logged(&self) -> bool {
+        self.is_logged
+    }
 }
 
 impl RouteConfig for ErrorRouteConfig {

@@ -108,6 +108,10 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn options(&self) -> Vec<(&'static str, String)> {
+        vec![("limit", self.outstanding_max.to_string())]
+    }
+
     fn build(&self, tree: &mut dyn TreeBuilder) -> Arc<dyn Route> {
         let target = tree.build(&self.target);
         Arc::new(OutstandingLimitRoute::new(target, self.outstanding_max, OUTSTANDING_WAITING_MAX))

@@ -92,6 +92,16 @@ impl PoolRouteConfig {
     pub(crate) fn new(pool: Arc<Pool>, hash: KeyHash) -> Self {
         PoolRouteConfig { pool, hash, layers: ServerLayers::default() }
     }
+
+    /// The window of each server; `None` if there is none.
+    pub fn outstanding_max(&self) -> Option<u32> {
+        self.layers.outstanding_max
+    }
+
+    /// Whether other servers are asked while a server is cold.
+    pub fn has_slow_warm_up(&self) -> bool {
+        self.layers.slow_warm_up.is_some()
+    }
 }
 
 /// The routes around each server of a pool.

@@ -120,6 +120,22 @@ impl RouteConfig for Config {
         TYPE.name()
     }
 
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let Rates { gets, sets, deletes } = self.rates;
+        let of_kind = |(rate, rate_name, burst_name): (Option<Rate>, _, _)| {
+            rate.map(|rate| [(rate_name, rate.per_s.to_string()), (burst_name, rate.burst.to_string())])
+        };
+        [
+            (gets, "gets_rate", "gets_burst"),
+            (sets, "sets_rate", "sets_burst"),
+            (deletes, "deletes_rate", "deletes_burst"),
+        ]
+        .into_iter()
+        .filter_map(of_kind)
+        .flatten()
+        .collect()
+    }
+
     fn key_hash(&self) -> Option<(&KeyHash, usize)> {
         match &self.target {
             Handle::Route(target) => target.key_hash(),

@@ -54,6 +54,14 @@ impl Handle {
         }
     }
 
+    /// As [`RouteConfig::options`]; none for other nodes.
+    pub fn options(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Handle::Route(config) => config.options(),
+            _ => Vec::new(),
+        }
+    }
+
     /// As [`RouteConfig::changes_keys`]; false for other nodes.
     pub fn changes_keys(&self) -> bool {
         matches!(self, Handle::Route(config) if config.changes_keys())
@@ -83,6 +91,11 @@ pub trait RouteConfig: DynEq + Debug + Send + Sync {
     /// The pool whose servers are the children of the route; `None` for a route over other routes.
     fn pool(&self) -> Option<&Arc<Pool>> {
         None
+    }
+
+    /// Names and values of the arguments that distinguish the route from others of its type in a description of the tree.
+    fn options(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
     }
 
     /// The hash by which the route picks one of its children for a key, and the number of these; `None` if it picks
