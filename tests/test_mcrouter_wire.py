@@ -1,71 +1,15 @@
 """What clients of mcrouter see on the wire: replies of servers that pass, errors by their beginnings, bad input."""
 
 import json
-import socket
-import socketserver
 import threading
-import time
-from contextlib import ExitStack, contextmanager
 
 import pytest
-from mcrouter_setups import reply
-from processes import PROGRAMS, Process, answers, eventually, free_port
+from mcrouter_setups import reply, setup
+from processes import PROGRAMS, Process, answers, eventually, free_port, silent_address
 from routers import router
+from scripted import scripted
 
 KEY = "secret:user:1"
-
-
-class Scripted(socketserver.ThreadingTCPServer):
-    """A server that has one answer to every line, or a behaviour: `hang`, `close`, `reset`."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, answer: bytes | str) -> None:
-        self.answer = answer
-        self.lines: list[bytes] = []
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    @property
-    def address(self) -> str:
-        """Its address in a configuration."""
-        return f"127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(socketserver.StreamRequestHandler):
-    """Answers the lines of one connection."""
-
-    def handle(self) -> None:
-        server: Scripted = self.server
-        for line in self.rfile:
-            if line.startswith(b"version"):
-                self.wfile.write(b"VERSION 1.6.45\r\n")
-                continue
-            server.lines.append(line)
-            if line.startswith(b"set"):
-                self.rfile.readline()
-            if server.answer == "hang":
-                time.sleep(3)
-                return
-            if server.answer == "reset":
-                self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                self.request.close()
-                return
-            if server.answer == "close":
-                return
-            self.wfile.write(server.answer)
-
-
-@contextmanager
-def scripted(*answer: bytes | str):
-    """Servers with these answers."""
-    with ExitStack() as stack:
-        servers = [Scripted(one) for one in answer]
-        for server in servers:
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
-        yield servers
 
 
 def pool(*servers: str) -> dict:
@@ -144,6 +88,77 @@ def test_errors_of_the_routers_own_making_by_their_beginnings(tmp_path, behaviou
                     assert KEY.encode() not in got, "keys do not belong into errors"
                     if then:
                         expected = then
+
+
+def test_a_connect_that_hangs(tmp_path):
+    with silent_address() as address, router(tmp_path, pool(address), "--probe-timeout-initial", "60000") as port:
+        got = reply(port, f"get {KEY}\r\n".encode())
+        assert got.startswith(b"SERVER_ERROR Timed out when trying to connect to server. Ex: "), got
+        assert KEY.encode() not in got
+        got = reply(port, f"delete {KEY}\r\n".encode())
+        assert got.startswith(b"SERVER_ERROR Server unavailable. Reason: mc_res_connect_timeout"), got
+
+
+def test_a_request_that_was_never_sent(tmp_path):
+    """The first request keeps the second one from its server until the time of both is up."""
+    arguments = ("--target-max-inflight-requests", "1", "--timeouts-until-tko", "100")
+    with scripted("hold") as (server,), router(tmp_path, pool(server.address), *arguments) as port:
+        got: dict[str, bytes] = {}
+
+        def ask(key: str) -> None:
+            got[key] = reply(port, f"get {key}\r\n".encode())
+
+        first = threading.Thread(target=ask, args=("sent",))
+        first.start()
+        eventually(lambda: server.lines == [b"get sent\r\n"], "the first request is at the server")
+        ask("queued")
+        first.join()
+        server.released.set()
+        assert got["sent"].startswith(b"SERVER_ERROR Reply timeout"), got
+        assert got["queued"].startswith(b"SERVER_ERROR Client queue timeout"), got
+        assert b"get queued\r\n" not in server.lines
+
+
+def test_marks_of_servers_in_the_log(tmp_path):
+    """Scripts search for mcrouter's words; the lines of failures name the router."""
+    with scripted("hang") as (first,), setup(tmp_path) as it:
+        it.file("r.json", pool(first.address))
+        arguments = ("-t", "200", "--timeouts-until-tko", "1", "-r", "60000", "--service-name", "cache")
+        it.start("-f", tmp_path / "r.json", *arguments)
+        it.ask(f"get {KEY}\r\n".encode())
+
+        def line_with(words: str) -> str:
+            return next((line for line in it.router.log().splitlines() if words in line), "")
+
+        totals = "Total hard TKOs: 0; soft TKOs: 1. Reply: mc_res_timeout"
+        marked = f"{first.address} marked soft TKO. {totals}"
+        eventually(lambda: line_with(marked), "the timeout marks the server")
+        assert f"service=libmcrouter.cache.{it.port}" in line_with(marked), it.router.log()
+        it.file("r.json", pool(it.address("second")))
+        removed = f"{first.address} was TKO, removed from config. Total hard TKOs: 0; soft TKOs: 0. Reply: mc_res_tko"
+        eventually(lambda: line_with(removed), "the server is not in the configuration any more")
+
+
+def test_connections_that_are_open_do_not_count_as_closed(tmp_path):
+    """Two pools have the same server, with different timeouts: two connections. A timeout of one closes that one."""
+    with scripted(b"END\r\n") as (server,):
+        pools = {"A": {"servers": [server.address]}, "B": {"servers": [server.address], "server_timeout": 5_000}}
+        policies = {"b": "PoolRoute|B"}
+        route = {"type": "PrefixSelectorRoute", "policies": policies, "wildcard": "PoolRoute|A"}
+        arguments = ("--timeouts-until-tko", "1", "--probe-timeout-initial", "60000")
+        with router(tmp_path, {"pools": pools, "route": route}, *arguments) as port:
+
+            def connections() -> tuple[str, str]:
+                lines = reply(port, b"stats\r\n").decode().splitlines()[:-1]
+                values = dict(line.split(" ", 2)[1:] for line in lines)
+                return values["num_connections_opened"], values["num_connections_closed"]
+
+            assert reply(port, b"get a\r\nget b\r\n") == b"END\r\n" * 2
+            assert connections() == ("2", "0")
+            server.answer = "hang"
+            assert reply(port, b"get a\r\n").startswith(b"SERVER_ERROR Reply timeout")
+            eventually(lambda: connections()[1] != "0", "the connection of the timeout is closed")
+            assert connections() == ("2", "1"), "the other one is open, though its server is out"
 
 
 def test_too_many_requests_that_wait(tmp_path):
