@@ -108,8 +108,9 @@ def test_every_name_has_the_type_that_the_exporter_parses(tmp_path):
             assert reply(it.port, f"stats {group}\r\n".encode()).endswith(b"END\r\n"), group
         counters = values(it.port, b"count")
         assert "cmd_get_count" in counters and "uptime" not in counters and "result_error" not in counters
-        (file,) = (tmp_path / "stats").glob("*.stats")
         prefix = f"libmcrouter.mcrouter.{it.port}."
+        file = tmp_path / "stats" / f"{prefix}stats"
+        eventually(file.exists, "the file is there")
         eventually(lambda: json.loads(file.read_text())[f"{prefix}cmd_get_count"] == 2, "the file has them")
         written = json.loads(file.read_text())
         assert all(name.startswith(prefix) and isinstance(value, (int, float)) for name, value in written.items())

@@ -455,6 +455,9 @@ fn assert_counts(cluster: &Cluster, expected: &[(&str, u64)], what: &str) {
     assert_eq!(counted, expected.iter().copied().collect(), "{what}");
 }
 
+/// A request, the children and further keys of a route, the servers that fail, and the counters that rise.
+type FailoverCase<'a> = (&'a str, &'a str, &'a str, &'a [(&'a str, &'a Failure)], &'a [(&'a str, u64)]);
+
 #[tokio::test]
 async fn failovers_are_counted_by_policy_and_by_why_they_end() {
     let late = Failure::TimedOut;
@@ -470,8 +473,7 @@ async fn failovers_are_counted_by_policy_and_by_why_they_end() {
     let (in_order, in_order_failed) = ("failover_inorder_policy", "failover_inorder_policy_failed");
     let (errors, tkos) = ("failover_policy_result_error", "failover_policy_tko_error");
     let (conditional, limited) = ("failover_conditional", "failover_rate_limited");
-    type Failing<'a> = &'a [(&'a str, &'a Failure)];
-    let cases: &[(&str, &str, &str, Failing<'_>, &[(&str, u64)])] = &[
+    let cases: &[FailoverCase<'_>] = &[
         ("get k", pool, "", &[], &[]),
         ("get k", r#"["NullRoute", "Pool|T"]"#, "", &[], &[]),
         ("get k", refused, "", &[], &[]),
