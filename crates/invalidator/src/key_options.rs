@@ -4,7 +4,7 @@
 use crate::{
     SourceError,
     rule_file::{RuleCheck, RuleChecker, RuleFile},
-    rules::{RowRules, RuleProblem, Rules},
+    rules::{ReadRows, RowRules, RowSelection, Rule, RuleProblem, Rules},
     source::{
         mysql::{self, MysqlOptions},
         postgres::{self, PostgresOptions},
@@ -202,6 +202,19 @@ impl RowDatabase {
         match self {
             RowDatabase::Mysql(server) => mysql::check_rules(network, server, rules).await,
             RowDatabase::Postgres(server) => postgres::check_rules(network, server, rules).await,
+        }
+    }
+
+    /// The columns of a table with a rule, and the rows of `selection`, if any. Nothing is changed.
+    pub async fn read_rows(
+        &self,
+        network: &dyn Network,
+        rules: (&Rules, &Rule),
+        selection: Option<&RowSelection>,
+    ) -> Result<ReadRows, SourceError> {
+        match self {
+            RowDatabase::Mysql(server) => mysql::read_rows(network, server, rules, selection).await,
+            RowDatabase::Postgres(server) => postgres::read_rows(network, server, rules, selection).await,
         }
     }
 

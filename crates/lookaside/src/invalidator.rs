@@ -1,12 +1,16 @@
 //! `lookaside invalidator`: commands about the invalidator. `setup` prepares a database for it, `check-rules` and `try`
 //! show what a rule file does, `replay` sends deletes again.
 
+mod affected_rows;
+mod changing_part;
 mod check_rules;
 mod named_tables;
 mod preview;
 mod replay;
+mod row_statement;
 mod rule_report;
 mod setup;
+mod sql_text;
 mod time;
 
 use anyhow::Result;

@@ -198,6 +198,11 @@ impl Rules {
 }
 
 impl Rule {
+    /// Whether a key has this column.
+    pub fn uses_column(&self, name: &str) -> bool {
+        self.templates.iter().flat_map(Template::columns).any(|column| column.eq_ignore_ascii_case(name))
+    }
+
     fn build(text: RuleText) -> Result<Rule, ErrorAt> {
         let table = table_name(&text.table)?;
         let keys_span = text.keys.span();

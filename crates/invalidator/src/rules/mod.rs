@@ -36,7 +36,7 @@ mod watched_table;
 pub use bound_rule::{BoundRule, Refused, Written};
 pub use change::{Column, Inexpressible, RowChange, TableChange};
 pub use file::{Otherwise, Rule, RuleFileError, Rules, TableName};
-pub use preview::Preview;
+pub use preview::{ColumnForm, Preview, ReadRows, RowSelection};
 pub use problem::{ProblemKind, RuleProblem};
 pub use row_rules::RowRules;
 pub use statistics::{RuleStatistics, TableCounters};

@@ -1,4 +1,5 @@
-//! `lookaside invalidator try`: the keys of a row that is given as JSON, without a database.
+//! `lookaside invalidator try`: the keys of a row that is given as JSON, without a database, and of rows that were read from
+//! one.
 
 use super::{
     bound_rule::BoundRule,
@@ -48,20 +49,68 @@ impl Preview {
             (None, None) => return Err("neither a row nor the row before is given".into()),
         };
         let mut preview = Preview::default();
+        preview.add(&bound, change);
+        Ok(preview)
+    }
+
+    /// The keys of rows of the table of `rule`, each as it was, or as it is. `columns` are those of the table that keys have.
+    pub fn of_rows(rule: &Rule, columns: &[Column], rows: &[Vec<RowValue<'_>>]) -> Result<Preview, String> {
+        // Of no consequence for one image; and `columns` need not have them.
+        let rule = Rule { ignore_columns: Vec::new(), ..rule.clone() };
+        let bound = BoundRule::bind(&rule, columns).map_err(|refused| refused.0.join("; "))?;
+        let mut preview = Preview::default();
+        rows.iter().for_each(|row| preview.add(&bound, RowChange::Insert { after: row }));
+        Ok(preview)
+    }
+
+    fn add(&mut self, bound: &BoundRule, change: RowChange<'_>) {
         let written = bound.write_row_keys(change, &mut Vec::new(), &mut |key| {
             let text = String::from_utf8_lossy(key).into_owned();
             match check_key(key) {
-                Ok(()) => preview.keys.push(text),
-                Err(why) => preview.refused.push(format!("{text:?}: {why}")),
+                Ok(()) => self.keys.push(text),
+                Err(why) => self.refused.push(format!("{text:?}: {why}")),
             }
         });
-        preview.inexpressible = written.inexpressible;
-        for list in [&mut preview.keys, &mut preview.refused] {
+        self.inexpressible = self.inexpressible.or(written.inexpressible);
+        for list in [&mut self.keys, &mut self.refused] {
             list.sort();
             list.dedup();
         }
-        Ok(preview)
     }
+}
+
+/// The rows that a statement would change, in a SELECT.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowSelection {
+    /// Another name of the table, as it is written in SQL; `None` if it has none.
+    pub alias: Option<String>,
+    /// What is behind the table in the SELECT, such as `WHERE id = 1`; empty for all rows. It must be a part of one statement
+    /// however the server reads quotes.
+    pub condition: String,
+    /// The most rows that are read.
+    pub rows_max: usize,
+}
+
+/// Rows of a table with a rule, as the database has them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadRows {
+    /// The columns that keys of the rule have.
+    pub columns: Vec<(Column, ColumnForm)>,
+    /// The rows, with a value for each of these columns.
+    pub rows: Vec<Vec<RowValue<'static>>>,
+    /// Whether there are more rows.
+    pub is_more: bool,
+}
+
+/// How a literal of SQL becomes a value of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ColumnForm {
+    /// An integer stays as it is.
+    Integer,
+    /// Text stays as it is.
+    Text,
+    /// Only the database knows.
+    Other,
 }
 
 fn image<'a>(names: &[String], row: Option<&'a Map<String, Json>>) -> Result<Option<Vec<RowValue<'a>>>, String> {

@@ -98,6 +98,24 @@ impl RowValue<'_> {
         RowValue::Instant(date, time)
     }
 
+    /// The same without what it borrows.
+    pub fn into_owned(self) -> RowValue<'static> {
+        match self {
+            RowValue::Decimal(text) => RowValue::Decimal(Cow::Owned(text.into_owned())),
+            RowValue::Text(text) => RowValue::Text(Cow::Owned(text.into_owned())),
+            RowValue::Bytes(bytes) => RowValue::Bytes(Cow::Owned(bytes.into_owned())),
+            RowValue::Raw(bytes) => RowValue::Raw(Cow::Owned(bytes.into_owned())),
+            RowValue::Null => RowValue::Null,
+            RowValue::NotInLog => RowValue::NotInLog,
+            RowValue::Integer(number) => RowValue::Integer(number),
+            RowValue::Date(date) => RowValue::Date(date),
+            RowValue::Time(time) => RowValue::Time(time),
+            RowValue::DateTime(date, time) => RowValue::DateTime(date, time),
+            RowValue::Instant(date, time) => RowValue::Instant(date, time),
+            RowValue::Uuid(bytes) => RowValue::Uuid(bytes),
+        }
+    }
+
     /// Appends the value as it is written into a key; false for those that are not: NULL, [`RowValue::NotInLog`] and
     /// [`RowValue::Raw`].
     pub(super) fn write_to(&self, out: &mut Vec<u8>) -> bool {

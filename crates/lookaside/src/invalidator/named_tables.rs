@@ -1,9 +1,17 @@
-//! The tables with a rule that a statement changes, for `lookaside invalidator try --sql`.
+//! The tables with a rule that statements change, for `lookaside invalidator try --sql`.
 //!
-//! A statement shows which tables it changes, and not which rows: the keys of a rule depend on their values. Nothing is
-//! executed. A view, a trigger, a routine or a foreign key may change further tables.
+//! A statement shows which tables it changes, and not which rows: the keys of a rule depend on their values. With a database
+//! the rows are read ([`super::affected_rows`]). Nothing is executed. A view, a trigger, a routine or a foreign key may
+//! change further tables.
 
-use super::{check_rules::row_database, rule_report::flushes_of};
+use super::{
+    affected_rows::AffectedRows,
+    changing_part::{changing_parts, target},
+    check_rules::row_database,
+    row_statement::RowStatement,
+    rule_report::flushes_of,
+    sql_text::{Statement, Syntax, statements},
+};
 use anyhow::Result;
 use lookaside_client::TcpNetwork;
 use lookaside_invalidator::{
@@ -12,17 +20,23 @@ use lookaside_invalidator::{
     keys::SqlMode,
     rules::{Inexpressible, Rule, RuleProblem, Rules, TableChange, Template},
     source::{
-        mysql::find_changed_tables,
+        mysql::{MysqlConnection, find_changed_tables},
         postgres::{PostgresConnection, Purpose},
     },
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc};
 
+/// The most statements whose rows are read. Each is a connection.
+const STATEMENTS_READ_MAX: usize = 20;
+
 /// What is read of a database.
 pub struct DatabaseFacts {
+    database: RowDatabase,
     /// The schema of unqualified names.
     default_schema: String,
+    /// How it may read a statement; first, how a session of the URL does.
+    syntaxes: Vec<Syntax>,
     /// Whether its log has the text of statements.
     pub has_comments: bool,
     /// The problems of all rules with it.
@@ -33,20 +47,99 @@ impl DatabaseFacts {
     /// Looks at the tables and settings of the database at `url`.
     pub fn read(url: &str, publication: &str, rules: &Rules) -> Result<DatabaseFacts> {
         let database = row_database(url, publication)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        runtime()?.block_on(async {
             let problems = database.check_rules(&TcpNetwork, rules).await?;
-            let (default_schema, has_comments) = match &database {
-                RowDatabase::Mysql(server) => (server.schema.clone(), true),
+            let (default_schema, syntaxes, has_comments) = match &database {
+                RowDatabase::Mysql(server) => {
+                    let mut connection = MysqlConnection::open(&TcpNetwork, server).await?;
+                    let mode = connection.query_one("SELECT @@SESSION.sql_mode").await?.unwrap_or_default();
+                    let has = |name: &str| mode.split(',').any(|other| other == name);
+                    let mode = SqlMode {
+                        has_ansi_quotes: has("ANSI_QUOTES"),
+                        has_backslash_escapes: !has("NO_BACKSLASH_ESCAPES"),
+                    };
+                    // The application's sessions may have another mode.
+                    let others = SqlMode::ALL.into_iter().filter(|other| *other != mode);
+                    (server.schema.clone(), [mode].into_iter().chain(others).map(Syntax::Mysql).collect(), true)
+                }
                 RowDatabase::Postgres(server) => {
                     let mut connection = PostgresConnection::open(&TcpNetwork, server, Purpose::Queries).await?;
                     let schema = connection.query_one("SELECT current_schema()").await.map_err(SourceError::from)?;
-                    (schema, false)
+                    (schema, vec![Syntax::Postgres], false)
                 }
             };
-            Ok(DatabaseFacts { default_schema: default_schema.unwrap_or_default(), has_comments, problems })
+            let default_schema = default_schema.unwrap_or_default();
+            Ok(DatabaseFacts { database, default_schema, syntaxes, has_comments, problems })
         })
     }
+
+    /// The keys of the rows that the statements of `sql` change in tables with a rule, by statement. Adds to `tables` how
+    /// many rows there are.
+    pub fn read_rows(&self, sql: &str, rules: &Rules, tables: &mut [NamedTable]) -> Result<Vec<AffectedRows>> {
+        let (runtime, syntax) = (runtime()?, self.syntaxes[0]);
+        let mut found = Vec::new();
+        for statement in statements(sql, syntax) {
+            let mut changed = changed_tables(&statement, syntax, &[&self.default_schema], rules);
+            changed.retain(|(_, change)| *change == TableChange::Statement);
+            for (rule, _) in &changed {
+                let affected = match self.parse_rows(&statement, rule, changed.len()) {
+                    _ if found.len() == STATEMENTS_READ_MAX => {
+                        AffectedRows::unread(rule, "there are too many statements")
+                    }
+                    Err(why) => AffectedRows::unread(rule, why),
+                    Ok(parsed) => {
+                        let ignores = !self.problems_of(rule).any(|problem| problem.why.contains("ignore_columns"));
+                        runtime.block_on(AffectedRows::read(&self.database, (rules, rule), &parsed, ignores))
+                    }
+                };
+                for table in tables.iter_mut().filter(|table| table.is_of_rows(rule)) {
+                    table.rows = match (table.rows, affected.rows) {
+                        (None, rows) | (rows, None) => rows,
+                        (Some(before), Some(rows)) => Some(before + rows),
+                    };
+                }
+                found.push(affected);
+            }
+        }
+        Ok(found)
+    }
+
+    fn parse_rows(&self, statement: &Statement, rule: &Rule, tables: usize) -> Result<RowStatement, &'static str> {
+        let name = statement[target(statement)].last().and_then(|placed| placed.token.name());
+        if tables > 1 || !name.is_some_and(|name| name.eq_ignore_ascii_case(&rule.table.name)) {
+            return Err("the statement changes several tables, or names this one elsewhere");
+        }
+        RowStatement::parse(statement, self.syntaxes[0])
+    }
+
+    fn problems_of<'a>(&'a self, rule: &'a Rule) -> impl Iterator<Item = &'a RuleProblem> {
+        self.problems.iter().filter(|problem| problem.table.as_ref().is_none_or(|table| *table == rule.table))
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
+}
+
+/// The tables with a rule that `statement` changes. A name without a schema is of one of `schemas`.
+fn changed_tables<'r>(
+    statement: &Statement,
+    syntax: Syntax,
+    schemas: &[&str],
+    rules: &'r Rules,
+) -> Vec<(&'r Arc<Rule>, TableChange)> {
+    let mut changed = Vec::new();
+    for part in changing_parts(statement, syntax) {
+        for schema in schemas {
+            let found = find_changed_tables(schema.as_bytes(), part.as_bytes(), &[SqlMode::DEFAULT], rules);
+            for found in found.into_iter().filter_map(|(rule, change)| Some((rule, change?))) {
+                if !changed.contains(&found) {
+                    changed.push(found);
+                }
+            }
+        }
+    }
+    changed
 }
 
 /// A table with a rule that a statement changes.
@@ -55,36 +148,44 @@ pub struct NamedTable {
     /// Of the rule, in its file.
     line: Option<usize>,
     change: TableChange,
+    /// How many rows were looked at; `None` if they are not known.
+    rows: Option<usize>,
     /// Those of the rule with the database.
     problems: Vec<String>,
 }
 
 impl NamedTable {
-    /// The tables of `rules` that `sql` changes. Without a database an unqualified name may be of any schema.
+    /// The tables of `rules` that the statements of `sql` change. Without a database an unqualified name may be of any schema.
     pub fn find(sql: &str, rules: &Rules, database: Option<&DatabaseFacts>) -> Vec<NamedTable> {
         let schemas: BTreeSet<&str> = match database {
             Some(database) => [database.default_schema.as_str()].into(),
             None => rules.iter().map(|rule| rule.table.schema.as_str()).collect(),
         };
+        let schemas: Vec<&str> = schemas.into_iter().collect();
+        let syntaxes = database.map_or_else(Syntax::all, |database| database.syntaxes.clone());
         let mut found: Vec<NamedTable> = Vec::new();
-        for schema in schemas {
-            for (rule, change) in find_changed_tables(schema.as_bytes(), sql.as_bytes(), &SqlMode::ALL, rules) {
-                let Some(change) = change else { continue };
-                if found.iter().any(|table| table.rule == *rule && table.change == change) {
-                    continue;
+        for syntax in syntaxes {
+            for statement in statements(sql, syntax) {
+                for (rule, change) in changed_tables(&statement, syntax, &schemas, rules) {
+                    if found.iter().any(|table| table.rule == *rule && table.change == change) {
+                        continue;
+                    }
+                    let problems = database.into_iter().flat_map(|database| database.problems_of(rule));
+                    found.push(NamedTable {
+                        rule: rule.clone(),
+                        line: rules.line(&rule.table),
+                        change,
+                        rows: None,
+                        problems: problems.map(ToString::to_string).collect(),
+                    });
                 }
-                let problems = database.into_iter().flat_map(|database| &database.problems);
-                let problems =
-                    problems.filter(|problem| problem.table.as_ref().is_none_or(|table| *table == rule.table));
-                found.push(NamedTable {
-                    rule: rule.clone(),
-                    line: rules.line(&rule.table),
-                    change,
-                    problems: problems.map(ToString::to_string).collect(),
-                });
             }
         }
         found
+    }
+
+    fn is_of_rows(&self, rule: &Rule) -> bool {
+        self.change == TableChange::Statement && *self.rule == *rule
     }
 
     /// The keys that the statement deletes whatever rows it changes.
@@ -130,6 +231,7 @@ impl NamedTable {
         let (is_flushed, flushed_prefixes) = flushes_of(&self.rule);
         json!({
             "table": self.rule.table.to_string(), "line": self.line, "change": change, "keys": self.templates(),
+            "rows": self.rows,
             "otherwise": { "flush": is_flushed, "flush_prefixes": flushed_prefixes }, "problems": self.problems,
         })
     }

@@ -1,6 +1,7 @@
 //! `lookaside invalidator try`: the keys that a statement or a changed row would delete.
 
 use super::{
+    affected_rows::AffectedRows,
     named_tables::{DatabaseFacts, NamedTable},
     rule_report::flushes_of,
 };
@@ -23,9 +24,11 @@ const EXAMPLES: &str = "Examples:
   lookaside invalidator try --rules rules.toml --row app.users '{\"id\": 42, \"email\": \"new@example.org\"}' \\
       --before '{\"id\": 42, \"email\": \"old@example.org\"}'
 
-Nothing is executed. Of a statement the keys in its comments are shown and, with --rules, the tables with a rule that it
-changes; the keys of its rows depend on their values, which it does not show. With --database names without a schema are
-those of the URL's database (PostgreSQL: of the account's schema), and problems of the rules with it are shown.
+No statement is executed. Of statements, with semicolons between them, the keys in their comments are shown and, with
+--rules, the tables with a rule that they change. With --database, the rows that a simple UPDATE or DELETE would change are
+read by its condition in a read-only transaction, at most 100 of each, and their keys are shown, with new values as far as
+these are literals; of an INSERT the keys of its literals. The account needs SELECT on the tables. Names without a schema
+are those of the URL's database (PostgreSQL: of the account's schema), and problems of the rules with it are shown.
 PostgreSQL's log has no text of statements: comments name no keys there. Rows name keys in all databases alike.
 A row without --before was inserted or deleted. A column that is not named is not in the log. Text, decimals, dates and
 times are strings, in the form in which keys have them; integers are numbers.
@@ -37,7 +40,7 @@ Exit status: 0, also if there are no keys; 1 failure; 2 usage error.";
 #[command(after_help = EXAMPLES)]
 #[group(required = true, multiple = true, id = "change")]
 pub struct TryOptions {
-    /// A statement: the keys in its comments are shown, and the tables with a rule that it changes. It is not executed
+    /// Statements: the keys in their comments are shown, and the tables with a rule that they change. They are not executed
     #[arg(long, value_name = "SQL", group = "change")]
     sql: Option<String>,
     /// A row of a table with a rule, as a JSON object
@@ -49,7 +52,8 @@ pub struct TryOptions {
     /// The rule file
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
-    /// The database in which the statement would be executed: mysql://, mariadb:// or postgres://
+    /// The database in which the statements would be executed: mysql://, mariadb:// or postgres://. Rows that they would
+    /// change are read
     #[arg(long, value_name = "URL", requires_all = ["sql", "rules"])]
     database: Option<SourceUrl>,
     /// PostgreSQL: the publication, as the invalidator's --publication
@@ -80,7 +84,7 @@ pub fn run(options: &TryOptions) -> Result<()> {
     if let Some(sql) = &options.sql {
         let database = options.database.as_ref();
         let database = database.map(|url| DatabaseFacts::read(url, &options.publication, &rules)).transpose()?;
-        shown.add_statement(sql, &rules, database.as_ref());
+        shown.add_statement(sql, &rules, database.as_ref())?;
     }
     if let Some((preview, rule)) = preview_row(options, &rules)? {
         shown.add_row(preview, &rule);
@@ -104,7 +108,7 @@ pub fn run(options: &TryOptions) -> Result<()> {
 }
 
 impl Shown {
-    fn add_statement(&mut self, sql: &str, rules: &Rules, database: Option<&DatabaseFacts>) {
+    fn add_statement(&mut self, sql: &str, rules: &Rules, database: Option<&DatabaseFacts>) -> Result<()> {
         let (mut keys, mut rejected) = (Vec::new(), 0);
         extract_keys(sql.as_bytes(), &SqlMode::ALL, &mut keys, &mut rejected);
         if database.is_none_or(|database| database.has_comments) {
@@ -117,7 +121,12 @@ impl Shown {
         } else if !keys.is_empty() || rejected > 0 {
             self.notes.push("comments name no keys: PostgreSQL's log has no text of statements".into());
         }
-        for table in NamedTable::find(sql, rules, database) {
+        let mut tables = NamedTable::find(sql, rules, database);
+        let affected = match database {
+            Some(database) => database.read_rows(sql, rules, &mut tables)?,
+            None => Vec::new(),
+        };
+        for table in tables {
             self.keys.extend(table.constant_keys());
             self.notes.extend(table.notes());
             if let Some((rule, why)) = table.inexpressible() {
@@ -125,6 +134,11 @@ impl Shown {
             }
             self.tables.push(table.to_json());
         }
+        for AffectedRows { keys, notes, .. } in affected {
+            self.keys.extend(keys);
+            self.notes.extend(notes);
+        }
+        Ok(())
     }
 
     fn add_row(&mut self, preview: Preview, rule: &Rule) {

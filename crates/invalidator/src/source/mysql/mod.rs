@@ -13,6 +13,7 @@
 //! catalogue.rs, column_type.rs, charset.rs
 //! table_statement.rs, statement_tokens.rs TRUNCATE and DDL
 //! rule_check.rs                           rules that the server does not fit
+//! row_reading.rs                          rows that a statement would change, for operators
 //! server_check.rs                         checks of the server, start of the dump
 //! settings.rs, unsafe_setting.rs          settings by which deletes are lost
 //! log_coverage.rs
@@ -49,6 +50,7 @@ mod outbox;
 mod packet;
 mod payload;
 mod read_marks;
+mod row_reading;
 mod row_tables;
 mod rows;
 mod rsa;
@@ -67,6 +69,7 @@ mod xa;
 pub use assembler::KEYS_OF_COMMIT_MAX;
 pub use connection::{MysqlConnection, Row, ServerError, text};
 pub use options::MysqlOptions;
+pub use row_reading::read_rows;
 pub use rule_check::check_rules;
 pub use table_statement::{ChangedTable, find_changed_tables};
 pub use unsafe_setting::{UnsafeSetting, strip_acceptance};
@@ -286,10 +289,10 @@ impl MysqlSource {
         let mut assembler = Assembler::new(&options, position, server.has_checksum);
         assembler.set_unresolved(unresolved.clone());
         read_catalogue(&mut assembler, &mut queries).await?;
+        options.has_been_read.store(true, Relaxed);
         Ok(MysqlSource {
             returned,
             assembler,
-        options.has_been_read.store(true, Relaxed);
             unresolved,
             network,
             options,
@@ -491,12 +494,12 @@ impl Source for MysqlSource {
 
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            let position = self.server.parse(&position.0)?;
-            let mut queries = match self.queries.take() {
-                Some(queries) => queries,
             if self.options.is_gate_off {
                 return Ok(());
             }
+            let position = self.server.parse(&position.0)?;
+            let mut queries = match self.queries.take() {
+                Some(queries) => queries,
                 None => open_queries(&*self.network, &self.options).await?,
             };
             self.visibility_target.add(std::mem::take(self.assembler.visibility_target()));

@@ -44,6 +44,7 @@ mod lsn;
 mod options;
 mod pgoutput;
 mod replication_stream;
+mod row_reading;
 mod row_tables;
 mod rule_check;
 mod seen_tables;
@@ -62,6 +63,7 @@ pub use failover_slot::has_failover_slots;
 pub use lsn::Lsn;
 use lsn::{LogPosition, lsn_of};
 pub use options::PostgresOptions;
+pub use row_reading::read_rows;
 pub use rule_check::check_rules;
 pub use seen_tables::SeenTables;
 pub use setup::{quote_literal, quote_name, rules_setup_sql, setup_sql};
@@ -501,11 +503,11 @@ impl Source for PostgresSource {
 
     fn wait_until_visible<'a>(&'a mut self, position: &'a Position) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(async move {
-            let mut queries = self.take_queries().await?;
-            self.invisible.append(&mut self.assembler.take_xids());
             if self.options.is_gate_off {
                 return Ok(());
             }
+            let mut queries = self.take_queries().await?;
+            self.invisible.append(&mut self.assembler.take_xids());
             // The position where reading began covers commits that are not read. Later ones stand for those that are.
             let (from, unfinished) = &mut self.opening;
             let is_opening = *from == LogPosition::of_position(position)?.lsn;
