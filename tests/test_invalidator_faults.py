@@ -475,8 +475,6 @@ def test_clock_of_the_database_stepped_back(region):
     commit of the future is no panic and no negative age, and the lag behind the log needs no clock of the database."""
     need("libfaketime")
     database = region.database
-    if database.kind == "mysql":
-        pytest.skip("its programs are run by a loader of their own")
     clock = getattr(database, "home", region.folder) / "clock"
     environment = database.options.get("env")
     database.kill()
