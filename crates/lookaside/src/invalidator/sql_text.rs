@@ -206,7 +206,7 @@ impl Lexer<'_> {
         let inside = self.rest.strip_prefix('$')?;
         let end = inside.find('$')?;
         let tag = &inside[..end];
-        let is_tag = tag.chars().all(|c| is_word(c)) && !tag.starts_with(|c: char| c.is_ascii_digit());
+        let is_tag = tag.chars().all(is_word) && !tag.starts_with(|c: char| c.is_ascii_digit());
         is_tag.then(|| &self.rest[..end + 2])
     }
 
