@@ -30,8 +30,8 @@ def test_with_one_failed_process_no_old_value_is_read_for_long(tmp_path, name):
 def test_a_standby_takes_the_place_of_an_invalidator(tmp_path, fault):
     options = (*ONE_CLUSTER, "--invalidators", "2", "--own-deletes", "0", "--seconds", "12")
     # The end of its session is seen at once, and that it beats no more after half a second; a record that is not
-    # renewed, after two to three seconds.
-    fault = ("--fault", f"{fault}:invalidator@1+8", "--stale-ms-max", "2000")
+    # renewed, after two to three seconds, which would be too late.
+    fault = ("--fault", f"{fault}:invalidator@1+8", "--stale-ms-max", STALE_MS_MAX)
     status, output, figures = Run(tmp_path, "standby", *options, *fault).wait()
     assert status == 0 and figures["violations"] == [], output
     assert figures["counts"]["cached reads"] > 1000 and figures["counts"]["commits"] > 100, output
