@@ -187,7 +187,7 @@ mod tests {
             (r#"{"type": "LoggingRoute", "target": "PoolRoute|B"}"#, "logging"),
             (
                 r#"{"type": "BigValueRoute", "target": "PoolRoute|B", "split_threshold": 1000, "batch_size": 5}"#,
-                "big-value|split_threshold=1000|batch_size=5|hide_reply_flag=true",
+                "big-value|split_threshold=1000|batch_size=5|hide_reply_flag=false",
             ),
             (
                 r#"{"type": "OutstandingLimitRoute", "target": "PoolRoute|B", "max_outstanding": 7}"#,
