@@ -249,6 +249,16 @@ fn a_bad_named_handle_is_refused_even_if_nothing_refers_to_it() {
 }
 
 /// Parsing recurses, so a tree that is too deep must be refused before the stack overflows.
+/// What the first handle was replaced with was that handle itself, and a failover that looked through names for its
+/// children never ended.
+#[test]
+fn a_failover_to_a_bad_first_named_handle_is_refused() {
+    let refusal = refusal(
+        r#"{ "named_handles": { "a": "PoolRoute|x" }, "route": { "type": "FailoverRoute", "children": ["a", "NullRoute"] } }"#,
+    );
+    assert_eq!(refusal, "line 1, column 27, at named_handles.a: no pool is named \"x\"; known pools: none");
+}
+
 #[test]
 fn a_tree_that_is_too_deep_is_refused() {
     let open = "{\"type\":\"AllSyncRoute\",\"children\":[";

@@ -26,6 +26,10 @@ use super::{
 use crate::{Address, LeaseScope};
 use std::{collections::BTreeMap, sync::Arc};
 
+/// What a handle with an error is replaced with. It is no handle that exists: one that did would, where it is the one with
+/// the error, refer to itself.
+const NODE_WITH_ERROR: Handle = Handle::Named(usize::MAX);
+
 /// The deepest tree, in handles. Parsing recurses, and so does every request.
 const DEPTH_MAX: usize = 100;
 
@@ -144,7 +148,7 @@ impl<'a> Parser<'a> {
         self.depth -= 1;
         handle.unwrap_or_else(|error| {
             node.report(&error);
-            Handle::Named(0)
+            NODE_WITH_ERROR
         })
     }
 
@@ -271,7 +275,7 @@ impl<'a> Parser<'a> {
         while let Handle::Named(at) = handle {
             match self.done.get(*at) {
                 Some((_, named)) => handle = named,
-                // It stands for a handle with an error.
+                // It is NODE_WITH_ERROR.
                 None => break,
             }
         }
