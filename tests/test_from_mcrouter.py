@@ -77,7 +77,20 @@ BEHAVIOUR = {
         "tests/test_router_tls_servers.py::test_a_server_with_an_untrusted_certificate_gets_no_request",
         "tests/test_router_tls_servers.py::test_a_pool_may_name_another_identity_or_none",
     ],
-    "a lost idle connection": ["crates/client/tests/destination.rs::connection_closed_while_idle_fails_no_request"],
+    "a lost idle connection, bytes that no request asked for": [
+        "crates/client/tests/destination.rs::connection_closed_while_idle_fails_no_request",
+        "crates/client/tests/destination.rs::bytes_that_no_request_asked_for_end_the_connection",
+    ],
+    "a reply with another key than the one asked for": [
+        "crates/client/tests/destination.rs::items_may_come_in_another_order_but_not_of_other_keys"
+    ],
+    "`shutdown`": ["tests/test_mcrouter_wire.py::test_bad_input"],
+    "the mode of a Unix socket": [
+        "tests/test_router_listeners.py::test_a_unix_socket_has_only_addresses_with_a_port_of_their_own_beside_it"
+    ],
+    "a start by `--config-dump-root`": [
+        "tests/test_mcrouter_command_line.py::test_imported_files_come_from_the_dump_together_with_the_configuration"
+    ],
     "names of servers": [
         "crates/client/tests/connect_and_resolve.rs::"
         "name_that_leads_to_another_address_is_followed_without_a_failed_request"

@@ -260,6 +260,26 @@ async fn connection_closed_while_idle_fails_no_request() {
     assert_eq!(server.statistics().connections_lost, 0);
 }
 
+/// Otherwise they would be taken for the reply to the next request.
+#[tokio::test(start_paused = true)]
+async fn bytes_that_no_request_asked_for_end_the_connection() {
+    let (network, mut accepted) = FakeNetwork::new();
+    let server = destination(&network, without_tko());
+    let sent = start_send(&server, vec![get("a")]).await;
+    let mut peer = accepted.next().await;
+    peer.expect("get a\r\n").await;
+    peer.send("END\r\n").await;
+    assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
+    peer.send("VALUE b 0 3\r\nold\r\nEND\r\n").await;
+    peer.expect_end().await;
+
+    let sent = start_send(&server, vec![get("b")]).await;
+    let mut peer = accepted.next().await;
+    peer.expect("get b\r\n").await;
+    peer.send("END\r\n").await;
+    assert_eq!(await_outcomes(sent).await, [Ok(Reply::Miss)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_refused_connection_makes_the_server_tko_until_a_probe_is_answered() {
     let (network, mut accepted) = FakeNetwork::new();
