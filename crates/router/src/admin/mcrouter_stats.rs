@@ -203,26 +203,36 @@ impl StatsView<'_> {
     }
 
     fn request_counts(&self) -> Vec<Count> {
-        let of = |wanted: &[ResultClass]| -> u64 {
-            let pairs =
-                CommandClass::ALL.into_iter().flat_map(|class| wanted.iter().map(move |result| (class, *result)));
-            pairs.map(|(class, result)| self.sum_results(class, result)).sum()
-        };
-        let (replied, errors) = (of(&ResultClass::ALL), of(&[ResultClass::Error, ResultClass::Unavailable]));
-        [
-            ("request_sent", replied),
-            ("request_replied", replied),
-            ("request_error", errors),
-            ("request_success", replied - errors),
-            ("final_result_error", errors),
-        ]
-        .map(|(name, count)| (name.to_owned(), count))
-        .into()
+        request_counts(|class, result| self.sum_results(class, result))
     }
 
     fn spooled(&self) -> u64 {
         self.tree.spool().map_or(0, |spool| spool.statistics().counts.spooled)
     }
+}
+
+/// Clients' requests by how they ended. `count` is asked once for each pair, while other threads count on: a difference of
+/// two sums over the same counters could be negative.
+fn request_counts(count: impl Fn(CommandClass, ResultClass) -> u64) -> Vec<Count> {
+    let (mut errors, mut successes) = (0, 0);
+    for class in CommandClass::ALL {
+        for result in ResultClass::ALL {
+            let sum = match result {
+                ResultClass::Error | ResultClass::Unavailable => &mut errors,
+                ResultClass::Ok | ResultClass::Miss => &mut successes,
+            };
+            *sum += count(class, result);
+        }
+    }
+    [
+        ("request_sent", errors + successes),
+        ("request_replied", errors + successes),
+        ("request_error", errors),
+        ("request_success", successes),
+        ("final_result_error", errors),
+    ]
+    .map(|(name, count)| (name.to_owned(), count))
+    .into()
 }
 
 /// Servers' results by kind of error, and of all kinds.
@@ -258,4 +268,28 @@ fn write_gauges(sums: &Sums, out: &mut Vec<u8>) {
     let latency_us = sums.latencies.0 / f64::from(sums.latencies.1.max(1));
     write_stat("duration_us", format_args!("{latency_us:.3}"), out);
     write_stat("processing_time_us", format_args!("{latency_us:.3}"), out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// All requests fail, and between any two readings of a counter some more have.
+    #[test]
+    fn counts_of_requests_add_up_while_other_threads_count() {
+        let failed = Cell::new(0);
+        let counts: BTreeMap<_, _> = request_counts(|_, result| match result {
+            ResultClass::Error => {
+                failed.set(failed.get() + 7);
+                failed.get()
+            }
+            _ => 0,
+        })
+        .into_iter()
+        .collect();
+        assert!(counts["request_error"] > 0);
+        assert_eq!(counts["request_success"], 0);
+        assert_eq!(counts["request_replied"], counts["request_error"]);
+    }
 }

@@ -88,8 +88,9 @@ impl ServerState {
     }
 
     fn write_general(&self, now: Now, out: &mut Vec<u8>) {
-        let totals = self.totals();
+        // In this order: after a reset in between, the baseline would be above the totals.
         let baseline = self.baseline.lock();
+        let totals = self.totals();
         let (user_s, system_s) = processor_seconds();
         let mut stats = StatList::default();
         stats.add("pid", std::process::id());
@@ -127,7 +128,9 @@ impl ServerState {
             }
         }
         if let Some(certificates) = &self.secrets.certificates {
-            stats.add("time_since_server_cert_refresh", (now.unix_ms - certificates.refreshed_ms()) / 1000);
+            // Another thread may have loaded them since this one read the clock.
+            let age_ms = now.unix_ms.saturating_sub(certificates.refreshed_ms());
+            stats.add("time_since_server_cert_refresh", age_ms / 1000);
         }
         self.write_log_stats(&mut stats);
         stats.add("lru_crawler_running", u8::from(self.expiry_crawl.is_running()));
