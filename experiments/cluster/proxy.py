@@ -68,7 +68,7 @@ class Scenario:
 SCENARIOS = (
     Scenario("get, 50 clients", ("--connections", "50"), 1, 1.25),
     Scenario("get, 1,000 clients", ("--connections", "1000"), 1, 1.25),
-    Scenario("get, 50 clients, depth 16", ("--connections", "50", "--depth", "16"), 1, 1.25),
+    Scenario("get, 50 clients, depth 16", ("--connections", "50", "--depth", "16"), 1, 2.5),
     Scenario("24-key get, 50 clients", ("--connections", "50", "--keys-per-get", "24"), 24, 2.0),
     Scenario("24-key get, 1,000 clients", ("--connections", "1000", "--keys-per-get", "24"), 24, 2.0),
 )

@@ -71,12 +71,12 @@ SCENARIOS = (
     Scenario("get 32 B, 50 connections, depth 1", 32, CONNECTIONS, bar=1.0, aim=1.2),
     Scenario("get 32 B, depth 16", 32, (*CONNECTIONS, *DEEP), aim=3.0),
     Scenario("10-key get 32 B, depth 1", 32, TEN_KEYS, aim=2.4),
-    Scenario("10-key get 32 B, depth 16", 32, (*TEN_KEYS, *DEEP), aim=7.0),
+    Scenario("10-key get 32 B, depth 16", 32, (*TEN_KEYS, *DEEP), aim=8.0),
     Scenario("get 32 B, unix socket, depth 1", 32, CONNECTIONS, bar=1.0, aim=1.5, transport="unix"),
-    Scenario("24-key get 135 B, uniform", 135, PAGE, bar=2.0, aim=3.5),
+    Scenario("24-key get 135 B, uniform", 135, PAGE, bar=2.0, aim=4.0),
     Scenario("24-key get 135 B, zipf 0.99", 135, (*PAGE, "--zipf", ZIPF), 2.0, 2.5),
-    Scenario("24-key get 135 B, UDP", 135, PAGE, 2.0, 12.0, "udp"),
-    Scenario("set 100 B, depth 16", 100, (*CONNECTIONS, *DEEP, "--set-share", "1"), aim=2.0),
+    Scenario("24-key get 135 B, UDP", 135, PAGE, 2.0, 14.0, "udp"),
+    Scenario("set 100 B, depth 16", 100, (*CONNECTIONS, *DEEP, "--set-share", "1"), aim=2.5),
 )
 
 
