@@ -17,7 +17,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 def load_parser(doc: str | None, processes: str) -> argparse.ArgumentParser:
     """The parser of measurements of processor time, which run in rounds; `processes` names what they start."""
     options = parser(doc)
-    options.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
+    options.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of fewer of 2 s")
     options.add_argument("--nice", type=int, default=0, metavar="N", help=f"niceness of {processes} and load")
     options.add_argument(
         "--realtime", action="store_true", help=f"{processes} and load before all other processes (as root)"

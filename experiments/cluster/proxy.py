@@ -4,15 +4,16 @@ What: closed loop, each proxy with one thread on one core, four of our servers a
 all threads of the proxy, divided by requests answered; the 99th percentile of the latency. Then, at a fifth of what one
 thread can do, in open loop, how much later half of the answers come than from a server that is asked directly.
 
-How: the three run side by side and are loaded one at a time, in rounds; each round gives one ratio, the cost of the
-cheaper of the other two over ours, and the median of the rounds is reported with its range. Each proxy has its own way
-to spread keys (ours Ch3, memcached's jump hash, twemproxy's ketama), and fills the servers for itself.
+How: the three run side by side and are loaded one at a time, in rounds; each round gives one ratio, the cost over ours
+of the cheaper of the other two in that round, and the median of the ratios is reported with its range.
+experiments/saturation.py says which rounds count. Each proxy has its own way to spread keys (ours Ch3, memcached's jump
+hash, twemproxy's ketama), and fills the servers for itself.
 
 In closed loop the load and the servers share a core and are the bottleneck where a proxy is cheap: it then waits, and
-pays for wake-ups that a busier one shares among requests. "Core used" tells. For the latency the proxy and the servers
-share a core, as the load generator needs the other for itself.
+pays for wake-ups that a busier one shares among requests. So a round in which ours waits is a lower bound. For the
+latency the proxy and the servers share a core, as the load generator needs the other for itself.
 
-    python3 -m experiments.cluster.proxy            five minutes
+    python3 -m experiments.cluster.proxy            six minutes
     python3 -m experiments.cluster.proxy --full     more and longer rounds
 """
 
@@ -41,6 +42,7 @@ from experiments.programs import (
     pin_and_prioritise,
     started,
 )
+from experiments.saturation import compare, median
 
 PROXY_CORE = 0
 LOAD_CORE = 1
@@ -166,26 +168,20 @@ def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) 
 
 
 def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
-    """The medians of the rounds of a scenario."""
-
-    def median(name: str, figure: str) -> float:
-        return statistics.median(runs[name][figure] for runs in rounds)
-
+    """The medians of the rounds of a scenario that count."""
+    ours, *others = NAMES
+    comparison, counted = compare(rounds, ours, others)
     sides = {
         name: {
-            "cpu_us": median(name, "server_cpu_us_per_request"),
-            "cpu_share": median(name, "server_cpu_share"),
-            "requests_per_s": median(name, "requests_per_s"),
-            "p99_us": median(name, "p99_us"),
+            "cpu_us": median(counted, name, "server_cpu_us_per_request"),
+            "cpu_share": median(counted, name, "server_cpu_share"),
+            "requests_per_s": median(counted, name, "requests_per_s"),
+            "p99_us": median(counted, name, "p99_us"),
             "unexpected_misses": sum(runs[name]["misses"] for runs in rounds),
         }
         for name in NAMES
     }
-    ours, *others = NAMES
-    best = min(others, key=lambda name: sides[name]["cpu_us"])
-    ratios = [runs[best]["server_cpu_us_per_request"] / runs[ours]["server_cpu_us_per_request"] for runs in rounds]
-    ratio = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
-    return {**asdict(scenario), "sides": sides, "best": best, "rounds": len(rounds), **ratio}
+    return {**asdict(scenario), "sides": sides, **comparison}
 
 
 def latencies(rounds: int, seconds: float, nice: int, is_realtime: bool) -> dict:
@@ -216,7 +212,7 @@ def run(full: bool, nice: int = 0, is_realtime: bool = False, only: str = "") ->
     """Measures all, or the scenarios whose name contains `only`."""
     if (os.cpu_count() or 1) < 2:
         raise Unusable("the proxies and their load need a core each")
-    rounds, seconds = (11, 4.0) if full else (5, 2.0)
+    rounds, seconds = (11, 4.0) if full else (7, 2.0)
     return {
         "costs": costs(rounds, seconds, nice, is_realtime, only),
         "latencies": latencies(rounds, seconds, nice, is_realtime),
@@ -229,8 +225,9 @@ def show(result: dict) -> None:
         f"{name} {side['cpu_us']:.2f} us ({side['cpu_share']:.2f})" for name, side in result["sides"].items()
     )
     print(
-        f"{result['name']:26} {costs}  {result['ratio']:.2f} times cheaper than {result['best']}"
-        f" ({result['ratio_min']:.2f} to {result['ratio_max']:.2f})",
+        f"{result['name']:26} {costs}  {result['ratio']:.2f} times cheaper"
+        f" ({result['ratio_min']:.2f} to {result['ratio_max']:.2f}), cheapest: {result['cheapest']},"
+        f" saturated: {result['saturation']} ({result['rounds_counted']} of {result['rounds']})",
         file=sys.stderr,
         flush=True,
     )

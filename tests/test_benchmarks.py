@@ -1,0 +1,86 @@
+"""The verdicts of `make bench` (experiments): which rounds count, which ratio is judged, and the rows of the page."""
+
+import pytest
+
+from experiments import report
+from experiments.cluster import proxy
+from experiments.saturation import compare
+from experiments.server import cost
+
+
+def run_of(cpu_us: float, share: float) -> dict:
+    """The figures of one run of the load generator."""
+    return {
+        "server_cpu_us_per_request": cpu_us,
+        "server_cpu_share": share,
+        "load_cpu_share": 1.0,
+        "requests_per_s": 1e6 * share / cpu_us,
+        "p99_us": 1_000.0,
+        "misses": 0,
+        "udp_lost": 0,
+    }
+
+
+def rounds_of(*rounds: tuple[tuple[float, float], ...]) -> list[dict[str, dict]]:
+    """Rounds of ours, memcached's and twemproxy's costs and shares of the core, in this order."""
+    names = ("lookaside", "memcached", "twemproxy")
+    return [{name: run_of(*figures) for name, figures in zip(names, sides, strict=False)} for sides in rounds]
+
+
+def test_a_round_is_judged_against_the_cheapest_of_the_others_in_that_round():
+    full = 0.95
+    rounds = rounds_of(
+        ((10, full), (12, full), (20, full)),
+        ((10, full), (30, full), (15, full)),
+        ((10, full), (30, full), (11, full)),
+    )
+    comparison, counted = compare(rounds, "lookaside", ["memcached", "twemproxy"])
+    assert counted == rounds
+    assert (comparison["ratio"], comparison["ratio_min"], comparison["ratio_max"]) == (1.2, 1.1, 1.5)
+    assert comparison["cheapest"] == {"twemproxy": 2, "memcached": 1}
+    # Medians of 10, 30 and 15.
+    assert comparison["ratio_of_medians"] == 1.5
+
+
+@pytest.mark.parametrize(
+    ("shares", "saturation", "counted"),
+    [
+        ([(0.95, 0.95, 0.95)] * 3 + [(0.5, 0.95, 0.95)] * 4, "all", 3),
+        ([(0.95, 0.95, 0.95)] * 2 + [(0.5, 0.95, 0.95)] * 2 + [(0.95, 0.5, 0.95)], "theirs", 4),
+        ([(0.95, 0.95, 0.95)] * 2 + [(0.95, 0.95, 0.5)] * 3, "neither", 5),
+    ],
+)
+def test_only_rounds_of_the_strictest_class_that_enough_reach_count(shares, saturation, counted):
+    rounds = rounds_of(*[tuple((10.0, share) for share in sides) for sides in shares])
+    comparison, those = compare(rounds, "lookaside", ["memcached", "twemproxy"])
+    assert (comparison["saturation"], comparison["rounds_counted"], len(those)) == (saturation, counted, counted)
+    assert comparison["rounds"] == len(shares)
+
+
+def cells(row: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in row.strip().strip("|").split("|")]
+
+
+def test_the_row_of_a_proxy_says_what_was_judged():
+    rounds = rounds_of(*[((10, 0.5), (12, 0.95), (20, 0.95))] * 3)
+    scenario = proxy.Scenario("one", (), 1, 1.25)
+    row = dict(zip(heading(report.PROXY), cells(report.proxy_row(proxy.summary(scenario, rounds))), strict=True))
+    assert row["times cheaper than the best"] == "**1.20** (1.20 to 1.20; memcached 3)"
+    assert row["of the medians"] == "1.20"
+    assert row["aim"] == "1.25: **missed by 4%**"
+    assert row["saturated"] == "the other two; lower bound (3 of 3 rounds)"
+
+
+def test_the_row_of_a_server_says_what_was_judged():
+    rounds = rounds_of(*[((5, 0.95), (10, 0.95))] * 3)
+    row = cells(report.cost_row(cost.summary(cost.Scenario("one", 32, (), bar=1.0, aim=2.5), rounds)))
+    row = dict(zip(heading(report.COST), row, strict=True))
+    assert (row["times cheaper"], row["of the medians"]) == ("**2.00** (2.00 to 2.00)", "2.00")
+    assert (row["bar"], row["aim"]) == ("1: met", "2.5: **missed by 20%**")
+    assert row["saturated"] == "both (3 of 3 rounds)"
+
+
+def heading(text: str) -> list[str]:
+    """The cells of the heading of the table at the end of a text."""
+    return cells(text.strip().splitlines()[-2])
