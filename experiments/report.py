@@ -53,11 +53,12 @@ of its core that each proxy used; a proxy is saturated from 0.9 on. If all are s
 only the other two are, the load and the servers on the other core were too slow to keep ours busy: our requests pay for
 wake-ups that theirs share, and the ratio is a lower bound. If neither is so, the ratio says little. Only the rounds of
 the strictest of these classes that three or more reach count. The last column is the 99th percentile of the latency
-under this load, in ms. Where a list has three figures, they are those of ours, memcached's and twemproxy's.
+under this load, in ms. Where a list has three figures, they are those of ours, memcached's and twemproxy's. The aim for
+a key is one in us of CPU time of ours, so it depends on the machine.
 
 | scenario | ours, us | memcached, us | twemproxy, us | times cheaper than the best | of the medians | aim | \
-core used | saturated | p99, ms |
-|---|---|---|---|---|---|---|---|---|---|
+ours, us a key | aim for a key | core used | saturated | p99, ms |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 ADDED = """
@@ -134,11 +135,21 @@ def proxy_row(result: dict) -> str:
         f"**{ratio:.2f}** ({result['ratio_min']:.2f} to {result['ratio_max']:.2f}; {cheapest})",
         f"{result['ratio_of_medians']:.2f}",
         verdict(ratio >= goal, f"{goal:g}", 1 - ratio / goal),
+        *key_cells(result),
         ", ".join(f"{side['cpu_share']:.2f}" for side in sides),
         saturated(result, words),
         ", ".join(f"{side['p99_us'] / 1000:.1f}" for side in sides),
     ]
     return f"| {' | '.join(cells)} |\n"
+
+
+def key_cells(result: dict) -> tuple[str, str]:
+    """Our CPU time for a key, and whether it is as low as it should be; empty if a request has one key."""
+    goal = result["aim_us_per_key"]
+    if goal is None:
+        return "", ""
+    us = result["sides"]["lookaside"]["cpu_us"] / result["keys"]
+    return f"{us:.2f}", verdict(us <= goal, f"{goal:g}", us / goal - 1)
 
 
 def added_latency(result: dict) -> str:

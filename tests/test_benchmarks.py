@@ -69,7 +69,18 @@ def test_the_row_of_a_proxy_says_what_was_judged():
     assert row["times cheaper than the best"] == "**1.20** (1.20 to 1.20; memcached 3)"
     assert row["of the medians"] == "1.20"
     assert row["aim"] == "1.25: **missed by 4%**"
+    assert (row["ours, us a key"], row["aim for a key"]) == ("", "")
     assert row["saturated"] == "the other two; lower bound (3 of 3 rounds)"
+
+
+@pytest.mark.parametrize(
+    ("cpu_us", "found", "verdict"), [(14.4, "0.60", "0.6: met"), (18, "0.75", "0.6: **missed by 25%**")]
+)
+def test_the_row_of_a_proxy_says_how_cheap_a_key_is(cpu_us, found, verdict):
+    rounds = rounds_of(*[((cpu_us, 0.95), (50, 0.95), (40, 0.95))] * 3)
+    scenario = proxy.Scenario("24 keys", (), 24, 2.0, 0.6)
+    row = dict(zip(heading(report.PROXY), cells(report.proxy_row(proxy.summary(scenario, rounds))), strict=True))
+    assert (row["ours, us a key"], row["aim for a key"]) == (found, verdict)
 
 
 def test_the_row_of_a_server_says_what_was_judged():
