@@ -15,7 +15,7 @@ from experiments import command_line, machine_facts
 from experiments.cluster import proxy
 from experiments.programs import ROOT, peer_version
 from experiments.region import invalidation_latency
-from experiments.server import cost
+from experiments.server import cost, item_overhead
 
 REPORT = ROOT / "docs" / "measurements" / "benchmarks.md"
 KEPT = "<!-- Above: written by experiments/report.py. Below: written by people, and kept. -->"
@@ -42,19 +42,31 @@ reach count. The bar is a requirement; the aim is what the design should reach.
 |---|---|---|---|---|---|---|---|---|
 """
 
+OVERHEAD = """
+## Memory of an item, against memcached 1.6.45
+
+{items:,} items with keys of {key_bytes} bytes and values of {value_bytes}, all of them held, in a server of one worker
+with `-m {memory_mib}`. Resident memory is the resident set (VmRSS) less that of an empty server of its kind with
+`-m 2`, over the number of items. Overhead is what of it is neither key nor value: headers, the index, and what is lost
+in slab classes and in pages that are not full. The aim is for ours.
+
+| | resident for an item, bytes | overhead, bytes | aim |
+|---|---|---|---|
+"""
+
 PROXY = """
 ## Router CPU for a request, against memcached 1.6.45's proxy and twemproxy 0.5
 
 Closed loop, one thread on one core, four of our servers and the load on the other; 100,000 keys of 24 bytes, values of
 135. "Times cheaper" is the CPU time for a request of the cheaper of the other two in a round over ours, round by round:
 the median of these ratios, by which the aim is judged, in brackets the lowest and highest, and which of the two was the
-cheaper one in how many rounds. "Of the medians" is the lower of their medians over ours. "Core used" is the median share
-of its core that each proxy used; a proxy is saturated from 0.9 on. If all are saturated, the costs compare fairly. If
-only the other two are, the load and the servers on the other core were too slow to keep ours busy: our requests pay for
-wake-ups that theirs share, and the ratio is a lower bound. If neither is so, the ratio says little. Only the rounds of
-the strictest of these classes that three or more reach count. The last column is the 99th percentile of the latency
-under this load, in ms. Where a list has three figures, they are those of ours, memcached's and twemproxy's. The aim for
-a key is one in us of CPU time of ours, so it depends on the machine.
+cheaper one in how many rounds. "Of the medians" is the lower of their medians over ours. "Core used" is the median
+share of its core that each proxy used; a proxy is saturated from 0.9 on. If all are saturated, the costs compare
+fairly. If only the other two are, the load and the servers on the other core were too slow to keep ours busy: our
+requests pay for wake-ups that theirs share, and the ratio is a lower bound. If neither is so, the ratio says little.
+Only the rounds of the strictest of these classes that three or more reach count. The last column is the 99th percentile
+of the latency under this load, in ms. Where a list has three figures, they are those of ours, memcached's and
+twemproxy's. The aim for a key is one in us of CPU time of ours, so it depends on the machine.
 
 | scenario | ours, us | memcached, us | twemproxy, us | times cheaper than the best | of the medians | aim | \
 ours, us a key | aim for a key | core used | saturated | p99, ms |
@@ -123,6 +135,17 @@ def cost_notes(results: list[dict]) -> str:
     return "\n" + "".join(notes) if notes else ""
 
 
+def overhead_rows(result: dict) -> str:
+    """The table of the memory of an item."""
+    rows = OVERHEAD.format(**result)
+    for name, overhead in result["overhead_bytes"].items():
+        aim = result["aim_bytes"]
+        judged = verdict(overhead <= aim, f"{aim:g}", overhead / aim - 1) if name == "lookaside" else ""
+        resident = overhead + result["key_bytes"] + result["value_bytes"]
+        rows += f"| {name} | {resident:.1f} | {overhead:.1f} | {judged} |\n"
+    return rows
+
+
 def proxy_row(result: dict) -> str:
     """A scenario's line of the table."""
     ratio, goal = result["ratio"], result["aim"]
@@ -182,6 +205,8 @@ def markdown(results: dict) -> str:
     text = f"{HEAD}\n{where}"
     if "cost" in results:
         text += COST + "".join(map(cost_row, results["cost"])) + cost_notes(results["cost"])
+    if "item_overhead" in results:
+        text += overhead_rows(results["item_overhead"])
     if "proxy" in results:
         text += (
             PROXY + "".join(map(proxy_row, results["proxy"]["costs"])) + added_latency(results["proxy"]["latencies"])
@@ -225,6 +250,7 @@ def main() -> int:
     def measure() -> None:
         results = {"machine": {**machine_facts.facts(), **versions(), "mode": mode(options)}}
         results["cost"] = cost.run(options.full, options.nice, is_realtime=options.realtime)
+        results["item_overhead"] = item_overhead.run()
         results["proxy"] = proxy.run(options.full, options.nice, options.realtime)
         results["invalidation_latency"] = invalidation_latency.run(options.full)
         write(results, options.report)

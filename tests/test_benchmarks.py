@@ -95,3 +95,11 @@ def test_the_row_of_a_server_says_what_was_judged():
 def heading(text: str) -> list[str]:
     """The cells of the heading of the table at the end of a text."""
     return cells(text.strip().splitlines()[-2])
+
+
+def test_the_memory_of_an_item_is_judged_for_ours_alone():
+    result = {"items": 4_000_000, "key_bytes": 24, "value_bytes": 32, "memory_mib": 1024, "aim_bytes": 28}
+    text = report.overhead_rows({**result, "overhead_bytes": {"memcached": 60.04, "lookaside": 29.4}})
+    theirs, ours = (cells(line) for line in text.strip().splitlines()[-2:])
+    assert theirs == ["memcached", "116.0", "60.0", ""]
+    assert ours == ["lookaside", "85.4", "29.4", "28: **missed by 5%**"]
