@@ -26,6 +26,12 @@ def load_parser(doc: str | None, processes: str) -> argparse.ArgumentParser:
     return options
 
 
+def mode(options: argparse.Namespace) -> str:
+    """How it was measured, by the options of such a parser."""
+    priority = (f", niceness {options.nice}" if options.nice else "") + (", real-time" if options.realtime else "")
+    return ("full" if options.full else "quick") + priority
+
+
 def add_json_path(options: argparse.ArgumentParser) -> None:
     """Adds `--json FILE`."""
     options.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")

@@ -6,7 +6,6 @@ What is below the line `KEPT` in that file is written by people, and stays: why 
     experiments/run --full     three times as long, and more rates of commits
 """
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -225,12 +224,6 @@ def write(results: dict, path: Path) -> None:
     path.write_text(f"{markdown(results)}\n{KEPT}{kept}")
 
 
-def mode(options: argparse.Namespace) -> str:
-    """How it was measured."""
-    priority = (f", niceness {options.nice}" if options.nice else "") + (", real-time" if options.realtime else "")
-    return ("full" if options.full else "quick") + priority
-
-
 def versions() -> dict[str, str]:
     """The peers' releases."""
     return {name: peer_version(name) for name in ("memcached", "twemproxy")}
@@ -248,7 +241,7 @@ def main() -> int:
     started = time.monotonic()
 
     def measure() -> None:
-        results = {"machine": {**machine_facts.facts(), **versions(), "mode": mode(options)}}
+        results = {"machine": {**machine_facts.facts(), **versions(), "mode": command_line.mode(options)}}
         results["cost"] = cost.run(options.full, options.nice, is_realtime=options.realtime)
         results["item_overhead"] = item_overhead.run()
         results["proxy"] = proxy.run(options.full, options.nice, options.realtime)

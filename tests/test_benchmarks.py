@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import report
-from experiments.cluster import proxy
+from experiments.cluster import proxy, router_floor
 from experiments.saturation import compare
 from experiments.server import cost
 
@@ -103,3 +103,20 @@ def test_the_memory_of_an_item_is_judged_for_ours_alone():
     theirs, ours = (cells(line) for line in text.strip().splitlines()[-2:])
     assert theirs == ["memcached", "116.0", "60.0", ""]
     assert ours == ["lookaside", "85.4", "29.4", "28: **missed by 5%**"]
+
+
+def floor_results(ours: tuple[float, float], bare: tuple[float, float]) -> list[dict]:
+    """The floor of a scenario with an aim of 1.25, where memcached's proxy takes 10 us."""
+    costs = {"lookaside": ours, "memcached": (10, 0.95), **dict.fromkeys(router_floor.BARE_NAMES, bare)}
+    rounds = [{name: run_of(*figures) for name, figures in costs.items()}] * 3
+    scenario = proxy.Scenario("one", (), 1, 1.25)
+    return [router_floor.summary(scenario, name, rounds) for name in router_floor.NAMES]
+
+
+def test_the_floor_says_whether_a_router_could_meet_the_aim():
+    page = router_floor.page(floor_results(ours=(9, 0.95), bare=(7.5, 0.5)), {"kernel": "one"})
+    assert "| one | bare epoll | 7.50 | **1.33** (1.33 to 1.33) | 1.33 | 1.25: met | 0.50 | memcached; lower" in page
+    assert "| one | lookaside | 9.00 | **1.11** (1.11 to 1.11) | 1.11 | 1.25: **missed** | 0.95 | both" in page
+    assert "That leaves 0.50 us" in page and "* kernel: one" in page
+    missed = router_floor.page(floor_results(ours=(9, 0.95), bare=(8.5, 0.5)), {})
+    assert "no router on one of these event loops meets the" in missed

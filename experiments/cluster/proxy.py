@@ -24,13 +24,14 @@ import socket
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments import command_line
 from experiments.load_generator import load
 from experiments.programs import (
+    PROGRAMS,
     CacheServer,
     Unusable,
     as_user,
@@ -52,6 +53,8 @@ VALUE_BYTES = 135
 MEMORY_MIB = 256
 WARMUP_S = 0.5
 NAMES = ("lookaside", "memcached", "twemproxy")
+# Begins the names of the proxies of experiments/cluster/router_floor.py: the event loop follows.
+BARE = "bare "
 # A fifth of 85,000 a second, which each of the three comes to with 50 clients.
 LATENCY_RATE = 17_000
 LATENCY_AIM_US = 60
@@ -92,6 +95,11 @@ def answers_gets(port: int) -> bool:
 
 def command(name: str, port: int, servers: list[int], folder: Path, threads: int = 1) -> list:
     """How a proxy is started in front of the servers on these ports; twemproxy has one thread, always."""
+    if name.startswith(BARE):
+        program = PROGRAMS / "examples" / "bare_proxy"
+        if not program.exists():
+            raise Unusable("bare_proxy is not built: cargo build --release --package lookaside-workload --examples")
+        return [program, name.removeprefix(BARE), port, *(f"127.0.0.1:{server}" for server in servers)]
     if name == "lookaside":
         pools = {"main": {"servers": [f"127.0.0.1:{server}" for server in servers]}}
         configuration = json.dumps({"pools": pools, "route": "PoolRoute|main"})
@@ -135,8 +143,10 @@ def proxy(name: str, servers: list[int], core: int, nice: int, is_realtime: bool
 
 
 @contextlib.contextmanager
-def proxies(server_core: int, nice: int, is_realtime: bool) -> Iterator[tuple[CacheServer, list[CacheServer]]]:
-    """Four servers on `server_core` and all proxies in front of them: one of the servers, and the proxies."""
+def proxies(
+    names: Sequence[str], server_core: int, nice: int, is_realtime: bool
+) -> Iterator[tuple[CacheServer, list[CacheServer]]]:
+    """Four servers on `server_core` and these proxies in front of them: one of the servers, and the proxies."""
     with contextlib.ExitStack() as running:
         program = lookaside("lookaside-server")
         one = [
@@ -144,7 +154,7 @@ def proxies(server_core: int, nice: int, is_realtime: bool) -> Iterator[tuple[Ca
         ]
         servers = [running.enter_context(server) for server in one]
         ports = [server.port for server in servers]
-        in_front = [running.enter_context(proxy(name, ports, PROXY_CORE, nice, is_realtime)) for name in NAMES]
+        in_front = [running.enter_context(proxy(name, ports, PROXY_CORE, nice, is_realtime)) for name in names]
         for target in (servers[0], *in_front):
             load(target, "--fill", *of_items(), core=LOAD_CORE)
         yield servers[0], in_front
@@ -155,18 +165,32 @@ def of_items() -> tuple[object, ...]:
     return ("--keys", KEYS, "--value-bytes", VALUE_BYTES)
 
 
-def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) -> list[dict]:
-    """The closed loop."""
+def closed_loop(
+    names: Sequence[str],
+    scenarios: Sequence[Scenario],
+    rounds: int,
+    seconds: float,
+    nice: int,
+    is_realtime: bool,
+) -> Iterator[tuple[Scenario, list[dict[str, dict]]]]:
+    """The rounds of each scenario: the figures of each of these proxies."""
     words = (*of_items(), "--warmup", WARMUP_S, "--seconds", seconds)
-    results = []
-    with proxies(LOAD_CORE, nice, is_realtime) as (_, in_front):
-        for scenario in (scenario for scenario in SCENARIOS if only in scenario.name):
+    with proxies(names, LOAD_CORE, nice, is_realtime) as (_, in_front):
+        for scenario in scenarios:
             done = []
             for number in range(rounds):
                 order = in_front if number % 2 == 0 else in_front[::-1]
                 done.append({target.name: load(target, *scenario.load, *words, core=LOAD_CORE) for target in order})
-            results.append(summary(scenario, done))
-            show(results[-1])
+            yield scenario, done
+
+
+def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) -> list[dict]:
+    """The closed loop."""
+    results = []
+    scenarios = [scenario for scenario in SCENARIOS if only in scenario.name]
+    for scenario, done in closed_loop(NAMES, scenarios, rounds, seconds, nice, is_realtime):
+        results.append(summary(scenario, done))
+        show(results[-1])
     return results
 
 
@@ -190,7 +214,7 @@ def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
 def latencies(rounds: int, seconds: float, nice: int, is_realtime: bool) -> dict:
     """The open loop: the 50th and 99th percentile of asking a server directly and through each proxy, in us."""
     words = ("--connections", 50, "--rate", LATENCY_RATE, "--warmup", WARMUP_S, "--seconds", seconds)
-    with proxies(PROXY_CORE, nice, is_realtime) as (server, in_front):
+    with proxies(NAMES, PROXY_CORE, nice, is_realtime) as (server, in_front):
         runs = [
             {target.name: load(target, *of_items(), *words, core=LOAD_CORE) for target in (server, *in_front)}
             for _ in range(rounds)
