@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import report
-from experiments.cluster import proxy, router_floor
+from experiments.cluster import proxy, router_floor, router_profile
 from experiments.saturation import compare
 from experiments.server import cost
 
@@ -120,3 +120,18 @@ def test_the_floor_says_whether_a_router_could_meet_the_aim():
     assert "That leaves 0.50 us" in page and "* kernel: one" in page
     missed = router_floor.page(floor_results(ours=(9, 0.95), bare=(8.5, 0.5)), {})
     assert "no router on one of these event loops meets the" in missed
+
+
+def test_a_sample_of_a_profile_is_counted_by_its_system_call_or_its_module():
+    router = "(/target/release/lookaside-router)"
+    sending = (
+        "ffff tcp_ack ([kernel.kallsyms])\n ffff __x64_sys_sendto ([kernel.kallsyms])\n 55 __send (/lib/libc.so.6)"
+    )
+    waiting = "ffff schedule ([kernel.kallsyms])\n ffff do_epoll_wait ([kernel.kallsyms])"
+    routing = f"55 lookaside_routing::hash::ch3::ch3 {router}\n 55 lookaside_router::proxy::Proxy::admit {router}"
+    stacks = [sending, waiting, routing, f"55 mi_free {router}"]
+    found = router_profile.shares(stacks)
+    expected = ["kernel: `send`", "kernel: `epoll_wait`", "routing and hashing", "allocation"]
+    assert found == dict.fromkeys(expected, 0.25)
+    text = router_profile.table({"one": {"cpu_us": 9.0, "cpu_share": 0.5, "shares": found}})
+    assert "| kernel: `send` | 25% |" in text and "| other | 0% |" in text and "| core used | 0.50 |" in text
