@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 from mcrouter_setups import Setup, hit, reply, set_of, setup
-from processes import PROGRAMS, Process, accepts_at, answers, eventually, free_port
+from processes import PROGRAMS, Process, accepts_at, answers, eventually, free_port, frozen
 from routers import ask
 
 ROUTER = PROGRAMS / "lookaside-router"
@@ -421,3 +421,23 @@ def test_routes_know_the_address_of_a_client(tmp_path, words):
             assert ask(it.port, client, set_of(f"again:{client}", "v")) == b"STORED\r\n"
             assert it.holders(f"again:{client}") == {name}, "whatever the key"
         assert "retain-source-ip" not in it.router.log(), "it is supported"
+
+
+def test_broadcasts_in_the_background(tmp_path):
+    """As in mcrouter: the reply is the local cluster's, and no cluster that hangs delays it."""
+    with setup(tmp_path) as it:
+        pools = {name: {"servers": [it.address(name)]} for name in ("east", "west")}
+        routes = [{"aliases": [f"/r/{name}/"], "route": f"PoolRoute|{name}"} for name in pools]
+        it.file("clusters.json", {"pools": pools, "routes": routes})
+        arguments = ("-f", tmp_path / "clusters.json", "-R", "/r/east/", "--server-timeout", "60000")
+        it.start(*arguments, "--broadcast-in-background")
+        assert it.ask(set_of("k", "e"), set_of("/r/west/k", "w")) == [b"STORED\r\n"] * 2
+        with frozen(it.servers["west"]):
+            assert it.ask(b"delete /*/*/k\r\n") == [b"DELETED\r\n"]
+            assert it.at("east", "k") is None
+        eventually(lambda: it.at("west", "k") is None, "the other cluster has the delete, too")
+        it.servers["west"].kill()
+        assert it.ask(b"delete /*/*/k\r\n") == [b"NOT_FOUND\r\n"], "no error of another cluster"
+        it.router.stop()
+        it.start(*arguments)
+        assert it.ask(b"delete /*/*/k\r\n")[0].startswith(b"SERVER_ERROR "), "by default all clusters count"

@@ -296,6 +296,7 @@ impl Options {
             leases: self.leases.settings(),
             place_timeouts: self.routes.place_timeouts(),
             sends_unknown_prefix_to_default: self.routes.send_invalid_route_to_default,
+            broadcasts_in_background: self.routes.broadcast_in_background,
             big_values: self.routes.big_values(),
             logs_requests: self.routes.enable_logging_route,
             allows_only_gets: self.routes.allow_only_gets,
