@@ -423,6 +423,33 @@ def test_routes_know_the_address_of_a_client(tmp_path, words):
         assert "retain-source-ip" not in it.router.log(), "it is supported"
 
 
+def test_under_mcrouters_name_its_defaults_are_in_force(tmp_path):
+    """A unit file that starts mcrouter relies on them: other hosts would find the port closed."""
+    program, port = tmp_path / "mcrouter", free_port()
+    program.symlink_to(ROUTER)
+    router = Process("router", [program, "-p", port, "--config-str", NOWHERE], tmp_path)
+    try:
+        router.wait_ready(lambda: answers(port))
+        assert ask(port, "127.0.0.1", b"get k\r\n") == b"END\r\n"
+        with socket.create_connection(("127.0.0.2", port), timeout=5) as client:
+            client.sendall(b"get k\r\n")
+            assert client.recv(100) == b"END\r\n", "it listens at all addresses"
+        expected = {
+            "max_conns": "0",
+            "client_timeout": "1000",
+            "probe_timeout_initial": "10000",
+            "probe_timeout_max": "60000",
+        }
+        for name, value in expected.items():
+            assert reply(port, f"get __mcrouter__.options({name})\r\n".encode()).split(b"\r\n")[1] == value.encode()
+        assert "started under the name mcrouter" in router.log() and "--listen-addresses='*'" not in router.log()
+    finally:
+        assert router.stop() == 0
+    without_port = [program, "--config-str", NOWHERE]
+    done = subprocess.run(without_port, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3 and "--port" in done.stderr, done.stderr
+
+
 def test_broadcasts_in_the_background(tmp_path):
     """As in mcrouter: the reply is the local cluster's, and no cluster that hangs delays it."""
     with setup(tmp_path) as it:
