@@ -13,7 +13,7 @@ PUBLISHED = $(patsubst crates/%/Cargo.toml,--package lookaside-%,$(shell grep -l
 # A folder with a trace of Twitter's cache cluster 52; without it, `make hit-ratio` makes a trace from a seed.
 TRACES ?=
 
-.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness delete-latency clean hit-ratio transient qos gutter incast round-trips udp-gets python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
+.PHONY: help up shop test install build lint unit schedules miri simulate end-to-end clients python-backends differential fuzz bench soak chaos staleness delete-latency clean hit-ratio transient qos gutter incast round-trips udp-gets router-floor python-wheel python-clients warmup packets bench-invalidator connections plain-leases reference
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,9 @@ transient: install ## a short-lived family's share of a full server over time, d
 
 qos: install ## throughput with p99 under 1 ms by number of connections, ours and memcached's, drawn; writes docs/measurements/qos.md (QOS="--full")
 	experiments/run qos $(QOS)
+
+router-floor: install ## what a proxy costs at least: bare proxies in three event loops beside the router; writes docs/measurements/router_floor.md (five minutes)
+	experiments/run router_floor --report $(ROUTER_FLOOR)
 
 gutter: install ## a dead server under load with MariaDB behind, with and without a gutter, drawn (four minutes)
 	$(CARGO) build --release --locked --package lookaside-server --package lookaside-router

@@ -17,13 +17,19 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
 def load_parser(doc: str | None, processes: str) -> argparse.ArgumentParser:
     """The parser of measurements of processor time, which run in rounds; `processes` names what they start."""
     options = parser(doc)
-    options.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of 5 of 2 s")
+    options.add_argument("--full", action="store_true", help="11 rounds of 4 s instead of fewer of 2 s")
     options.add_argument("--nice", type=int, default=0, metavar="N", help=f"niceness of {processes} and load")
     options.add_argument(
         "--realtime", action="store_true", help=f"{processes} and load before all other processes (as root)"
     )
     options.add_argument("--only", default="", metavar="TEXT", help="scenarios whose name contains TEXT")
     return options
+
+
+def mode(options: argparse.Namespace) -> str:
+    """How it was measured, by the options of such a parser."""
+    priority = (f", niceness {options.nice}" if options.nice else "") + (", real-time" if options.realtime else "")
+    return ("full" if options.full else "quick") + priority
 
 
 def add_json_path(options: argparse.ArgumentParser) -> None:

@@ -84,6 +84,28 @@ def answers(port: int) -> bool:
         return False
 
 
+def server_statistics(port: int) -> dict[str, str]:
+    """What `stats` of the daemon on this port prints."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"stats\r\n")
+        reply = b""
+        while not reply.endswith(b"END\r\n"):
+            received = connection.recv(65536)
+            if not received:
+                raise Unusable(f"port {port} ended the connection within its statistics")
+            reply += received
+    words = (line.split(maxsplit=2) for line in reply.decode().splitlines())
+    return {line[1]: line[2] for line in words if line[0] == "STAT" and len(line) == 3}
+
+
+def resident_bytes(pid: int) -> int:
+    """The resident set of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise Unusable(f"process {pid} has no resident set; this needs Linux")
+
+
 def pin_and_prioritise(nice: int, core: int | None = None, is_realtime: bool = False) -> Callable[[], None]:
     """Runs in a child before exec: pins it to its core and sets its priority.
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 
 import pytest
-from mcrouter_setups import hit, reply, set_of, setup
-from processes import PROGRAMS, Process, accepts_at, answers, eventually, free_port
+from mcrouter_setups import Setup, hit, reply, set_of, setup
+from processes import PROGRAMS, Process, accepts_at, answers, eventually, free_port, frozen
+from routers import ask
 
 ROUTER = PROGRAMS / "lookaside-router"
 NOWHERE = '{"route": "NullRoute"}'
@@ -377,3 +379,92 @@ def test_files_of_statistics_without_any_request(tmp_path):
         eventually(lambda: options.stat().st_mtime_ns > written, "they are written again")
         sources = json.loads((root / f"{name}.config_sources_info").read_text())
         assert sources["config_file"] == str(path) and len(sources["mcrouter_config"]) == 32
+
+
+def test_timeouts_by_the_place_of_a_pool(tmp_path):
+    """Each flag has its own pools: one that was taken for another would go unnoticed until a region is slow."""
+    places = {"here": ("r", "one"), "next": ("r", "two"), "far": ("s", "one"), "nowhere": (None, None)}
+    flags = ("--within-cluster-timeout-ms", 111, "--cross-cluster-timeout-ms", 222, "--cross-region-timeout-ms=333")
+    with setup(tmp_path) as it:
+        pools = {name: {"servers": [f"127.0.0.1:{free_port()}"], "server_timeout": 444} for name in places}
+        for name, (region, cluster) in places.items():
+            pools[name] |= {"region": region, "cluster": cluster} if region else {}
+        policies = {name: f"PoolRoute|{name}" for name in pools}
+        route = {"type": "PrefixSelectorRoute", "policies": policies, "wildcard": "NullRoute"}
+        it.file("r.json", {"pools": pools, "route": route})
+        it.start("-f", tmp_path / "r.json", "-R", "/r/one/", *flags)
+        found = {name: timeouts_ms(it, name) for name in places}
+        assert found == {"here": [111], "next": [222], "far": [333], "nowhere": [444]}
+
+
+def timeouts_ms(it: Setup, key: str) -> list[int]:
+    """The timeouts of the servers that a key goes to."""
+    (tree,) = it.ask(f"get __mcrouter__.route_handles(get,{key})\r\n".encode())
+    return [int(timeout) for timeout in re.findall(r"\|timeout=(\d+)ms", tree.decode())]
+
+
+@pytest.mark.parametrize("words", [(), ("--retain-source-ip",)])
+def test_routes_know_the_address_of_a_client(tmp_path, words):
+    """mcrouter's routes know it only with the flag: a router that did not would send all clients to one replica."""
+    clients = [f"127.0.0.{number}" for number in range(1, 13)]
+    with setup(tmp_path) as it:
+        pools = {name: {"servers": [it.address(name)]} for name in ("one", "two")}
+        route = {"type": "OriginalClientHashRoute", "children": [f"PoolRoute|{name}" for name in pools]}
+        it.file("r.json", {"pools": pools, "route": route})
+        it.start("-f", tmp_path / "r.json", *words)
+        chosen = {}
+        for client in clients:
+            assert ask(it.port, client, set_of(f"of:{client}", "v")) == b"STORED\r\n"
+            (chosen[client],) = it.holders(f"of:{client}")
+        assert set(chosen.values()) == {"one", "two"}
+        for client, name in chosen.items():
+            assert ask(it.port, client, set_of(f"again:{client}", "v")) == b"STORED\r\n"
+            assert it.holders(f"again:{client}") == {name}, "whatever the key"
+        assert "retain-source-ip" not in it.router.log(), "it is supported"
+
+
+def test_under_mcrouters_name_its_defaults_are_in_force(tmp_path):
+    """A unit file that starts mcrouter relies on them: other hosts would find the port closed."""
+    program, port = tmp_path / "mcrouter", free_port()
+    program.symlink_to(ROUTER)
+    router = Process("router", [program, "-p", port, "--config-str", NOWHERE], tmp_path)
+    try:
+        router.wait_ready(lambda: answers(port))
+        assert ask(port, "127.0.0.1", b"get k\r\n") == b"END\r\n"
+        with socket.create_connection(("127.0.0.2", port), timeout=5) as client:
+            client.sendall(b"get k\r\n")
+            assert client.recv(100) == b"END\r\n", "it listens at all addresses"
+        expected = {
+            "max_conns": "0",
+            "client_timeout": "1000",
+            "probe_timeout_initial": "10000",
+            "probe_timeout_max": "60000",
+        }
+        for name, value in expected.items():
+            assert reply(port, f"get __mcrouter__.options({name})\r\n".encode()).split(b"\r\n")[1] == value.encode()
+        assert "started under the name mcrouter" in router.log() and "--listen-addresses='*'" not in router.log()
+    finally:
+        assert router.stop() == 0
+    without_port = [program, "--config-str", NOWHERE]
+    done = subprocess.run(without_port, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3 and "--port" in done.stderr, done.stderr
+
+
+def test_broadcasts_in_the_background(tmp_path):
+    """As in mcrouter: the reply is the local cluster's, and no cluster that hangs delays it."""
+    with setup(tmp_path) as it:
+        pools = {name: {"servers": [it.address(name)]} for name in ("east", "west")}
+        routes = [{"aliases": [f"/r/{name}/"], "route": f"PoolRoute|{name}"} for name in pools]
+        it.file("clusters.json", {"pools": pools, "routes": routes})
+        arguments = ("-f", tmp_path / "clusters.json", "-R", "/r/east/", "--server-timeout", "60000")
+        it.start(*arguments, "--broadcast-in-background")
+        assert it.ask(set_of("k", "e"), set_of("/r/west/k", "w")) == [b"STORED\r\n"] * 2
+        with frozen(it.servers["west"]):
+            assert it.ask(b"delete /*/*/k\r\n") == [b"DELETED\r\n"]
+            assert it.at("east", "k") is None
+        eventually(lambda: it.at("west", "k") is None, "the other cluster has the delete, too")
+        it.servers["west"].kill()
+        assert it.ask(b"delete /*/*/k\r\n") == [b"NOT_FOUND\r\n"], "no error of another cluster"
+        it.router.stop()
+        it.start(*arguments)
+        assert it.ask(b"delete /*/*/k\r\n")[0].startswith(b"SERVER_ERROR "), "by default all clusters count"

@@ -39,6 +39,8 @@ from experiments.programs import (
     lookaside,
     peer_version,
     pin_and_prioritise,
+    resident_bytes,
+    server_statistics,
     started,
 )
 
@@ -58,12 +60,6 @@ KIB = 1024
 REPORT = ROOT / "docs" / "measurements" / "connections.md"
 
 
-def resident_bytes(process: subprocess.Popen) -> int:
-    """The resident memory of a process."""
-    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * KIB for line in lines if line.startswith("VmRSS:"))
-
-
 def open_files(process: subprocess.Popen) -> int:
     """How many descriptors a process has open."""
     return len(os.listdir(f"/proc/{process.pid}/fd"))
@@ -71,13 +67,7 @@ def open_files(process: subprocess.Popen) -> int:
 
 def server_connections(server: CacheServer) -> int:
     """Connections of others at a server, at this moment."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-        connection.sendall(b"stats\r\n")
-        reply = b""
-        while not reply.endswith(b"END\r\n"):
-            reply += connection.recv(65536)
-    line = next(line for line in reply.decode().splitlines() if line.startswith("STAT curr_connections "))
-    return int(line.split()[2]) - 1
+    return int(server_statistics(server.port)["curr_connections"]) - 1
 
 
 def when_steady(look: Callable[[], object], what: str):
@@ -169,16 +159,16 @@ def measure(name: str, threads: int, count: int, servers: list[CacheServer], nic
     """One proxy, one number of connections."""
     alone, during = connections_at(servers), []
     with proxy(name, threads, servers, nice) as target:
-        before = resident_bytes(target.process)
+        before = resident_bytes(target.process.pid)
         busy = asked(target, count, during, servers)
         busy["bytes a connection"] = (busy.pop("rss_bytes") - before) / count
     connections_at(servers)
     with proxy(name, threads, servers, nice) as target, contextlib.ExitStack() as held:
-        before = resident_bytes(target.process)
+        before = resident_bytes(target.process.pid)
         connections = hold(target, count, held)
-        silent = (resident_bytes(target.process) - before) / count
+        silent = (resident_bytes(target.process.pid) - before) / count
         ask_once(connections)
-        idle = (resident_bytes(target.process) - before) / count
+        idle = (resident_bytes(target.process.pid) - before) / count
         beside = asked(target, ACTIVE)
         beside.pop("rss_bytes")
         at_servers = connections_at(servers)

@@ -4,15 +4,16 @@ What: closed loop, each proxy with one thread on one core, four of our servers a
 all threads of the proxy, divided by requests answered; the 99th percentile of the latency. Then, at a fifth of what one
 thread can do, in open loop, how much later half of the answers come than from a server that is asked directly.
 
-How: the three run side by side and are loaded one at a time, in rounds; each round gives one ratio, the cost of the
-cheaper of the other two over ours, and the median of the rounds is reported with its range. Each proxy has its own way
-to spread keys (ours Ch3, memcached's jump hash, twemproxy's ketama), and fills the servers for itself.
+How: the three run side by side and are loaded one at a time, in rounds; each round gives one ratio, the cost over ours
+of the cheaper of the other two in that round, and the median of the ratios is reported with its range.
+experiments/saturation.py says which rounds count. Each proxy has its own way to spread keys (ours Ch3, memcached's jump
+hash, twemproxy's ketama), and fills the servers for itself.
 
 In closed loop the load and the servers share a core and are the bottleneck where a proxy is cheap: it then waits, and
-pays for wake-ups that a busier one shares among requests. "Core used" tells. For the latency the proxy and the servers
-share a core, as the load generator needs the other for itself.
+pays for wake-ups that a busier one shares among requests. So a round in which ours waits is a lower bound. For the
+latency the proxy and the servers share a core, as the load generator needs the other for itself.
 
-    python3 -m experiments.cluster.proxy            five minutes
+    python3 -m experiments.cluster.proxy            six minutes
     python3 -m experiments.cluster.proxy --full     more and longer rounds
 """
 
@@ -23,13 +24,14 @@ import socket
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments import command_line
 from experiments.load_generator import load
 from experiments.programs import (
+    PROGRAMS,
     CacheServer,
     Unusable,
     as_user,
@@ -41,6 +43,7 @@ from experiments.programs import (
     pin_and_prioritise,
     started,
 )
+from experiments.saturation import compare, median
 
 PROXY_CORE = 0
 LOAD_CORE = 1
@@ -50,6 +53,8 @@ VALUE_BYTES = 135
 MEMORY_MIB = 256
 WARMUP_S = 0.5
 NAMES = ("lookaside", "memcached", "twemproxy")
+# Begins the names of the proxies of experiments/cluster/router_floor.py: the event loop follows.
+BARE = "bare "
 # A fifth of 85,000 a second, which each of the three comes to with 50 clients.
 LATENCY_RATE = 17_000
 LATENCY_AIM_US = 60
@@ -57,20 +62,23 @@ LATENCY_AIM_US = 60
 
 @dataclass(frozen=True)
 class Scenario:
-    """A load, and how many times cheaper than the best of the others we should be."""
+    """A load, how many times cheaper than the best of the others we should be, and how cheap a key should be."""
 
     name: str
     load: tuple[str, ...]
+    # The keys of a request.
     keys: int
     aim: float
+    # `None` if a request has one key.
+    aim_us_per_key: float | None = None
 
 
 SCENARIOS = (
     Scenario("get, 50 clients", ("--connections", "50"), 1, 1.25),
     Scenario("get, 1,000 clients", ("--connections", "1000"), 1, 1.25),
-    Scenario("get, 50 clients, depth 16", ("--connections", "50", "--depth", "16"), 1, 1.25),
-    Scenario("24-key get, 50 clients", ("--connections", "50", "--keys-per-get", "24"), 24, 2.0),
-    Scenario("24-key get, 1,000 clients", ("--connections", "1000", "--keys-per-get", "24"), 24, 2.0),
+    Scenario("get, 50 clients, depth 16", ("--connections", "50", "--depth", "16"), 1, 2.5),
+    Scenario("24-key get, 50 clients", ("--connections", "50", "--keys-per-get", "24"), 24, 2.0, 0.6),
+    Scenario("24-key get, 1,000 clients", ("--connections", "1000", "--keys-per-get", "24"), 24, 2.0, 0.6),
 )
 
 
@@ -87,6 +95,11 @@ def answers_gets(port: int) -> bool:
 
 def command(name: str, port: int, servers: list[int], folder: Path, threads: int = 1) -> list:
     """How a proxy is started in front of the servers on these ports; twemproxy has one thread, always."""
+    if name.startswith(BARE):
+        program = PROGRAMS / "examples" / "bare_proxy"
+        if not program.exists():
+            raise Unusable("bare_proxy is not built: cargo build --release --package lookaside-workload --examples")
+        return [program, name.removeprefix(BARE), port, *(f"127.0.0.1:{server}" for server in servers)]
     if name == "lookaside":
         pools = {"main": {"servers": [f"127.0.0.1:{server}" for server in servers]}}
         configuration = json.dumps({"pools": pools, "route": "PoolRoute|main"})
@@ -130,8 +143,10 @@ def proxy(name: str, servers: list[int], core: int, nice: int, is_realtime: bool
 
 
 @contextlib.contextmanager
-def proxies(server_core: int, nice: int, is_realtime: bool) -> Iterator[tuple[CacheServer, list[CacheServer]]]:
-    """Four servers on `server_core` and all proxies in front of them: one of the servers, and the proxies."""
+def proxies(
+    names: Sequence[str], server_core: int, nice: int, is_realtime: bool
+) -> Iterator[tuple[CacheServer, list[CacheServer]]]:
+    """Four servers on `server_core` and these proxies in front of them: one of the servers, and the proxies."""
     with contextlib.ExitStack() as running:
         program = lookaside("lookaside-server")
         one = [
@@ -139,7 +154,7 @@ def proxies(server_core: int, nice: int, is_realtime: bool) -> Iterator[tuple[Ca
         ]
         servers = [running.enter_context(server) for server in one]
         ports = [server.port for server in servers]
-        in_front = [running.enter_context(proxy(name, ports, PROXY_CORE, nice, is_realtime)) for name in NAMES]
+        in_front = [running.enter_context(proxy(name, ports, PROXY_CORE, nice, is_realtime)) for name in names]
         for target in (servers[0], *in_front):
             load(target, "--fill", *of_items(), core=LOAD_CORE)
         yield servers[0], in_front
@@ -150,48 +165,56 @@ def of_items() -> tuple[object, ...]:
     return ("--keys", KEYS, "--value-bytes", VALUE_BYTES)
 
 
-def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) -> list[dict]:
-    """The closed loop."""
+def closed_loop(
+    names: Sequence[str],
+    scenarios: Sequence[Scenario],
+    rounds: int,
+    seconds: float,
+    nice: int,
+    is_realtime: bool,
+) -> Iterator[tuple[Scenario, list[dict[str, dict]]]]:
+    """The rounds of each scenario: the figures of each of these proxies."""
     words = (*of_items(), "--warmup", WARMUP_S, "--seconds", seconds)
-    results = []
-    with proxies(LOAD_CORE, nice, is_realtime) as (_, in_front):
-        for scenario in (scenario for scenario in SCENARIOS if only in scenario.name):
+    with proxies(names, LOAD_CORE, nice, is_realtime) as (_, in_front):
+        for scenario in scenarios:
             done = []
             for number in range(rounds):
                 order = in_front if number % 2 == 0 else in_front[::-1]
                 done.append({target.name: load(target, *scenario.load, *words, core=LOAD_CORE) for target in order})
-            results.append(summary(scenario, done))
-            show(results[-1])
+            yield scenario, done
+
+
+def costs(rounds: int, seconds: float, nice: int, is_realtime: bool, only: str) -> list[dict]:
+    """The closed loop."""
+    results = []
+    scenarios = [scenario for scenario in SCENARIOS if only in scenario.name]
+    for scenario, done in closed_loop(NAMES, scenarios, rounds, seconds, nice, is_realtime):
+        results.append(summary(scenario, done))
+        show(results[-1])
     return results
 
 
 def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
-    """The medians of the rounds of a scenario."""
-
-    def median(name: str, figure: str) -> float:
-        return statistics.median(runs[name][figure] for runs in rounds)
-
+    """The medians of the rounds of a scenario that count."""
+    ours, *others = NAMES
+    comparison, counted = compare(rounds, ours, others)
     sides = {
         name: {
-            "cpu_us": median(name, "server_cpu_us_per_request"),
-            "cpu_share": median(name, "server_cpu_share"),
-            "requests_per_s": median(name, "requests_per_s"),
-            "p99_us": median(name, "p99_us"),
+            "cpu_us": median(counted, name, "server_cpu_us_per_request"),
+            "cpu_share": median(counted, name, "server_cpu_share"),
+            "requests_per_s": median(counted, name, "requests_per_s"),
+            "p99_us": median(counted, name, "p99_us"),
             "unexpected_misses": sum(runs[name]["misses"] for runs in rounds),
         }
         for name in NAMES
     }
-    ours, *others = NAMES
-    best = min(others, key=lambda name: sides[name]["cpu_us"])
-    ratios = [runs[best]["server_cpu_us_per_request"] / runs[ours]["server_cpu_us_per_request"] for runs in rounds]
-    ratio = {"ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
-    return {**asdict(scenario), "sides": sides, "best": best, "rounds": len(rounds), **ratio}
+    return {**asdict(scenario), "sides": sides, **comparison}
 
 
 def latencies(rounds: int, seconds: float, nice: int, is_realtime: bool) -> dict:
     """The open loop: the 50th and 99th percentile of asking a server directly and through each proxy, in us."""
     words = ("--connections", 50, "--rate", LATENCY_RATE, "--warmup", WARMUP_S, "--seconds", seconds)
-    with proxies(PROXY_CORE, nice, is_realtime) as (server, in_front):
+    with proxies(NAMES, PROXY_CORE, nice, is_realtime) as (server, in_front):
         runs = [
             {target.name: load(target, *of_items(), *words, core=LOAD_CORE) for target in (server, *in_front)}
             for _ in range(rounds)
@@ -216,7 +239,7 @@ def run(full: bool, nice: int = 0, is_realtime: bool = False, only: str = "") ->
     """Measures all, or the scenarios whose name contains `only`."""
     if (os.cpu_count() or 1) < 2:
         raise Unusable("the proxies and their load need a core each")
-    rounds, seconds = (11, 4.0) if full else (5, 2.0)
+    rounds, seconds = (11, 4.0) if full else (7, 2.0)
     return {
         "costs": costs(rounds, seconds, nice, is_realtime, only),
         "latencies": latencies(rounds, seconds, nice, is_realtime),
@@ -229,8 +252,9 @@ def show(result: dict) -> None:
         f"{name} {side['cpu_us']:.2f} us ({side['cpu_share']:.2f})" for name, side in result["sides"].items()
     )
     print(
-        f"{result['name']:26} {costs}  {result['ratio']:.2f} times cheaper than {result['best']}"
-        f" ({result['ratio_min']:.2f} to {result['ratio_max']:.2f})",
+        f"{result['name']:26} {costs}  {result['ratio']:.2f} times cheaper"
+        f" ({result['ratio_min']:.2f} to {result['ratio_max']:.2f}), cheapest: {result['cheapest']},"
+        f" saturated: {result['saturation']} ({result['rounds_counted']} of {result['rounds']})",
         file=sys.stderr,
         flush=True,
     )

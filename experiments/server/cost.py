@@ -4,17 +4,8 @@ What: CPU time of all threads of a server with one worker, divided by requests a
 million keys of 24 bytes. CPU time and not throughput, as the load shares the machine with the server.
 
 How: both servers run side by side, pinned to the same core; the load generator runs on another and loads one at a time.
-Rounds alternate (ours first, then memcached first), and each round gives one ratio, memcached's cost over ours: what
-else the machine does meanwhile weighs on both. Reported is the median of the rounds' ratios with their range.
-
-A run counts as saturated when the server used at least SATURATED_SHARE of its core: below that, each request pays for a
-wake-up that it would share with others under load. Rounds are judged by the strictest class that three or more of them
-reach, and only those count:
-
-    both      both servers were saturated: the costs compare fairly
-    theirs    memcached was, ours was not, because the load generator, which checks every byte, is busier than our
-              server: our requests pay for wake-ups, memcached's do not, so the ratio is a lower bound
-    neither   all rounds count, and the ratio says little
+Rounds alternate (ours first, then memcached first); experiments/saturation.py says which count, and what the ratio is.
+The load generator checks every byte, so it is busier than our server: with some loads ours is not saturated.
 
 On a machine that others use as well, `--nice -10` (as root) gives server and load the two cores while they need them;
 `--realtime` gives them the cores at once, all but 50 ms of each second.
@@ -25,7 +16,6 @@ On a machine that others use as well, `--nice -10` (as root) gives server and lo
 
 import contextlib
 import os
-import statistics
 import sys
 from dataclasses import asdict, dataclass
 
@@ -39,13 +29,12 @@ from experiments.programs import (
     lookaside,
     memcached,
 )
+from experiments.saturation import compare, median
 
 SERVER_CORE = 0
 LOAD_CORE = 1
 KEYS = 1_000_000
 MEMORY_MIB = 1024
-SATURATED_SHARE = 0.9
-ROUNDS_SATURATED_MIN = 3
 WARMUP_S = 0.5
 ZIPF = "0.99"
 
@@ -71,12 +60,12 @@ SCENARIOS = (
     Scenario("get 32 B, 50 connections, depth 1", 32, CONNECTIONS, bar=1.0, aim=1.2),
     Scenario("get 32 B, depth 16", 32, (*CONNECTIONS, *DEEP), aim=3.0),
     Scenario("10-key get 32 B, depth 1", 32, TEN_KEYS, aim=2.4),
-    Scenario("10-key get 32 B, depth 16", 32, (*TEN_KEYS, *DEEP), aim=7.0),
+    Scenario("10-key get 32 B, depth 16", 32, (*TEN_KEYS, *DEEP), aim=8.0),
     Scenario("get 32 B, unix socket, depth 1", 32, CONNECTIONS, bar=1.0, aim=1.5, transport="unix"),
-    Scenario("24-key get 135 B, uniform", 135, PAGE, bar=2.0, aim=3.5),
+    Scenario("24-key get 135 B, uniform", 135, PAGE, bar=2.0, aim=4.0),
     Scenario("24-key get 135 B, zipf 0.99", 135, (*PAGE, "--zipf", ZIPF), 2.0, 2.5),
-    Scenario("24-key get 135 B, UDP", 135, PAGE, 2.0, 12.0, "udp"),
-    Scenario("set 100 B, depth 16", 100, (*CONNECTIONS, *DEEP, "--set-share", "1"), aim=2.0),
+    Scenario("24-key get 135 B, UDP", 135, PAGE, 2.0, 14.0, "udp"),
+    Scenario("set 100 B, depth 16", 100, (*CONNECTIONS, *DEEP, "--set-share", "1"), aim=2.5),
 )
 
 
@@ -98,45 +87,21 @@ def fill(server: CacheServer, scenario: Scenario) -> None:
 
 
 def summary(scenario: Scenario, rounds: list[dict[str, dict]]) -> dict:
-    """The medians of the rounds of a scenario."""
-
-    def saturated(*names: str) -> list[dict[str, dict]]:
-        return [runs for runs in rounds if all(runs[name]["server_cpu_share"] >= SATURATED_SHARE for name in names)]
-
-    classes = {"both": saturated("memcached", "lookaside"), "theirs": saturated("memcached"), "neither": rounds}
-    saturation, counted = next(
-        (name, runs) for name, runs in classes.items() if len(runs) >= ROUNDS_SATURATED_MIN or name == "neither"
-    )
-
-    def median(name: str, figure: str) -> float:
-        return statistics.median(runs[name][figure] for runs in counted)
-
-    ratios = [
-        runs["memcached"]["server_cpu_us_per_request"] / runs["lookaside"]["server_cpu_us_per_request"]
-        for runs in counted
-    ]
+    """The medians of the rounds of a scenario that count."""
+    comparison, counted = compare(rounds, "lookaside", ["memcached"])
     sides = {
         name: {
-            "cpu_us": median(name, "server_cpu_us_per_request"),
-            "cpu_share": median(name, "server_cpu_share"),
-            "load_cpu_share": median(name, "load_cpu_share"),
-            "requests_per_s": median(name, "requests_per_s"),
-            "p99_us": median(name, "p99_us"),
+            "cpu_us": median(counted, name, "server_cpu_us_per_request"),
+            "cpu_share": median(counted, name, "server_cpu_share"),
+            "load_cpu_share": median(counted, name, "load_cpu_share"),
+            "requests_per_s": median(counted, name, "requests_per_s"),
+            "p99_us": median(counted, name, "p99_us"),
             "unexpected_misses": sum(runs[name]["misses"] for runs in rounds),
             "udp_lost": sum(runs[name]["udp_lost"] for runs in rounds),
         }
         for name in ("memcached", "lookaside")
     }
-    return {
-        **asdict(scenario),
-        **sides,
-        "ratio": statistics.median(ratios),
-        "ratio_min": min(ratios),
-        "ratio_max": max(ratios),
-        "rounds": len(rounds),
-        "rounds_counted": len(counted),
-        "saturation": saturation,
-    }
+    return {**asdict(scenario), **sides, **comparison}
 
 
 def run(full: bool, nice: int = 0, only: str = "", is_realtime: bool = False) -> list[dict]:

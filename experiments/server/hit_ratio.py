@@ -37,7 +37,18 @@ from pathlib import Path
 
 from experiments import command_line, machine_facts
 from experiments.plots import bars
-from experiments.programs import READY_S, ROOT, Unusable, answers, free_ports, lookaside, memcached, peer_version, stop
+from experiments.programs import (
+    READY_S,
+    ROOT,
+    Unusable,
+    answers,
+    free_ports,
+    lookaside,
+    memcached,
+    peer_version,
+    resident_bytes,
+    stop,
+)
 
 MIB = 1 << 20
 SIZES_MIB = (16, 64, 128)
@@ -126,18 +137,10 @@ def server(name: str, memory_mib: int, *more: object) -> Iterator[tuple[int, int
             stop(process)
 
 
-def resident(pid: int) -> int:
-    """The resident set of a process, in bytes."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise Unusable(f"process {pid} has no resident set; this needs Linux")
-
-
 def empty(name: str) -> int:
     """The memory of an empty server."""
     with server(name, MEMORY_MIB_MIN) as (pid, _):
-        return resident(pid)
+        return resident_bytes(pid)
 
 
 def replay(port: int, workload: Workload, *words: str) -> str:
@@ -157,7 +160,7 @@ def full(name: str, workload: Workload, memory_mib: int, base: int) -> int:
     with server(name, memory_mib) as (pid, port):
         with contextlib.suppress(Refused):
             replay(port, workload, "--fill", str(2 * workload.memory_mib))
-        return resident(pid) - base
+        return resident_bytes(pid) - base
 
 
 def equal_memory(workload: Workload, bases: dict[str, int]) -> dict[str, Side]:
@@ -190,7 +193,7 @@ def measure(name: str, side: Side, workload: Workload, base: int, speed: float) 
     with server(name, side.memory_mib) as (pid, port):
         printed = replay(port, workload, "--json", "--speed", str(speed), "--warmup", str(workload.warmup))
         side.figures = json.loads(printed)
-        side.resident_after = resident(pid) - base
+        side.resident_after = resident_bytes(pid) - base
     if side.figures["errors"]:
         raise Unusable(f"{workload.name}: {name} gave errors: {side.figures}")
 

@@ -6,7 +6,8 @@
 //! [`BACKGROUND_TASKS_MAX`] batches at a time. Without a permit,
 //!
 //! * work that changes the content of a cache (`AllAsyncRoute`, `AllInitialRoute`, `AllFastestRoute`,
-//!   `AllMajorityRoute`) is awaited by its caller and dropped with it, before any reply;
+//!   `AllMajorityRoute`, `RootRoute` with broadcasts in the background) is awaited by its caller and dropped with it,
+//!   before any reply;
 //! * copies on which no client relies (shadows, fills of a cache in front of another) are dropped and counted.
 //!
 //! A task counts until it ends or its spawner drops it. A request is explained without a spawner: all is awaited.

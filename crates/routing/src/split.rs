@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants: each child gets its requests in the order of the batch; a batch for one child is passed on without a
-//! copy or an allocation; children are polled by the caller's own task, so nothing outlives the batch.
+//! copy or an allocation; children are polled by the caller's own task, so nothing outlives the batch but what
+//! [`route_owned`] asks.
 
 use crate::{Batch, BoxFuture, Context, Outcome, Outcomes, Route};
 use bytes::Bytes;
@@ -106,6 +107,12 @@ fn route_checked<'a>(
         assert_eq!(outcomes.len(), requests, "a route answers every request once");
         outcomes
     }
+}
+
+/// Sends a batch to one child in a future of its own, which can outlive the caller's.
+pub(crate) fn route_owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
+    let (child, context) = (child.clone(), context.clone());
+    Box::pin(async move { route_checked(&*child, batch, &context).await })
 }
 
 /// Sends some requests of a batch to one child. Requests and outcomes have their index in the batch.

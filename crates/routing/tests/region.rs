@@ -1,7 +1,8 @@
 //! The root: which tree a key reaches by its routing prefix, and the reply to a broadcast.
 
+use crate::environment::FakeEnvironment;
 use crate::fakes::{Fake, VERBS, ask};
-use lookaside_routing::{Failure, RootRoute, Route, RoutingPrefix};
+use lookaside_routing::{Background, Failure, RootRoute, Route, RoutingPrefix};
 use std::sync::Arc;
 
 fn prefix(text: &str) -> RoutingPrefix {
@@ -97,6 +98,51 @@ async fn a_broadcast_delete_is_acknowledged_only_if_every_cluster_has_done_it() 
         assert_eq!(ask(&fixture.root, &["delete /*/*/k"]).await, [expected]);
         assert_eq!(asked(&fixture), "waW", "a failure in one cluster does not skip another");
     }
+}
+
+fn in_background(fixture: Fixture, background: Background) -> Fixture {
+    Fixture { root: fixture.root.with_broadcasts_in(Some(background)), ..fixture }
+}
+
+#[tokio::test]
+async fn a_broadcast_in_the_background_has_the_first_trees_reply_and_reaches_all() {
+    for (web, api, expected) in [
+        (Fake::hit("web"), Fake::failing("api", Failure::TimedOut), "Deleted"),
+        (Fake::miss("web"), Fake::hit("api"), "NotFound"),
+        (Fake::failing("web", Failure::ConnectFailed), Fake::hit("api"), "connection failed"),
+    ] {
+        let env = FakeEnvironment::new();
+        let fixture = in_background(fixture(web, api, Fake::miss("west")), env.environment(10).background);
+        assert_eq!(ask(&fixture.root, &["delete /*/*/k"]).await, [expected]);
+        assert_eq!(asked(&fixture), "w", "the reply is that of the default tree, before the others are asked");
+        assert_eq!(env.run_background().await, 1);
+        assert_eq!(asked(&fixture), "aW");
+        assert_eq!(ask(&fixture.root, &["delete /*/*i*/k", "get k"]).await.len(), 2);
+        assert_eq!(asked(&fixture), "wa", "one tree matches: it is awaited");
+        assert_eq!(env.run_background().await, 0);
+    }
+}
+
+#[tokio::test]
+async fn broadcasts_in_the_background_keep_the_order_for_each_tree() {
+    let env = FakeEnvironment::new();
+    let fixture = in_background(healthy(), env.environment(10).background);
+    let batch = ["delete /*/*/a", "set /east/api/a", "get /no/where/a", "touch /*/*/a", "get /east/api/a"];
+    let nowhere = "RootRoute: No rh found";
+    assert_eq!(ask(&fixture.root, &batch).await, ["Deleted", "Stored", nowhere, "Touched", "api"]);
+    assert_eq!(fixture.web.asked_batches(), [["delete a", "touch a 0"]]);
+    assert_eq!(fixture.api.asked_batches(), [["delete a", "set a 0", "touch a 0", "get a"]], "awaited for its own");
+    assert_eq!(asked(&fixture), "");
+    env.run_background().await;
+    assert_eq!(fixture.west.asked_batches(), [["delete a", "touch a 0"]]);
+}
+
+/// Tasks are bounded: without a permit the caller waits, and no delete is dropped.
+#[tokio::test]
+async fn a_broadcast_without_a_background_permit_is_awaited() {
+    let fixture = in_background(healthy(), FakeEnvironment::new().environment(0).background);
+    assert_eq!(ask(&fixture.root, &["delete /*/*/k"]).await, ["Deleted"]);
+    assert_eq!(asked(&fixture), "waW");
 }
 
 #[tokio::test]

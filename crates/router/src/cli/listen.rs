@@ -98,6 +98,20 @@ impl ListenOptions {
         Ok(listeners)
     }
 
+    /// Fails if no option names a port, a socket or a descriptor: mcrouter does not start then.
+    pub(super) fn check_has_listener(&self) -> Result<(), String> {
+        let has_port = !self.ports.is_empty() || !self.ssl_ports.is_empty();
+        let has_other = self.unix_path.is_some() || self.listen_sock_fd >= 0;
+        match has_port || has_other || ListenSpec::parse_all(&self.addresses)?.iter().any(|spec| spec.port.is_some()) {
+            true => Ok(()),
+            false => {
+                Err("expected a port: give --port, --ssl-port, --unix-domain-sock or --listen-sock-fd (under its own \
+                          name, lookaside-router has a default one)"
+                    .to_owned())
+            }
+        }
+    }
+
     /// Logs that ports are opened at fewer addresses than mcrouter opens them at.
     fn warn_of_loopback(&self) {
         if self.unix_path.is_none() && !(self.ports.is_empty() && self.ssl_ports.is_empty()) {

@@ -30,10 +30,10 @@ use crate::spool::{Fsync, PeerMissing, SpoolSettings};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use lookaside_routing::{Address, Defaults, MacroConstant, Security, TlsPolicy};
 use lookaside_telemetry::LogFormat;
-use mcrouter::{Translation, translate};
+use mcrouter::{Translation, program_name, translate};
 use spool::{SpoolPeer, parse_fsync, parse_peer, parse_peer_missing};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -238,17 +238,32 @@ impl UsageError {
 impl Options {
     /// Parses the command line of this process. The error is the exit code, and has been printed.
     pub fn from_command_line() -> Result<Options, ExitCode> {
-        Options::from_words(std::env::args_os().skip(1)).map_err(|error| error.print())
+        let mut words = std::env::args_os();
+        let program = words.next();
+        Options::from_words(program.as_deref(), words).map_err(|error| error.print())
     }
 
-    /// Parses a command line without the program's name.
-    pub(crate) fn from_words(words: impl IntoIterator<Item = OsString>) -> Result<Options, UsageError> {
-        let command = Options::command();
-        let Translation { words, notes, shown, without_effect, flavor } =
+    /// Parses a command line. The program's name stands before it; `None` for this router's own.
+    pub(crate) fn from_words(
+        program: Option<&OsStr>,
+        words: impl IntoIterator<Item = OsString>,
+    ) -> Result<Options, UsageError> {
+        let is_mcrouter = program_name::is_mcrouter(program);
+        let command = match is_mcrouter {
+            true => program_name::with_mcrouters_defaults(Options::command()),
+            false => Options::command(),
+        };
+        let Translation { words, mut notes, shown, without_effect, flavor } =
             translate(words, &command, cores()).map_err(UsageError::Refused)?;
         let words = std::iter::once(OsString::from(command.get_name())).chain(words);
         let matches = command.try_get_matches_from(words).map_err(UsageError::Clap)?;
         let options = Options::from_arg_matches(&matches).map_err(UsageError::Clap)?;
+        if is_mcrouter {
+            if options.configuration.validate_config != Some(Validation::Exit) {
+                options.listen.check_has_listener().map_err(UsageError::Refused)?;
+            }
+            notes.push(program_name::NOTE.to_owned());
+        }
         let as_given = as_given::add_mcrouters_names(as_given::options_as_given(&matches), &without_effect);
         Ok(Options { as_given, command_line: shown, notes, flavor, ..options })
     }
@@ -296,6 +311,7 @@ impl Options {
             leases: self.leases.settings(),
             place_timeouts: self.routes.place_timeouts(),
             sends_unknown_prefix_to_default: self.routes.send_invalid_route_to_default,
+            broadcasts_in_background: self.routes.broadcast_in_background,
             big_values: self.routes.big_values(),
             logs_requests: self.routes.enable_logging_route,
             allows_only_gets: self.routes.allow_only_gets,

@@ -2,11 +2,12 @@
 
 use super::as_given::options_as_given;
 use super::*;
+use crate::frontend::listen::Endpoint;
 use lookaside_client::WindowSettings;
 use lookaside_client::config::Source;
 
 fn parse(arguments: &[&str]) -> Result<Options, UsageError> {
-    Options::from_words(arguments.iter().map(OsString::from))
+    Options::from_words(None, arguments.iter().map(OsString::from))
 }
 
 #[test]
@@ -74,6 +75,38 @@ fn keepalive_has_mcrouters_short_flags() {
     }
     let Err(UsageError::Clap(error)) = parse(&["--config-str", "{}", "-I", "2000000"]) else { panic!("it is refused") };
     assert!(error.to_string().contains("--value-bytes-max"), "{error}");
+}
+
+#[test]
+fn under_mcrouters_name_the_defaults_are_mcrouters() {
+    let parse_as =
+        |program: &str, words: &[&str]| Options::from_words(Some(program.as_ref()), words.iter().map(OsString::from));
+    let figures = |options: &Options| {
+        let addresses = options.listen.listeners(Default::default()).expect("good");
+        let health = options.servers.destination_options(false).health;
+        let probes = (health.probe_initial_ms, health.probe_max_ms);
+        (format!("{:?}", addresses[0].endpoint), options.connections_max(), options.client_timeout, probes)
+    };
+    let at = |address: &str| format!("{:?}", Endpoint::Tcp { address: address.parse().expect("good"), choice: 0 });
+    for program in ["mcrouter", "/usr/bin/mcrouter", "./mcrouter"] {
+        let options = parse_as(program, &["-p", "7"]).expect("parses");
+        assert_eq!(figures(&options), (at("0.0.0.0:7"), usize::MAX, 1_000, (10_000, 60_000)), "{program}");
+        assert!(options.notes.iter().any(|note| note.contains("mcrouter's defaults")), "{:?}", options.notes);
+        let given = ["-p7", "--listen-addresses=127.0.0.2", "--max-conns=9", "--client-timeout", "8", "-r", "6"];
+        let options = parse_as(program, &given).expect("parses");
+        assert_eq!(figures(&options), (at("127.0.0.2:7"), 9, 8, (6, 60_000)), "what is given is in force");
+        let Err(UsageError::Refused(why)) = parse_as(program, &[]) else { panic!("mcrouter has no default port") };
+        assert!(why.contains("--port"), "{why}");
+        for words in [&["--ssl-port=7"][..], &["-s", "/r"], &["-l", "[::1]:7"], &["--validate-config"]] {
+            assert!(parse_as(program, words).is_ok(), "{words:?}");
+        }
+        assert!(parse_as(program, &["--validate-config=run"]).is_err());
+    }
+    for program in ["lookaside-router", "/mcrouter/lookaside-router", "mcrouter2"] {
+        let options = parse_as(program, &[]).expect("parses");
+        assert_eq!(figures(&options), (at("127.0.0.1:5000"), CONNECTIONS_MAX, 60_000, (1_000, 5_000)), "{program}");
+        assert!(options.notes.is_empty(), "{:?}", options.notes);
+    }
 }
 
 #[test]

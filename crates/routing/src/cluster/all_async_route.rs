@@ -9,10 +9,10 @@
 
 use crate::{
     Batch, BoxFuture, Context, Outcomes, Route,
-    cluster::{null_route::empty_cache_reply, support::fan_out::route_owned},
+    cluster::null_route::empty_cache_reply,
     configuration::RouteType,
     environment::Background,
-    split::ready_outcomes,
+    split::{ready_outcomes, route_owned},
 };
 use futures_util::future::join_all;
 use std::sync::Arc;

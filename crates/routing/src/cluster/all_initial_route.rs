@@ -9,8 +9,10 @@
 //! every copy use `AllSyncRoute`. Bounded: without a background permit the caller waits for all.
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route, cluster::support::fan_out::route_owned, configuration::RouteType,
-    environment::Background, split::Children,
+    Batch, BoxFuture, Context, Outcomes, Route,
+    configuration::RouteType,
+    environment::Background,
+    split::{Children, route_owned},
 };
 use futures_util::future::{join, join_all};
 use std::sync::Arc;

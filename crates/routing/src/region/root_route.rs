@@ -12,18 +12,23 @@
 //! tree", or goes to the default tree if unknown prefixes are sent there. A tree with several names is asked once.
 //!
 //! mcrouter awaits the first tree of a broadcast only. Here all are awaited: the invalidator drops a key that is
-//! acknowledged, so an earlier reply would lose the delete of a cluster that then fails.
+//! acknowledged, so an earlier reply would lose the delete of a cluster that then fails. With broadcasts in the background
+//! it is as in mcrouter: the reply is that of the default tree if it matches, else of the first by name. Without a
+//! background permit all are awaited, and the reply is still that of the first.
 //!
-//! Requests for one tree, broadcasts included, travel together, so the order per key is preserved.
+//! Requests for one tree, broadcasts included, travel together, so the order per key is preserved. So a tree that has a
+//! request in the batch whose reply is awaited is awaited for all of its requests.
 
 use crate::{
     Batch, BoxFuture, Context, Failure, Outcomes, Route, RoutingPrefix,
+    environment::Background,
     key::prefix_bytes,
     outcome::worse,
-    split::{Part, next, route_parts},
+    split::{Part, next, route_owned, route_parts},
     verb::{Verb, VerbKind},
 };
 use bytes::Bytes;
+use futures_util::future::{join, join_all};
 use lookaside_protocol::Request;
 use std::{fmt, sync::Arc};
 
@@ -33,6 +38,8 @@ pub struct RootRoute {
     names: Vec<(RoutingPrefix, u32)>,
     trees: Vec<Arc<dyn Route>>,
     sends_unknown_to_default: bool,
+    /// Where the further trees of a broadcast are asked; `None` if all are awaited.
+    background: Option<Background>,
 }
 
 /// No tree has the default prefix.
@@ -68,13 +75,19 @@ impl RootRoute {
         }
         let Some(default) = names.remove(&default_prefix) else { return Err(NoDefaultTree { default_prefix }) };
         let names = std::iter::once((default_prefix, default)).chain(names).collect();
-        Ok(RootRoute { names, trees, sends_unknown_to_default: false })
+        Ok(RootRoute { names, trees, sends_unknown_to_default: false, background: None })
     }
 
     /// The same, with keys whose prefix names no tree sent to the default tree if `is_sent` (mcrouter's
     /// `--send-invalid-route-to-default`). By default they fail.
     pub fn with_unknown_sent_to_default(self, is_sent: bool) -> Self {
         RootRoute { sends_unknown_to_default: is_sent, ..self }
+    }
+
+    /// The same, with only the first tree of a broadcast awaited and the others asked in `background`, as in mcrouter.
+    /// Failures of the others are not reported. By default, and with `None`, all are awaited.
+    pub fn with_broadcasts_in(self, background: Option<Background>) -> Self {
+        RootRoute { background, ..self }
     }
 
     fn default_tree(&self) -> u32 {
@@ -128,18 +141,47 @@ impl RootRoute {
             }
         }
         let parts = batches.into_iter().enumerate().map(|(child, batch)| Part { child, batch });
-        let (asked, parts): (Vec<usize>, Vec<Part>) =
-            parts.filter(|part| !part.batch.is_empty()).map(|part| (part.child, part)).unzip();
-        let outcomes = route_parts(&self.trees, parts, context).await;
+        let parts = parts.filter(|part| !part.batch.is_empty());
+        let (parts, others): (Vec<Part>, Vec<Part>) = match &self.background {
+            None => (parts.collect(), Vec::new()),
+            Some(_) => {
+                let firsts: Vec<u32> = targets_of.each().filter_map(|targets| targets.first().copied()).collect();
+                parts.partition(|part| firsts.contains(&(part.child as u32)))
+            }
+        };
+        let others = self.ask_in_background(others, context);
+        let asked: Vec<usize> = parts.iter().map(|part| part.child).collect();
+        let (outcomes, ()) = join(route_parts(&self.trees, parts, context), others).await;
         let mut outcomes_of_tree = vec![std::vec::IntoIter::default(); self.trees.len()];
-        asked.into_iter().zip(outcomes).for_each(|(tree, outcomes)| outcomes_of_tree[tree] = outcomes);
+        asked.iter().zip(outcomes).for_each(|(&tree, outcomes)| outcomes_of_tree[tree] = outcomes);
+        let is_first_alone = self.background.is_some();
         targets_of
             .each()
             .map(|targets| {
-                let of_each_tree = targets.iter().map(|&tree| next(&mut outcomes_of_tree[tree as usize]));
-                of_each_tree.reduce(worse).unwrap_or(Err(Failure::NoTree))
+                let awaited = targets.iter().filter(|&&tree| !is_first_alone || asked.contains(&(tree as usize)));
+                let of_each_tree = awaited.map(|&tree| next(&mut outcomes_of_tree[tree as usize]));
+                let chosen =
+                    of_each_tree.reduce(|first, other| if is_first_alone { first } else { worse(first, other) });
+                chosen.unwrap_or(Err(Failure::NoTree))
             })
             .collect()
+    }
+
+    /// Asks trees whose replies are not awaited; completes at once, or, without a permit, when all have replied.
+    fn ask_in_background(&self, parts: Vec<Part>, context: &Context) -> impl Future<Output = ()> + Send + 'static {
+        let permit = self.background.as_ref().filter(|_| !parts.is_empty()).and_then(Background::try_permit);
+        let of_parts = parts.into_iter().map(|part| route_owned(&self.trees[part.child], part.batch, context));
+        let mut pending = Some(join_all(of_parts));
+        if let Some(permit) = permit
+            && let Some(pending) = pending.take()
+        {
+            permit.spawn_rest(async move { drop(pending.await) });
+        }
+        async move {
+            if let Some(pending) = pending {
+                pending.await;
+            }
+        }
     }
 }
 

@@ -42,6 +42,7 @@ pub struct Configuration {
     /// The keys whose misses its routes need ([`crate::Context::misses`]); `None` if they need none.
     pub leased_keys: Option<LeasedKeys>,
     sends_unknown_to_default: bool,
+    broadcasts_in_background: bool,
     /// Warnings about ignored keys.
     pub warnings: Vec<ConfigurationWarning>,
 }
@@ -104,9 +105,11 @@ impl Configuration {
         // Also those that no route refers to.
         (0..self.named.len()).for_each(|at| drop(builder.build(&Handle::Named(at))));
         let trees = self.trees.iter().map(|(names, handle)| (names.clone(), builder.build(handle))).collect();
+        let background = self.broadcasts_in_background.then(|| builder.environment().background.clone());
         let root = RootRoute::new(self.default_prefix.clone(), trees);
         root.expect("the parser checks that there is a default tree")
             .with_unknown_sent_to_default(self.sends_unknown_to_default)
+            .with_broadcasts_in(background)
     }
 
     /// Passes to `destinations` the servers that may hold a key that begins with `key_prefix`, as a client writes it, and
@@ -179,6 +182,7 @@ fn parse_top(value: &Json, top: &Node<'_>, defaults: &Defaults) -> Result<Config
         default_prefix,
         leased_keys,
         sends_unknown_to_default: defaults.sends_unknown_prefix_to_default,
+        broadcasts_in_background: defaults.broadcasts_in_background,
         warnings: Vec::new(),
     })
 }

@@ -13,6 +13,7 @@
 
 mod flags;
 mod flavor;
+pub(super) mod program_name;
 mod shown;
 mod translate;
 

@@ -157,10 +157,10 @@ fn a_word_without_a_flag_is_a_file_of_options_that_the_line_overrides() {
     let standalone =
         r#"{ "standalone_options": { "port": "5000,5001" }, "libmcrouter_options": { "route_prefix": "/a/b/" } }"#;
     file("web-standalone.json", standalone);
-    let parsed = Options::from_words([&*flavor, "-p", "7"].map(OsString::from)).expect("parses");
+    let parsed = Options::from_words(None, [&*flavor, "-p", "7"].map(OsString::from)).expect("parses");
     assert_eq!((&*parsed.routes.route_prefix, &*parsed.listen.ports), ("/a/b/", &[7][..]), "the line's ports alone");
     assert_eq!(parsed.router_name(), "web");
-    let parsed = Options::from_words([OsString::from(&flavor)]).expect("parses");
+    let parsed = Options::from_words(None, [OsString::from(&flavor)]).expect("parses");
     assert_eq!(*parsed.listen.ports, [5000, 5001]);
 
     for (name, text, why) in [
@@ -238,13 +238,14 @@ fn an_empty_text_is_the_default() {
             let line: Vec<&str> = line.iter().map(String::as_str).collect();
             assert_words(&line, &[]);
             assert_words(&[&line[..], &[&format!("{name}=8")]].concat(), &own_words(flag.effect, "8"));
-            Options::from_words(line.iter().map(OsString::from)).unwrap_or_else(|why| panic!("{line:?}: {why:?}"));
+            Options::from_words(None, line.iter().map(OsString::from))
+                .unwrap_or_else(|why| panic!("{line:?}: {why:?}"));
         }
         tried += 1;
     }
     assert!(tried > 20, "{tried}");
     // A file of users that is given, and empty, is not taken for none.
-    assert!(Options::from_words([OsString::from("--auth-file=")]).is_err());
+    assert!(Options::from_words(None, [OsString::from("--auth-file=")]).is_err());
 }
 
 fn own_words(effect: Effect<'_>, value: &str) -> Vec<&'static str> {
@@ -267,7 +268,7 @@ fn a_number_beyond_what_is_possible_is_replaced() {
     // mcrouter does not start either.
     for strict in ["--server-timeout=0", "--keepalive-count=-1", "--keepalive-interval=0", "--keepalive-idle=-3"] {
         assert_words(&[strict], &[strict]);
-        assert!(Options::from_words([OsString::from(strict)]).is_err(), "{strict}");
+        assert!(Options::from_words(None, [OsString::from(strict)]).is_err(), "{strict}");
     }
 }
 
@@ -312,7 +313,7 @@ fn the_line_that_is_shown_has_no_secret() {
         let done = translate(words.clone(), &Options::command(), 6).expect("it is accepted");
         assert!(!done.shown.contains("hunter2") && done.shown.contains("..."), "{words:?}: {}", done.shown);
         assert!(!format!("{:?}", done.notes).contains("hunter2"), "{words:?}: {:?}", done.notes);
-        let Ok(options) = Options::from_words(words) else { continue };
+        let Ok(options) = Options::from_words(None, words) else { continue };
         assert_eq!(options.command_line, done.shown);
     }
     let shown = |words: &[&str]| translate(words.iter().map(OsString::from), &Options::command(), 6).map(|it| it.shown);
@@ -336,7 +337,8 @@ fn the_line_that_is_shown_is_bounded() {
 /// A configuration may use `%mcr_opts-OPTION%` with any name of mcrouter's.
 #[test]
 fn every_flag_is_an_option_with_its_value() {
-    let options = |words: &[&str]| Options::from_words(words.iter().map(OsString::from)).expect("parses").as_given;
+    let options =
+        |words: &[&str]| Options::from_words(None, words.iter().map(OsString::from)).expect("parses").as_given;
     let value = |options: &[(String, String)], name: &str| {
         let found: Vec<_> = options.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect();
         assert!(found.len() < 2, "{name}: {found:?}");
@@ -371,6 +373,7 @@ fn every_flag_is_an_option_with_its_value() {
         assert_eq!(value(&default, name).as_deref(), Some(expected_default), "{name}");
         assert_eq!(value(&given, name).as_deref(), Some(expected), "{name}");
     }
-    let constants = Options::from_words([OsString::from("-p1")]).expect("parses").macro_constants(7).expect("good");
+    let constants =
+        Options::from_words(None, [OsString::from("-p1")]).expect("parses").macro_constants(7).expect("good");
     assert!(constants.contains_key("mcr_opts-listen_addresses") && constants.contains_key("mcr_opts-use_thrift"));
 }

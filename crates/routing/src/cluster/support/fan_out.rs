@@ -4,22 +4,11 @@
 //! is taken before they are asked; without one the caller waits for all (`environment.rs` explains why).
 
 use crate::{
-    Batch, BoxFuture, Context, Outcomes, Route,
+    Batch, BoxFuture, Context, Outcomes,
     environment::{Background, BackgroundPermit},
-    split::Children,
+    split::{Children, route_owned},
 };
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use std::sync::Arc;
-
-/// Asks a child in a separate future, which can outlive the caller's.
-pub(crate) fn route_owned(child: &Arc<dyn Route>, batch: Batch, context: &Context) -> BoxFuture<'static, Outcomes> {
-    let (child, context, asked) = (child.clone(), context.clone(), batch.len());
-    Box::pin(async move {
-        let outcomes = child.route(batch, &context).await;
-        assert_eq!(outcomes.len(), asked, "a route answers every request once");
-        outcomes
-    })
-}
 
 /// A batch that was sent to several children.
 pub(crate) struct FanOut {
