@@ -38,7 +38,7 @@ pub struct SpoolSettings {
 pub enum Fsync {
     /// Before they are acknowledged.
     Always,
-    /// At most this long after they were written.
+    /// At most this long after they were written. A flush record that replaces deletes is synced at once.
     Interval(Duration),
     /// Left to the operating system.
     Never,

@@ -313,7 +313,8 @@ impl Writer {
             AppendTarget::Covered => Ok((0, 0)),
             AppendTarget::Segment { number, at } => {
                 let records = deletions.iter().map(|deletion| Record::Delete(deletion.clone()));
-                self.write_records(server, number, at, records).map(|()| (deletes, bytes))
+                let sync = self.fsync == Fsync::Always;
+                self.write_records(server, number, at, records, sync).map(|()| (deletes, bytes))
             }
             AppendTarget::Flush { number } => self.write_flush_record(server, number),
         };
@@ -345,8 +346,12 @@ impl Writer {
         server.remove_files(&*self.disk, &replaced);
     }
 
+    /// A flush record replaces segments and fences that may be synced already, and their files are removed next. So it is
+    /// synced first, unless no file is.
     fn write_flush_record(&mut self, server: &ServerLog, number: u64) -> io::Result<(u64, u64)> {
-        self.write_records(server, number, 0, std::iter::once(Record::FlushAll)).map(|()| (1, FLUSH_RECORD_BYTES))
+        let sync = self.fsync != Fsync::Never;
+        let record = std::iter::once(Record::FlushAll);
+        self.write_records(server, number, 0, record, sync).map(|()| (1, FLUSH_RECORD_BYTES))
     }
 
     fn write_records(
@@ -355,13 +360,14 @@ impl Writer {
         number: u64,
         at: u64,
         records: impl Iterator<Item = Record>,
+        sync: bool,
     ) -> io::Result<()> {
         let mut bytes = if at == 0 { HEADER.to_vec() } else { Vec::new() };
         records.for_each(|record| encode(&record, &mut bytes));
         let file = file_name(number);
-        let written = self.disk.write(&server.folder, &file, at, &bytes, self.fsync == Fsync::Always);
+        let written = self.disk.write(&server.folder, &file, at, &bytes, sync);
         match (&written, at) {
-            (Ok(()), _) if matches!(self.fsync, Fsync::Interval(_)) => {
+            (Ok(()), _) if !sync && self.fsync != Fsync::Never => {
                 self.unsynced.insert((server.folder.clone(), file));
             }
             (Ok(()), _) => {}
