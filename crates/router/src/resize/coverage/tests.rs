@@ -59,6 +59,34 @@ impl Alone {
     }
 }
 
+/// The same servers with other settings: they have the same identity.
+fn with_settings(config: &Candidate, flush_new: bool, warm_up: Duration) -> Candidate {
+    let mut servers = ConfigServers { warm_up, ..(*config.servers).clone() };
+    servers.pools.values_mut().for_each(|pool| pool.flush_new = flush_new);
+    Candidate { text: format!("{flush_new} {warm_up:?}").into(), servers: Arc::new(servers), id: config.id }
+}
+
+/// A wrong `"flush_new_servers": false` was corrected while the configuration was waited for. It had the same identity, so
+/// nothing was emptied, and old values of the new server were read.
+#[test]
+fn a_corrected_setting_counts_for_a_configuration_that_is_covered() {
+    let (read, next) = (candidate_of(1, "p", &["a:1"]), candidate_of(2, "p", &["a:1", "b:1"]));
+    let mut router = Alone::reading(&read);
+    router.coverage.set_target(with_settings(&next, false, Duration::ZERO), router.now);
+    let saved = router.coverage.saved();
+    let corrected = with_settings(&next, true, Duration::from_secs(9));
+    router.set_target(&corrected);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["b:1"]));
+    assert_eq!(router.coverage.reads(), read.id);
+    assert!(!router.coverage.saved().is_same(&saved), "it is to be saved");
+    router.coverage.record_emptied(next.id, &Address("b:1".into()), router.now);
+    assert_eq!((router.coverage.reads(), router.coverage.is_warming_up()), (next.id, true));
+    // Also of the one that is read.
+    let saved = router.coverage.saved();
+    router.set_target(&with_settings(&next, true, Duration::from_secs(5)));
+    assert!(!router.coverage.saved().is_same(&saved));
+}
+
 /// An old copy may be at a server that the former configuration has named, too, so all are emptied, but for those of a
 /// configuration that all routers have covered since before. Then the next change is as usual.
 #[test]
