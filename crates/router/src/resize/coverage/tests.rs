@@ -196,3 +196,29 @@ fn a_configuration_is_read_only_after_it_was_announced_that_it_is_waited_for() {
         assert_eq!(router.reads(), other.id);
     }
 }
+
+/// A router that was replaced by an earlier version again and again lost one configuration each time. With seven, the record
+/// had no space for the next one, which was the only way to get rid of them.
+#[test]
+fn lost_configurations_make_space_for_the_next_one() {
+    let [read, next, last] =
+        [(1, ["a:1"]), (2, ["b:1"]), (3, ["c:1"])].map(|(id, servers)| candidate_of(id, "p", &servers));
+    let lost = (11..18).map(|id| RecordedConfig { id: ConfigId(id), is_readable: false, is_lost: true });
+    let present = RecordedConfig { id: read.id, is_readable: true, is_lost: false };
+    let mut history = History { configs: lost.chain([present]).collect(), ..History::default() };
+    let mut router = Alone::reading(&read);
+    router.coverage.use_history();
+    router.coverage.record_history(1, history.clone(), Duration::ZERO);
+    router.set_target(&next);
+    let change = router.coverage.history_to_record(router.now);
+    assert_eq!(change, None, "its server is not empty");
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["b:1"]));
+    router.coverage.record_emptied(next.id, &Address("b:1".into()), router.now);
+    let change = router.coverage.history_to_record(router.now).expect("it can be read");
+    assert_eq!((change.lost().count(), change.is_readable(next.id)), (6, true));
+    router.run(&mut history);
+    assert_eq!((router.coverage.reads(), history.configs.len(), history.lost().count()), (next.id, 1, 0));
+    assert!(history.departed.is_incomplete);
+    router.set_target(&last);
+    assert_eq!(router.coverage.servers_to_empty(), addresses(&["c:1"]));
+}
