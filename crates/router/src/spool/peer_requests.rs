@@ -2,7 +2,7 @@
 
 use super::Spool;
 use super::ids::RouterId;
-use super::peer_protocol;
+use super::peer_protocol::{self, FenceRequest};
 use super::record::Deletion;
 use super::recovery::SERVERS_MAX;
 use super::server_log::ServerLog;
@@ -32,8 +32,8 @@ impl Spool {
         if let Some(router) = peer_protocol::parse_fenced_query(name) {
             return self.list_fenced_for(router);
         }
-        if let Some((router, sequence, address)) = peer_protocol::parse_fence(name) {
-            return self.fence_for_peer(router, sequence, &address).await;
+        if let Some(request) = FenceRequest::parse(name) {
+            return self.fence_for_peer(request).await;
         }
         let (router, sequence, address) = peer_protocol::parse_release(name)?;
         self.release_for_peer(router, sequence, &address).await
@@ -60,19 +60,23 @@ impl Spool {
         (!self.is_own_id(router)).then(|| fenced.collect::<Vec<_>>().join("\r\n").into_bytes())
     }
 
-    async fn fence_for_peer(&self, router: RouterId, sequence: u64, address: &Address) -> Option<Vec<u8>> {
+    async fn fence_for_peer(&self, request: FenceRequest) -> Option<Vec<u8>> {
+        let FenceRequest { router, number: sequence, duration, server: address } = request;
         if self.is_own_id(router) {
             return None;
         }
-        if !self.is_known(address) && !self.has_space_for_unconfigured() {
+        if !self.is_known(&address) && !self.has_space_for_unconfigured() {
             return Some(b"too many servers".to_vec());
         }
-        let server = self.server(address);
+        let server = self.server(&address);
         if server.peer_fences() >= PEER_FENCES_MAX && !server.is_fenced_for(router) {
             return Some(b"too many routers have fenced the server".to_vec());
         }
-        let until = Instant::now() + self.shared.settings.peer_timeout;
-        let reply = self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until }).await;
+        // The other router acknowledges deletes for half of its own time-out after the last renewal.
+        let duration = duration.unwrap_or(self.shared.settings.peer_timeout);
+        let until = Instant::now() + duration;
+        let reply =
+            self.write_peer_entry(&server, router, WriteEntry::Fence { router, sequence, until, duration }).await;
         // Not while clients of this router may read the server, which do not know of the fence yet.
         let is_read = reply == b"ok" && server.permits_left(&self.shared.settings.read_permits).is_some();
         Some(if is_read { peer_protocol::PERMITS_IN_USE.to_vec() } else { reply })

@@ -6,7 +6,7 @@
 
 use super::ids::RouterId;
 use super::record::{Deletion, HEADER, Record, encode};
-use super::recovery::peer_fence_file;
+use super::recovery::{peer_fence_file, peer_fence_text};
 use super::segments::{AppendTarget, TotalBytes, file_name};
 use super::server_log::ServerLog;
 use super::settings::Fsync;
@@ -71,8 +71,8 @@ struct WriteRequest {
 pub(super) enum WriteEntry {
     /// Deletes that the server did not answer.
     Deletes(Vec<Deletion>),
-    /// A peer has a backlog for the server, and renews its fence before `until`.
-    Fence { router: RouterId, sequence: u64, until: Instant },
+    /// A peer has a backlog for the server, and renews its fence before `until`, `duration` after its request.
+    Fence { router: RouterId, sequence: u64, until: Instant, duration: Duration },
     /// The backlog of that peer is empty.
     Release { router: RouterId, sequence: u64 },
     /// That peer has been silent for too long: the server is to be flushed.
@@ -278,11 +278,17 @@ impl Writer {
             WriteEntry::Deletes(_) => unreachable!("deletes are grouped by server"),
             WriteEntry::Close => unreachable!("nothing is written from there on"),
             WriteEntry::Fence { router, sequence, .. } if server.is_outdated(router, sequence) => {}
-            WriteEntry::Fence { router, sequence, until } => {
+            WriteEntry::Fence { router, sequence, until, duration } => {
                 if !server.is_fenced_for(router) {
                     let file = peer_fence_file(router);
                     self.disk.remove(&server.folder, &file)?;
-                    self.disk.write(&server.folder, &file, 0, b"fenced\n", self.fsync != Fsync::Never)?;
+                    self.disk.write(
+                        &server.folder,
+                        &file,
+                        0,
+                        peer_fence_text(duration).as_bytes(),
+                        self.fsync != Fsync::Never,
+                    )?;
                 }
                 server.fence_for_peer(router, sequence, until);
             }
