@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 /// The most servers that no configuration names. Beyond it requests of peers for further ones are refused.
-const UNCONFIGURED_SERVERS_MAX: usize = 1_000;
+pub(super) const UNCONFIGURED_SERVERS_MAX: usize = 1_000;
 /// The most routers that fence one server.
 const PEER_FENCES_MAX: usize = 1_000;
 
@@ -146,14 +146,7 @@ impl Spool {
         if has_space(&servers) {
             return true;
         }
-        // Not those that another task holds: a second `ServerLog` of the same server would be a second fence.
-        servers.retain(|_, server| {
-            let is_unused = server.is_unconfigured() && server.is_idle() && Arc::strong_count(server) == 1;
-            if is_unused && let Err(error) = self.shared.disk.remove_folder(&server.folder) {
-                tracing::warn!(folder = server.folder, %error, "cannot remove an empty folder of the spool");
-            }
-            !is_unused
-        });
+        self.remove_unused(&mut servers);
         has_space(&servers)
     }
 }
